@@ -343,9 +343,9 @@ def decay_without_gradient() -> float:
 
 
 def not_decayed() -> list[str]:
-    objective = built().learner.objective
-    groups = make_optimizer(default(), objective).param_groups
-    names = {id(p): name for name, p in objective.named_parameters()}
+    made = built()
+    groups = make_optimizer(default(), made).param_groups
+    names = {id(p): name for name, p in made.learner.objective.named_parameters()}
 
     def kind(parameter: Tensor) -> str:
         name = names[id(parameter)]

@@ -26,6 +26,8 @@ from tests.helpers import ROOT
 GLUE = ROOT / "experiments" / "downstream" / "glue.yaml"  # an ablation of fine-tunings
 ABLATIONS = sorted((ROOT / "experiments" / "ablations").rglob("*.yaml"))
 DOWNSTREAM = sorted({*(ROOT / "experiments" / "downstream").rglob("*.yaml")} - {GLUE})
+# A tokenizer in the place of one that has to be downloaded.
+PIECES = [f"tokenizer.path={ROOT / 'tests' / 'data' / 'sentencepiece' / 'deberta.model'}"]
 FILES = sorted(set((ROOT / "experiments").rglob("*.yaml")) - {GLUE, *ABLATIONS, *DOWNSTREAM})
 
 
@@ -38,7 +40,7 @@ def test_the_log_says_of_each_what_it_gave_or_that_it_was_not_run() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
 def test_shipped_experiment(file: Path, tmp_path: Path) -> None:
-    loaded = load(file)
+    loaded = load(file, PIECES if "deberta_v3" in file.read_text(encoding="utf-8") else [])
     check(loaded)
     assert loaded.config.name == file.stem
     assert file.read_text(encoding="utf-8").startswith("# ")
@@ -124,6 +126,33 @@ def encoder_parameters(sizes) -> int:
                            intermediate_size=4 * sizes.dim)  # fmt: skip
     with torch.device("meta"):
         return sum(p.numel() for p in ElectraModel(config).encoder.parameters())
+
+
+def test_encoders_of_today_have_the_published_shapes() -> None:
+    """Parameters of transformers' models with the published configs, and of the released weights in millions."""
+    from transformers import DebertaV2Config, DebertaV2Model, ModernBertConfig, ModernBertForMaskedLM
+
+    def networks(name: str, *changes: str) -> Any:
+        return sketch(load(ROOT / "experiments" / f"{name}.yaml", list(changes))).networks
+
+    def number(module: Any) -> int:
+        return sum(parameter.numel() for parameter in module.parameters())
+
+    # rtd_small.json of microsoft/DeBERTa
+    small = {"vocab_size": 501, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072,
+             "relative_attention": True, "position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+             "pos_att_type": ["p2c", "c2p"], "position_biased_input": False, "type_vocab_size": 0}  # fmt: skip
+    pair = networks("deberta_v3_small", *PIECES)
+    with torch.device("meta"):
+        encoders = [DebertaV2Model(DebertaV2Config(num_hidden_layers=depth, **small)) for depth in (6, 3)]
+        base = ModernBertForMaskedLM(ModernBertConfig())
+    found = [number(pair[name].backbone) + 501 * 768 for name in ("discriminator", "generator")]
+    assert found == [number(encoders[0]), number(encoders[1]) + 512 * 768]  # absolute positions of the mask decoder
+    assert round(number(pair["discriminator"].backbone) / 1e6, 1) == 42.9
+    assert number(networks("modernbert_base")["discriminator"]) == number(base)
+    assert round(number(networks("ettin_17m")["discriminator"]) / 1e6) == 17
+    domain = load(ROOT / "experiments" / "domain_deberta.yaml", PIECES).config
+    assert (domain.train.learning_rate, domain.train.batch_size, domain.train.steps) == (5e-5, 256, 100_000)
 
 
 # The hyper-parameters of google-research/electra's configure_pretraining.py and of the paper's Table 6.

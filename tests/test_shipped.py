@@ -61,6 +61,6 @@ def test_an_experiment_is_run_and_noted(log: Path, tmp_path: Path, monkeypatch: 
 
 def test_what_needs_a_gpu_is_left_out_and_what_others_start_from_comes_first() -> None:
     names = runpy.run_path(str(SCRIPT))["shipped"]()
-    assert "electra_base" not in names
+    assert not {"electra_base", "modernbert_base", "deberta_v3_small", "domain_deberta", "ettin_17m"} & set(names)
     assert {"reformer_small", "plugins/eta", "objectives/frozen_generator"} <= set(names)
     assert names.index("objectives/mlm") < names.index("objectives/frozen_generator")

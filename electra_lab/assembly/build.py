@@ -1,6 +1,6 @@
 """The one builder of networks, objectives and optimizers, for runs, forecasts, trial steps and checks."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +29,7 @@ from electra_lab.training.loop import Settings
 from electra_lab.training.random import digest
 from electra_lab.training.recompute import recompute
 from electra_lab.training.scheduled import Number, Schedules
-from electra_lab.training.step import Learner
+from electra_lab.training.step import Learner, by_network
 from registry import (
     Entry,
     Flops,
@@ -178,6 +178,7 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
         others = {name: part for name, part in objective.named_children() if part not in networks.values()}
         own = nn.ModuleDict({"objective": nn.ModuleDict(others)})  # parameters of the objective itself, such as a gate
         initialise(own, partial(weights_from, seed), config.init.distribution, brought | given.keys())
+    _refuse_one_learner(loaded, networks)
     if config.train.activation_checkpointing:
         if any(getattr(getattr(network, "backbone", None), "reversible", False) for network in networks.values()):
             reason = "reversible layers already keep no activations. Remove this key, or write reversible: false."
@@ -207,6 +208,17 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
     return Built(learner, networks, model, flops, paper_flops, steps, vocabulary, brought)
 
 
+def _refuse_one_learner(loaded: Loaded, networks: Mapping[str, nn.Module]) -> None:
+    """Raise ConfigError for settings by network if only one network learns."""
+    for key in ("generator_rate", "clip"):
+        given = getattr(loaded.config.train, key) is not None
+        for network in ("generator", "discriminator"):
+            parameters = networks[network].parameters() if network in networks else ()
+            if given and not any(parameter.requires_grad for parameter in parameters):
+                reason = f"is for two networks that learn, but there is no {network} that does. Remove this key."
+                raise loaded.problem(("train", key), reason)
+
+
 def try_plugged_in_optimizer(loaded: Loaded) -> None:
     """Try the optimizer of a plug-in on small parameters; built-in ones are tested. Raises ConfigError.
 
@@ -222,9 +234,14 @@ def try_plugged_in_optimizer(loaded: Loaded) -> None:
         raise loaded.problem(("optimizer",), f"{chosen.type} refuses this: {error}") from error
 
 
-def make_optimizer(loaded: Loaded, objective: nn.Module) -> Optimizer:
+def make_optimizer(loaded: Loaded[ExperimentConfig], built: Built) -> Optimizer:
     """Build the optimizer of all trainable parameters, each shared one once."""
-    return optimizer_of(loaded.config.optimizer, loaded.config.train.learning_rate, objective)
+    train = loaded.config.train
+    made = optimizer_of(loaded.config.optimizer, train.learning_rate, built.learner.objective)
+    if train.clip or train.generator_rate is not None:
+        rate = 1.0 if train.generator_rate is None else train.generator_rate
+        by_network(made, set(built.networks["generator"].parameters()), rate, apart=bool(train.clip))
+    return made
 
 
 def optimizer_of(chosen: Component, learning_rate: float, objective: nn.Module) -> Optimizer:

@@ -268,7 +268,7 @@ def assemble(
     compile_modules(choices.compile, objective, built.networks.values())
     # An objective that changes with the step may leave out other parameters later.
     parallelize(loaded, built, world, device, partly=not reached or hasattr(objective, "at_step"))
-    run, parameters = Run(built.learner, make_optimizer(loaded, objective)), count_parameters(built.networks)
+    run, parameters = Run(built.learner, make_optimizer(loaded, built)), count_parameters(built.networks)
     return Experiment(
         run=run,
         settings=settings,

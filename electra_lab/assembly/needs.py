@@ -133,7 +133,7 @@ def trial(
 def workload(loaded: Loaded[ExperimentConfig], built: Built, precision: Precision) -> Workload:
     """Return the parts of an experiment that planning needs."""
     config = loaded.config
-    run = Run(built.learner, make_optimizer(loaded, built.learner.objective))
+    run = Run(built.learner, make_optimizer(loaded, built))
     settings = loop_settings(
         config, seed=config.seed, steps=built.steps or 1, flops=built.flops, examples=0, precision=precision
     )

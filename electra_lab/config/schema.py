@@ -144,7 +144,15 @@ class Train(Budget):
     learning_rate: Annotated[float, Field(gt=0)] = Field(
         5e-4, description="Peak learning rate; `schedules.learning_rate` multiplies it."
     )
+    generator_rate: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
+        None, description="Learning rate of the generator as a factor of learning_rate. By default both are equal."
+    )
     clip_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Maximum norm of the gradient.")
+    clip: Literal["per_network"] | None = Field(
+        None,
+        description="Gradients that clip_norm limits together: by default those of all parameters. per_network: those "
+        "of each network, as two optimizers would.",
+    )
     log_every: Positive = Field(50, description="Steps between log lines. A shorter run logs its first and last step.")
     on_non_finite: Literal["stop", "skip", "roll_back"] = Field(
         "stop", description="Action at a step with a non-finite loss or gradient; see docs/trouble.md."

@@ -21,6 +21,8 @@ NO_RESULT: dict[Loc, str] = {
 # Keys of later releases: without a value they do not count, so that cells of earlier folders are found again.
 LATER: set[Loc] = {
     ("train", "epochs"),
+    ("train", "generator_rate"),
+    ("train", "clip"),
     ("checkpoint", "milestones", "words"),
     ("step",),
     ("task", "head"),

@@ -12,7 +12,10 @@ COURSE = {  # by the key of the records
     "tokens_per_second": "Tokens a second",
     "peak_memory_bytes": "Peak memory, GB",
 }
-CLIPPED = "clipped_gradient_norm"  # is drawn with the other norm
+NORMS = {  # are drawn with the norm of all parameters
+    "clipped_gradient_norm": "clipped", "generator_gradient_norm": "generator",
+    "discriminator_gradient_norm": "discriminator",
+}  # fmt: skip
 SCALE = {"peak_memory_bytes": 1e-9}
 
 
@@ -32,8 +35,9 @@ def training_charts(runs: Mapping[str, Records], first: Mapping[str, str] = {}) 
         for label, records in runs.items():
             line = points(records, "train", key)
             lines[label] = [(step, value * SCALE.get(key, 1)) for step, value in line]
-            if key == "gradient_norm" and (clipped := points(records, "train", CLIPPED)):
-                lines[f"{label}, clipped"] = clipped
+            for other, words in NORMS.items() if key == "gradient_norm" else ():
+                if drawn := points(records, "train", other):
+                    lines[f"{label}, {words}"] = drawn
         if any(len(line) > 1 for line in lines.values()):
             found.append(charts.curves(f"training-{key}", title, lines, {}))
     return found

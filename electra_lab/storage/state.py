@@ -17,7 +17,8 @@ class Window(BaseModel):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         terms = 3 * len(self.names)
-        if self.totals is not None and len(self.totals) - terms not in (2, 3):  # older checkpoints lack clipped norms
+        # Older checkpoints lack clipped norms; two more are those of the networks, if each is clipped by its own.
+        if self.totals is not None and len(self.totals) - terms not in (2, 3, 5):
             raise ValueError("window has another number of totals than its names need")
         return self
 

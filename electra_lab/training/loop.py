@@ -21,7 +21,7 @@ from electra_lab.training.divergence import (
 )
 from electra_lab.training.evaluation import Accumulate, Evaluation, evaluation
 from electra_lab.training.scaling import LossScale
-from electra_lab.training.step import Learner, StepResult, training_step
+from electra_lab.training.step import NETWORKS, Learner, StepResult, training_step
 from registry import Batches, Flops, Split
 
 
@@ -53,8 +53,9 @@ class Settings:
 class Window:
     """The steps since the last log line: summed on the device, read by the host once.
 
-    totals: taken steps, their gradient norms, then sum, count and weighted sum of each term, then clipped norms. Part
-    of a checkpoint, so that a log line after a resume is the one that an uninterrupted run writes.
+    totals: taken steps, their gradient norms, then sum, count and weighted sum of each term, then the norm of each
+    network if each is clipped by its own, then clipped norms. Part of a checkpoint, so that a log line after a resume
+    is the one that an uninterrupted run writes.
     """
 
     steps: int = 0
@@ -66,7 +67,8 @@ class Window:
         numbers = [result.finite, result.gradient_norm]
         for name, total in result.sums.items():
             numbers += [total, result.counts[name], result.weights[name] * total.double()]
-        numbers.append(result.gradient_norm.clamp(max=clip_norm))
+        numbers += [result.norms[network] for network in NETWORKS if result.norms]
+        numbers.append(result.clipped_norm(clip_norm))
         values = torch.stack([number.double() for number in numbers])
         taken = torch.where(result.finite, values, 0.0)
         self.totals = taken if self.totals is None else self.totals.to(taken.device) + taken
@@ -75,6 +77,7 @@ class Window:
     def read(self) -> tuple[int, dict[str, float]]:
         """Return the number of steps that were not finite, and the means of the window. The one host sync."""
         taken, norm, *terms, clipped = self.totals.tolist() if self.totals is not None else (0.0, 0.0, 0.0)
+        terms, apart = terms[: 3 * len(self.names)], terms[3 * len(self.names) :]
         # A term without a count has no mean: the objective is in another stage.
         parts = zip(self.names, terms[::3], terms[1::3], terms[2::3], strict=True)
         losses, loss = {}, 0.0
@@ -84,8 +87,11 @@ class Window:
                 loss += weighted / count
         if not taken:  # no step was taken in this window; do not report a loss of 0
             loss = norm = clipped = math.nan
-        norms = {"gradient_norm": norm / max(taken, 1), "clipped_gradient_norm": clipped / max(taken, 1)}
-        return self.steps - int(taken), {"loss": loss, **losses, **norms}
+            apart = [math.nan] * len(apart)
+        norms = {"gradient_norm": norm, "clipped_gradient_norm": clipped}
+        norms |= {f"{network}_gradient_norm": total for network, total in zip(NETWORKS, apart, strict=False)}
+        means = {name: total / max(taken, 1) for name, total in norms.items()}
+        return self.steps - int(taken), {"loss": loss, **losses, **means}
 
     def state(self) -> dict[str, Any]:
         totals = self.totals.tolist() if self.totals is not None else None

@@ -1,8 +1,9 @@
 """One optimizer step."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Bool
@@ -17,6 +18,8 @@ from electra_lab.training.random import EVALUATION, Streams, seed_global
 from electra_lab.training.scaling import LossScale
 from electra_lab.training.scheduled import Schedules
 from registry import Batch, Losses, Term
+
+GENERATOR, DISCRIMINATOR = NETWORKS = ("generator", "discriminator")
 
 
 class Learner:
@@ -83,6 +86,13 @@ class StepResult:
     weights: Mapping[str, float]
     gradient_norm: Tensor  # before clipping
     finite: Tensor  # the step was taken: loss and gradient are finite, and the gradient does not spike
+    norms: Mapping[str, Tensor] = field(default_factory=dict)  # by network, if each is clipped by its own norm
+
+    def clipped_norm(self, clip_norm: float) -> Tensor:
+        """Return the norm of the gradient after clipping."""
+        if not self.norms:
+            return self.gradient_norm.clamp(max=clip_norm)
+        return _together([norm.clamp(max=clip_norm) for norm in self.norms.values()])
 
 
 def training_step(
@@ -116,7 +126,7 @@ def training_step(
     parameters = parameters_of(optimizer)
     if scale is not None:
         scale.unscale(parameters)
-    norm = whole(nn.utils.clip_grad_norm_(parameters, clip_norm))
+    norm, norms = clip(optimizer, clip_norm, batch.tokens.device)
     # Decide on the device whether the step is taken
     sound = torch.stack(list(sums.values())).isfinite().all()
     finite = norm.isfinite() & sound
@@ -130,7 +140,7 @@ def training_step(
     update(optimizer, finite)
     learner.updating = False
     optimizer.zero_grad(set_to_none=True)
-    return StepResult(sums, counts, weights, norm, finite)
+    return StepResult(sums, counts, weights, norm, finite, norms)
 
 
 def gradients(
@@ -187,6 +197,39 @@ def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
     for group in optimizer.param_groups:
         parameters += group["params"]
     return parameters
+
+
+def by_network(optimizer: Optimizer, generator: Set[nn.Parameter], rate: float, *, apart: bool) -> None:
+    """Split the optimizer's groups by network. Parameters that both networks share are the generator's.
+
+    rate   factor of the generator's learning rate
+    apart  clip the gradient of each network by its own norm
+    """
+    groups: list[dict[str, Any]] = []
+    for group in optimizer.param_groups:
+        for network, factor in ((GENERATOR, rate), (DISCRIMINATOR, 1.0)):
+            own = [p for p in group["params"] if (p in generator) == (network == GENERATOR)]
+            marked = {"clipped_with": network} if apart else {}
+            if own:
+                groups.append({**group, **marked, "params": own, "lr": group["lr"] * factor})
+    optimizer.param_groups[:] = groups
+
+
+def clip(optimizer: Optimizer, clip_norm: float, device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
+    """Clip the gradients to a norm, together or by network; returns their norm before, and that of each network."""
+    parts: dict[str, list[nn.Parameter]] = {}
+    for group in optimizer.param_groups:
+        parts.setdefault(group.get("clipped_with", ""), []).extend(group["params"])
+    # A network without gradients, which does not learn yet, has a norm of zero on the host.
+    norms = {name: whole(nn.utils.clip_grad_norm_(own, clip_norm)).to(device) for name, own in parts.items()}
+    if "" in norms:
+        return norms[""], {}
+    return _together(list(norms.values())), norms
+
+
+def _together(norms: list[Tensor]) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
 
 
 def is_fused(optimizer: Optimizer) -> bool:

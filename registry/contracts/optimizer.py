@@ -13,9 +13,10 @@ class Optimizer(Protocol):
 
         __init__(self, parameters, learning_rate, /, *, <options>)
 
-    `parameters` is a sequence of (name, parameter), shared parameters once. The lab sets the learning rate of each
-    group to its initial value times the factor of the schedule. All state is tensors, which are saved in checkpoints.
-    The lab undoes non-finite steps, so state must exist from the start or begin at zero.
+    `parameters` is a sequence of (name, parameter), shared parameters once. The lab may split groups by layer or
+    network, keeping their options, and sets the learning rate of each group to its initial value times the factor of
+    the schedule. All state is tensors, which are saved in checkpoints. The lab undoes non-finite steps, so state must
+    exist from the start or begin at zero.
 
     `@optimizers.register(name, elementwise=True)` declares that the update of each number depends only on that number,
     its gradient and its state. Other optimizers cannot be used with train.parallel: fsdp.

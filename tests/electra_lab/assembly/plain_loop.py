@@ -67,15 +67,21 @@ def grouped(parameters: list[torch.Tensor], decay: float) -> list[dict[str, Any]
 
 def by_hand(
     file: Path, *, optimizer: Callable[[Any], Any] | None = None, rates: Rates = lambda *_: 1.0, steps: int = STEPS,
-    batch: int = BATCH, clip: float = 1e9, bf16: bool = False,
+    batch: int = BATCH, clip: float = 1e9, bf16: bool = False, networks: tuple[float, ...] = (),
 ) -> dict[str, torch.Tensor]:  # fmt: skip
-    """Train the experiment's own networks on its own rows in a plain torch loop; returns the weights."""
+    """Train the experiment's own networks on its own rows in a plain torch loop; returns the weights.
+
+    networks  factors of the rates of generator and discriminator, each of which has its own optimizer and clipping
+    """
     loaded = load(file, overrides({}))
     made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
     objective: Any = made.run.learner.objective.train()
     parameters = list(objective.parameters())
-    trained = (optimizer or adamw())(parameters)
-    first = [group["lr"] for group in trained.param_groups]
+    of_generator = set(objective.generator.parameters())
+    parts = [[p for p in parameters if p in of_generator], [p for p in parameters if p not in of_generator]]
+    parts = parts if networks else [parameters]
+    trained = [(optimizer or adamw())(part) for part in parts]
+    first = [factor * one.param_groups[0]["lr"] for one, factor in zip(trained, networks or (1.0,), strict=True)]
     for step in range(steps):
         rows = made.train.training_batch(0, step, batch, torch.device("cpu"))
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
@@ -84,12 +90,13 @@ def by_hand(
         loss = loss + 50.0 * terms["discriminator"].sum / terms["discriminator"].count
         for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             parameter.grad = gradient
-        norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in parameters))
-        for parameter in parameters:
-            parameter.grad *= min(1.0, clip / norm)
-        for group, rate in zip(trained.param_groups, first, strict=True):
-            group["lr"] = rate * rates(step, steps)
-        trained.step()
+        for part, one, rate in zip(parts, trained, first, strict=True):
+            norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in part))
+            for parameter in part:
+                parameter.grad *= min(1.0, clip / norm)
+            for group in one.param_groups:
+                group["lr"] = rate * rates(step, steps)
+            one.step()
     return {f"model.{name}": p.detach() for name, p in objective.named_parameters()}
 
 

@@ -191,8 +191,14 @@ LOCAL = "{type: transformer, dim: 16, depth: 1, heads: 2, local_heads: 1}"
          "generator: transformer refuses this: local_heads 1 must be below heads 1: one head at least "
          "has to see the whole row. A generator takes local_heads over from the discriminator, unless it sets its "
          "own."),
+        ({"generator": "{type: unigram}", "train": "{steps: 1, clip: per_network}"}, "train", "train.clip: is for two"),
+        ({"objective": "{type: frozen_generator, run: earlier}", "embedding": "{dim: 8, max_length: 16, tie: none}",
+          "train": "{steps: 1, generator_rate: 0.5}"}, "train", "train.generator_rate: is for two"),
+        ({"objective": "{type: mlm}", "generator": "null", "sampler": "null",
+          "train": "{steps: 1, generator_rate: 0.5}"}, "train", "train.generator_rate: is for two"),
     ],
-    ids=["one encoder", "positions", "length", "documents", "documents in windows", "local heads"],
+    ids=["one encoder", "positions", "length", "documents", "documents in windows", "local heads", "a fixed generator",
+         "a frozen generator", "no generator"],
 )  # fmt: skip
 def test_what_cannot_be_built_is_refused_at_its_line(tmp_path, sections, key, reason) -> None:
     file = write_experiment(tmp_path, **sections)
@@ -240,8 +246,8 @@ def test_the_optimizer_has_everything_that_learns_once(tmp_path: Path) -> None:
     options = "{type: adamw, weight_decay: 0.25, betas: [0.5, 0.75], epsilon: 0.125}"
     file = write_experiment(tmp_path, optimizer=options, train="{steps: 1, learning_rate: 0.0625}")
     loaded = load(file)
-    objective = build(loaded, stand_in_vocabulary(200)).learner.objective
-    optimizer = make_optimizer(loaded, objective)
+    built = build(loaded, stand_in_vocabulary(200))
+    objective, optimizer = built.learner.objective, make_optimizer(loaded, built)
     listed = [p for group in optimizer.param_groups for p in group["params"]]
     assert len(listed) == len(set(listed))
     assert set(listed) == set(objective.parameters())
@@ -250,9 +256,9 @@ def test_the_optimizer_has_everything_that_learns_once(tmp_path: Path) -> None:
 
     frozen = {"objective": "{type: frozen_generator, run: earlier}", "embedding": "{dim: 8, max_length: 16, tie: none}"}
     loaded = load(write_experiment(tmp_path, **frozen))
-    objective = build(loaded, stand_in_vocabulary(200)).learner.objective
-    listed = [p for group in make_optimizer(loaded, objective).param_groups for p in group["params"]]
-    assert set(listed) == set(objective.discriminator.parameters())
+    built = build(loaded, stand_in_vocabulary(200))
+    listed = [p for group in make_optimizer(loaded, built).param_groups for p in group["params"]]
+    assert set(listed) == set(built.networks["discriminator"].parameters())
 
 
 def test_masking_and_sampler_are_guarded_with_their_options(tmp_path: Path) -> None:

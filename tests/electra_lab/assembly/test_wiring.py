@@ -28,6 +28,8 @@ WEIGHTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "train.batch_size": ({"train.batch_size": 6}, {"batch": 6}),
     "train.learning_rate": ({"train.learning_rate": 0.05}, {"optimizer": adamw(lr=0.05)}),
     "train.clip_norm": ({"train.clip_norm": 0.5}, {"clip": 0.5}),
+    "train.generator_rate": ({"train.generator_rate": 0.3}, {"networks": (0.3, 1.0)}),
+    "train.clip": ({"train.clip": "per_network", "train.clip_norm": 0.5}, {"clip": 0.5, "networks": (1.0, 1.0)}),
     "optimizer.adamw.weight_decay": ({"optimizer.weight_decay": 0.9}, {"optimizer": adamw(weight_decay=0.9)}),
     "optimizer.adamw.betas": ({"optimizer.betas": [0.5, 0.7]}, {"optimizer": adamw(betas=(0.5, 0.7))}),
     "optimizer.adamw.epsilon": ({"optimizer.epsilon": 1.0}, {"optimizer": adamw(eps=1.0)}),

@@ -39,6 +39,13 @@ def ours(model: Any, **changes: Any) -> Deberta:
     backbone: Any = Deberta(
         DIM, DEPTH, HEADS, 200, ff_mult=2, buckets=BUCKETS, max_distance=config.max_position_embeddings, **options
     ).eval()
+    for mine, its in pairs(backbone, model):
+        mine.load_state_dict(its.state_dict())
+    return backbone
+
+
+def pairs(backbone: Any, model: Any) -> list[tuple[nn.Module, nn.Module]]:
+    """Return the modules of ours and theirs that hold the same parameters."""
     pairs = [(backbone.embedding_norm, model.embeddings.LayerNorm),
              (backbone.relative_positions, model.encoder.rel_embeddings)]  # fmt: skip
     if backbone.position_norm:
@@ -54,9 +61,7 @@ def ours(model: Any, **changes: Any) -> Deberta:
         pairs += [(layer.contract, other.output.dense), (layer.output_norm, other.output.LayerNorm)]
         if layer.position_key:
             pairs += [(layer.position_key, attention.pos_key_proj), (layer.position_query, attention.pos_query_proj)]
-    for mine, its in pairs:
-        mine.load_state_dict(its.state_dict())
-    return backbone
+    return pairs
 
 
 def rows(length: int) -> tuple[Tensor, Tensor]:

@@ -41,6 +41,7 @@ _TRANSFORMER = "{type: transformer, dim: 16, depth: 2, heads: 2, dropout: 0.0, r
 _PERFORMER = "{type: performer, dim: 16, depth: 2, heads: 2, dropout: 0.0, features: 8, redraw_every: 2}"
 _REFORMER = "{type: reformer, dim: 16, depth: 2, heads: 2, dropout: 0.0, bucket_size: 4, hashes: 1}"
 _RANDOM = "{type: replace_prob, replace_prob: 0.6, random_prob: 0.4}"
+_APART = _BASE["train"].replace("{", "{generator_rate: 0.5, clip: per_network, ")
 _UNTIED = "{dim: 8, max_length: 16, dropout: 0.0, tie: none}"
 
 # name: sections of the experiment, rows of a micro-batch
@@ -48,9 +49,10 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
     "whole": ({}, 8),
     "micro": ({}, 2),
     "uneven": ({}, 3),  # micro-batches of 3 and 1 rows on each of two ranks
-    "tied": ({"embedding": _UNTIED.replace("none", "all"), "generator": "{scale: 1.0}"}, 2),
+    "tied": ({"embedding": _UNTIED.replace("none", "all"), "generator": "{scale: 1.0}", "train": _APART}, 2),
     "disentangled": ({"embedding": _UNTIED.replace("none", "gradient_disentangled")}, 2),
-    "two_stage": ({"embedding": _UNTIED, "objective": "{type: two_stage, generator_steps: 1}"}, 2),
+    # In the first stage one network has no gradient.
+    "two_stage": ({"embedding": _UNTIED, "objective": "{type: two_stage, generator_steps: 1}", "train": _APART}, 2),
     "adversarial": ({"objective": "{type: adversarial}", "sampler": "{type: temperature}"}, 4),
     "recomputing": ({"train": _BASE["train"].replace("{", "{activation_checkpointing: true, ")}, 2),
     # The last rank has memory for two rows at a time.

@@ -49,7 +49,7 @@ class Trainer:
         self.loaded = load(EXPERIMENTS / f"{self.name}.yaml", changes)
         self.size = vocabulary_size(self.loaded)
         self.made = build(self.loaded, stand_in_vocabulary(self.size), seed=0)
-        self.optimizer = make_optimizer(self.loaded, self.made.learner.objective)
+        self.optimizer = make_optimizer(self.loaded, self.made)
         for group in self.optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
         self.length = self.loaded.config.data.sequence_length

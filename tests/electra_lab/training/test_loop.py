@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from electra_lab.storage import state
 from electra_lab.training import loop
 from electra_lab.training.loop import Record, Run, Settings, Window, train
 from electra_lab.training.step import Learner, StepResult
@@ -364,6 +365,20 @@ def test_a_window_by_hand() -> None:
     assert window.read() == (skipped, means)  # reading changes nothing
     assert Window().read()[0] == 0
     assert Window.from_state(json.loads(json.dumps(Window().state()))) == Window()
+
+
+def test_a_window_of_networks_that_are_clipped_apart() -> None:
+    """The gradient after clipping is as long as both clipped parts together; a state that goes through a file."""
+    window = Window()
+    for generator, discriminator in ((3.0, 4.0), (0.6, 0.8)):
+        norms = {"generator": torch.tensor(generator), "discriminator": torch.tensor(discriminator)}
+        window.add(replace(result(6.0, 2, 1.0, (generator**2 + discriminator**2) ** 0.5), norms=norms), 1.0)
+        stored = state.Window.model_validate(json.loads(json.dumps(window.state()))).model_dump()
+        assert Window.from_state(stored).read() == window.read()
+    assert window.read()[1] == pytest.approx({
+        "loss": 3.0, "a_loss": 3.0, "gradient_norm": 3.0, "clipped_gradient_norm": (2**0.5 + 1) / 2,
+        "generator_gradient_norm": 1.8, "discriminator_gradient_norm": 2.4,
+    })  # fmt: skip
 
 
 def test_sums_are_exact_where_float32_is_not() -> None:

@@ -321,3 +321,37 @@ def test_evaluating_is_in_eval_mode_with_a_seed_of_its_own_and_ends_as_it_began(
                 raise KeyError
             assert all(module.training == mode for module in holder.modules())
         assert drawn[0] == drawn[1] != drawn[2]
+
+
+def trained(folder: Path, *changes: str, clip_norm: float = 1e9) -> dict[str, torch.Tensor]:
+    """Train both networks, which share nothing, for three steps; epsilon is nothing."""
+    folder.mkdir(exist_ok=True)
+    embedding, optimizer = "{dim: 8, max_length: 16, tie: none, dropout: 0.0}", "{type: adamw, epsilon: 1.0e-30}"
+    made = experiment(folder, "train.learning_rate=0.01", *changes, embedding=embedding, optimizer=optimizer)
+    for number in range(3):
+        result = step(made, number=number, clip_norm=clip_norm)
+    if result.norms:
+        norms = torch.stack([*result.norms.values()])
+        assert list(result.norms) == ["generator", "discriminator"]
+        assert bool((norms > 0).all())
+        torch.testing.assert_close(norms.norm(), result.gradient_norm)
+    return parameters(made)
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor], network: str = "") -> bool:
+    """Compare bit for bit."""
+    return all(torch.equal(one[name], two[name]) for name in one if name.startswith(network))
+
+
+def test_clipping_is_all_that_two_optimizers_add_to_one(tmp_path: Path) -> None:
+    """Of networks that share nothing under Adam, which also cancels the weight of a loss (Dong et al. 2023)."""
+    apart, light, heavy = "train.clip=per_network", *(f"objective.discriminator_weight={w}" for w in (1.0, 64.0))
+    expected = trained(tmp_path, light)
+    for changes in ([apart, light], [heavy], [apart, heavy]):
+        assert same(expected, trained(tmp_path, *changes))
+    # Under one norm, the heavy loss slows the generator down; under two it does not.
+    slow = "optimizer.epsilon=0.01"
+    together = trained(tmp_path, slow, heavy, clip_norm=0.01)
+    each, as_light = (trained(tmp_path, slow, apart, weight, clip_norm=0.01) for weight in (heavy, light))
+    assert not same(together, each, "generator.")
+    assert same(as_light, each, "generator.")
