@@ -12,7 +12,7 @@ from typing import Any
 
 from registry.contracts.backbone import Backbone
 from registry.contracts.corpus import LONGEST, Corpus, Document, Skipped, Split
-from registry.contracts.data import Batch, Batches, Random, Streams, Vocabulary
+from registry.contracts.data import Batch, Batches, BatchSizes, Random, Streams, Vocabulary
 from registry.contracts.dataset import Answer, Dataset, PairExample, QuestionExample, TextExample, WordsExample
 from registry.contracts.head import EmbeddingSizes, Head, Heads
 from registry.contracts.launcher import Launcher, Outcome, Work
@@ -102,9 +102,9 @@ ALL: tuple[Registry[Any], ...] = (
 )  # fmt: skip
 
 __all__ = [
-    "ALL", "LONGEST", "Accumulator", "Answer", "Backbone", "Batch", "Batches", "Corpus", "Dataset", "Detection",
-    "Document", "EmbeddingSizes", "Encoded", "Encoder", "Ended", "Entry", "Example", "Flops", "Generator", "Head",
-    "Heads", "Judgement", "LabError", "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy", "Measure",
+    "ALL", "LONGEST", "Accumulator", "Answer", "Backbone", "Batch", "BatchSizes", "Batches", "Corpus", "Dataset",
+    "Detection", "Document", "EmbeddingSizes", "Encoded", "Encoder", "Ended", "Entry", "Example", "Flops", "Generator",
+    "Head", "Heads", "Judgement", "LabError", "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy", "Measure",
     "Metric", "MetricWithDocuments", "Needs", "Network", "Objective", "Optimizer", "Outcome", "Packed", "Packing",
     "PairExample", "Plugin", "Prediction", "Pretrained", "Price", "QuestionExample", "Random", "Registry", "Results",
     "Row", "Sampler", "Schedule", "Setup", "Skipped", "Split", "Streams", "Table", "Task", "Term", "TextExample",

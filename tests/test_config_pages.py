@@ -93,7 +93,16 @@ def test_exactly_the_keys_that_must_be_set_are_called_required() -> None:
         name: re.findall(r"^\| `(\S+)` \| .+? \| required \|", reference(*PAGES[name]), flags=re.M) for name in PAGES
     }
     assert required == {
-        "config.md": ["name", "corpus", "tokenizer", "discriminator", "masking", "objective", "train"],
+        "config.md": [
+            "name",
+            "corpus",
+            "tokenizer",
+            "discriminator",
+            "masking",
+            "objective",
+            "train",
+            *(f"train.batch_warmup.{key}" for key in ("start", "increment", "every")),
+        ],
         "config-ablation.md": ["name", "base", "vary", "seeds"],
         "config-finetuning.md": ["name", "model", "task", "dataset"],
     }

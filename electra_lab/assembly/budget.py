@@ -1,5 +1,7 @@
 """The cost of a step, and the number of steps that a budget buys."""
 
+import sys
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,7 +13,7 @@ from electra_lab.config.schedule import value_of
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.model.flops import Convention
 from electra_lab.model.network import Network
-from registry import Flops, count
+from registry import BatchSizes, Flops, count
 
 
 def training_flops(
@@ -31,12 +33,16 @@ def training_flops(
     flops = objective.flops(price) if hasattr(objective, "flops") else Flops(sum(map(price, networks)))
     if not isinstance(flops, Flops):
         raise TypeError(f"flops() returned a {type(flops).__name__}, must be a registry.Flops.")
-    return flops
+    return replace(flops, batches=config.train.batches) if config.train.batch_warmup else flops
 
 
-def steps_of(epochs: float, rows: int, batch_size: int) -> int:
-    """Return the number of steps in `epochs` passes over `rows` rows, rounded, at least one."""
-    return max(1, round(epochs * rows / batch_size))
+def steps_of(epochs: float, rows: int, batches: BatchSizes) -> int:
+    """Return the number of steps in `epochs` passes over `rows` rows, rounded, at least one.
+
+    Too large if training would end within the warm-up of the batch size, which is refused.
+    """
+    lacking = batches.warmup * batches.full - batches.before(batches.warmup)
+    return max(1, round((epochs * rows + lacking) / batches.full))
 
 
 def with_steps(loaded: Loaded, rows: int) -> Loaded:
@@ -47,7 +53,7 @@ def with_steps(loaded: Loaded, rows: int) -> Loaded:
     config, train = loaded.config, loaded.config.train
     if train.epochs is None:
         return loaded
-    steps = steps_of(train.epochs, rows, train.batch_size)
+    steps = steps_of(train.epochs, rows, train.batches)
     _refuse_conflicts(loaded, "epochs", steps)
     return replace(loaded, config=config.model_copy(update={"train": train.model_copy(update={"steps": steps})}))
 
@@ -61,8 +67,8 @@ def budgeted_steps(loaded: Loaded, flops: Flops, paper_flops: Flops) -> int | No
     if train.steps is not None or train.epochs is not None:
         return train.steps
     if train.tokens is not None:
-        key, budget, price = "tokens", train.tokens, config.tokens_per_step
-        steps = int(budget // price)
+        key, budget, price = "tokens", train.tokens, config.tokens_after(1)
+        steps = bisect_right(range(sys.maxsize), budget, key=config.tokens_after) - 1
     else:
         key, spent = ("flops", flops) if train.flops else ("paper_flops", paper_flops)
         budget, price = float(getattr(train, key)), spent.total(1)

@@ -281,6 +281,7 @@ def loop_settings(
         spike=getattr(train, "spike", None),
         flops=flops,
         examples=examples,
+        warmup=flops.batches if getattr(train, "batch_warmup", None) else None,
     )
 
 

@@ -299,7 +299,7 @@ def _milestones(loaded: Loaded, rows: Rows, store: Store, vocabulary: Vocabulary
     if wanted.words is None:
         return found
     words = words_of_rows(rows, store.train, vocabulary)
-    reached, end = steps_of_words(wanted.words, words, rows, config.seed, config.train.batch_size, steps)
+    reached, end = steps_of_words(wanted.words, words, rows, config.seed, config.train.batches, steps)
     for number, step in zip(wanted.words, reached, strict=True):
         if step > steps:
             reason = f"{number:,.0f} words are never reached: training ends after {end:,.0f}."

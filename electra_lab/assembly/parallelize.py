@@ -12,9 +12,14 @@ from electra_lab.training.compilation import layers_of
 
 def refuse_uneven(loaded: Loaded, world: World) -> None:
     """Raise ConfigError if a batch cannot be divided among the processes."""
-    if (rows := loaded.config.train.batch_size) % world.size:
-        reason = f"{rows} rows cannot be divided evenly among {world.size} processes. Use a multiple of {world.size}."
-        raise loaded.problem(("train", "batch_size"), reason)
+    train = loaded.config.train
+    numbers: list[tuple[tuple[str, ...], int]] = [(("batch_size",), train.batch_size)]
+    if warmup := getattr(train, "batch_warmup", None):
+        numbers += [(("batch_warmup", key), getattr(warmup, key)) for key in ("start", "increment")]
+    for key, rows in numbers:
+        if rows % world.size:
+            reason = f"{rows} rows cannot be divided evenly among {world.size} processes."
+            raise loaded.problem(("train", *key), f"{reason} Use a multiple of {world.size}.")
 
 
 def parallelize(loaded: Loaded, built: Built, world: World, device: torch.device, *, partly: bool) -> None:

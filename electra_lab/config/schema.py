@@ -1,6 +1,7 @@
 """The keys of an experiment file; docs/official.yaml lists the defaults that differ from google-research/electra."""
 
-import math
+import sys
+from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
@@ -8,20 +9,20 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 import registry
+from electra_lab.config.batches import BatchWarmup, Rows, refuse_uneven
 from electra_lab.config.budget import Budget
 from electra_lab.config.checkpoint import Checkpoint, milestone_name
 from electra_lab.config.component import Component, Of, default
 from electra_lab.config.problems import problem, problems
 from electra_lab.config.schedule import rate_problem, value_of
 from electra_lab.config.source import DEFAULTS, Loc
-from registry import Needs, Setup, using
+from registry import BatchSizes, Needs, Setup, using
 from registry.contracts.head import options_by_name
 from registry.errors import BadResult, UnknownName, did_you_mean
 from registry.folder_or_name import FolderOrName
 from registry.signature import Strict, validate
 
 Positive = Annotated[int, Field(gt=0, le=10**9)]
-Rows = Annotated[int, Field(gt=0, le=1 << 20)]  # of a batch: larger values are typos and would exhaust memory
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Wrong: TypeAlias = tuple[Loc, str, Any]  # the key, the reason, its value
@@ -37,12 +38,6 @@ def distinct(seeds: list[int]) -> list[int]:
 
 
 Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(distinct)]
-
-
-def refuse_uneven(batch_size: int, micro_batch_size: int | str | None) -> None:
-    """Raise ValidationError if micro-batches are not of one size."""
-    if isinstance(micro_batch_size, int) and batch_size % micro_batch_size:
-        raise problem(("micro_batch_size",), f"must divide batch_size {batch_size}.", micro_batch_size)
 
 
 class Data(Strict):
@@ -115,6 +110,10 @@ class Train(Budget):
         description="Rows per forward pass, if a batch does not fit into memory. auto halves the number until it fits. "
         "Masks and draws do not depend on it.",
     )
+    batch_warmup: BatchWarmup | None = Field(
+        None,
+        description="Begin with smaller batches. Schedules count steps; the training must outlast the warm-up.",
+    )
     parallel: Literal["auto", "ddp", "fsdp"] = Field(
         "auto",
         description="How processes started by torchrun or accelerate share the work. With ddp (auto) each holds all "
@@ -166,7 +165,14 @@ class Train(Budget):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         refuse_uneven(self.batch_size, self.micro_batch_size)
+        if self.batch_warmup:
+            self.batch_warmup.refuse_large(self.batch_size)
         return self
+
+    @property
+    def batches(self) -> BatchSizes:
+        """The rows of each step."""
+        return BatchSizes.of(self.model_dump(include={"batch_size", "batch_warmup"}))
 
 
 class Evaluate(Strict):
@@ -277,6 +283,10 @@ class ExperimentConfig(Strict):
     def tokens_per_step(self) -> int:
         return self.train.batch_size * self.data.sequence_length
 
+    def tokens_after(self, steps: int) -> int:
+        """Return the tokens that so many steps read, padding included."""
+        return self.train.batches.before(steps) * self.data.sequence_length
+
     @property
     def milestones(self) -> list[int]:
         """The steps of `milestones_of_tokens`, step 0 first; none without `checkpoint.milestones`."""
@@ -287,7 +297,8 @@ class ExperimentConfig(Strict):
         """The step of each milestone in tokens, by its name. Those in words depend on the text."""
         wanted = self.checkpoint.milestones
         amounts = (wanted.tokens if wanted else None) or []
-        return {milestone_name("tokens", tokens): math.ceil(tokens / self.tokens_per_step) for tokens in amounts}
+        steps = [bisect_left(range(sys.maxsize), tokens, key=self.tokens_after) for tokens in amounts]
+        return {milestone_name("tokens", tokens): step for tokens, step in zip(amounts, steps, strict=True)}
 
     def conflicts(self, steps: int | None) -> Iterator[Wrong]:
         """Yield conflicts between keys for a training of `steps`, None if the number is not known yet."""
@@ -306,9 +317,12 @@ class ExperimentConfig(Strict):
             for key, reason in conflicts(setup, self.objective.keywords()):
                 yield tuple(key.split(".")), reason, None
         if steps is not None and (late := [s for s in self.milestones if s > steps]):
-            tokens, end = self.tokens_per_step * late[0], self.tokens_per_step * steps
+            tokens, end = self.tokens_after(late[0]), self.tokens_after(steps)
             reason = f"{tokens:,} tokens are never reached: training ends after {end:,}."
             yield ("checkpoint", "milestones", "tokens"), reason, None
+        if steps is not None and steps < (warmup := self.train.batches.warmup):
+            reason = f"a warm-up of {warmup:,} steps does not fit into {steps:,} steps. Lower train.batch_warmup.every."
+            yield ("train", "batch_warmup"), reason, None
         rate = self.schedules["learning_rate"]
         if steps is not None and (reason := rate_problem(rate, steps)):
             yield ("schedules", "learning_rate"), reason, None

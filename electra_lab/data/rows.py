@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from registry import Batch, Packing
+from registry import Batch, BatchSizes, Packing
 
 IndexArray = NDArray[np.int64]
 
@@ -34,7 +34,7 @@ class Rows:
         self.total = self.number = len(packing)
         self.length = packing.rows(np.zeros(1, dtype=np.int64)).tokens.shape[1]
         # The last window: (seed, number, size), rows and widths of its batches.
-        self._window: tuple[object, IndexArray, IndexArray | None] | None = None
+        self._window: tuple[object, list[IndexArray], IndexArray | None] | None = None
 
     def __len__(self) -> int:
         return self.number
@@ -61,16 +61,15 @@ class Rows:
         )
 
     def training_batch(
-        self, seed: int, step: int, size: int, device: torch.device, *, part: slice = slice(None)
+        self, seed: int, step: int, size: int | BatchSizes, device: torch.device, *, part: slice = slice(None)
     ) -> Batch:
         """Return the rows `part` of the global batch of a step, and read no others.
 
         The global batch is a function of (seed, step, size): rows in the order of their epoch, one epoch after the
         other.
         """
-        examples = np.arange(size)[part]
         rows, width = self._global(seed, step, size)
-        return self.batch(rows[part], examples, device, width)
+        return self.batch(rows[part], np.arange(len(rows))[part], device, width)
 
     def in_order(self, size: int, device: torch.device, *, part: slice = slice(None)) -> Iterator[Batch]:
         """Yield all rows once, for evaluation.
@@ -95,7 +94,7 @@ class Rows:
     def _spread(self, numbers: IndexArray) -> IndexArray:
         return numbers if self.number == self.total else numbers * self.total // self.number
 
-    def _global(self, seed: int, step: int, size: int) -> tuple[IndexArray, int | None]:
+    def _global(self, seed: int, step: int, size: int | BatchSizes) -> tuple[IndexArray, int | None]:
         """Return the rows of a global batch, and the width to which they are cut."""
         window, at = divmod(step, WINDOW)
         if self._window is None or self._window[0] != (seed, window, size):
@@ -103,24 +102,26 @@ class Rows:
         _, rows, widths = self._window
         return rows[at], None if widths is None else int(widths[at])
 
-    def windows(self, seed: int, window: int, size: int) -> IndexArray:
-        """Return the rows of the training batches of WINDOW steps, Int[WINDOW size], from step window * WINDOW."""
+    def windows(self, seed: int, window: int, size: int | BatchSizes) -> list[IndexArray]:
+        """Return the rows of each training batch of WINDOW steps, from step window * WINDOW."""
         return self._batches(seed, window, size)[0]
 
-    def _batches(self, seed: int, window: int, size: int) -> tuple[IndexArray, IndexArray | None]:
-        """Return the rows of WINDOW global batches Int[WINDOW size], and their widths."""
-        places = np.arange(window * WINDOW * size, (window + 1) * WINDOW * size)
+    def _batches(self, seed: int, window: int, size: int | BatchSizes) -> tuple[list[IndexArray], IndexArray | None]:
+        """Return the rows of each of WINDOW global batches, and their widths."""
+        sizes = BatchSizes(size) if isinstance(size, int) else size
+        ends = np.array([sizes.before(window * WINDOW + step) for step in range(WINDOW + 1)])
+        places, begins = np.arange(ends[0], ends[-1]), ends[:-1] - ends[0]
         epochs, offsets = places // self.number, places % self.number
         rows = self._spread(permuted(seed, epochs, offsets, self.number))
         if not self.group_by_length:
-            return rows.reshape(WINDOW, size), None
+            return np.split(rows, begins[1:]), None
         # Sort rows within each epoch: batches are filled by length, and ordered at random.
         lengths = self.packing.lengths(rows)  # type: ignore[attr-defined]
-        order = permuted(seed, np.full(WINDOW, -1 - window), np.arange(WINDOW), WINDOW).repeat(size)
+        order = permuted(seed, np.full(WINDOW, -1 - window), np.arange(WINDOW), WINDOW).repeat(np.diff(ends))
         by_length, places = np.lexsort((lengths, epochs)), np.lexsort((order, epochs))
         rows[places], lengths[places] = rows[by_length], lengths[by_length]
-        unit, longest = ceil(self.length / 8), lengths.reshape(WINDOW, size).max(axis=1)
-        return rows.reshape(WINDOW, size), np.minimum(-(-longest // unit) * unit, self.length)
+        unit, longest = ceil(self.length / 8), np.maximum.reduceat(lengths, begins)
+        return np.split(rows, begins[1:]), np.minimum(-(-longest // unit) * unit, self.length)
 
 
 def permuted(seed: int, epochs: IndexArray, offsets: IndexArray, number: int) -> IndexArray:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from electra_lab.data.rows import WINDOW, Rows
 from electra_lab.data.store import Stream
-from registry import Vocabulary
+from registry import BatchSizes, Vocabulary
 
 AT_ONCE = 4096  # rows
 
@@ -37,16 +38,16 @@ def words_of_rows(rows: Rows, text: Stream, vocabulary: Vocabulary) -> NDArray[n
 
 
 def steps_of_words(
-    wanted: Sequence[float], words: NDArray[np.float64], rows: Rows, seed: int, size: int, steps: int
+    wanted: Sequence[float], words: NDArray[np.float64], rows: Rows, seed: int, size: int | BatchSizes, steps: int
 ) -> tuple[list[int], float]:
     """Return the first step after which training has read each number of words, and the words that it reads in all.
 
     words  of each row, from `words_of_rows`
-    size   rows per step
+    size   rows per step, or those of each
 
     A number that is never reached has the step after the last one.
     """
-    read = [words[rows.windows(seed, window, size)].sum(axis=1) for window in range(-(-steps // WINDOW))]  # [WINDOW]
-    reached = np.cumsum(np.concatenate(read)[:steps])
+    windows = [rows.windows(seed, window, size) for window in range(-(-steps // WINDOW))]
+    reached = np.cumsum([words[batch].sum() for batch in chain.from_iterable(windows)][:steps])
     found = np.searchsorted(reached, np.array(wanted) - 1e-6) + 1  # sums of shares are not exact
     return found.tolist(), float(reached[-1])

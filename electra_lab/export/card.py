@@ -17,6 +17,7 @@ from electra_lab.pretrained.hugging_face import read_config
 from electra_lab.pretrained.trained_model import LAB, Origin, TrainedModel
 from electra_lab.storage.finetuning_folder import FinetuningFolder, config_of, is_finetuning
 from electra_lab.storage.provenance import Provenance
+from registry import BatchSizes
 from registry.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -201,7 +202,9 @@ def _flops(run: Origin, records: Sequence[Record]) -> int:
     """Return the FLOPs of training up to the step of the checkpoint, which may lie between two records."""
     logged = [record for record in records if record.get("flops")]
     step, flops = (logged[-1]["step"], logged[-1]["flops"]) if logged else (0, 0)
-    return int(flops + run.provenance.flops_per_step * (run.step - step))
+    batches = BatchSizes.of(run.provenance.config.get("train", {"batch_size": 1}))
+    rows = batches.before(run.step) - batches.before(step)
+    return int(flops + run.provenance.flops_per_step * rows // batches.full)
 
 
 def _described(component: Mapping[str, Any]) -> str:

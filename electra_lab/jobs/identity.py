@@ -23,6 +23,8 @@ LATER: set[Loc] = {
     ("train", "epochs"),
     ("train", "generator_rate"),
     ("train", "clip"),
+    ("train", "batch_warmup"),
+    ("objective", "z_loss"),
     ("checkpoint", "milestones", "words"),
     ("step",),
     ("task", "head"),

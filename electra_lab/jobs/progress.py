@@ -84,7 +84,9 @@ class Pace:
         saves = _multiples(self._every, since, steps)
         saves += sum(since < milestone < steps and milestone % self._every != 0 for milestone in self._milestones)
         per_save = self._saving / self._saves if self._saves else 0.0
-        left = (steps - step) * per_step + rows * per_row + saves * per_save
+        batches = settings.batches  # steps take time in proportion to their rows
+        later_steps = (batches.before(steps) - batches.before(step)) / batches.at(step - 1)
+        left = later_steps * per_step + rows * per_row + saves * per_save
         return max(0.0, left - (self._clock() - self._since))
 
 

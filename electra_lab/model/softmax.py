@@ -12,7 +12,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]
-    ) -> tuple[Float[Tensor, " N"], Float[Tensor, "N V"]]:
+    ) -> tuple[Float[Tensor, " N"], Float[Tensor, "N V"], Float[Tensor, " N"]]:
         probabilities, at = logits.softmax(-1), targets.unsqueeze(-1)
         # log sum exp = x - log softmax(x) for any x of a row; the largest probability is never rounded to 0.
         normalizer = logits.amax(-1, keepdim=True) - probabilities.amax(-1, keepdim=True).log()
@@ -20,21 +20,25 @@ class _CrossEntropy(torch.autograd.Function):
         ctx.probabilities, ctx.at = probabilities, at
         ctx.mark_non_differentiable(probabilities)
         ctx.set_materialize_grads(False)  # or else backward is given zeros of this size for them
-        return (normalizer - logits.gather(-1, at)).squeeze(-1), probabilities
+        return (normalizer - logits.gather(-1, at)).squeeze(-1), probabilities, normalizer.squeeze(-1)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Float[Tensor, " N"] | None, _: None) -> tuple[Float[Tensor, "N V"] | None, None]:
-        if given is None:
+    def backward(
+        ctx: Any, of_loss: Float[Tensor, " N"] | None, _: None, of_normalizer: Float[Tensor, " N"] | None
+    ) -> tuple[Float[Tensor, "N V"] | None, None]:
+        given = [gradient.unsqueeze(-1) for gradient in (of_loss, of_normalizer) if gradient is not None]
+        if not given:
             return None, None
-        weight, probabilities = given.unsqueeze(-1), ctx.probabilities
+        # Both have the softmax as their slope, and the loss is less the logit of its target.
+        weight, probabilities = given[0] if len(given) == 1 else given[0] + given[1], ctx.probabilities
         if probabilities is None:
             raise RuntimeError("A second backward pass needs retain_graph=True in the first one.")
         if _is_repeatable():
             slope = probabilities * weight
         else:  # in place: a second tensor of this size would be a tenth of the memory of a training step
             slope, ctx.probabilities = probabilities.mul_(weight), None
-        return slope.scatter_add_(-1, ctx.at, -weight), None
+        return slope if of_loss is None else slope.scatter_add_(-1, ctx.at, -of_loss.unsqueeze(-1)), None
 
 
 def _is_repeatable() -> bool:
@@ -47,10 +51,13 @@ def _is_repeatable() -> bool:
 
 def cross_entropy(
     logits: Float[Tensor, "*N V"], targets: Int[Tensor, "*N"]
-) -> tuple[Float[Tensor, "*N"], Float[Tensor, "*N V"]]:
-    """Return -log softmax(logits)[target] in nats, and the softmax, which has no gradient and must not change.
+) -> tuple[Float[Tensor, "*N"], Float[Tensor, "*N V"], Float[Tensor, "*N"]]:
+    """Return -log softmax(logits)[target] in nats, the softmax, and log sum exp(logits), its normalizer.
+
+    The softmax has no gradient and must not change.
 
     The backward pass, unless it retains the graph, writes the gradient over the softmax.
     """
-    losses, probabilities = _CrossEntropy.apply(logits.flatten(0, -2), targets.flatten())  # type: ignore[no-untyped-call]
-    return losses.view_as(targets), probabilities.view_as(logits)
+    rows = logits.flatten(0, -2), targets.flatten()
+    losses, probabilities, normalizers = _CrossEntropy.apply(*rows)  # type: ignore[no-untyped-call]
+    return losses.view_as(targets), probabilities.view_as(logits), normalizers.view_as(targets)

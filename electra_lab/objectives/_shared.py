@@ -16,6 +16,7 @@ from registry import Batch, Detection, Masked, Network, Prediction, Random, Setu
 
 Weight = Annotated[float, Field(ge=0)]  # of a term of the loss
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
+ZLoss = Annotated[float, Field(ge=0)] | None  # weight of the z-loss; None leaves the term out, 0 only reports it
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Cloze:
     logits: Float[Tensor, "B K V"]  # in float32 or wider
     cross_entropy: Float[Tensor, "B K"]  # of each slot in nats
     probabilities: Float[Tensor, "B K V"]  # softmax(logits), without a gradient; backward reads it
+    normalizer: Float[Tensor, "B K"]  # log sum exp(logits), of the same pass over the logits
 
     def losses(self, smoothing: float | Tensor = 0.0) -> Float[Tensor, "B K"]:
         """Return the cross-entropy of each slot in nats. `smoothing` spreads a share of the target over all tokens."""
@@ -40,6 +42,16 @@ class Cloze:
     def term(self, weight: float | Tensor = 1.0, smoothing: float | Tensor = 0.0) -> Term:
         """Return the term of masked language modelling, over the masked tokens."""
         return term(self.losses(smoothing), self.masked.valid, weight)
+
+    def z_term(self, network: str, weight: ZLoss) -> dict[str, Term]:
+        """Return the z-loss under its name, nothing without a weight: the mean of log^2 sum exp(logits).
+
+        It keeps logits from drifting (Chowdhery et al. 2022, PaLM, section 5, with the weight 1e-4), is taken over the
+        masked tokens, and knows nothing of label smoothing.
+        """
+        if weight is None:
+            return {}
+        return {f"{network}_z": term(self.normalizer.square(), self.masked.valid, weight)}
 
     def prediction(self, vocabulary: Vocabulary) -> Prediction:
         """Return the input of metrics."""
@@ -135,6 +147,7 @@ class Corrupting(Base):
 
     disallow_correct = False  # the original is never drawn (an option of google-research/electra)
     frozen = False  # the generator does not learn, and stays in eval mode
+    z_loss: ZLoss = None  # of the generator
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -168,7 +181,8 @@ class Corrupting(Base):
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         """Return the number of masked tokens, and of judged ones."""
         masked = self.mask(batch, rng)
-        return {"generator": masked.valid.sum(), "discriminator": self.judged(batch, masked).sum()}
+        counts = {"generator": masked.valid.sum(), "discriminator": self.judged(batch, masked).sum()}
+        return counts if self.z_loss is None else counts | {"generator_z": counts["generator"]}
 
 
 def must_learn(name: str, setup: Setup) -> Iterator[tuple[str, str]]:

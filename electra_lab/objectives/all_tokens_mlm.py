@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from electra_lab.objectives._shared import Corrupting, Weight, full_precision, states, term
+from electra_lab.objectives._shared import Corrupting, Weight, ZLoss, full_precision, states, term
 from registry import Batch, Flops, Losses, Needs, Prediction, Price, Streams, objectives
 
 AT_ONCE = 512  # positions of a batch whose logits exist at the same time
@@ -25,6 +25,7 @@ class AllTokensMlm(Corrupting):
     exist at every position, so memory and compute are a multiple of the other objectives'.
 
     disallow_correct  the generator's samples never equal the original
+    z_loss            weight of the mean squared log-normalizer of the generator's softmax, such as 1e-4
     """
 
     needs = Needs(heads=("tokens",))
@@ -32,6 +33,7 @@ class AllTokensMlm(Corrupting):
     generator_weight: Weight = 1.0
     discriminator_weight: Weight = 1.0
     disallow_correct: bool = False
+    z_loss: ZLoss = None
 
     def __post_init__(self) -> None:
         self.copy = nn.Linear(self.discriminator.dim, 1)
@@ -52,6 +54,7 @@ class AllTokensMlm(Corrupting):
         losses, likeliest = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
         terms = {
             "generator": guess.term(self.generator_weight),
+            **guess.z_term("generator", self.z_loss),
             "discriminator": term(losses, batch.attention_mask, self.discriminator_weight),
         }
         if self.training:

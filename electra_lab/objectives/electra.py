@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from electra_lab.objectives._shared import Corrupting, Smoothing, Weight, detect, term
+from electra_lab.objectives._shared import Corrupting, Smoothing, Weight, ZLoss, detect, term
 from registry import Batch, Losses, Streams, objectives
 
 
@@ -18,6 +18,7 @@ class Electra(Corrupting):
     disallow_correct         the generator's samples never equal the original (an option of google-research/electra)
     generator_smoothing      label smoothing of the MLM loss (an option of richarddwang/electra_pytorch)
     discriminator_smoothing  the same for the RTD loss
+    z_loss                   weight of the mean squared log-normalizer of the generator's softmax, such as 1e-4
     """
 
     generator_weight: Weight = 1.0
@@ -25,6 +26,7 @@ class Electra(Corrupting):
     disallow_correct: bool = False
     generator_smoothing: Smoothing = 0.0
     discriminator_smoothing: Smoothing = 0.0
+    z_loss: ZLoss = None
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         """Return both terms; in eval mode also the input of metrics. No host sync, no data-dependent shape."""
@@ -35,7 +37,8 @@ class Electra(Corrupting):
         # 2) Sample replacements into the original text. No gradient passes a sample.
         inputs = self.replace(guess, batch, rng)
 
-        predicted = guess.term(self.generator_weight, self.generator_smoothing)
+        predicted = {"generator": guess.term(self.generator_weight, self.generator_smoothing)}
+        predicted |= guess.z_term("generator", self.z_loss)
         predictions = {} if self.training else {"generator": guess.prediction(self.vocabulary)}
         del guess  # the logits, which no backward reads, need not wait for the discriminator
 
@@ -43,6 +46,4 @@ class Electra(Corrupting):
         detection, losses = detect(self.discriminator, inputs, batch, self.discriminator_smoothing)
 
         found = term(losses, self.judged(batch, masked), self.discriminator_weight)
-        return Losses(
-            {"generator": predicted, "discriminator": found}, predictions, None if self.training else detection
-        )
+        return Losses({**predicted, "discriminator": found}, predictions, None if self.training else detection)

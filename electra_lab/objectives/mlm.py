@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxtyping import Int
 from torch import Tensor
 
-from electra_lab.objectives._shared import Base, Smoothing, cloze
+from electra_lab.objectives._shared import Base, Smoothing, ZLoss, cloze
 from registry import Batch, Losses, Needs, Streams, objectives
 
 
@@ -19,19 +19,22 @@ class MaskedLanguageModelling(Base):
     itself uses `masking: {mask_prob: 0.15, replace_prob: 0.8, random_prob: 0.1}`.
 
     smoothing  label smoothing
+    z_loss     weight of the mean squared log-normalizer of the softmax, such as 1e-4
     """
 
     needs = Needs(generator=False, sampler=False, heads=("tokens",))
 
     smoothing: Smoothing = 0.0
+    z_loss: ZLoss = None
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         guess = cloze(self.discriminator, self.mask(batch, rng), batch)
-        terms = {"discriminator": guess.term(smoothing=self.smoothing)}
+        terms = {"discriminator": guess.term(smoothing=self.smoothing), **guess.z_term("discriminator", self.z_loss)}
         if self.training:
             return Losses(terms)
         return Losses(terms, {"discriminator": guess.prediction(self.vocabulary)})
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         """Return the number of masked tokens."""
-        return {"discriminator": self.mask(batch, rng).valid.sum()}
+        number = self.mask(batch, rng).valid.sum()
+        return {"discriminator": number} | ({} if self.z_loss is None else {"discriminator_z": number})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxtyping import Int
 from torch import Tensor
 
-from electra_lab.objectives._shared import Corrupting, Weight, cloze
+from electra_lab.objectives._shared import Corrupting, Weight, ZLoss, cloze
 from registry import Batch, Losses, Masked, Needs, Streams, objectives
 
 
@@ -19,6 +19,7 @@ class ReplaceMlm(Corrupting):
     never sees. The generator learns by masked language modelling.
 
     disallow_correct  the generator's samples never equal the original
+    z_loss            weight of the mean squared log-normalizer of each network's softmax, such as 1e-4
     """
 
     needs = Needs(heads=("tokens",))
@@ -26,6 +27,7 @@ class ReplaceMlm(Corrupting):
     generator_weight: Weight = 1.0
     discriminator_weight: Weight = 1.0
     disallow_correct: bool = False
+    z_loss: ZLoss = None
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         guess = self.guess(batch, rng)
@@ -33,7 +35,9 @@ class ReplaceMlm(Corrupting):
         second = cloze(self.discriminator, Masked(inputs, masked.positions, masked.valid), batch)
         terms = {
             "generator": guess.term(self.generator_weight),
+            **guess.z_term("generator", self.z_loss),
             "discriminator": second.term(self.discriminator_weight),
+            **second.z_term("discriminator", self.z_loss),
         }
         if self.training:
             return Losses(terms)
@@ -43,4 +47,5 @@ class ReplaceMlm(Corrupting):
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         """Return the number of masked tokens, for both networks."""
         number = self.mask(batch, rng).valid.sum()
-        return {"generator": number, "discriminator": number}
+        counts = {"generator": number, "discriminator": number}
+        return counts if self.z_loss is None else counts | {"generator_z": number, "discriminator_z": number}

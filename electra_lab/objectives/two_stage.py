@@ -9,7 +9,7 @@ from jaxtyping import Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from electra_lab.objectives._shared import Corrupting, Weight, detect, must_learn, must_share_nothing, term
+from electra_lab.objectives._shared import Corrupting, Weight, ZLoss, detect, must_learn, must_share_nothing, term
 from registry import Batch, Flops, Losses, Price, Setup, Streams, Term, objectives
 
 
@@ -25,12 +25,14 @@ class TwoStage(Corrupting):
 
     generator_steps   steps of the first stage
     disallow_correct  the generator's samples never equal the original
+    z_loss            weight of the mean squared log-normalizer of the generator's softmax, such as 1e-4
     """
 
     generator_steps: Annotated[int, Field(gt=0, le=10**9)]
     generator_weight: Weight = 1.0
     discriminator_weight: Weight = 50.0
     disallow_correct: bool = False
+    z_loss: ZLoss = None
 
     def at_step(self, seed: int, step: int) -> None:
         """Enter the stage that `step` belongs to; the weights are copied when the second one begins."""
@@ -44,21 +46,22 @@ class TwoStage(Corrupting):
         guess = self.guess(batch, rng)
         masked = guess.masked
         nothing = batch.tokens.new_zeros((), dtype=guess.logits.dtype), masked.valid.sum() * 0
-        learned = guess.term(self.generator_weight)
+        learned = {"generator": guess.term(self.generator_weight), **guess.z_term("generator", self.z_loss)}
         if self.training and not self.frozen:
-            return Losses({"generator": learned, "discriminator": Term(*nothing, self.discriminator_weight)})
+            return Losses({**learned, "discriminator": Term(*nothing, self.discriminator_weight)})
         inputs = self.replace(guess, batch, rng)
         detection, losses = detect(self.discriminator, inputs, batch)
         detected = term(losses, batch.attention_mask, self.discriminator_weight)
         if self.training:
-            return Losses({"generator": Term(*nothing, self.generator_weight), "discriminator": detected})
-        terms = {"generator": learned, "discriminator": detected}
+            absent = {name: Term(*nothing, part.weight) for name, part in learned.items()}
+            return Losses({**absent, "discriminator": detected})
+        terms = {**learned, "discriminator": detected}
         return Losses(terms, {"generator": guess.prediction(self.vocabulary)}, detection)
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         """Return the number of masked tokens in the first stage, of real tokens in the second; 0 for the other term."""
         stage = "discriminator" if self.frozen else "generator"
-        return {name: count * (name == stage) for name, count in super().counts(batch, rng).items()}
+        return {name: count * name.startswith(stage) for name, count in super().counts(batch, rng).items()}
 
     def flops(self, price: Price) -> Flops:
         later = price("generator", learns=False) + price("discriminator")

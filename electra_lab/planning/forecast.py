@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count, islice
+from itertools import count, islice, pairwise
 from statistics import fmean
 from typing import Any
 
@@ -160,13 +160,14 @@ def duration(
     # Steps
     run.learner.objective.train()
     run.begin(settings, device)
-    second = min(settings.flops.first, settings.steps)  # the first step of the second stage, if there is one
+    # Stages: the objective may have two, and batches of growing size are tried at the mean of their sizes.
+    warmup = settings.batches.warmup
+    begins = sorted({0, *(begin for begin in (settings.flops.first, warmup) if begin < settings.steps)})
     training = 0.0
-    for first, end in ((0, second), (second, settings.steps)):
-        if first == end:
-            continue
+    for first, end in pairwise([*begins, settings.steps]):
+        tried_first = (first + end) // 2 if first < warmup else first
 
-        def step(tried: int, first: int = first, number: int = end - first) -> None:
+        def step(tried: int, first: int = tried_first, number: int = end - tried_first) -> None:
             run.step = first + tried % number
             advance(run, settings, train, device)
             if device.type == "cuda":

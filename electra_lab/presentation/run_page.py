@@ -21,7 +21,7 @@ from electra_lab.storage.files import read_as, read_text
 from electra_lab.storage.finetuning_folder import config_of
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
-from registry import Metric
+from registry import BatchSizes, Metric
 from registry.errors import CheckpointError
 
 CURVES = {"train": "training", "validation": "validation"}  # the name of each split in a legend
@@ -154,9 +154,9 @@ def _facts(records: Records, provenance: Provenance) -> list[tuple[str, str]]:
 
 def _epochs(provenance: Provenance) -> Iterator[tuple[str, str]]:
     """Yield how often the whole training reads its rows; older runs have not noted their number."""
-    batch_size = provenance.config.get("train", {}).get("batch_size")
-    if batch_size and provenance.data.rows:
-        yield "epochs", epochs(provenance.steps, batch_size, provenance.data.rows)
+    train = provenance.config.get("train", {})
+    if train.get("batch_size") and provenance.data.rows:
+        yield "epochs", epochs(BatchSizes.of(train).before(provenance.steps), provenance.data.rows)
 
 
 def examples_of(directory: RunDirectory) -> list[list[Token]]:

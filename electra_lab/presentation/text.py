@@ -115,9 +115,9 @@ def compute(flops: float, paper_flops: float | None) -> str:
     return f"{flops:.3g} FLOPs in total{other}"
 
 
-def epochs(steps: int, batch_size: int, rows: int) -> str:
+def epochs(read: int, rows: int) -> str:
     """Say how often the training rows are read: `0.31, of 51,613 rows each`."""
-    passes = steps * batch_size / rows
+    passes = read / rows
     return f"{passes:,.2f}, of {rows:,} rows each" if passes >= 0.1 else f"{passes:.2g}, of {rows:,} rows each"
 
 

@@ -11,6 +11,9 @@ COURSE = {  # by the key of the records
     "gradient_norm": "Gradient norm before and after clipping",
     "tokens_per_second": "Tokens a second",
     "peak_memory_bytes": "Peak memory, GB",
+    "batch_size": "Rows of a step",  # recorded if they change
+    "generator_z_loss": "z-loss of the generator: mean squared log-normalizer",
+    "discriminator_z_loss": "z-loss of the discriminator: mean squared log-normalizer",
 }
 NORMS = {  # are drawn with the norm of all parameters
     "clipped_gradient_norm": "clipped", "generator_gradient_norm": "generator",

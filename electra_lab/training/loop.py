@@ -22,7 +22,7 @@ from electra_lab.training.divergence import (
 from electra_lab.training.evaluation import Accumulate, Evaluation, evaluation
 from electra_lab.training.scaling import LossScale
 from electra_lab.training.step import NETWORKS, Learner, StepResult, training_step
-from registry import Batches, Flops, Split
+from registry import Batch, Batches, BatchSizes, Flops, Split
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,12 @@ class Settings:
     most_rollbacks: int = 0
     spike: float | None = None  # see training/divergence.py
     evaluate_at_start: bool = False
+    warmup: BatchSizes | None = None  # rows of each step, if they begin below batch_size
+
+    @property
+    def batches(self) -> BatchSizes:
+        """The rows of each step."""
+        return self.warmup or BatchSizes(self.batch_size)
 
 
 @dataclass
@@ -268,9 +274,7 @@ def train(
 
 def advance(run: Run, settings: Settings, batches: Batches, device: torch.device) -> tuple[StepResult, float]:
     """Do the next step; returns its result, and the factor of its learning rate."""
-    world = run.learner.world
-    part = world.part(settings.batch_size)
-    batch = batches.training_batch(settings.seed, run.step + run.offset, settings.batch_size, device, part=part)
+    batch = batch_of(run.step, run, settings, batches, device)
     rate = settings.rate(run.step, settings.steps)
     result = training_step(
         run.learner,
@@ -286,9 +290,16 @@ def advance(run: Run, settings: Settings, batches: Batches, device: torch.device
         watch=run.watch,
     )
     run.step += 1
-    run.tokens += batch.tokens.numel() * world.size
+    run.tokens += batch.tokens.numel() * run.learner.world.size
     run.window.add(result, settings.clip_norm)
     return result, rate
+
+
+def batch_of(step: int, run: Run, settings: Settings, batches: Batches, device: torch.device) -> Batch:
+    """Return this rank's rows of a step."""
+    number = step + run.offset
+    part = run.learner.world.part(settings.batches.at(number))
+    return batches.training_batch(settings.seed, number, settings.warmup or settings.batch_size, device, part=part)
 
 
 def _line(run: Run, settings: Settings, rate: float, device: torch.device) -> dict[str, Any]:
@@ -307,6 +318,7 @@ def _line(run: Run, settings: Settings, rate: float, device: torch.device) -> di
         **means,
         "learning_rate": settings.learning_rate * rate,
         **run.learner.schedules.values(run.step - 1),
+        **({"batch_size": settings.batches.at(run.step - 1 + run.offset)} if settings.warmup else {}),
         "skipped_steps": run.skipped,
         **({"rollbacks": run.rollbacks} if run.rollbacks else {}),
         **({"loss_scale": scale["scale"]} if scale else {}),

@@ -56,6 +56,37 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
+class BatchSizes:
+    """The rows of each step: `full`, after a warm-up from `start` that adds `increment` rows every `every` steps."""
+
+    full: int
+    start: int = 0  # 0 without a warm-up
+    increment: int = 1
+    every: int = 1
+
+    @classmethod
+    def of(cls, train: Mapping[str, Any]) -> BatchSizes:
+        """Return those of a config's section `train`, as a file of a run holds it."""
+        return cls(train["batch_size"], **(train.get("batch_warmup") or {}))
+
+    @property
+    def warmup(self) -> int:
+        """The number of steps with fewer rows."""
+        return self.every * -(-(self.full - self.start) // self.increment) if self.start else 0
+
+    def at(self, step: int) -> int:
+        """Return the rows of a step."""
+        return self.start + step // self.every * self.increment if step < self.warmup else self.full
+
+    def before(self, step: int) -> int:
+        """Return the rows of all earlier steps."""
+        early = min(step, self.warmup)
+        times, rest = divmod(early, self.every)  # increments so far, and the steps since the last one
+        added = self.increment * (self.every * times * (times - 1) // 2 + rest * times)
+        return early * self.start + added + (step - early) * self.full
+
+
+@dataclass(frozen=True)
 class Batch:
     """Rows of the global batch."""
 
@@ -98,7 +129,7 @@ class Batches(Protocol):
         """Return the number of rows."""
 
     def training_batch(
-        self, seed: int, step: int, size: int, device: torch.device, *, part: slice = slice(None)
+        self, seed: int, step: int, size: int | BatchSizes, device: torch.device, *, part: slice = slice(None)
     ) -> Batch:
         """Return the rows `part` of the global batch of a step, which is a function of (seed, step, size) alone."""
 

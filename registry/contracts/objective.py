@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from registry.contracts.data import Batch, Streams
+from registry.contracts.data import Batch, BatchSizes, Streams
 from registry.contracts.head import Heads, options_by_name
 from registry.contracts.metric import Metric
 
@@ -120,23 +122,28 @@ class Setup:
     starts: frozenset[str] = frozenset()  # the networks whose weights `init` names
 
 
+FULL = BatchSizes(1)  # every batch is full
+
+
 @dataclass(frozen=True)
 class Flops:
-    """The cost of training: `per_step`, but for the `first` steps, which cost `at_first` each."""
+    """The cost of training: `per_step`, but for the `first` steps, which cost `at_first` each.
+
+    batches  the rows of each step; both prices are for a full batch
+    """
 
     per_step: int
     first: int = 0
     at_first: int = 0
+    batches: BatchSizes = FULL
 
     def total(self, steps: int) -> int:
-        early = min(steps, self.first)
-        return early * self.at_first + (steps - early) * self.per_step
+        rows, early = self.batches.before(steps), self.batches.before(min(steps, self.first))
+        return (early * self.at_first + (rows - early) * self.per_step) // self.batches.full
 
     def steps(self, budget: float) -> int:
         """Return how many steps `budget` pays for."""
-        if self.first and budget < self.total(self.first):
-            return int(budget // self.at_first)
-        return self.first + int((budget - self.total(self.first)) // self.per_step)
+        return bisect_right(range(sys.maxsize), budget, key=self.total) - 1
 
 
 class Price(Protocol):

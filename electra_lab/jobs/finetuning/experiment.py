@@ -37,7 +37,7 @@ from electra_lab.training.collect import Collected, using_task
 from electra_lab.training.device import choose_precision
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.step import Learner
-from registry import Dataset, Flops, Metric, Row, Task, datasets, tasks, using
+from registry import BatchSizes, Dataset, Flops, Metric, Row, Task, datasets, tasks, using
 from registry.contracts.dataset import is_labelled
 from registry.errors import DataError, LabError, did_you_mean, listed
 
@@ -271,7 +271,7 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
     weights["head"] = " and ".join(sorted(ways))
     model = model.to(device)
     rows = len(splits[TRAIN].batches)
-    steps = steps_of(train.epochs, rows, train.batch_size)
+    steps = steps_of(train.epochs, rows, BatchSizes(train.batch_size))
     if misfit := rate_problem(config.schedules["learning_rate"], steps):
         raise loaded.problem(("schedules", "learning_rate"), f"{misfit} ({train.epochs:g} epochs are {steps:,} steps.)")
     mean = round(splits[TRAIN].batches.tokens / rows)

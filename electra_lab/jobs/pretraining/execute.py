@@ -33,7 +33,7 @@ from electra_lab.storage.checkpoint import checkpoints
 from electra_lab.storage.provenance import Environment, Provenance, described
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_to_hold, refuse_used
 from electra_lab.training.device import choose_device
-from electra_lab.training.loop import Record
+from electra_lab.training.loop import Record, batch_of
 from electra_lab.training.step import backward
 from registry.errors import CheckpointError, ConfigError, DataError, DivergedError, command
 
@@ -308,8 +308,7 @@ def warm_up(experiment: Experiment) -> float:
     """Compile the networks by a forward and backward pass without an update; returns the seconds it took."""
     run, settings, device = experiment.run, experiment.settings, experiment.device
     learner, began = run.learner, time.perf_counter()
-    part = run.learner.world.part(settings.batch_size)
-    batch = experiment.train.training_batch(settings.seed, run.step, settings.batch_size, device, part=part)
+    batch = batch_of(run.step, run, settings, experiment.train, device)
     learner.objective.train()
     learner.at_step(settings.seed, run.step)
     backward(learner.losses(batch[: settings.micro_batch_size], settings.seed, run.step, settings.precision).terms)

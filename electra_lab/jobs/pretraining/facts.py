@@ -16,6 +16,7 @@ from electra_lab.presentation.run_page import Token
 from electra_lab.presentation.text import Facts, compute, data_facts, epochs, fact_lines, seconds
 from electra_lab.storage.provenance import Start
 from registry import (
+    BatchSizes,
     Example,
     Flops,
     backbones,
@@ -33,7 +34,7 @@ EXCERPT = 28  # tokens of an example that are shown
 def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
     """Describe the training that begins, with the file behind each name."""
     config, settings, data = loaded.config, experiment.settings, dict(data_facts(data_of(experiment)))
-    rows = f"{settings.batch_size} x {config.data.sequence_length} tokens"
+    rows = _batch(config)
     number, how = experiment.run.learner.world.size, config.train.parallel.replace("auto", "ddp")
     device = f"{experiment.device.type} in {number} processes ({how})" if number > 1 else experiment.device
     facts = [
@@ -43,7 +44,7 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         *((f"init.{network}", _account(start)) for network, start in experiment.init.items()),
         ("data", f"{data['data']}; vocabulary {experiment.vocabulary.size:,}"),
         ("", data["overlap"]),
-        ("epochs", epochs(settings.steps, settings.batch_size, len(experiment.train))),
+        ("epochs", epochs(settings.batches.before(settings.steps), len(experiment.train))),
         ("evaluation", _evaluation(config, settings.steps, settings.evaluate_at_start, *_read(config, experiment))),
         ("compute", compute(settings.flops.total(settings.steps), experiment.paper_flops)),
     ]
@@ -125,6 +126,7 @@ def _parts(names: Sequence[str]) -> str:
 def planned(loaded: Loaded, needs: Forecast, device: torch.device, time: Duration | str) -> str:
     """Describe the needs of a run: parameters of each part, compute, tokens, epochs, memory; time, or why not."""
     config, tokens, steps = loaded.config, loaded.config.tokens_per_step, needs.steps
+    in_total = "" if steps is None else f", {config.tokens_after(steps):.4g} in total"
     vocabulary = needs.vocabulary_size or BERT_VOCABULARY
     if not tokenizers.get(config.tokenizer.type).declared["trained"]:
         known = "the tokenizer's"
@@ -132,9 +134,8 @@ def planned(loaded: Loaded, needs: Forecast, device: torch.device, time: Duratio
         known = "at most: a dry run does not read the tokenizer"
     else:
         known = "assumed: the tokenizer has no limit"
-    batch = f"{config.train.batch_size} x {config.data.sequence_length} tokens"
     length = f"{config.train.epochs:g} epochs in steps" if steps is None else f"{steps:,} steps"
-    lines = [f"{config.name}: {length} of {batch}", "",
+    lines = [f"{config.name}: {length} of {_batch(config)}", "",
              f"  parameters, with a vocabulary of {vocabulary:,} ({known})"]  # fmt: skip
     for network in ("discriminator", "generator"):
         if network in needs.parts:
@@ -144,8 +145,8 @@ def planned(loaded: Loaded, needs: Forecast, device: torch.device, time: Duratio
     shared, total = needs.parameters["shared"], needs.parameters["total"]
     took = time if isinstance(time, str) else time_of(time, counted=needs.epoch is not None)
     lines += [f"    {'shared':<14}{shared:>14,}  counted in both", f"    {'total':<14}{total:>14,}", "",
-              f"  tokens          {tokens:,} per step{'' if steps is None else f', {steps * tokens:.4g} in total'}",
-              f"  epochs          {_epochs(needs, config.train.batch_size)}",
+              f"  tokens          {tokens:,} per step{in_total}",
+              f"  epochs          {_epochs(needs, config.train.batches)}",
               f"  compute         {_price(needs.flops, steps)} (matrix products)",
               f"                  {_price(needs.paper_flops, steps)} (as the ELECTRA paper counts)",
               f"  evaluation      {_evaluation(config, steps, needs.evaluates_at_start, *most)}",
@@ -154,10 +155,15 @@ def planned(loaded: Loaded, needs: Forecast, device: torch.device, time: Duratio
     return "\n".join(lines)
 
 
-def _epochs(needs: Forecast, batch_size: int) -> str:
+def _batch(config: ExperimentConfig) -> str:
+    warmup = config.train.batch_warmup
+    return f"{f'{warmup.start} to ' if warmup else ''}{config.train.batch_size} x {config.data.sequence_length} tokens"
+
+
+def _epochs(needs: Forecast, batches: BatchSizes) -> str:
     if needs.steps is None or needs.epoch is None:
         return UNCOUNTED
-    return epochs(needs.steps, batch_size, needs.epoch)
+    return epochs(batches.before(needs.steps), needs.epoch)
 
 
 def _price(flops: Flops, steps: int | None) -> str:

@@ -23,7 +23,7 @@ from electra_lab.storage.checkpoint import checkpoints, not_finite, tensors_of
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.device import choose_device
-from electra_lab.training.loop import advance
+from electra_lab.training.loop import advance, batch_of
 from electra_lab.training.scaling import LossScale
 from electra_lab.training.step import StepResult, gradients
 from registry.errors import DataError
@@ -153,7 +153,7 @@ def _diagnosed(
 ) -> Finding:
     """Recompute a refused step, which left the weights unchanged."""
     run, settings, device = experiment.run, experiment.settings, experiment.device
-    batch = experiment.train.training_batch(settings.seed, step + run.offset, settings.batch_size, device)
+    batch = batch_of(step, run, settings, experiment.train, device)
     run.learner.at_step(settings.seed, step)
     with Probe(run.learner.objective) as probe:
         gradients(

@@ -152,6 +152,19 @@ def test_the_theta_of_rotary_positions_may_be_written_anew(tmp_path: Path) -> No
         assert all(torch.equal(tensor, saved[key]) for key, tensor in weights.items())
 
 
+def test_rows_may_become_longer_where_no_table_of_positions_ends(tmp_path: Path) -> None:
+    """A second phase on longer rows starts from the weights of the first."""
+    section = {"discriminator": "{type: modernbert, dim: 16, depth: 1, heads: 2, ff_mult: 2, dropout: 0.0}"}
+    run(write(tmp_path, **section), tmp_path / "run")
+    longer = {"embedding": "{dim: 8, max_length: 40, tie: none}", "data": "{sequence_length: 40, held_out: 0.3}"}
+    begun = networks(made(write(tmp_path, init=STARTED, **section, **longer)))
+    saved = load_file(max(tmp_path.glob("run/checkpoints/step-*/state.safetensors")))
+    for name, network in begun.items():
+        assert all(
+            torch.equal(t, saved[k]) for k, t in network.state_dict(prefix=f"model.{name}.").items() if k in saved
+        )
+
+
 def test_a_run_with_other_tokens_is_refused_once_they_are_known(beside: Path) -> None:
     file = write(beside, init=STARTED)
     text = (beside / "corpus.txt").read_text()

@@ -48,7 +48,7 @@ def test_one_process_shares_nothing(tmp_path: Path) -> None:
     assert built.learner.world is ALONE
 
 
-@pytest.mark.parametrize("optimizer", ["adafactor", "muon"])
+@pytest.mark.parametrize("optimizer", ["adafactor", "muon", "stable_adamw"])
 def test_optimizers_that_need_whole_parameters_are_refused_with_fsdp(tmp_path: Path, optimizer: str) -> None:
     chosen = f"{{type: {optimizer}}}"
     load(write_experiment(tmp_path, optimizer=chosen), [])

@@ -15,7 +15,13 @@ from tests.electra_lab.assembly.key_checks import OTHERS
 from tests.electra_lab.assembly.plain_loop import adafactor, adamw, by_hand, equal, file_in, overrides
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module, run, tensors
 
-SHARED = {"train.epochs", "train.flops", "train.paper_flops", "evaluate.test_tokens"}  # checked elsewhere
+SHARED = {
+    "train.epochs",
+    "train.batch_warmup",
+    "train.flops",
+    "train.paper_flops",
+    "evaluate.test_tokens",
+}  # checked elsewhere
 WARM = {f"schedules.learning_rate.{key}": None for key in ("type", "start", "end")}  # back to the default schedule
 SLOPE = {"schedules.learning_rate.start": 1.0, "schedules.learning_rate.end": 0.0}
 ADAFACTOR = {"optimizer": "{type: adafactor}", "train.learning_rate": 0.05}

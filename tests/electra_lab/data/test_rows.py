@@ -13,7 +13,7 @@ from electra_lab.data.rows import WINDOW, Rows, permuted
 from electra_lab.packings.contiguous import Contiguous
 from electra_lab.packings.documents import Documents
 from electra_lab.testing import SIGNIFICANCE, ArrayTokens, chi_square_p, vocabulary
-from registry import Batch
+from registry import Batch, BatchSizes
 
 CPU = torch.device("cpu")
 WORDS = vocabulary(3000)
@@ -207,6 +207,29 @@ def test_a_sample_has_an_order_of_its_own_and_is_all_if_it_is_large() -> None:
         sampled = made.sample(tokens)
         assert len(sampled) == 7
         assert sampled.example_ids([0, 6]) == [0, 6]
+
+
+@settings(deadline=None, max_examples=50)
+@given(full=numbers, start=numbers, increment=numbers, every=st.integers(1, 70), number=st.integers(1, 200))
+def test_batches_of_growing_size_read_the_same_rows_in_the_same_order(
+    full: int, start: int, increment: int, every: int, number: int
+) -> None:
+    """None is skipped or repeated, also across windows; and grouped by length, every row comes once per epoch."""
+    sizes, steps = BatchSizes(full + start, start, increment, every), 2 * WINDOW + 3
+    grown = [min(full + start, start + increment * (step // every)) for step in range(steps)]
+    assert [sizes.at(step) for step in range(steps)] == grown
+    assert [sizes.before(step) for step in range(steps)] == [sum(grown[:step]) for step in range(steps)]
+    assert sizes.at(sizes.warmup - 1) < full + start
+    assert sizes.at(sizes.warmup) == full + start
+    made, total = counting(number), sum(grown)
+    flat = epochs(made, 3, 1, total)
+    assert torch.equal(epochs(made, 3, sizes, steps), flat)  # type: ignore[arg-type]
+    parts = [made.training_batch(3, 60, sizes, CPU, part=part).tokens for part in (slice(0, 1), slice(1, None))]
+    assert torch.equal(torch.cat(parts), flat[sum(grown[:60]) :][: grown[60]])
+    grouped = uneven(number)
+    read = [d for step in range(steps) for d in documents(grouped.training_batch(3, step, sizes, CPU))]
+    for epoch in range(total // number):
+        assert sorted(read[epoch * number : (epoch + 1) * number]) == list(range(number))
 
 
 def documents(batch: Batch) -> list[int]:

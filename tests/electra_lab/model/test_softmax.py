@@ -24,19 +24,31 @@ def test_value_and_gradient_are_those_of_torch(device: str, seed: int, rows: int
     targets = torch.randint(0, size, (rows,), generator=source).to(device)
     weights = torch.rand(rows, generator=source, dtype=torch.float64).to(device)
     ours, theirs = given.clone().requires_grad_(), given.clone().requires_grad_()
-    losses, probabilities = cross_entropy(ours, targets)
+    losses, probabilities, normalizers = cross_entropy(ours, targets)
     expected = F.cross_entropy(theirs, targets, reduction="none")
     assert torch.allclose(losses, expected, rtol=1e-12, atol=1e-9)
     assert torch.equal(probabilities, given.softmax(-1))
     assert not probabilities.requires_grad
-    (losses * weights).sum().backward()
-    (expected * weights).sum().backward()
-    assert torch.allclose(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(normalizers, given.logsumexp(-1), rtol=1e-12, atol=1e-9)
+    # Each alone, then both: the normalizer has a gradient of its own.
+    for of_loss, of_normalizer in ((1, 0), (0, 1), (1, 1)):
+        mine, other = (losses, normalizers), (expected, theirs.logsumexp(-1))
+        slopes = [
+            torch.autograd.grad(
+                sum(
+                    (part * weights).sum() for part, used in zip(values, (of_loss, of_normalizer), strict=True) if used
+                ),
+                logits,
+                retain_graph=True,
+            )[0]
+            for values, logits in ((mine, ours), (other, theirs))
+        ]
+        assert torch.allclose(*slopes, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 0)])
 def test_any_leading_axes(shape: tuple[int, ...]) -> None:
-    losses, probabilities = cross_entropy(torch.zeros(*shape, 7), torch.zeros(shape, dtype=torch.long))
+    losses, probabilities, _ = cross_entropy(torch.zeros(*shape, 7), torch.zeros(shape, dtype=torch.long))
     assert losses.shape == shape
     assert probabilities.shape == (*shape, 7)
     assert torch.allclose(losses, torch.tensor(math.log(7)))
@@ -45,7 +57,7 @@ def test_any_leading_axes(shape: tuple[int, ...]) -> None:
 def test_an_unlikely_target_keeps_its_digits() -> None:
     """Its probability is 0 in float32, but the loss is not infinite."""
     logits = torch.tensor([[300.0, 0.0], [1e4, -1e4]], requires_grad=True)
-    losses, probabilities = cross_entropy(logits, torch.tensor([1, 1]))
+    losses, probabilities, _ = cross_entropy(logits, torch.tensor([1, 1]))
     assert probabilities[:, 1].tolist() == [0.0, 0.0]
     assert losses.tolist() == [300.0, 2e4]
     losses.sum().backward()
@@ -78,7 +90,7 @@ def test_backward_makes_no_gradient_of_the_probabilities() -> None:
             return result
 
     logits = torch.randn(3, 5, requires_grad=True)
-    losses, _ = cross_entropy(logits, torch.tensor([0, 1, 2]))
+    losses, *_ = cross_entropy(logits, torch.tensor([0, 1, 2]))
     total = losses.sum()
     with Watch():
         total.backward()
@@ -88,7 +100,7 @@ def test_backward_makes_no_gradient_of_the_probabilities() -> None:
 
 def test_the_last_backward_needs_no_memory_of_its_own() -> None:
     logits = torch.zeros(1, 4, requires_grad=True)
-    losses, probabilities = cross_entropy(logits, torch.tensor([0]))
+    losses, probabilities, _ = cross_entropy(logits, torch.tensor([0]))
     losses.sum().backward()
     assert torch.equal(probabilities, logits.grad)  # written over
     other = cross_entropy(logits, torch.tensor([0]))[0]

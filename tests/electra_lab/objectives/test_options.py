@@ -1,12 +1,28 @@
-"""Options that several objectives share: disallow_correct and label smoothing, by hand and against torch."""
+"""Options that objectives share: disallow_correct, label smoothing, the z-loss; by hand and against torch."""
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+from electra_lab.objectives._shared import Corrupting, cloze
 from electra_lab.testing import CLS, MASK, PAD, SEP, SIGNIFICANCE, chi_square_p
-from registry import samplers
-from tests.electra_lab.objectives.tiny import ORDINARY, REQUIRED, SIZE, Fixed, Says, rows, streams, tables
+from electra_lab.training.step import Learner
+from electra_lab.training.step import gradients as step_gradients
+from registry import Masked, samplers
+from tests.electra_lab.objectives.tiny import (
+    ORDINARY,
+    REQUIRED,
+    SIZE,
+    Fixed,
+    Says,
+    assert_close,
+    berts,
+    gradients,
+    rows,
+    sentences,
+    streams,
+    tables,
+)  # fmt: skip
 
 DRAWING = ["electra", "electra_masked_only", "replace_mlm", "all_tokens_mlm", "two_stage", "frozen_generator"]
 
@@ -61,3 +77,41 @@ def test_discriminator_smoothing_by_hand() -> None:
     original, replaced = 0.1 * 0.126928 + 0.9 * 2.126928, 0.9 * 0.126928 + 0.1 * 2.126928
     assert float(term.sum.detach()) == pytest.approx(original + replaced, abs=1e-5)
     assert int(term.count) == 2
+
+
+SMOOTH = {"electra": {"generator_smoothing": 0.2}, "mlm": {"smoothing": 0.2}}
+
+
+@pytest.mark.parametrize("name", ["electra", "mlm", "replace_mlm", "all_tokens_mlm", "two_stage"])
+def test_the_z_loss_is_the_plain_formula_with_its_gradient_in_any_micro_batches(name: str) -> None:
+    """Mean of log^2 sum exp(logits) over the masked tokens of the whole batch, which micro-batches hold unevenly."""
+    options = {**REQUIRED.get(name, {}), **SMOOTH.get(name, {})}
+    off, on = berts(name, **options).double().train(), berts(name, z_loss=0.3, **options).double().train()
+    batch = sentences()
+    batch.attention_mask[0, 4:] = False  # the first row has fewer masked tokens than the others
+    found = []
+    for objective, micro in ((off, 6), (on, 6), (on, 4)):
+        learner = Learner(objective)
+        learner.at_step(0, 0)
+        sums, counts, _ = step_gradients(learner, batch, 0, 0, micro, "fp32", None)
+        found.append({name: p.grad for name, p in objective.named_parameters() if p.grad is not None})
+        objective.zero_grad(set_to_none=True)
+    # Plainly
+    rng = streams(batch)
+    objective = on if name != "mlm" else Corrupting(on.discriminator, None, on.masking, None, on.vocabulary)
+    guess = objective.guess(batch, rng)
+    logits = {"generator" if name != "mlm" else "discriminator": guess.logits}
+    if name == "replace_mlm":
+        read = cloze(
+            on.discriminator, Masked(on.replace(guess, batch, rng), *list(vars(guess.masked).values())[1:]), batch
+        )
+        logits["discriminator"] = read.logits
+    squares = {network: said.logsumexp(-1)[guess.masked.valid] ** 2 for network, said in logits.items()}
+    assert {key for key in sums if key.endswith("_z")} == {f"{network}_z" for network in squares}
+    for network, values in squares.items():
+        torch.testing.assert_close(sums[f"{network}_z"] / counts[f"{network}_z"], values.mean().detach())
+    slopes = gradients(on, 0.3 * sum(values.mean() for values in squares.values()))
+    expected = {key: off + slopes.get(key, 0) for key, off in found[0].items()}
+    assert_close(found[1], expected)
+    assert_close(found[2], expected)
+    assert max(float(slope.abs().max()) for slope in slopes.values()) > 1e-3

@@ -61,7 +61,8 @@ def test_shared_parameters_are_there_once_and_step_once(name: str) -> None:
     assert not torch.equal(once, before)
 
 
-SMALLEST = {"adafactor": 4 * (6 + 5) + 4, "adamw": 8 * 30 + 4, "adamw_no_bias_correction": 8 * 30, "muon": 4 * 30}
+SMALLEST = {"adafactor": 4 * (6 + 5) + 4, "adamw": 8 * 30 + 4, "adamw_no_bias_correction": 8 * 30, "muon": 4 * 30,
+            "stable_adamw": 8 * 30 + 4}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SMALLEST)
