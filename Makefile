@@ -6,16 +6,20 @@ EXPERIMENT ?= experiments/reformer_small.yaml
 PICTURES ?= build/pictures
 BENCH ?= build/bench
 
-.PHONY: run test log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers test-report test-wheel test-onnx test-encoders notebooks check format docs clean
+.PHONY: run test test-all log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers test-report test-wheel test-onnx test-encoders notebooks check format docs clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
 	$(BIN)/python -m electra_lab run $(EXPERIMENT)
 
-# All tests, with linters and types: under ten minutes on two CPU cores. Many of them start processes, which must not
-# compile every file again.
+# All tests but the slow ones, with linters and types: some minutes on two CPU cores. Many of them start processes, which
+# must not compile every file again. A file's tests stay on one worker, where they share what its fixtures have trained.
 test: check
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+
+# The slow tests too, which `make test` leaves out: learning on real text, notebooks, benchmarks, environments.
+test-all: export ELECTRA_LAB_ALL := 1
+test-all: test
 
 # Pages as a browser shows them, on a phone and a desktop, light and dark; screenshots in $(PICTURES). Needs chromium.
 test-report: $(VENV)/dev.stamp
@@ -37,7 +41,7 @@ test-wheel: $(VENV)/dev.stamp
 # The notebooks in examples/, on the newest model that `make run` has trained; their outputs are stored in them.
 notebooks: $(VENV)/dev.stamp
 	ELECTRA_LAB_MODEL=$$(ls -d runs/reformer_small/*/ | tail -n 1) ELECTRA_LAB_NOTEBOOKS=examples \
-		OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_examples.py -s
+		ELECTRA_LAB_ALL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_examples.py -s
 
 # The slowest tests: ablations and builds whose processes are killed repeatedly, and the most expensive compilation.
 soak: $(VENV)/dev.stamp

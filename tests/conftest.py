@@ -9,13 +9,20 @@ import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 import registry
 from registry import discovery
 from tests import shapes
+from tests.helpers import ROOT
+from tests.scorecard.hooks import SVG
 from tests.scorecard.lab import Lab, compiled_shim
+
+# The rooms and files of tests that look at pictures.
+LOOKED_AT = frozenset({"presentation", "test_report_looks.py", "test_benchmarks.py"})
+_savefig: dict[str, Any] = {}
 
 # A shell that starts the suite in the background ignores Ctrl-C for it, and so would the runs that tests interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
@@ -76,6 +83,23 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the slow tests to `make test-all`."""
+    if "ELECTRA_LAB_ALL" not in os.environ:
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures, some of which train
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Check the first calls of each test; leave pictures empty where nobody looks at them: they take most of the time
+    of a tiny run."""
+    shapes.calls.clear()
+    if figures := sys.modules.get("matplotlib.figure"):
+        savefig = _savefig.setdefault("as ever", figures.Figure.savefig)
+        looked_at = LOOKED_AT.intersection(item.path.relative_to(ROOT).parts)
+        figures.Figure.savefig = savefig if looked_at else lambda self, stream, **_: stream.write(SVG)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,7 +2,9 @@
 
 `install()` wraps every function, method and dataclass of the lab whose annotations use jaxtyping, as its module is
 imported. All annotations of one call are checked together, so that the axis `B` is the same number in all of them. A
-value that does not fit raises ShapeError. ELECTRA_LAB_SHAPES=0 turns the checks off.
+value that does not fit raises ShapeError. To check every call would take a fifth of the time of tests that train, so
+each test checks the first calls of every function, and some of those that follow. ELECTRA_LAB_SHAPES=0 turns the
+checks off.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import functools
 import inspect
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -45,7 +48,10 @@ check = jaxtyped(typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
 
 # The checked functions, each with its module and its annotations that use jaxtyping.
 covered: list[tuple[Any, str, dict[str, Any]]] = []
-# Shapes and types of calls that were right: checking each call takes a quarter of the time of tests that train.
+# How often a test has called each of them, by number: the first calls are checked, then one of so many.
+calls: Counter[int] = Counter()
+FIRST, EVERY = 8, 16
+# Shapes and types of calls that were right, which need no second check.
 _right: set[Any] = set()
 # The result of a call that is checked without calling the function again.
 _results: list[Any] = []
@@ -149,6 +155,9 @@ def checked(function: Callable[..., Any], module: str, from_plugins: bool = True
         if torch.compiler.is_compiling():
             return function(*args, **kwargs)
         if not from_plugins and sys._getframe(1).f_globals["__name__"].startswith(PLUGINS):
+            return function(*args, **kwargs)
+        calls[number] += 1
+        if calls[number] > FIRST and calls[number] % EVERY:
             return function(*args, **kwargs)
         return _call(number, args, kwargs)
 

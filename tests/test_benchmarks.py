@@ -1,4 +1,7 @@
-"""Each script of benchmarks/ runs, on a case that is tiny: nothing is said about time."""
+"""Each script of benchmarks/ runs, on a case that is tiny: nothing is said about time.
+
+Most of them are slow, and `make test` only starts them.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,18 @@ pytest.importorskip("electra_pytorch")
 
 FOLDER = ROOT / "benchmarks"
 SMALL = ("--experiment", "transformer_tiny", "--length", "16", "--batch", "2")
+LONGER = (
+    "ablation_workers",
+    "checkpoint",
+    "choices",
+    "data",
+    "finetuning",
+    "int8",
+    "lengths",
+    "memory",
+    "predicting",
+    "revisions",
+)
 Run = Callable[..., dict[str, Any]]
 
 
@@ -46,7 +61,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("experiment", ["bert_small", "performer_small", "reformer_small"])
+@pytest.mark.parametrize(
+    "experiment",
+    ["bert_small", *(pytest.param(name, marks=pytest.mark.slow) for name in ("performer_small", "reformer_small"))],
+)
 def test_step(run: Run, experiment: str, capsys: pytest.CaptureFixture[str]) -> None:
     case = ("--experiment", experiment, "--length", "16", "--batch", "1", "--ours", "fp32+gumbel", "--rounds", "2")
     found = run("step.py", *case)
@@ -62,6 +80,7 @@ def test_step(run: Run, experiment: str, capsys: pytest.CaptureFixture[str]) -> 
         assert f"| {name} | {why} |" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="the processor's name is read from Linux's /proc")
 def test_choices(run: Run) -> None:
     found = run("choices.py", "--experiment", "bert_small", "--shapes", "16x2", "--widths", "32", "--rounds", "1")
@@ -78,6 +97,7 @@ def test_attention(run: Run) -> None:
     assert [len(seconds["electra_lab"]) for seconds in found["seconds"].values()] == [1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="earlier commits are read from the git repository")
 def test_revisions(run: Run) -> None:
     found = run("revisions.py", "HEAD", "--experiment", "transformer_tiny", "--rounds", "2", "--steps", "1")
@@ -90,6 +110,7 @@ def test_samplers(run: Run) -> None:
     assert {"electra-pytorch gumbel_sample", "electra_lab gumbel", "electra_lab nucleus"} <= found["seconds"].keys()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from Linux's /proc")
 def test_memory(run: Run) -> None:
     found = run("memory.py", *SMALL, "--peers")  # none of them, as each takes seconds to import
@@ -105,6 +126,7 @@ def test_coverage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     assert all(re.search(r"\d+\.\d%$", line) for table in tables for line in table.strip().splitlines()[1:])
 
 
+@pytest.mark.slow
 def test_lengths(run: Run, tmp_path: Path) -> None:
     short = ("--backbones", "bert", "performer", "--lengths", "32", "64", "--rounds", "2", "--no-memory")
     found = run("lengths.py", *short)["seconds"]
@@ -126,6 +148,7 @@ def test_startup(run: Run) -> None:
     assert found["seconds"].keys() == {"python", "electra-lab --version"}
 
 
+@pytest.mark.slow
 def test_checkpoint(run: Run, tmp_path: Path) -> None:
     found = run("checkpoint.py", "--experiment", "transformer_tiny", "--rounds", "1", "--folder", str(tmp_path))
     ours, theirs = found["bytes"]["electra_lab"], found["bytes"]["torch.save"]
@@ -133,19 +156,20 @@ def test_checkpoint(run: Run, tmp_path: Path) -> None:
     assert {"electra_lab", "a training step"} <= found["seconds"].keys()
 
 
-@pytest.mark.parametrize("script", ["ablation_workers.py", "data.py", "finetuning.py", "int8.py"])
+@pytest.mark.parametrize("script", LONGER)
 def test_longer_scripts_start(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Their imports are still there; what they measure takes minutes."""
     pytest.importorskip("psutil")
-    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    monkeypatch.setattr(sys, "argv", [f"{script}.py", "--help"])
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # which data.py sets
     monkeypatch.syspath_prepend(str(FOLDER))
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(FOLDER / script), run_name="__main__")
+        runpy.run_path(str(FOLDER / f"{script}.py"), run_name="__main__")
     assert ended.value.code == 0
-    assert f"python benchmarks/{script}" in capsys.readouterr().out
+    assert f"python benchmarks/{script}.py" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_predicting(run: Run) -> None:
     found = run("predicting.py", "--rows", "40", "--rounds", "2", "--batch-size", "8")
     assert found["equal"] == 40

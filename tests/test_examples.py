@@ -25,6 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return run(experiment(folder), folder / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import nbformat

@@ -399,6 +399,7 @@ DOCUMENTED = [
 ]
 
 
+@pytest.mark.slow
 def test_the_example_package_in_an_environment_of_its_own(tmp_path: Path) -> None:
     """Installed, it is listed without an import, run and recorded; uninstalled, it is unknown."""
     pytest.importorskip("setuptools", minversion="61", reason="building the package needs setuptools here")

@@ -40,6 +40,7 @@ def test_a_row_takes_its_place(log: Path) -> None:
     assert log.read_text(encoding="utf-8") == LOG.format("\n".join(f"| {row} | 2 | 3 | 4 |" for row in rows))
 
 
+@pytest.mark.slow
 def test_an_experiment_is_run_and_noted(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that fail are named; what they gave before stays."""
     write_experiment(tmp_path / "there")

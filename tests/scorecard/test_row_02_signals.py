@@ -101,6 +101,7 @@ def test_while_the_token_store_is_built(score: Score, project: Project) -> None:
             shutil.rmtree(out)
 
 
+@pytest.mark.scorecard
 def test_several_signals(score: Score, project: Project) -> None:
     """Schedulers signal a process and its group: an echo changes nothing. A second Ctrl-C, later, stops at once."""
     for first, second, gap, saved in [

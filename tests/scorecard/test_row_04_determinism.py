@@ -14,6 +14,7 @@ from tests.scorecard.lab import likeness
 from tests.scorecard.project import Project
 
 
+@pytest.mark.scorecard
 def test_the_same_seed_twice(score: Score, project: Project) -> None:
     out = project.new()
     with score.trial("the same seed in two processes"):

@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import saved
 from tests.scorecard.project import EVERY, STEPS, Project
@@ -80,6 +82,7 @@ def is_passed_over(project: Project, out: Path) -> None:
     project.is_alike(out)
 
 
+@pytest.mark.scorecard
 def test_anywhere(score: Score, project: Project) -> None:
     for trial in score.numbers():
         for do in (cut, flip):
@@ -90,6 +93,7 @@ def test_anywhere(score: Score, project: Project) -> None:
                 shutil.rmtree(out)
 
 
+@pytest.mark.scorecard
 def test_whole_files(score: Score, project: Project) -> None:
     for do, name in score.chosen(NAMED, lambda case: case[1]):
         out = project.copy()

@@ -104,6 +104,7 @@ def mount(*arguments: object) -> int:
     return subprocess.run(["mount", *map(str, arguments)], capture_output=True).returncode
 
 
+@pytest.mark.scorecard
 def test_on_a_file_system_that_is_full(score: Score, project: Project, small_disk: Path) -> None:
     """A real one of 20 MB, of which something else takes all but a part of what a run writes; later there is room."""
     needed = sum(path.stat().st_size for path in project.reference.rglob("*") if path.is_file())
@@ -127,6 +128,7 @@ def test_on_a_file_system_that_is_full(score: Score, project: Project, small_dis
                 shutil.rmtree(out, ignore_errors=True)
 
 
+@pytest.mark.scorecard
 def test_a_terminal_that_closes(score: Score, project: Project) -> None:
     """`run ... | head -3`: the reader of the output goes away, and the training goes on."""
     for stream in ("out", "err") if FULL else ("err",):

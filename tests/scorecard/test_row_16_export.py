@@ -21,6 +21,7 @@ def test_it_loads_and_computes_the_same(score: Score, tmp_path: Path) -> None:
     count_tests(score, tmp_path, *(f"tests/electra_lab/{name}.py" for name in names))
 
 
+@pytest.mark.scorecard
 def test_an_export_is_there_whole_or_not_at_all(score: Score, project: Project) -> None:
     home = project.folder / "exports"
     shutil.rmtree(home, ignore_errors=True)

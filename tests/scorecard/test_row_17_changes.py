@@ -65,6 +65,7 @@ FREE = {  # what has not
 }  # fmt: skip
 
 
+@pytest.mark.scorecard
 def test_settings_that_decided_the_steps_so_far_are_refused_by_name(score: Score, begun: Project, source: Path) -> None:
     for key, value in score.chosen(SETTINGS.items(), lambda case: "{}={}".format(*case)):
         out = begun.copy(source)
@@ -77,6 +78,7 @@ def test_settings_that_decided_the_steps_so_far_are_refused_by_name(score: Score
             begun.ends_alike(out)  # the attempt has changed nothing
 
 
+@pytest.mark.scorecard
 def test_a_config_that_was_edited_is_refused_by_key(score: Score, begun: Project, source: Path) -> None:
     out = begun.copy(source)
     with score.trial("config.yaml with another learning rate"):
@@ -104,6 +106,7 @@ def test_settings_that_may_change(score: Score, begun: Project, source: Path) ->
             assert again.code == 0, f"resumed once more: {again}"
 
 
+@pytest.mark.scorecard
 def test_more_steps_continue_a_finished_run(score: Score, begun: Project) -> None:
     out = begun.copy()
     with score.trial("resume --set train.steps=18 of a finished run"):

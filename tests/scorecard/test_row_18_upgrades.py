@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.helpers import ROOT
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import Lab
@@ -16,6 +18,7 @@ from tests.scorecard.rows import FULL
 GOLDEN = ROOT / "tests" / "data"
 
 
+@pytest.mark.scorecard
 def test_golden_run_directories(score: Score, lab: Lab, tmp_path: Path) -> None:
     """Each is resumed to its end, reported and exported; or the refusal names the release that wrote it."""
     found = sorted(path.parent for path in GOLDEN.rglob("provenance.json"))

@@ -27,6 +27,7 @@ def held(project: Project, out: Path, *verb: Any, mark: Path) -> Running:
     return running
 
 
+@pytest.mark.scorecard
 def test_the_second_is_refused(score: Score, project: Project, tmp_path: Path) -> None:
     out, mark = project.new(), tmp_path / "mark"
     first = held(project, out, "run", project.file, "--out", out, mark=mark)
@@ -60,6 +61,7 @@ def test_two_that_start_at_once(score: Score, project: Project, tmp_path: Path) 
             assert not list(store.glob(".*"))
 
 
+@pytest.mark.scorecard
 def test_a_lock_of_a_dead_process_is_taken_over(score: Score, project: Project, tmp_path: Path) -> None:
     out, mark = project.new(), tmp_path / "mark"
     first = held(project, out, "run", project.file, "--out", out, mark=mark)

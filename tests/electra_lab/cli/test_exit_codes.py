@@ -19,6 +19,7 @@ from electra_lab.cli import main
 from electra_lab.jobs.pretraining import execute
 from tests.electra_lab.jobs.pretraining.tiny import default_signals, experiment, lines, lose_checkpoints, spying
 from tests.helpers import ROOT
+from tests.scorecard.lab import Lab, Running
 
 SHORT = {"train": "{steps: 4, batch_size: 2, precision: fp32}", "evaluate": "{examples: 0}"}
 
@@ -174,10 +175,10 @@ def test_a_plug_in_that_exits_does_not_look_like_success(lab: Any, tmp_path: Pat
 # A real process with real keys
 
 
-def wait_for(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_for(true: Callable[[], bool], process: subprocess.Popen[str] | Running) -> None:
     deadline = time.monotonic() + 180
     while not true():
-        assert process.poll() is None, process.communicate()[1]
+        assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -189,7 +190,7 @@ def started(arguments: list[str], cwd: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_ctrl_c_in_a_real_process_once_and_twice(tmp_path: Path) -> None:
+def test_ctrl_c_in_a_real_process_once_and_in_a_forked_one_twice(tmp_path: Path, forks: Lab) -> None:
     train = "{steps: 100000, batch_size: 2, precision: fp32, log_every: 1}"
     file, path = experiment(tmp_path, train=train, checkpoint="{every: 100000}"), tmp_path / "run"
     process = started(["run", str(file), "--out", str(path), "--device", "cpu"], tmp_path)
@@ -203,15 +204,12 @@ def test_ctrl_c_in_a_real_process_once_and_twice(tmp_path: Path) -> None:
     assert err.endswith(f"stopped and saved after step {int(saved.name[5:])}. Resume with: electra-lab resume {path}\n")
 
     slow = spying(tmp_path / "slow", train=train, objective="{type: spy, sleep: 3}")
-    process = started(["run", str(slow), "--out", str(tmp_path / "second"), "--device", "cpu"], tmp_path)
-    wait_for(lambda: len(lines(tmp_path / "second")) == 3, process)
+    running = forks.start("run", slow, "--out", tmp_path / "second", "--device", "cpu", cwd=tmp_path)
+    wait_for(lambda: len(lines(tmp_path / "second")) == 3, running)
     time.sleep(1)  # until it is in the next step, which takes long
-    process.send_signal(signal.SIGINT)
-    assert process.stderr
-    while process.stderr.readline() != said:
-        assert process.poll() is None
+    running.send(signal.SIGINT)
+    wait_for(lambda: said in running.err.read_text(), running)
     time.sleep(0.7)  # one that comes at once is the first one's echo
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=180)
-    assert process.returncode == 130
+    running.send(signal.SIGINT)
+    assert running.wait().code == 130
     assert not (tmp_path / "second" / "checkpoints").exists()

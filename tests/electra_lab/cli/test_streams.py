@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,17 @@ def here(forks: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("arguments", ANSWERS, ids=lambda arguments: "-".join(arguments[:2]))
-@pytest.mark.parametrize(("target", "code"), [("/dev/full", 3), ("pipe", 141), ("closed", 3)])
+def answered() -> Iterator[Any]:
+    """Every command with one of the targets, some with all of them; the other pairs are slow tests."""
+    targets = [("/dev/full", 3), ("pipe", 141), ("closed", 3)]
+    for place, arguments in enumerate(ANSWERS):
+        for number, target in enumerate(targets):
+            quick = number == place % len(targets) or arguments[0] in ("--help", "detect", "list")
+            name = "-".join([target[0], *arguments[:2]])
+            yield pytest.param(arguments, *target, id=name, marks=[] if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("arguments", "target", "code"), [*answered()])
 def test_an_answer_that_cannot_be_printed_is_an_error(forks, here, arguments, target, code) -> None:
     if arguments[0] == "new" and len(arguments) > 1:
         arguments = ("new", "reformer_small", f"copied-{Path(target).name}")

@@ -29,6 +29,8 @@ FALLS = {
     "adversarial": {"discriminator_loss": 0.1},
     "frozen_generator": {"discriminator_loss": 0.08},
 }
+QUICK = ("electra", "all_tokens_mlm", "adversarial")  # the others, as slow tests, by `make test-all`
+NAMES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FALLS]
 files = cache(docstrings.installed_files)
 
 
@@ -78,7 +80,7 @@ def test_none_is_left_out() -> None:
 
 
 @pytest.mark.usefixtures("_first_and_last")
-@pytest.mark.parametrize("name", FALLS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_validation_loss_falls(tmp_path: Path, settings: list[str], name: str) -> None:
     path = run(FILES[name], tmp_path / "run", *settings, *own(name, tmp_path, settings))
     first, *_, last = (record for record in lines(path) if record["split"] == "validation")

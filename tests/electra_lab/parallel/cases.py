@@ -73,8 +73,8 @@ DDP_ALONE = ("adafactor", "muon", "reversible")
 CASES = [("ddp", name) for name in EXPERIMENTS] + [("fsdp", name) for name in EXPERIMENTS if name not in DDP_ALONE]
 if "ELECTRA_LAB_PARALLEL" not in os.environ:  # the rest: make test-parallel
     QUICK = {
-        "ddp": "whole uneven scarce two_stage poisoned overflowing muon plug_in",
-        "fsdp": "micro tied two_stage poisoned overflowing transformer recomputing plug_in",
+        "ddp": "uneven scarce two_stage poisoned overflowing muon",
+        "fsdp": "tied poisoned overflowing recomputing plug_in",
     }
     CASES = [(parallel, name) for parallel, names in QUICK.items() for name in names.split()]
 

@@ -28,10 +28,9 @@ def trained() -> list[str]:
 
 
 def test_the_same_tokenizers_in_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in ("1", "2"):
-        monkeypatch.setenv("PYTHONHASHSEED", seed)
-        done = python("-c", SCRIPT, cwd=tmp_path)
-        assert done.stdout.strip() == str(trained()), done.stderr
+    monkeypatch.setenv("PYTHONHASHSEED", "1")  # that of this process is random
+    done = python("-c", SCRIPT, cwd=tmp_path)
+    assert done.stdout.strip() == str(trained()), done.stderr
 
 
 def test_the_special_tokens_come_first_and_are_the_only_ones() -> None:

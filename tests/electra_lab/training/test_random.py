@@ -186,7 +186,6 @@ def draws_of(key: torch.Tensor, examples: torch.Tensor) -> tuple[torch.Tensor, t
     return random.uniform(len(examples), 100), random.uniform(2 * len(examples), 7)
 
 
-@pytest.mark.slow
 def test_compiled_numbers_are_bit_identical_and_a_new_step_does_not_recompile() -> None:
     compiled = torch.compile(draws_of, fullgraph=True)
     torch._dynamo.reset()

@@ -69,7 +69,7 @@ def test_gradients_are_divided_exactly() -> None:
 
 
 @pytest.mark.parametrize("name", BACKBONES)
-@pytest.mark.parametrize("micro", [8, 4])
+@pytest.mark.parametrize("micro", [pytest.param(8, marks=pytest.mark.slow), 4])
 def test_a_short_training_is_that_of_float32(tmp_path: Path, name: str, micro: int) -> None:
     made = [experiment(tmp_path, discriminator=BACKBONES[name]) for _ in range(2)]
     scale = LossScale(CPU, 1024.0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.jobs.pretraining import execute
 from electra_lab.storage.finetuning_folder import FinetuningFolder
@@ -14,6 +16,7 @@ from tests.helpers import ROOT
 EXPERIMENTS = ROOT / "experiments"
 
 
+@pytest.mark.slow
 def test_a_small_network_learns_where_docstrings_come_from(tmp_path: Path) -> None:
     dataset = datasets.get("docstring_origin").component()
     text = "\n\n".join(example.text.replace("\n\n", "\n") for example in dataset.read("train"))

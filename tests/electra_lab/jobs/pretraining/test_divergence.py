@@ -115,7 +115,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         return file, run(file, folder / "whole")
 
 
-@pytest.mark.parametrize("kill", [1, 4, 6, 7, 8, 9, 11, 12, 13, 15, 21])
+# Before the first checkpoint, between divergence and rollback, and between and after the two rollbacks.
+KILLS = [4, 7, 9, 13, 21, *(pytest.param(kill, marks=pytest.mark.slow) for kill in (1, 6, 8, 11, 12, 15))]
+
+
+@pytest.mark.parametrize("kill", KILLS)
 def test_killed_at_any_step_and_resumed_it_is_the_same_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Path, Path], kill: int
 ) -> None:

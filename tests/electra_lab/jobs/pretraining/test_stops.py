@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -211,8 +212,7 @@ PHASES = {
 }
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("phase", "number"), list(zip(PHASES, cycle([signal.SIGTERM, signal.SIGINT]), strict=False)))
 def test_a_signal_outside_of_training_ends_the_run_with_a_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, phase: str, number: int
 ) -> None:
