@@ -197,9 +197,9 @@ def mask(case: Case) -> tuple[Tensor, Tensor]:
     return torch.where(masked & ~kept, words.mask_id, tokens), torch.where(masked, tokens, -100)
 
 
-def usual(case: Case) -> Step:
+def usual(case: Case, pair: tuple[nn.Module, nn.Module] | None = None) -> Step:
     """Logits at every position, the cross-entropy of the masked ones, replacements by `torch.multinomial`."""
-    generator, discriminator = networks(case)
+    generator, discriminator = pair or networks(case)
     tokens = case.tokens
 
     def loss() -> Tensor:

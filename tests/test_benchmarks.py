@@ -175,3 +175,17 @@ def test_predicting(run: Run) -> None:
     assert found["equal"] == 40
     assert found["seconds"].keys() == {"predict", "pipeline"}
     assert len(found["ratios"]) == 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from Linux's /proc")
+@pytest.mark.parametrize("name", ["modernbert", "deberta"])
+def test_encoders(run: Run, tmp_path: Path, name: str) -> None:
+    """Both sides have the same weights, in rows with padding and with local layers in blocks."""
+    tiny = ("--encoders", name, "--width", "16", "--heads", "2", "--depth", "2", "--vocabulary", "100", "--rounds", "1")
+    found = run("encoders.py", *tiny, "--shapes", "300x2")
+    assert found["seconds"].keys() == {"transformers", "electra_lab"}
+    assert 0 < found["difference"] < 2e-5
+    assert found["megabytes"]["electra_lab"] < found["megabytes"]["transformers"]
+    (tmp_path / "results.jsonl").unlink()
+    found = run("encoders.py", *tiny, "--shapes", "16x2", "--whole")
+    assert found["seconds"].keys() == {"usual step", "electra_lab fp32"}

@@ -1,8 +1,11 @@
 """Rotary positions in one pass over memory."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def turned(
@@ -25,3 +28,43 @@ def halves_turned(
     """Turn the pairs of numbers j and j + d/2 by their angles, in float32 at least, as transformers does."""
     one, two = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, dim=-1)
     return torch.cat((one * cosine - two * sine, two * cosine + one * sine), dim=-1).to(x.dtype)
+
+
+def split_and_turned(
+    columns: Float[Tensor, "B T 3 H d"], cosine: Float[Tensor, "T half"], sine: Float[Tensor, "T half"]
+) -> tuple[Float[Tensor, "B H T d"], Float[Tensor, "B H T d"], Float[Tensor, "B H T d"]]:
+    """Return queries and keys after `halves_turned`, and values, in one copy of the columns."""
+    if torch.compiler.is_compiling() or columns.dtype not in (torch.float32, torch.float64):
+        q, k, v = columns.permute(2, 0, 3, 1, 4).unbind()
+        return halves_turned(q, cosine, sine), halves_turned(k, cosine, sine), v
+    q, k, v = _SplitAndTurned.apply(columns, cosine[:, None], sine[:, None])  # type: ignore[no-untyped-call]
+    return q, k, v
+
+
+class _SplitAndTurned(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, columns: Tensor, cosine: Float[Tensor, "T 1 half"], sine: Float[Tensor, "T 1 half"]) -> Any:
+        ctx.save_for_backward(cosine, sine)
+        out = torch.empty_like(columns)
+        for made, given in zip(out.unbind(2)[:2], columns.unbind(2)[:2], strict=True):
+            _turn(made, given, cosine, sine)
+        out[:, :, 2] = columns[:, :, 2]
+        return out.permute(2, 0, 3, 1, 4).unbind()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *given: Float[Tensor, "B H T d"]) -> tuple[Tensor | None, ...]:
+        cosine, sine = ctx.saved_tensors
+        q, k, v = (slopes.transpose(1, 2) for slopes in given)
+        columns = q.new_empty(*q.shape[:2], 3, *q.shape[2:])
+        # The other way round.
+        _turn(columns[:, :, 0], q, cosine, -sine)
+        _turn(columns[:, :, 1], k, cosine, -sine)
+        columns[:, :, 2] = v
+        return columns, None, None
+
+
+def _turn(made: Tensor, given: Tensor, cosine: Tensor, sine: Tensor) -> None:
+    (one, two), (first, second) = given.chunk(2, dim=-1), made.chunk(2, dim=-1)
+    torch.mul(one, cosine, out=first).addcmul_(two, sine, value=-1)
+    torch.mul(two, cosine, out=second).addcmul_(one, sine)

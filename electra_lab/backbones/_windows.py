@@ -54,9 +54,9 @@ def sliding_attention(
 ) -> Float[Tensor, "B H T d"]:
     """Exact softmax attention of each position over those at most `reach` away. `seen` is `sliding_mask(...)`."""
     length = query.shape[2]
-    extra = (0, 0, 0, -length % reach)
-    padded = F.pad(query, extra), F.pad(key, extra), F.pad(value, extra)
-    return _in_windows(*padded, seen, reach, dropout, kernel)[:, :, :length]
+    if extra := -length % reach:
+        query, key, value = (F.pad(x, (0, 0, 0, extra)) for x in (query, key, value))
+    return _in_windows(query, key, value, seen, reach, dropout, kernel)[:, :, :length]
 
 
 def _in_windows(
@@ -72,7 +72,8 @@ def _in_windows(
     batch, heads, length, width = query.shape
 
     def in_windows(x: Tensor, reach: int) -> Tensor:  # [B H T d] -> [B*W H n d]
-        windows = F.pad(x, (0, 0, reach, reach)).unfold(2, window + 2 * reach, window)
+        wider = F.pad(x, (0, 0, reach, reach)) if reach else x  # padding by nothing would copy
+        windows = wider.unfold(2, window + 2 * reach, window)
         return windows.permute(0, 2, 1, 4, 3).flatten(0, 1)
 
     q, k, v = in_windows(query, 0).to(value.dtype), in_windows(key, window).to(value.dtype), in_windows(value, window)

@@ -1,7 +1,7 @@
 """The encoder of DeBERTa-v2 and DeBERTa-v3."""
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -9,14 +9,28 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from electra_lab.backbones._disentangled import can_be_in_blocks, disentangled_attention, longest
 from electra_lab.model.attention import visible_in
 from electra_lab.model.embeddings import within_documents
-from electra_lab.model.residual import add_feed_forward
+from electra_lab.model.residual import add_feed_forward, add_linear
 from registry import backbones
 
 EPS = 1e-7
 Share = Annotated[float, Field(ge=0, lt=1)]
-Places = tuple[Int[Tensor, "T T"], slice]  # of each query and key, the row of the cut table; what is cut out of it
+
+
+class Places(NamedTuple):
+    """Where a layer finds the position of each query and key in the table."""
+
+    rows: Int[Tensor, " distances"]  # of the cut table, for query - key from the most negative on
+    cut: slice  # of the table
+    far: int  # distances from here on share a row
+    in_blocks: bool  # attention does not need the rows of all pairs
+
+    def of_pairs(self) -> Int[Tensor, "T T"]:
+        length = len(self.rows) // 2 + 1
+        row = torch.arange(length, device=self.rows.device)
+        return self.rows[row[:, None] - row + length - 1]
 
 
 class _Layer(nn.Module):
@@ -47,10 +61,8 @@ class _Layer(nn.Module):
         p = self.dropout if self.training else 0.0
         asking = x if queries is None else queries
         q, k, v = self._by_head(self.query(asking)), self._by_head(self.key(x)), self._by_head(self.value(x))
-        weights = self._scores(q, k, positions, places).masked_fill(~visible, float("-inf")).softmax(-1)
-        weights = F.dropout(weights, self.attention_dropout, self.training)
-        attended = (weights.to(v.dtype) @ v).transpose(1, 2).flatten(2)
-        y = asking + F.dropout(self.attended(attended), p)
+        attended = self._attend(q, k, v, visible, positions, places).transpose(1, 2).flatten(2)
+        y = add_linear(asking, attended, self.attended, p)
         normed: Tensor = self.output_norm(
             add_feed_forward(y, self.attention_norm, self.expand, self.contract, p, pre=False)
         )
@@ -60,29 +72,37 @@ class _Layer(nn.Module):
         heads: Tensor = columns.unflatten(-1, (self.heads, -1))  # type: ignore[no-untyped-call]
         return heads.transpose(-2, -3)
 
-    def _scores(
+    def _attend(
         self,
         q: Float[Tensor, "B H T d"],
         k: Float[Tensor, "B H T d"],
+        v: Float[Tensor, "B H T d"],
+        visible: Bool[Tensor, "B 1 #T T"],
         positions: Float[Tensor, "R D"],
         places: Places,
-    ) -> Float[Tensor, "B H T T"]:
-        """Return (content to content + content to position + position to content) / sqrt(3 d), in float32 at least.
+    ) -> Float[Tensor, "B H T d"]:
+        """Attend by (content to content + content to position + position to content) / sqrt(3 d).
 
         Tables of positions are not repeated for the rows of the batch.
         """
-        index, cut = places
-        positions = F.dropout(positions, self.dropout, self.training)[cut]
+        positions = F.dropout(positions, self.dropout, self.training)[places.cut]
         key, query = self.position_key or self.key, self.position_query or self.query
         position_keys, position_queries = self._by_head(key(positions)), self._by_head(query(positions))  # [H R d]
         scale = (3 * q.shape[-1]) ** -0.5
-        q = q * scale
-        every = index.expand(*q.shape[:2], -1, -1)  # [B H T T]
+        q, position_queries = q * scale, position_queries * scale
+        dropout = self.attention_dropout if self.training else 0.0
+        if places.in_blocks:
+            by_distance = position_keys[:, places.rows.flip(0)], position_queries[:, places.rows]
+            return disentangled_attention(q, k, v, *by_distance, visible, places.far, dropout)
+        index = places.of_pairs().expand(*q.shape[:2], -1, -1)  # [B H T T]
+        # Scores in float32 at least.
         scores = (q @ k.transpose(-2, -1)).to(torch.promote_types(q.dtype, torch.float32))
-        scores = scores + (q @ position_keys.transpose(-2, -1)).gather(-1, every)
-        of_keys = (k @ (position_queries * scale).transpose(-2, -1)).gather(-1, every.transpose(-2, -1))
-        whole: Tensor = scores + of_keys.transpose(-2, -1)
-        return whole
+        scores = scores + (q @ position_keys.transpose(-2, -1)).gather(-1, index)
+        of_keys = (k @ position_queries.transpose(-2, -1)).gather(-1, index.transpose(-2, -1))
+        scores = (scores + of_keys.transpose(-2, -1)).masked_fill(~visible, float("-inf"))
+        weights = F.dropout(scores.softmax(-1), dropout)
+        attended: Tensor = weights.to(v.dtype) @ v
+        return attended
 
 
 class _Convolution(nn.Module):
@@ -171,7 +191,7 @@ class Deberta(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         real = attention_mask.unsqueeze(-1)
         visible = visible_in(attention_mask, documents, blocks=False)
-        positions, places = self.relative_positions.weight, self._places(x.shape[1], x.device)
+        positions, places = self.relative_positions.weight, self._places(x.shape[1], x)
         if self.position_norm is not None:
             positions = self.position_norm(positions)
         x = given = self.embedding_dropout(self.embedding_norm(x).masked_fill(~real, 0.0))
@@ -189,15 +209,16 @@ class Deberta(nn.Module):
             x = queries
         return x
 
-    def _places(self, length: int, device: torch.device) -> Places:
-        """Return the rows of the table for all pairs, and which rows a length can reach."""
+    def _places(self, length: int, x: Tensor) -> Places:
+        """Return which rows of the table a length can reach, and the row of each distance among them."""
         last = len(self.relative_positions.weight) - 1
         cut = slice(0, last + 1) if torch.compiler.is_exporting() else self._reached(length)
-        distances = torch.arange(1 - length, length, device=device)
+        in_blocks = can_be_in_blocks(x)
+        far = min(self.max_distance, length - 1)
+        end = longest(length, far) if in_blocks else length - 1
+        distances = torch.arange(-end, end + 1, device=x.device)
         buckets = distances.sign() * self.bucket_of[distances.abs().clamp(max=self.max_distance)]
-        rows = (buckets + self.buckets).clamp(0, last) - cut.start  # [2T - 1], by distance
-        row = torch.arange(length, device=device)
-        return rows[row[:, None] - row + length - 1], cut
+        return Places((buckets + self.buckets).clamp(0, last) - cut.start, cut, far, in_blocks)
 
     def _reached(self, length: int) -> slice:
         """Return the rows of the table that the pairs of a row use."""
@@ -213,7 +234,10 @@ class Deberta(nn.Module):
 
     def flops(self, length: int) -> int:
         """Per layer: four projections 8 T D^2, attention 4 T^2 D, positions 4 T R D and 4 R D^2 for R rows of the table
-        that the length reaches, feed-forward 4 T D F; a mask decoder runs the last layer once more."""
+        that the length reaches, feed-forward 4 T D F; a mask decoder runs the last layer once more.
+
+        Training on a CPU multiplies by more rows instead of gathering, which does not count.
+        """
         dim, passes = self.dim, len(self.layers) + (self.absolute_positions is not None)
         cut = self._reached(length)
         reached = cut.stop - cut.start

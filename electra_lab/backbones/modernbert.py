@@ -6,16 +6,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from electra_lab.backbones._head_norm import HeadNorm
-from electra_lab.backbones._rotary import halves_turned
+from electra_lab.backbones._rotary import halves_turned, split_and_turned
 from electra_lab.backbones._windows import sliding_attention, sliding_mask
 from electra_lab.model.attention import Kernel, Visible, attend, visible_in
 from electra_lab.model.initialise import truncated_normal_
 from registry import backbones
 
 EPS = 1e-5
+WHOLE = 4  # rows of up to as many reaches are faster with a dense mask than in blocks
 Turn = tuple[Float[Tensor, "T half"], Float[Tensor, "T half"]]  # cosines and sines of every position
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -51,19 +53,57 @@ class _Layer(nn.Module):
         on_weights, on_attended, on_gated = self.dropouts if self.training else (0.0, 0.0, 0.0)
         # Attention: [B T 3D] -> three of [B H T d]
         columns = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1))
-        q, k, v = columns.permute(2, 0, 3, 1, 4).unbind()
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
-        q, k = halves_turned(q, *turn), halves_turned(k, *turn)
+        if self.query_norm is None or self.key_norm is None:
+            q, k, v = split_and_turned(columns, *turn)
+        else:
+            q, k, v = columns.permute(2, 0, 3, 1, 4).unbind()
+            q, k = halves_turned(self.query_norm(q), *turn), halves_turned(self.key_norm(k), *turn)
         if self.reach is not None and isinstance(seen, Tensor) and seen.dim() == 5:
             attended = sliding_attention(q, k, v, seen, self.reach, on_weights, self.kernel)
         else:
             attended = attend(q, k, v, seen, on_weights, self.kernel)
         x = x + F.dropout(self.attended(attended.transpose(1, 2).flatten(2)), on_attended)
         # Feed-forward: the first half is activated, and gates the second.
-        gate, linear = self.expand(self.feed_forward_norm(x)).chunk(2, dim=-1)
-        fed: Tensor = x + self.contract(F.dropout(F.gelu(gate) * linear, on_gated))
-        return fed
+        return x + self._contracted(self.expand(self.feed_forward_norm(x)), on_gated)
+
+    def _contracted(self, expanded: Float[Tensor, "B T double"], dropout: float) -> Float[Tensor, "B T D"]:
+        """The backward pass computes the gated product again instead of keeping it, without dropout."""
+        if dropout or not _is_plain(self.contract, expanded):
+            gate, linear = expanded.chunk(2, dim=-1)
+            plain: Tensor = self.contract(F.dropout(F.gelu(gate) * linear, dropout))
+            return plain
+        contracted: Tensor = _Contracted.apply(expanded, self.contract.weight)  # type: ignore[no-untyped-call]
+        return contracted
+
+
+def _is_plain(linear: nn.Module, x: Tensor) -> bool:
+    """Return whether nothing changes or reads what torch's linear layer does, in the precision of x."""
+    hooks = linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks or linear._backward_pre_hooks
+    eager = not (torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type))
+    return eager and type(linear) is nn.Linear and "forward" not in vars(linear) and not hooks
+
+
+class _Contracted(torch.autograd.Function):
+    """The linear layer of a gated product, from which only its input is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, expanded: Float[Tensor, "B T double"], weight: Float[Tensor, "D F"]) -> Tensor:
+        ctx.save_for_backward(expanded, weight)
+        gate, linear = expanded.chunk(2, dim=-1)
+        return F.linear(F.gelu(gate).mul_(linear), weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, given: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor]:
+        expanded, weight = ctx.saved_tensors
+        gate, linear = expanded.chunk(2, dim=-1)
+        activated, of_product = F.gelu(gate), given @ weight
+        of_expanded = torch.empty_like(expanded)
+        of_gate, of_linear = of_expanded.chunk(2, dim=-1)
+        torch.mul(of_product, activated, out=of_linear)
+        of_weight = given.flatten(0, 1).t() @ activated.mul_(linear).flatten(0, 1)
+        of_gate.copy_(torch.ops.aten.gelu_backward(of_product.mul_(linear), gate))
+        return of_expanded, of_weight
 
 
 @backbones.register("modernbert")
@@ -148,11 +188,11 @@ class ModernBert(nn.Module):
     def _near(
         self, whole: Visible, attention_mask: Bool[Tensor, "B T"], documents: Tensor | None
     ) -> Bool[Tensor, "..."]:
-        """Return the mask of local layers: in blocks, or dense [B 1 T T] for an export, whose length may change."""
-        if not torch.compiler.is_exporting():
+        """Return the mask of local layers: in blocks, or dense [B 1 T T] for short rows and for an export."""
+        long = attention_mask.shape[1] > WHOLE * self.reach and not torch.compiler.is_exporting()
+        if long or not isinstance(whole, Tensor):
             return sliding_mask(attention_mask, self.reach, documents)
         places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-        assert isinstance(whole, Tensor), "an export has no blocks"
         near = whole & ((places[:, None] - places).abs() <= self.reach)
         return near | ~near.any(-1, keepdim=True)
 
@@ -170,11 +210,11 @@ class ModernBert(nn.Module):
 
     def flops(self, length: int) -> int:
         """Per layer: projections 8 T D^2, gated feed-forward 6 T D F, attention 4 T^2 D; in a local layer with a reach
-        of R below T - 1, blocks of R queries with 3 R keys: 12 R D for each position of whole blocks."""
+        of R below T / 4, blocks of R queries with 3 R keys: 12 R D for each position of whole blocks."""
         total = 0
         for layer in self.layers:
             total += 8 * length * self.dim**2 + 6 * length * self.dim * self.inner
-            if layer.reach is None or length <= self.reach + 1:
+            if layer.reach is None or length <= WHOLE * self.reach:
                 total += 4 * length**2 * self.dim
             else:
                 total += 12 * (length + -length % self.reach) * self.reach * self.dim

@@ -69,6 +69,21 @@ def test_states_and_gradients_are_those_of_transformers(length: int, window: int
         torch.testing.assert_close(layer.expand.weight.grad, other.mlp.Wi.weight.grad, atol=5e-4, rtol=1e-3)
 
 
+def test_what_is_computed_again_gives_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float64, compared with torch's operations one by one, which a compiler gets."""
+    backbone = ours(theirs()).double()
+    x, mask = torch.randn(2, 40, DIM, dtype=torch.float64), torch.arange(40) < torch.tensor([[40], [20]])
+    found = []
+    for compiling in (False, True):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda compiling=compiling: compiling)
+        given = x.clone().requires_grad_()
+        backbone.zero_grad()
+        backbone(given, mask)[mask].square().sum().backward()
+        found.append([given.grad, *(parameter.grad for parameter in backbone.parameters())])
+    for lean, plain in zip(*found, strict=True):
+        torch.testing.assert_close(lean, plain)
+
+
 def test_each_kind_of_layer_has_its_own_theta() -> None:
     with torch.no_grad():
         backbone = ours(theirs())
