@@ -91,7 +91,7 @@ def all_tuned(
             task=task,
             dataset={**dataset, **paths},
             data={"max_length": 20},
-            train={"epochs": 5, "batch_size": 8, "learning_rate": 2e-2, "layer_decay": 1.0, "precision": "fp32"},
+            train={"epochs": 10, "batch_size": 8, "learning_rate": 2e-2, "layer_decay": 1.0, "precision": "fp32"},
             evaluate=None,
             checkpoint=None,
             seeds=[4, 7] if name in TWICE else [4],
