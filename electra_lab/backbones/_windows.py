@@ -78,7 +78,11 @@ def _in_windows(
 
     q, k, v = in_windows(query, 0).to(value.dtype), in_windows(key, window).to(value.dtype), in_windows(value, window)
     attended = attend(q, k, v, seen.flatten(0, 1), dropout, kernel)
-    return attended.view(batch, length // window, heads, window, width).transpose(1, 2).reshape(batch, heads, length, width)
+    return (
+        attended.view(batch, length // window, heads, window, width)
+        .transpose(1, 2)
+        .reshape(batch, heads, length, width)
+    )
 
 
 def check_local_heads(local_heads: int, heads: int) -> None:
