@@ -96,7 +96,7 @@ def ours(case: Case, how: str) -> Step:
     loaded, built = case.built(f"sampler={{type: {sampler}}}", f"train.precision={precision}")
     use_kernel(kernel, built.learner.objective)  # type: ignore[arg-type]
     compile_modules(compile_, built.learner.objective, built.networks.values())  # type: ignore[arg-type]
-    optimizer = make_optimizer(loaded, built.learner.objective)
+    optimizer = make_optimizer(loaded, built)
     for group in optimizer.param_groups:
         group.setdefault("initial_lr", group["lr"])
     tokens, step = case.tokens, 0

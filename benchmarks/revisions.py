@@ -71,7 +71,10 @@ def serve(root: str, experiment: str, steps: int, threads: int) -> None:
     loaded = load(Path(root) / "experiments" / f"{experiment}.yaml", changes)
     words = stand_in_vocabulary(vocabulary_size(loaded))
     built = build(loaded, words, seed=0)
-    optimizer = make_optimizer(loaded, built.learner.objective)
+    try:
+        optimizer = make_optimizer(loaded, built)
+    except AttributeError:  # an older commit
+        optimizer = make_optimizer(loaded, built.learner.objective)
     for group in optimizer.param_groups:
         group.setdefault("initial_lr", group["lr"])
     rows, length = loaded.config.train.batch_size, loaded.config.data.sequence_length

@@ -201,7 +201,7 @@ def _refuse_other_sizes(loaded: Loaded, source: str, part: Part, network: str) -
     same = ours[network]["type"] == part.backbone["type"]
     if same and part.backbone["type"] == "hugging_face":
         wrong = _other_options(ours[network], theirs[network], network)
-    shorter = ours["embedding"]["max_length"] < theirs["embedding"]["max_length"]
+    shorter = ours["embedding"]["max_length"] < theirs["embedding"].get("max_length", 0)
     if same and shorter and getattr(backbones.get(part.backbone["type"]).component, "bare_embeddings", False):
         del theirs["embedding"]["max_length"]  # the sizes of tables of positions, if there are any, are compared
     for section, values in theirs.items():

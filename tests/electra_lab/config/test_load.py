@@ -54,7 +54,8 @@ def test_a_minimal_experiment_is_completed(tmp_path: Path, monkeypatch: pytest.M
     config = load(write_experiment(tmp_path / "folder")).config
     assert (config.name, config.seed, config.data.sequence_length) == ("tiny", 0, 16)
     assert config.corpus.keywords() == {
-        "paths": [tmp_path / "folder/corpus.txt"], "documents": "paragraphs", "join_lines": False, "on_error": "stop"
+        "paths": [tmp_path / "folder/corpus.txt"], "documents": "paragraphs", "join_lines": False, "on_error": "stop",
+        "remove": None, "group": None,
     }  # fmt: skip
     assert config.masking.keywords() == {"mask_prob": 0.15, "replace_prob": 0.85, "random_prob": 0.0}
     assert config.sampler.keywords() == {"temperature": 1.0}

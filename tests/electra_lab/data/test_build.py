@@ -146,10 +146,11 @@ def test_a_manifest_that_was_edited_is_refused(tmp_path: Path) -> None:
         load_store(store.folder)
 
 
-@pytest.mark.parametrize("name", [name for name in tokenizers.names() if name != "pretrained"])
+@pytest.mark.parametrize("name", ["bpe", "bytes", "characters", "unigram", "wordpiece"])
 def test_a_special_token_that_is_written_is_text_for_every_tokenizer(tmp_path: Path, name: str) -> None:
     """[MASK] in a document is several pieces of text, although some models have it among their pieces."""
-    trainer = partial(tokenizers.get(name).component, vocab_size=400)
+    options = {} if name == "bytes" else {"vocab_size": 400}
+    trainer = partial(tokenizers.get(name).component, **options)
     special = ("[MASK]", "[SEP]", "[PAD]", "[UNK]", "[CLS]")
     text = [f"{' '.join(map(str, range(n, n + 20)))} {special[n % 5]} glued{special[n % 4]}on" for n in range(120)]
     store = open_store(tmp_path, recipe(Documents(text), trainer, overlap=1.0), [].append)
