@@ -101,10 +101,12 @@ def score(
     table = Table()
 
     def show(record: Record, result: "Scored") -> None:
+        # Every row has the same fields, whether or not its text has tokens.
+        found = {**result.answer, **({"percentile": result.percentile} if normal else {})}
         if csv_:
-            answer(table.line(record, result.answer))
+            answer(table.line(record, found))
         elif json_:
-            answer(json_line(record | result.answer))
+            answer(json_line(record | found))
         else:
             given.answer_in_colour(terminal, result)
 

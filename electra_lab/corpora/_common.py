@@ -78,7 +78,13 @@ def documents_in(record: Any, place: str, field: str, key: str | None) -> list[s
     texts = pieces(text_of(value_of(record, place, field), field, place))
     if key is None:
         return [*texts]
-    value = value_of(record, place, key)
+    value = key_of(record, place, key)
+    return [Document(text, value) for text in texts]
+
+
+def key_of(record: Any, place: str, field: str) -> str:
+    """Return the value of a field as the key of a record's documents. Raises BadInput."""
+    value = value_of(record, place, field)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise BadInput(place, f"the field '{key}' is {kind_of(value)}, so it cannot be a key")
-    return [Document(text, str(value)) for text in texts]
+        raise BadInput(place, f"the field '{field}' is {kind_of(value)}, so it cannot be a key")
+    return str(value)

@@ -27,7 +27,7 @@ class Fasta(FileCorpus):
     """Records of FASTA files, plain or compressed (.gz, .xz, .zst), in windows; each window is a document.
 
     The windows of a record are in the same split, and so are those of records with the same name, the first word of
-    their header. A record without letters is left out.
+    their header.
 
     paths               files, patterns such as `genome/*.fa.gz`, or folders, of which all .fa, .fasta, .fna, .ffn, .faa
                         and .frn files are read; relative to the experiment file
@@ -39,8 +39,8 @@ class Fasta(FileCorpus):
                         `drop` leaves them out, like a gap
     reverse_complement  add the other strand of each window
     kmers               write the window as overlapping k-mers of this length, with spaces; for the tokenizer `kmers`
-    on_error            at a letter that is not one of the kind, or text before the first header: `stop`, or `skip` the
-                        rest of the record
+    on_error            at a letter that is not one of the kind, a record without letters, or text before the first
+                        header: `stop`, or `skip` the rest of the record
     """
 
     def __init__(
@@ -82,22 +82,18 @@ class Fasta(FileCorpus):
         for number, (name, header, lines) in enumerate(_records(self._lines(file)), start=1):
             place = f"{file}:{header}"
             if name is None:
-                before = next((line.strip() for _, _, line in lines if line.strip()), b"")
-                if before:
+                if any(line.strip() and not line.startswith(b";") for _, _, line in lines):
                     reason = "there is text before the first header, which begins with >"
                     yield self.left_out(BadInput(place, reason, "Is it a FASTA file?"))
                 continue
-            key = name.decode("utf-8", "replace").split(None, 1)[0] if name.strip() else f"record {number}"
-            found = 0
+            words = name.decode("utf-8", "replace").split(None, 1)
+            key = words[0] if words else f"record {number}"
+            empty = BadInput(place, f"the record '{key}' has no letters", "Remove it.")
             try:
-                for text in self._windows(file, lines):
-                    found += 1
+                for text in self._windows(file, lines, empty):
                     yield Document(text, key)
             except BadInput as error:
                 yield self.left_out(error)
-                found += 1
-            if not found:
-                yield self.left_out(BadInput(place, f"the record '{key}' has no letters", "Remove it."))
 
     def _lines(self, file: Path) -> Iterator[Line]:
         """Yield lines; a sequence may be one line of any length, and comes in parts."""
@@ -112,10 +108,10 @@ class Fasta(FileCorpus):
                 yield number, begins, last
                 begins = False
 
-    def _windows(self, file: Path, lines: Iterator[Line]) -> Iterator[str]:
-        """Yield the windows of a record as text. Raises BadInput."""
+    def _windows(self, file: Path, lines: Iterator[Line], empty: BadInput) -> Iterator[str]:
+        """Yield the windows of a record as text. Raises BadInput; `empty` for a record without letters."""
         waiting = ""  # of the window that has begun; its first `old` letters were in the one before
-        old, rest = 0, ""
+        old, rest, letters = 0, "", 0
         for number, begins, line in lines:
             if begins and line.startswith(b";"):
                 continue
@@ -124,15 +120,16 @@ class Fasta(FileCorpus):
                 yield from self._written(waiting if len(waiting) > old else "")
                 cure = f"Correct it, or set letters to another kind than {self.letters}."
                 raise BadInput(f"{file}:{number}", f"{wrong[0]!r} is not a letter of {self.letters}", cure)
+            letters += len(part)
             rest += part.upper() if self.lower_case == "raise" else part
             # A gap at the end of the part may go on in the next one.
             segments, rest = self._cut(rest)
             for ended, segment in segments:
-                waiting += segment
-                while len(waiting) >= self.window:
-                    yield from self._written(waiting[: self.window])
-                    old = self.overlap
-                    waiting = waiting[self.window - self.overlap :]
+                waiting, at = waiting + segment, 0
+                while len(waiting) - at >= self.window:
+                    yield from self._written(waiting[at : at + self.window])
+                    at, old = at + self.window - self.overlap, self.overlap
+                waiting = waiting[at:]
                 if ended:
                     if len(waiting) > old:
                         yield from self._written(waiting)
@@ -143,6 +140,8 @@ class Fasta(FileCorpus):
             if len(waiting) > old:
                 yield from self._written(waiting)
             waiting, old = "", 0
+        if not letters:
+            raise empty
 
     def _cut(self, text: str, whole: bool = False) -> tuple[list[tuple[bool, str]], str]:
         """Return the segments of a text, each with whether a gap ends it, and the rest, which may begin a gap."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from electra_lab.corpora._common import FieldName, FileCorpus, Paths
+from electra_lab.corpora._common import FieldName, FileCorpus, Paths, key_of
 from electra_lab.sources.files import BadInput, needed, opened
 from electra_lab.sources.records import EXTENSIONS, kind_of, record_in, records, value_of
 from registry import Document, Skipped, corpora
@@ -65,9 +65,8 @@ class Ids(FileCorpus):
         """Yield the document of a record, several if it is too long, none if it is empty. Raises BadInput."""
         ids = record if self.field is None else value_of(record, place, self.field)
         if isinstance(ids, list):
-            wrong = next((id for id in ids if isinstance(id, bool) or not isinstance(id, int)), None)
-            if wrong is not None:
-                raise BadInput(place, f"has {wrong!r:.40} among its ids")
+            if wrong := [id for id in ids if isinstance(id, bool) or not isinstance(id, int)]:
+                raise BadInput(place, f"has {wrong[0]!r:.40} among its ids")
             ids = np.array(ids, np.int64) if all(abs(id) < 1 << 62 for id in ids) else np.array([1 << 62])
         if not isinstance(ids, np.ndarray):
             raise BadInput(place, f"has {kind_of(ids)} instead of a list of ids")
@@ -76,7 +75,7 @@ class Ids(FileCorpus):
             raise BadInput(place, f"has the id {worst}, but vocab_size is {self.vocab_size}", "Correct one of them.")
         if self.padding is not None:
             ids = ids[ids != self.padding]
-        key = None if self.key is None else str(value_of(record, place, self.key))
+        key = None if self.key is None else key_of(record, place, self.key)
         for text in pieces(" ".join(map(str, ids.tolist()))):
             yield Document(text, key)
 
@@ -92,8 +91,11 @@ class Ids(FileCorpus):
         opened(file).close()
         try:
             array = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
-            raise BadInput(str(file), f"is not an array of numpy ({str(error).splitlines()[0]:.80})") from None
+        except Exception as error:  # also whatever Python's parser raises for the header
+            reason = " ".join(str(error).split())[:80]
+            raise BadInput(str(file), f"is not an array of numpy ({reason})") from None
+        if not isinstance(array, np.ndarray):
+            raise BadInput(str(file), "is an archive of arrays", "Save each array with numpy.save.")
         if array.dtype.kind not in "iu" or array.ndim not in (1, 2):
             kind = f"an array of {array.dtype} with {array.ndim} dimensions"
             raise BadInput(str(file), f"is {kind}, not of whole numbers with one or two")

@@ -40,13 +40,16 @@ class SpecialNames:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        special = {id: token for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-        self._ids = special.keys()
-        self._names = re.compile("|".join(re.escape(token.content) for token in special.values()))
+        added = tokenizer.get_added_tokens_decoder().items()
+        self._special = {id: token.content for id, token in added if token.special}
+        self._names = re.compile("|".join(map(re.escape, self._special.values())))
 
     def are_in(self, text: str, ids: Sequence[int]) -> bool:
-        """Return whether a part of a text with these tokens may have been encoded as a special token."""
-        return not self._ids.isdisjoint(ids) and self._names.search(text) is not None
+        """Return whether a part of a text with these tokens may have been encoded as a special token.
+
+        An unknown token alone does not count: the text must have the name of that token.
+        """
+        return any(self._special[id] in text for id in self._special.keys() & ids)
 
     def spelled(self, text: str) -> tuple[str, list[int]]:
         """Return the text with a space in each name, and the places of these spaces."""

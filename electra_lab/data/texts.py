@@ -73,24 +73,28 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
                 encoding = tokenizer.encode(read, add_special_tokens=False)
             offsets = without(spaces, places(read, encoding.tokens, encoding.offsets, mark))
             if replaced:
-                offsets = _whole_matches(text, encoding.tokens, offsets, replaced)
+                offsets = _whole_matches(text, offsets, replaced)
             found.append(Tokenized(text, encoding.ids, encoding.tokens, offsets, encoding.word_ids))
     finally:
         tokenizer.encode_special_tokens = before
     return found
 
 
-def _whole_matches(
-    text: str, tokens: Sequence[str], offsets: Iterable[tuple[int, int]], replaced: Mapping[str, str]
-) -> list[tuple[int, int]]:
-    """Return offsets in which a token that replaces what a pattern finds covers all of it.
+def _whole_matches(text: str, offsets: Iterable[tuple[int, int]], patterns: Sequence[str]) -> list[tuple[int, int]]:
+    """Return offsets in which a token that begins with a replaced part of the text covers all of it.
 
-    The library gives such a token the last character alone.
+    The library gives such a part the place of its last character alone. Of matches that overlap, those of the first
+    pattern were replaced.
     """
-    starts: dict[tuple[str, int], int] = {}  # of matches, by token and end
-    for name, pattern in replaced.items():
-        starts |= {(name, match.end()): match.start() for match in re.finditer(pattern, text)}
-    return [(starts.get((name, end), start), end) for name, (start, end) in zip(tokens, offsets, strict=True)]
+    begins = dict[int, int]()  # of each match, by the place of its last character
+    taken = bytearray(len(text))
+    for pattern in patterns:
+        for match in re.finditer(pattern, text):
+            start, end = match.span()
+            if not any(taken[start:end]):
+                begins[end - 1] = start
+                taken[start:end] = b"\1" * (end - start)
+    return [(begins.get(start, start), end) for start, end in offsets]
 
 
 def without(spaces: Sequence[int], offsets: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -116,19 +116,27 @@ def word_mark(tokenizer: Tokenizer) -> str | None:
     return None
 
 
-def replaced_patterns(tokenizer: Tokenizer) -> dict[str, str]:
-    """Return, by token, the pattern of the text that the tokenizer `words` replaces by it."""
+def replaced_patterns(tokenizer: Tokenizer) -> list[str]:
+    """Return the patterns of the text that the tokenizer `words` replaces, in the order in which it does."""
     normalizer = json.loads(tokenizer.normalizer.__getstate__()) if tokenizer.normalizer else {}
     steps = [step for step in normalizer.get("normalizers", ()) if step["type"] == "Replace"]
-    found = {step["content"]: step["pattern"].get("Regex") for step in steps}
-    return {name: pattern for name, pattern in found.items() if pattern and name in ("<address>", "<hex>", "<number>")}
+    found = [step["pattern"].get("Regex") for step in steps if step["content"] in ("<address>", "<hex>", "<number>")]
+    return [pattern for pattern in found if pattern]
+
+
+def spaces_stay(tokenizer: Tokenizer) -> bool:
+    """Return whether no token stands for a word and the space before it: spaces are tokens, or only separate them."""
+    if (mark := word_mark(tokenizer)) is None:
+        decoder = json.loads(tokenizer.to_str())["decoder"]
+        return decoder is not None and decoder["type"] == "Fuse"
+    return not any(name != mark and name.startswith(mark) for name in tokenizer.get_vocab())
 
 
 def masks_take_words(tokenizer: Tokenizer, mask: str) -> None:
     """Let a mask in a text replace a word as in training: with the space before it, if words include that."""
     from tokenizers import AddedToken
 
-    lstrip = word_mark(tokenizer) is not None
+    lstrip = word_mark(tokenizer) is not None and not spaces_stay(tokenizer)
     tokenizer.add_special_tokens([AddedToken(mask, special=True, normalized=False, lstrip=lstrip)])
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from electra_lab.assembly.networks import build_networks
 from electra_lab.data.texts import Tokenized, Window, batches, tokenize, windows
-from electra_lab.data.vocabulary import masks_take_words
+from electra_lab.data.vocabulary import masks_take_words, spaces_stay
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Result, Results, Scored
 from electra_lab.inference.scoring import OF, By, Reduce, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
@@ -235,10 +235,10 @@ class Pair:
         best: list[dict[int, list[Candidate]]] = [{} for _ in given]
         for n, places, logits in self._guesses(network, given, masks, batch_size):
             best[n].update(zip(places, self._best(logits.double().softmax(-1), top), strict=True))
-        results = []
+        results, stay = [], spaces_stay(self.tokenizer)
         for text, places, found in zip(given, masks, best, strict=True):
             offsets = [text.offsets[place] for place in places]
-            results.append(Filled(text.text, offsets, [found[place] for place in places]))
+            results.append(Filled(text.text, offsets, [found[place] for place in places], stay))
         return _alike(texts, results)
 
     def embed(

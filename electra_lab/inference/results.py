@@ -171,6 +171,7 @@ class Filled(Result):
 
     masks: list[tuple[int, int]]  # offsets of the masks in the text
     candidates: list[list[Candidate]]  # for each mask, best first
+    spaces_stay: bool = False  # a space before a mask is none that a token implies
 
     @property
     def filled(self) -> str:
@@ -178,7 +179,9 @@ class Filled(Result):
         return "".join(span.text for span in self.spans())
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "filled": self.filled}
+        found = {**asdict(self), "filled": self.filled}
+        del found["spaces_stay"]
+        return found
 
     def __str__(self) -> str:
         """The filled text, and a line with the candidates of each mask."""
@@ -194,7 +197,9 @@ class Filled(Result):
         at, last = 0, ""
         for (start, end), best in zip(self.masks, self.candidates, strict=True):
             before, new = self.text[at:start], best[0].written
-            if not new.startswith(" "):
+            if self.spaces_stay:
+                pass
+            elif not new.startswith(" "):
                 before = before.removesuffix(" ")
             elif not (before or last)[-1:].isalnum():
                 new = new[1:]

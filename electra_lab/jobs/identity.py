@@ -30,8 +30,6 @@ LATER: set[Loc] = {
     ("task", "head"),
     ("corpus", "remove"),
     ("corpus", "group"),
-    ("corpus", "parts", "corpus", "remove"),
-    ("corpus", "parts", "corpus", "group"),
 }
 SEEDS: dict[Loc, str] = {
     ("seed",): "cannot be changed here: list the seeds under `seeds`",
@@ -50,6 +48,8 @@ def decisive(values: Mapping[str, Any], above: Loc = ()) -> dict[str, Any]:
     later = LATER_OPTIONS.get(values.get("type", ""), {}) if above in (("discriminator",), ("generator",)) else {}
     for key, value in values.items():
         loc = (*above, key)
+        if loc == ("corpus", "parts", "corpus"):
+            loc = ("corpus",)  # of a part of a mixture, which may be a mixture itself
         if loc == ("checkpoint", "best") and value == "auto":
             value = None  # the default of earlier releases
         if key in later and value == later[key]:

@@ -10,6 +10,7 @@ from pydantic import Field
 from electra_lab.tokenizers._levels import of_list
 from electra_lab.tokenizers.wordpiece import SPECIAL, count_characters
 from registry import tokenizers
+from registry.errors import DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -42,6 +43,8 @@ def characters(
     else:
         counts = count_characters(documents, normalizer)
         kept = [character for character, number in counts.items() if number >= min_frequency]
+        if not kept:
+            raise DataError(f"no character occurs {min_frequency} times or more. Lower tokenizer.min_frequency.")
         found = sorted(kept, key=lambda character: (-counts[character], character))[: vocab_size - len(SPECIAL)]
     tokenizer = of_list(sorted(found), r"[\s\S]")
     tokenizer.normalizer = normalizer

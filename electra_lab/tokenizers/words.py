@@ -21,7 +21,9 @@ CLASSES: dict[Class, tuple[str, str]] = {
     "addresses": (
         "<address>",
         r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?|[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}"
-        r"|(?=[0-9A-Fa-f:]*::?[0-9A-Fa-f:]*:)[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7})(?![\w:])",
+        # IPv6: eight groups, or fewer with `::` and a digit, so neither 12:34:56 nor a lone `::`.
+        r"|[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){7}"
+        r"|(?=[0-9A-Fa-f:]*::)(?=:*[0-9A-Fa-f])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7})(?![\w:])",
     ),
     "hex": ("<hex>", r"(?<!\w)(?:0[xX][0-9A-Fa-f]+|(?=[0-9A-Fa-f]*\d)(?=\d*[A-Fa-f])[0-9A-Fa-f]{6,})(?!\w)"),
     "numbers": ("<number>", r"(?<!\w)\d+(?:[.,]\d+)*(?!\w)"),

@@ -62,7 +62,13 @@ def test_percentiles_are_among_normal_texts(lab: Any, model: Path, tmp_path: Pat
     code, out, _ = lab("score", model, *TEXTS, "--normal", tmp_path / "normal.txt", "--json", *CPU)
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0
-    assert sorted(row["percentile"] for row in rows if "percentile" in row) == pytest.approx([100 / 6, 50, 500 / 6])
+    assert sorted(row["percentile"] for row in rows if row["score"] is not None) == pytest.approx(
+        [100 / 6, 50, 500 / 6]
+    )
+    (tmp_path / "empty_first.txt").write_text("\n7 dogs\n")
+    files = "--file", tmp_path / "empty_first.txt", "--normal", tmp_path / "normal.txt"
+    _, out, _ = lab("score", model, *files, "--csv", *CPU)
+    assert [row["percentile"] == "" for row in csv.DictReader(io.StringIO(out))] == [True, False]
     # Of the text that the run kept from training, the lowest score.
     pair = electra_lab.load(model, device="cpu")
     lowest = min(pair.score(held_out(model)), key=lambda found: found.score)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,19 @@ def test_a_record_of_one_long_line_takes_little_memory(tmp_path: Path) -> None:
     assert peak < 20_000_000
 
 
+def test_a_record_of_gaps_has_letters_but_no_window(tmp_path: Path) -> None:
+    content = b";comment\n>gap\nNNNN\n>repeat\nacgt\n>\xc2\xa0\nAC\n"
+    assert texts(fasta(tmp_path, content, longest_gap=2, lower_case="drop")) == [("record 4", "AC")]
+
+
+def test_short_windows_of_a_long_line_take_little_time(tmp_path: Path) -> None:
+    """Time in proportion to the sequence, whatever the window: not a copy of the rest of the block for each."""
+    (tmp_path / "a.fa").write_bytes(b">a\n" + b"ACGT" * 250_000)
+    before = process_time()
+    assert sum(1 for _ in Fasta(paths=[tmp_path / "a.fa"], window=10)) == 100_000
+    assert process_time() - before < 1
+
+
 def ids(file: Path, **options: Any) -> list[Document | Skipped]:
     return list(Ids(paths=[file], vocab_size=100, **options))
 
@@ -120,7 +134,7 @@ def test_ids_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
     assert ids(tmp_path / "b.npy", field=None) == [Document("0 1 2 3")]
 
 
-WRONG = ["[1, 100]", "[-1]", "[1, true]", "[1.5]", '"1 2"', "{}", "[99999999999999999999999]", "[1"]
+WRONG = ["[1, 100]", "[1, null]", "[-1]", "[1, true]", "[1.5]", '"1 2"', "{}", "[99999999999999999999999]", "[1"]
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -132,12 +146,26 @@ def test_a_bad_list_is_named_and_may_be_skipped(tmp_path: Path, wrong: str) -> N
     assert [type(item) for item in found] == [Document, Skipped, Document]
 
 
-@pytest.mark.parametrize("array", [np.zeros((2, 2, 2), int), np.zeros(3), b"no array", np.array([[1, 100]])])
+HEADER = b"\x93NUMPY\x01\x00\x08\x00{'a': (\n"
+BAD = [np.zeros((2, 2, 2), int), np.zeros(3), b"no array", np.array([[1, 100]]), HEADER, {"a": np.arange(3)}]
+
+
+@pytest.mark.parametrize("array", BAD)
 def test_a_bad_array_is_named(tmp_path: Path, array: Any) -> None:
     file = tmp_path / "a.npy"
-    file.write_bytes(array) if isinstance(array, bytes) else np.save(file, array)
+    with file.open("wb") as raw:
+        if isinstance(array, dict):
+            np.savez(raw, **array)
+        else:
+            raw.write(array) if isinstance(array, bytes) else np.save(raw, array)
     with pytest.raises(DataError, match=r"a\.npy"):
         ids(file)
+
+
+def test_a_record_without_a_key_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"ids": [1], "user": 7}\n{"ids": [2], "user": null}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl:2"):
+        ids(tmp_path / "a.jsonl", key="user")
 
 
 def test_patterns_of_lines(tmp_path: Path) -> None:

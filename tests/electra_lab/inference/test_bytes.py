@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,31 @@ def test_a_filled_text_has_one_space_between_words(pairs: tuple[Pair, Pair, Path
         filled = type(found)(found.text, found.masks, [[best]]).filled
         joined = "the" + best.written + " sat"
         assert filled == joined
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "tokens"),
+    [
+        ("{type: bytes}", "the [MASK] sat", ["t", "h", "e", "\u0120", "[MASK]", "\u0120", "s", "a", "t"]),
+        ("{type: kmers, k: 2}", "AC [MASK] GT", ["AC", "[MASK]", "GT"]),
+    ],
+)
+def test_a_space_that_no_token_implies_stays(options: str, text: str, tokens: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "letters.txt"
+    file.write_text("".join(f"the cat sat ACGT{number} GATTACA\n\n" for number in range(60)))
+    sections = {
+        "corpus": f"{{type: text_files, paths: [{file}]}}",
+        "data": f"{{sequence_length: 16, held_out: 0.3, overlap: 1.0, store: {tmp_path}}}",
+        "train": "{steps: 4, batch_size: 2}",
+    }
+    made = run(experiment(tmp_path, tokenizer=options, **sections), tmp_path / "run")
+    pair = electra_lab.load(made, device="cpu")
+    assert tokenize(pair.tokenizer, [text], with_masks=True)[0].tokens == tokens
+    found = pair.fill(text, top=300)
+    assert {each.written for each in found.candidates[0]} >= ({" ", "a"} if text[0] == "t" else {"A", "AC"})
+    for best in found.candidates[0]:
+        filled = replace(found, candidates=[[best]]).filled
+        assert filled == text.replace("[MASK]", best.written)
 
 
 def test_the_first_letter_has_its_own_verdict(pairs: tuple[Pair, Pair, Path]) -> None:

@@ -70,6 +70,8 @@ def test_the_alphabet_is_the_most_frequent_characters_or_the_given_ones() -> Non
     assert [learned.id_to_token(id) for id in learned.encode("ab\nA").ids] == ["a", "b", "[UNK]", "[UNK]"]
     assert "\n" in made("characters", ["a\nb"]).get_vocab()
     assert "\n" not in made("characters", ["a", "b"]).get_vocab()  # documents are counted together
+    with pytest.raises(DataError, match="3"):
+        made("characters", ["aab"], min_frequency=3)
     given = made("characters", ["xyz"], alphabet="TGCA")
     assert given.encode("ACx").tokens == ["A", "C", "[UNK]"]
     with pytest.raises(ValueError, match="9"):
@@ -90,6 +92,36 @@ def test_words_reduce_what_differs_in_every_line() -> None:
     assert "2024" in plain.encode(LOG).tokens
     # A class that is not asked for stays; its numbers are reduced if those are.
     assert "0x1fAb" in made("words", classes=["numbers"]).encode(LOG).tokens
+
+
+def test_times_are_no_addresses() -> None:
+    tokenizer = made("words", ["at 12:34:56 :: std::x ::1 2001:db8:0:0:0:0:0:1"])
+    assert tokenizer.encode("12:34:56").tokens == ["<number>", ":", "<number>", ":", "<number>"]
+    assert tokenizer.encode(":: std::x ::1 2001:db8:0:0:0:0:0:1").tokens == [
+        ":", ":", "std", ":", ":", "x", "<address>", "<address>",
+    ]  # fmt: skip
+
+
+def test_a_word_with_a_number_in_it_covers_all_of_it() -> None:
+    """Also where its token is unknown, or begins with the number."""
+    text = "id=200 12=x (10.0.0.1) 512, 777"
+    tokenizer = made("words", ["id=200 12=x (10.0.0.1)"], pattern=r"\S+")
+    (found,) = tokenize(tokenizer, [text])
+    assert [text[start:end] for start, end in found.offsets] == [
+        "id=200", "12", "=x", "(10.0.0.1)", "512", ",", "777",
+    ]  # fmt: skip
+    (unknown,) = tokenize(made("words", ["a b"], classes=["numbers"]), [text])
+    assert [text[start:end] for start, end in unknown.offsets][-1] == "777"
+
+
+def test_the_name_of_a_special_token_is_the_characters_that_it_has() -> None:
+    """Where others are unknown, too: no token for a space that is not there."""
+    tokenizer = made("characters", ["AC [MASK]"[:3]])
+    (found,) = tokenize(tokenizer, ["[MASK]A"])
+    assert found.tokens == ["[UNK]", "[UNK]", "A", "[UNK]", "[UNK]", "[UNK]", "A"]
+    assert [end - start for start, end in found.offsets] == [1] * 7
+    (written,) = tokenize(made("words", ["a [MASK] b"], pattern=r"\S+"), ["a [MASK]"])
+    assert tokenizer.token_to_id("[MASK]") not in written.ids
 
 
 def test_words_of_another_pattern() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from electra_lab.config.load import Loaded, load, load_finetuning
 from electra_lab.config.source import Value
 from electra_lab.jobs.finetuning.experiment import identity, open_dataset
-from electra_lab.jobs.identity import content_of, digest, identity_of
+from electra_lab.jobs.identity import content_of, decisive, digest, identity_of
 from registry import discovery
 from tests.electra_lab.jobs.sweeps.test_file import SAFE, ablation, ids
 from tests.helpers import write_experiment
@@ -34,6 +34,17 @@ def test_ids_are_those_of_the_content(tmp_path: Path):
     # What the base writes or leaves to its default, sets or gets set, is the same experiment.
     assert ids(ablation(tmp_path, "sampler.temperature=1.0", "train.log_every=50", seeds=[0, 1])) == ids(first)
     assert ids(ablation(tmp_path, set={"train.steps": 1}, seeds=[0, 1])) == ids(first)
+
+
+def test_options_of_later_releases_do_not_count_in_any_part_of_a_mixture():
+    def mixture(corpus: dict[str, Value]) -> dict[str, Value]:
+        return {"type": "mixture", "parts": [{"corpus": corpus, "repeats": 1}]}
+
+    before: dict[str, Value] = {"type": "text_files", "paths": ["a"]}
+    for place in (dict, mixture, lambda corpus: mixture(mixture(corpus))):
+        now = decisive({"corpus": place({**before, "remove": None, "group": None})})
+        assert now == {"corpus": place(before)}
+        assert decisive({"corpus": place({**before, "remove": "x"})}) != now
 
 
 def test_equal_content_has_an_equal_digest_whatever_its_label(tmp_path: Path):
