@@ -6,7 +6,7 @@ EXPERIMENT ?= experiments/reformer_small.yaml
 PICTURES ?= build/pictures
 BENCH ?= build/bench
 
-.PHONY: run test test-all log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers test-report test-wheel test-onnx test-encoders notebooks check format docs clean
+.PHONY: run test test-all log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers laws-peers test-report test-wheel test-onnx test-encoders notebooks check format docs clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
@@ -59,6 +59,16 @@ scorecard: $(VENV)/dev.stamp
 PEERS ?= $(BIN)/python
 scorecard-peers: $(VENV)/dev.stamp
 	ELECTRA_LAB_SCORECARD_PEERS=$(PEERS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/scorecard/peers
+
+# The laws of masks, labels and draws on other people's trainers, about five minutes: build/laws_peers.md, from which
+# docs/laws.md is made. LAWS_PEERS is a folder with clones of microsoft/DeBERTa and richarddwang/electra_pytorch; what it
+# lacks is skipped. zeldarose asks for older libraries than the lab, so it is installed there, without them.
+LAWS_PEERS ?= build/laws_peers
+laws-peers: $(VENV)/dev.stamp
+	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(LAWS_PEERS)/site \
+		zeldarose pytorch-lightning lightning-utilities torchmetrics loguru
+	ELECTRA_LAB_LAWS_PEERS=$(LAWS_PEERS) PYTHONPATH=$(LAWS_PEERS)/site TORCHDYNAMO_DISABLE=1 OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest tests/laws_peers
 
 # The cluster launchers on a real Slurm and a real Ray of this machine; Slurm needs root, and
 # `apt-get install slurmctld slurmd munge`. About fifteen minutes, most of them waiting.

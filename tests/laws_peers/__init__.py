@@ -1,0 +1,1 @@
+"""The laws of masks, labels and draws on other people's trainers: `make laws-peers`."""
