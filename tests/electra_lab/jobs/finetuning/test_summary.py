@@ -81,7 +81,7 @@ def test_the_opening_names_every_part(tmp_path: Path, model: Path) -> None:
         f"  dataset       lines         {registry.datasets.get('lines').place}",
         "  examples      24 to train; validation 12, test 6",
         f"  rows          24 of at most 12 tokens, {np.mean(lengths):.0f} on average",
-        "  export        none: transformers has no class with these layers; it has those of task: {head: transformers}. "
-        "`electra-lab predict` works without it",
+        "  export        none: transformers has no class with these layers; it has those of task: {head: "
+        "transformers}. `electra-lab predict` works without it",
     ]
     assert max(lengths) <= 12
