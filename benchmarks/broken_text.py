@@ -1,4 +1,4 @@
-"""Find the broken sentences of a corpus by the scores of a run: AUC and precision at the top, beside word rarity.
+"""Find broken sentences of a corpus by the scores of a run, compared with word rarity: AUC and precision at the top.
 
     python benchmarks/broken_text.py runs/reformer_small/TIME [--sentences 1000]
 
@@ -31,6 +31,8 @@ def swapped(words: list[str], rng: random.Random) -> list[str]:
 def inflected(words: list[str], rng: random.Random) -> list[str]:
     """A word has a wrong ending."""
     places = [at for at, word in enumerate(words) if word.isalpha() and len(word) > 3]
+    if not places:
+        return words
     at = rng.choice(places)
     ending = next((ending for ending in ENDINGS if words[at].endswith(ending)), "")
     changed = words[at].removesuffix(ending) + ENDINGS[ending] if ending else words[at] + "s"

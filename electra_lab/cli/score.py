@@ -53,7 +53,7 @@ def score(
             "nats. Default: detection, if the model has a discriminator."
         ),
     ] = None,
-    reduce: Annotated[Reduce, typer.Option(help="The numbers of all tokens to one.")] = Reduce.mean,
+    reduce: Annotated[Reduce, typer.Option(help="How to combine the numbers of all tokens.")] = Reduce.mean,
     mask_prob: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the tokens that likelihood masks at once.")
     ] = 0.15,
@@ -65,7 +65,7 @@ def score(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Texts, one a line: print also the percentile of each score among theirs. validation: those that the "
+            help="Texts, one a line: also print the percentile of each score among theirs. validation: those that the "
             "run kept from training.",
         ),
     ] = None,

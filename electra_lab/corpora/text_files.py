@@ -43,10 +43,10 @@ class TextFiles(FileCorpus):
     documents   the unit of text: `paragraphs` (separated by blank lines, as in google-research/electra), `lines`, or
                 whole `files`
     join_lines  join the lines of a paragraph by spaces, for text with hard line breaks
-    remove      regular expression (Python's) of what is no text, such as the time stamps of a log: `^\S+ \S+ `;
-                searched in each document
-    group       regular expression of what determines the split, such as a host or a session: documents in which it
-                finds the same (its first group, if it has one) stay together; by default the text
+    remove      regular expression (Python's) of text to remove from each document, such as the time stamps of a log:
+                `^\S+ \S+ `
+    group       regular expression of the key that determines the split, such as a host or a session: documents in which
+                it finds the same text (its first group, if it has one) stay together. The default key is the document
     on_error    at bytes that are not UTF-8: `stop`, `skip_line`, which leaves out the line, or `skip`, which leaves out
                 this line and the rest of the file. Of a damaged file both keep all lines before the damage
     """

@@ -198,8 +198,8 @@ class Pair:
         """Return how unusual each text is, as one number; the score of a text without tokens is None.
 
         by         "detection": the discriminator's log-odds that a token was replaced. "likelihood": the generator's
-                   negative log-probability of a token that is masked, in nats. By default detection, if the pair can
-        reduce     the numbers of all tokens to one: their "mean", "max" or "sum"
+                   negative log-probability of a token that is masked, in nats. None: detection, if the pair detects
+        reduce     how to combine the numbers of all tokens: "mean", "max" or "sum"
         mask_prob  share of the tokens that likelihood masks at once; None masks each token alone, which is exact and
                    takes a pass for every token
 

@@ -26,7 +26,7 @@ OF: Mapping[Reduce, Callable[[Sequence[float]], float]] = {
 
 
 def refuse_unknown(by: str | None, reduce: str, mask_prob: float | None) -> None:
-    """Raise ConfigError for arguments of `Pair.score` that mean nothing."""
+    """Raise ConfigError for invalid arguments of `Pair.score`."""
     for name, value, known in (("by", by, (*get_args(By), None)), ("reduce", reduce, get_args(Reduce))):
         if value not in known:
             raise ConfigError(f"{name} must be one of {', '.join(map(repr, known))}, is {value!r:.60}.")

@@ -45,8 +45,9 @@ def words(
 
     vocab_size     largest number of tokens, including 5 special tokens; the most frequent words are kept
     pattern        regular expression of a word; what is between its matches, by default white space, is dropped
-    classes        replace what differs in every line by one token, as log parsers do: `addresses` (IP, with a port, and
-                   MAC) by <address>, `hex` (0x1f, or six digits and more with letters) by <hex>, `numbers` by <number>
+    classes        replace values that differ in every line by one token, as log parsers do: `addresses` (IP, with a
+                   port, and MAC) by <address>, `hex` (0x1f, or six digits and more with letters) by <hex>, `numbers` by
+                   <number>
     lowercase      lower-case first
     min_frequency  number of occurrences from which a word is kept
     """
