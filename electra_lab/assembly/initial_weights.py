@@ -190,7 +190,7 @@ def _rows(part: Part, name: str = TABLE) -> int:
 def _refuse_other_sizes(loaded: Loaded, source: str, part: Part, network: str) -> None:
     ours = loaded.config.model_dump(mode="json")
     theirs = {network: dict(part.backbone), "embedding": dict(part.embedding)}
-    if "embeddings.positions.weight" not in part.tensors:  # a table of the backbone's own is compared as a tensor
+    if "embeddings.positions.weight" not in part.tensors:  # tables of the backbone's own are compared as tensors
         theirs["embedding"].pop("max_length", None)
     mine, other = (
         round(section.get("ff_mult", 0) * section.get("dim", 0)) for section in (ours[network], part.backbone)
@@ -201,9 +201,6 @@ def _refuse_other_sizes(loaded: Loaded, source: str, part: Part, network: str) -
     same = ours[network]["type"] == part.backbone["type"]
     if same and part.backbone["type"] == "hugging_face":
         wrong = _other_options(ours[network], theirs[network], network)
-    shorter = ours["embedding"]["max_length"] < theirs["embedding"].get("max_length", 0)
-    if same and shorter and getattr(backbones.get(part.backbone["type"]).component, "bare_embeddings", False):
-        del theirs["embedding"]["max_length"]  # the sizes of tables of positions, if there are any, are compared
     for section, values in theirs.items():
         for key, value in values.items():
             written = any((place, key) in loaded.marks for place in (section, "discriminator"))
