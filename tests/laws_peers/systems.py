@@ -1,7 +1,8 @@
 """Trainers as the laws see them. An adapter's docstring says how it calls the system: as the system's own pages do.
 
 Nothing is taken from what a system reports. Hooks keep what its networks read, and the gradient of its loss at their
-logits, which is zero where a position does not count and whose sign tells the label.
+logits, which is zero where a position does not count and whose sign tells the label. Only the positions that DeBERTa
+masks are those that its mask generator labels: its generator is too much code to take from its files.
 """
 
 from __future__ import annotations
@@ -112,10 +113,8 @@ def definitions(file: str, *names: str, **given: Any) -> dict[str, Any]:
 
 
 def commit(name: str) -> str:
-    shown = subprocess.run(
-        ["git", "-C", FOLDER / name, "log", "-1", "--format=%h"], capture_output=True, text=True, check=True
-    )
-    return shown.stdout.strip()
+    asked = ["git", "--git-dir", FOLDER / name / ".git", "log", "-1", "--format=%h"]
+    return subprocess.run(asked, capture_output=True, text=True).stdout.strip() or "unknown commit"
 
 
 def _electra(package: Any) -> Run:

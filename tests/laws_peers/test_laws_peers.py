@@ -230,9 +230,12 @@ def test_laws(adapter: Callable[[], tuple[str, Run]]) -> None:
     STEPS.clear()
     try:
         version, run = adapter()
-        breaches = smallest(run) | {law: broken(run) for law, broken in OF_MANY.items()}
-    except ImportError as error:
+    except Exception as error:  # whatever an old library raises under new ones
+        if adapter is systems.electra_lab:
+            raise
         version = f"not run: {error}"
+    else:
+        breaches = smallest(run) | {law: broken(run) for law, broken in OF_MANY.items()}
     JSON.parent.mkdir(exist_ok=True)
     known = json.loads(JSON.read_text(encoding="utf-8")) if JSON.exists() else {}
     known[name] = {"version": version, "how": (adapter.__doc__ or "").strip(), "breaches": breaches}
