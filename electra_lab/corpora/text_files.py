@@ -83,7 +83,8 @@ class TextFiles(FileCorpus):
             number, text, key = number + 1, item, None
             if self._group and (match := self._group.search(item)):
                 key = match[1] if self._group.groups and match[1] is not None else match[0]
-                found["group"] += 1
+                key = key or None  # no text is no key, as in `host=`
+                found["group"] += key is not None
             if self._remove:
                 text, times = self._remove.subn("", item)
                 found["remove"] += times

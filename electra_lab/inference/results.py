@@ -121,7 +121,7 @@ class Scored(Result):
 
     def spans(self) -> Iterator[Span]:
         yield Span(" ".join("-" if value is None else f"{value:.3f}" for value in self.answer.values()) + "  ")
-        strengths = [1 / (1 + math.exp(-value)) if self.detects else value / UNEXPECTED for value in self.values]
+        strengths = [(1 + math.tanh(value / 2)) / 2 if self.detects else value / UNEXPECTED for value in self.values]
         notes = [f"{token}: {value:.3f}" for token, value in zip(self.tokens, self.values, strict=True)]
         yield from _of_tokens(self.text, self.offsets, strengths, notes)
 

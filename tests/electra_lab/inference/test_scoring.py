@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,6 +74,14 @@ def test_a_pair_without_a_discriminator_scores_by_likelihood(pair: Pair) -> None
     assert alone.score("the cat").score == pytest.approx(pair.score("the cat", by="likelihood").score)
     with pytest.raises(ConfigError):
         alone.score("the cat", by="detection")
+
+
+def test_extreme_log_odds_are_shown(pair: Pair) -> None:
+    found = pair.score("the cat")
+    strengths = {-800.0: 0.0, 0.0: 0.5, 800.0: 1.0}
+    for value, strength in strengths.items():
+        shown = [span for span in replace(found, values=[value] * len(found.values)).spans() if span.note]
+        assert {span.strength for span in shown} == {strength}
 
 
 @pytest.mark.parametrize("wrong", [{"by": "energy"}, {"reduce": "median"}, {"mask_prob": 0.0}, {"mask_prob": math.nan}])
