@@ -28,7 +28,7 @@ class Places(NamedTuple):
     in_blocks: bool  # attention does not need the rows of all pairs
 
     def of_pairs(self) -> Int[Tensor, "T T"]:
-        length = len(self.rows) // 2 + 1
+        length = (self.rows.shape[0] + 1) // 2  # len() would fix it in an export
         row = torch.arange(length, device=self.rows.device)
         return self.rows[row[:, None] - row + length - 1]
 

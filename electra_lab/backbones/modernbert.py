@@ -189,7 +189,8 @@ class ModernBert(nn.Module):
         self, whole: Visible, attention_mask: Bool[Tensor, "B T"], documents: Tensor | None
     ) -> Bool[Tensor, "..."]:
         """Return the mask of local layers: in blocks, or dense [B 1 T T] for short rows and for an export."""
-        long = attention_mask.shape[1] > WHOLE * self.reach and not torch.compiler.is_exporting()
+        # An export is asked for first: comparing its length would limit it.
+        long = not torch.compiler.is_exporting() and attention_mask.shape[1] > WHOLE * self.reach
         if long or not isinstance(whole, Tensor):
             return sliding_mask(attention_mask, self.reach, documents)
         places = torch.arange(attention_mask.shape[1], device=attention_mask.device)

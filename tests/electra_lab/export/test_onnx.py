@@ -102,6 +102,23 @@ def test_other_backbones_are_written(tmp_path: Path, kind: str, options: dict[st
     assert_computed(tmp_path / "model.onnx", ours, 60)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"), [("modernbert", {"local_attention": 8, "global_every": 2}), ("deberta", {"max_distance": 257})]
+)
+def test_what_is_traced_takes_any_length(kind: str, options: dict[str, Any]) -> None:
+    """Without ONNX, which takes a minute: torch refuses code that looks at the length."""
+    sizes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("length", min=1, max=LONGEST)}
+    given, ours = module.random_inputs(2, 16, 60), NamedOutputs(network(kind, **options))
+    with torch.no_grad():
+        traced = torch.export.export(
+            ours, given, dynamic_shapes=dict.fromkeys(INPUTS, sizes), prefer_deferred_runtime_asserts_over_guards=True
+        )
+        longer = module.random_inputs(3, LONGEST, 60)
+        real = longer[1].bool()
+        for found, expected in zip(traced.module()(*longer), ours(*longer), strict=True):
+            torch.testing.assert_close(found[real], expected[real], rtol=0, atol=1e-5)
+
+
 def test_sizes_can_be_fixed(tmp_path: Path) -> None:
     ours = network("reformer", bucket_size=4, hashes=2, local_heads=1)
     write_onnx(tmp_path / "model.onnx", NamedOutputs(ours), 60, LONGEST, (3, 22))
