@@ -20,7 +20,7 @@ class BatchWarmup(Strict):
     def refuse_large(self, batch_size: int) -> None:
         """Raise ValidationError if batches do not begin smaller."""
         if self.start >= batch_size:
-            raise problem(("batch_warmup", "start"), f"must be below batch_size {batch_size}.", self.start)
+            raise problem(("batch_warmup", "start"), f"is not below train.batch_size, {batch_size}.", self.start)
 
 
 def refuse_uneven(batch_size: int, micro_batch_size: int | str | None) -> None:
