@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from electra_lab.tokenizers._levels import of_list
 from electra_lab.tokenizers.wordpiece import SPECIAL
 from registry import tokenizers
+from registry.signature import Strict
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Role = Literal["pad", "unk", "cls", "sep", "mask"]
 Number = Annotated[int, Field(ge=0, le=1 << 24)]
-NAMES: Mapping[Role, str] = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL, strict=True))
+
+
+class Special(Strict):
+    """The ids of the special tokens."""
+
+    pad: Number
+    unk: Number
+    cls: Number
+    sep: Number
+    mask: Number
 
 
 @tokenizers.register("ids", trained=False)
 def ids(
-    documents: Iterable[str], /, *, vocab_size: Annotated[int, Field(ge=5, le=1 << 24)], special: dict[Role, Number]
+    documents: Iterable[str], /, *, vocab_size: Annotated[int, Field(ge=5, le=1 << 24)], special: Special
 ) -> Tokenizer:
     """Sequences of ids of another vocabulary, as the corpus `ids` reads them: items of a shop, codes, tokens.
 
@@ -31,10 +40,10 @@ def ids(
     special     the ids of the special tokens by their roles: pad, unk, cls, sep and mask. They do not occur in
                 sequences; if the vocabulary has none, use five more ids than the sequences do
     """
-    numbers = [special.get(role, -1) for role in NAMES]
-    if -1 in numbers or len({*numbers}) < len(numbers) or max(numbers) >= vocab_size:
-        raise ValueError(f"special must give {', '.join(NAMES)} five different ids below vocab_size {vocab_size}.")
-    names = {id: NAMES[role] for role, id in special.items()}
+    numbers = [special.pad, special.unk, special.cls, special.sep, special.mask]
+    if len({*numbers}) < len(numbers) or max(numbers) >= vocab_size:
+        raise ValueError(f"special must have five different ids below vocab_size {vocab_size}.")
+    names = dict(zip(numbers, SPECIAL, strict=True))
     tokenizer = of_list([names.get(id, str(id)) for id in range(vocab_size)], r"\S+", special=())
     tokenizer.add_special_tokens(SPECIAL)
     return tokenizer

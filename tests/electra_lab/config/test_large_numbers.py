@@ -45,7 +45,7 @@ OPTIONS = [
     for each in registry.ALL
     for name in each.names()
     for option in dict.fromkeys(whole_numbers(each.get(name).schema))
-    if option not in ("sbatch", "special")  # by name, what sbatch takes; by role, the ids of special tokens
+    if option.split(".")[0] not in ("sbatch", "special")  # by name, what sbatch takes; mappings of ids
 ]
 
 
