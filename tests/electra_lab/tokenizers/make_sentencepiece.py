@@ -7,6 +7,7 @@ They are trained on the pages of docs/. expected.json has texts, their ids, and 
 
 import io
 import json
+import os
 import random
 from collections.abc import Iterable
 from itertools import accumulate
@@ -54,7 +55,7 @@ def trained(lines: Iterable[str], folder: Path, **options: Any) -> bytes:
     forms = {" ".join(f"{ord(c):X}" for c in old): " ".join(f"{ord(c):X}" for c in new) for old, new in FORMS.items()}
     rules.write_text("".join(f"{old}\t{new}\n" for old, new in forms.items()))
     if "normalization_rule_name" not in options:
-        options["normalization_rule_tsv"] = str(rules)
+        options["normalization_rule_tsv"] = os.path.relpath(rules)  # the file keeps it
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=written, num_threads=1, minloglevel=2, **options
     )
