@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_lab.cli._streams import is_utf8
@@ -33,6 +34,11 @@ ENDINGS = {
     ".csv": Format.csv,
     ".tsv": Format.tsv,
 }
+
+
+def format_of(asked: Format | None, texts: list[str] | None, file: Path | None) -> Format:
+    """Return the format that is asked for, otherwise that of the file's ending: text for everything else."""
+    return asked or (Format.text if texts or file is None else ENDINGS.get(file.suffix.lower(), Format.text))
 
 
 def items_of(

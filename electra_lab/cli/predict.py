@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from electra_lab.cli._items import ENDINGS, Format, Record, Table, items_of, json_line
+from electra_lab.cli._items import Format, Record, Table, format_of, items_of, json_line
 from electra_lab.cli._streams import answer
 from electra_lab.cli._texts import Batch, Json, OnError, Texts, answer_in_colour, colours, lines_of
 from electra_lab.cli.run import Device, OnDevice
@@ -65,7 +65,7 @@ def predict(
     if ensemble and seed is not None:
         raise ConfigError("give either --seed or --ensemble.")
     lines = lines_of(texts, file)
-    read = format or (Format.text if texts or file is None else ENDINGS.get(file.suffix.lower(), Format.text))
+    read = format_of(format, texts, file)
     chosen = "all" if ensemble else "best" if seed is None else seed
     tuned = load(model, device=device.value, seed=chosen)  # type: ignore[arg-type]
     if not isinstance(tuned, FineTuned):

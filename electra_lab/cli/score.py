@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from electra_lab.cli import _texts as given
-from electra_lab.cli._items import ENDINGS, Format, Record, Table, items_of, json_line
+from electra_lab.cli._items import Format, Record, Table, format_of, items_of, json_line
 from electra_lab.cli._streams import answer
 from electra_lab.cli.run import Device, OnDevice
 from registry.errors import ConfigError
@@ -84,7 +84,7 @@ def score(
     if json_ and csv_:
         raise ConfigError("give either --json or --csv.")
     lines = given.lines_of(texts, file)
-    read = format or (Format.text if texts or file is None else ENDINGS.get(file.suffix.lower(), Format.text))
+    read = format_of(format, texts, file)
     items = items_of(lines, read, ("text",), ("text",), () if read == Format.text else (field,), None, on_error)
     pair, console, terminal = (
         load(model, device=device.value, step=given.step_of(step, best)),

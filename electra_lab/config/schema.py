@@ -284,7 +284,7 @@ class ExperimentConfig(Strict):
         return self.train.batch_size * self.data.sequence_length
 
     def tokens_after(self, steps: int) -> int:
-        """Return the tokens that so many steps read, padding included."""
+        """Return the number of tokens that a number of steps reads, padding included."""
         return self.train.batches.before(steps) * self.data.sequence_length
 
     @property

@@ -58,7 +58,7 @@ def surprisals(pair: Pair, texts: Sequence[Tokenized], mask_prob: float | None, 
     if mask_prob is not None:
         passes = min(passes, math.ceil(1 / mask_prob))
     for number in range(passes):
-        # The windows that have a token to mask in this pass, each as a text of its own.
+        # Make a separate text of each window that has a token to mask in this pass.
         asked, places = list[Tokenized](), list[tuple[Window, range]]()
         for window in whole:
             if masked := window.keep[number::passes]:
