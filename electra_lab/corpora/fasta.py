@@ -66,9 +66,10 @@ class Fasta(FileCorpus):
         self.letters, self.window, self.overlap, self.kmers = letters, window, overlap, kmers
         self.lower_case, self.reverse_complement = lower_case, reverse_complement
         self._wrong = re.compile(f"[^{re.escape(LETTERS[letters])}]", re.IGNORECASE)
-        # What ends a window, and how much of it at the end of a part may still grow to that.
+        # What ends a window: a long run of N, and letters in lower case, n too, if they are left out.
         self._most = None if letters == "protein" else longest_gap
-        gaps = [] if self._most is None else [f"[Nn]{{{self._most + 1},}}"]
+        self._unknown = "N" if lower_case == "drop" else "Nn"
+        gaps = [] if self._most is None else [f"[{self._unknown}]{{{self._most + 1},}}"]
         if lower_case == "drop":
             gaps.append("[a-z]+")
         self._gap = re.compile("|".join(gaps)) if gaps else None
@@ -144,16 +145,21 @@ class Fasta(FileCorpus):
             raise empty
 
     def _cut(self, text: str, whole: bool = False) -> tuple[list[tuple[bool, str]], str]:
-        """Return the segments of a text, each with whether a gap ends it, and the rest, which may begin a gap."""
+        """Return the segments of a text, each with whether a gap ends it, and the N at its end, as far as they count.
+
+        These N may be part of a gap that goes on in the next text, even if they are enough for a gap already.
+        """
         if self._gap is None:
             return [(False, text)], ""
-        parts = self._gap.split(text)
         if whole:
-            return [(True, part) for part in parts], ""
-        last = parts.pop()
-        body = last.rstrip("Nn") if self._most is not None else last
-        gaps = [(True, part) for part in parts]
-        return [*gaps, (False, body)], last[len(body) :]
+            return [(True, part) for part in self._gap.split(text)], ""
+        body = text if self._most is None else text.rstrip(self._unknown)
+        unknown = text[len(body) :]
+        *before, last = self._gap.split(body)
+        segments = [(True, part) for part in before]
+        if self._most is None:
+            return [*segments, (False, last)], ""
+        return [*segments, (len(unknown) > self._most, last)], unknown[: self._most + 1]
 
     def _written(self, window: str) -> Iterator[str]:
         """Yield a window as text, and the other strand if it is asked for."""

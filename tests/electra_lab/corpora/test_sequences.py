@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from time import process_time
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from electra_lab.corpora.fasta import Fasta
@@ -41,26 +42,35 @@ def test_records_are_cut_into_windows_with_overlap(tmp_path: Path) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    sequence=st.text("ACGTNN", max_size=60),
+    sequence=st.text("ACGTNNNn", max_size=60),
     line=st.integers(1, 9),
     block=st.integers(1, 11),
     window=st.integers(1, 12),
     gap=st.none() | st.integers(0, 3),
+    lower_case=st.sampled_from(["raise", "keep", "drop"]),
 )
+@example(sequence="NNN", line=1, block=1, window=1, gap=1, lower_case="raise")
 def test_windows_are_those_of_the_whole_sequence(
-    tmp_path_factory: pytest.TempPathFactory, sequence: str, line: int, block: int, window: int, gap: int | None
+    tmp_path_factory: pytest.TempPathFactory,
+    sequence: str,
+    line: int,
+    block: int,
+    window: int,
+    gap: int | None,
+    lower_case: str,
 ) -> None:
     """Wherever lines and blocks end: an oracle that cuts the whole sequence."""
-    import re
-
     lines = [sequence[at : at + line] for at in range(0, len(sequence), line)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "BLOCK", block)
         found = fasta(
             tmp_path_factory.mktemp("fasta"), ("\n".join([">a long header", *lines, ">end", "A"])).encode(),
-            window=window, longest_gap=gap, on_error="skip",
+            window=window, longest_gap=gap, lower_case=lower_case, on_error="skip",
         )  # fmt: skip
-    parts = [sequence] if gap is None else re.split(f"N{{{gap + 1},}}", sequence)
+    whole = sequence.upper() if lower_case == "raise" else sequence
+    parts = re.split("[a-z]+", whole) if lower_case == "drop" else [whole]
+    if gap is not None:
+        parts = [piece for part in parts for piece in re.split(f"[Nn]{{{gap + 1},}}", part)]
     expected = [part[at : at + window] for part in parts for at in range(0, len(part), window)]
     assert texts(found) == [*(("a", text) for text in expected), ("end", "A")]
 
