@@ -27,6 +27,8 @@ class Adversarial(Corrupting):
     entropy_weight   of a bonus for the entropy of the generator's prediction, which adversarial training makes small
     """
 
+    trains_generator = ("policy", "entropy")
+
     generator_weight: Weight = 1.0
     discriminator_weight: Weight = 50.0
     baseline_weight: Weight = 1.0

@@ -54,6 +54,12 @@ class ObjectiveContract(Contract):
                 parameter.data += 0.3 * torch.randn_like(parameter)
         return objective.eval()
 
+    @property
+    def detection_term(self) -> str | None:
+        """The term that is the cross-entropy of the detection."""
+        declared: str | None = getattr(self.kind, "detection_term", "discriminator")
+        return declared
+
     @cached_property
     def built(self) -> Any:
         """The objective, for laws that try many batches."""
@@ -85,30 +91,36 @@ class ObjectiveContract(Contract):
             strange = (seen.replaced & ~chosen).nonzero().tolist()
             assert not strange, f"tokens were replaced that were not masked, at {strange}"
             assert not torch.isin(seen.inputs[seen.replaced], torch.tensor(SPECIAL)).any()
-        if seen is not None and (found := losses.terms.get("discriminator")):
+        if seen is not None and (found := losses.terms.get(self.detection_term or "")):
             judged = self.judged(batch, chosen)
             assert found.count == judged.sum(), f"{int(found.count)} tokens count, where the rule says {judged.sum()}"
             each = nn.functional.binary_cross_entropy_with_logits(seen.logits, seen.replaced.float(), reduction="none")
             assert close(found.sum, each[judged].sum())
 
-    def test_the_discriminator_does_not_train_the_generator(self) -> None:
-        """Its loss, or without a term of that name its logits, reach no parameter of the generator but shared ones."""
+    def test_only_declared_terms_train_the_generator(self) -> None:
+        """Others reach the parameters that it shares and no more, and so does the detection. Declared terms do."""
         objective = self.build().train()
         if getattr(objective, "generator", None) is None:
             pytest.skip("this objective has no generator")
         batch = as_batch(torch.randint(5, self.size, (4, 20), generator=torch.Generator().manual_seed(0)))
         losses: Losses = objective(batch, Streams(0, 0, batch.example_ids))
-        if "discriminator" in losses.terms:
-            loss = losses.terms["discriminator"].sum
-        else:
-            seen = objective.eval()(batch, Streams(0, 0, batch.example_ids)).detection
-            loss = torch.zeros(()) if seen is None else seen.logits.square().sum()
-        if not loss.requires_grad:
-            pytest.skip("the discriminator does not learn at the first step")
-        loss.backward()  # type: ignore[no-untyped-call]
-        shared = set(objective.discriminator.parameters())
-        assert all(p.grad is None for p in objective.generator.parameters() if p not in shared)
-        assert all(p.grad is not None and p.grad.any() for p in shared if p.numel() > 16 * 2)
+        seen = objective.eval()(batch, Streams(0, 0, batch.example_ids)).detection
+        declared = set(getattr(objective, "trains_generator", ()))
+        foreign = {name: t.sum for name, t in losses.terms.items() if not name.startswith("generator")}
+        assert declared <= foreign.keys(), f"there are no terms {sorted(declared - foreign.keys())}"
+        if seen is not None and "discriminator" not in declared:
+            foreign["detection"] = seen.logits.square().sum()
+        shared, reached = set(objective.discriminator.parameters()), set()
+        learning = {name: loss for name, loss in foreign.items() if loss.requires_grad}
+        for name, loss in learning.items():
+            for parameter in set(objective.generator.parameters()) - shared:
+                parameter.grad = None
+            loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+            if any(parameter.grad is not None for parameter in set(objective.generator.parameters()) - shared):
+                reached.add(name)
+        assert reached == declared, f"{sorted(reached)} train the generator, declared are {sorted(declared)}"
+        if learning:
+            assert all(p.grad is not None and p.grad.any() for p in shared if p.numel() > 16 * 2)
 
     @law
     @given(data=st.data())

@@ -166,6 +166,10 @@ class Objective(Protocol):
     `needs`, a Needs (by default Needs()) or a static method from the options to one, says which of these are given; the
     others are None. `discriminator` is the model that is kept. Optional:
 
+    detection_term               the name of the term that is the binary cross-entropy of `Losses.detection`, by default
+                                 "discriminator"; None if there is none
+    trains_generator             the terms that reach the generator, besides those whose names begin with "generator"; a
+                                 law holds for all others
     at_step(seed, step)          called before every step
     metrics                      a Metric for each name in `Losses.metrics`
     accumulator(show)            an Accumulator; `show` are the indices of rows to return as examples. By default

@@ -28,10 +28,10 @@ class Renamed(Electra):
             states = self.generator.hidden(batch.tokens, batch.attention_mask, batch.segments)
             seen = replace(losses.detection, logits=losses.detection.logits + self.leak * states.square().sum(-1))
             losses = replace(losses, detection=seen)
-        return replace(losses, terms={f"my_{name}": term for name, term in losses.terms.items()})
+        return replace(losses, terms={f"{name}_of_mine": term for name, term in losses.terms.items()})
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Tensor]:
-        return {f"my_{name}": number for name, number in super().counts(batch, rng).items()}
+        return {f"{name}_of_mine": number for name, number in super().counts(batch, rng).items()}
 
 
 @pytest.fixture
@@ -47,4 +47,4 @@ class TestRenamed(ObjectiveContract):
     def test_a_discriminator_that_trains_the_generator_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Renamed, "leak", 0.1)
         with pytest.raises(AssertionError):
-            self.test_the_discriminator_does_not_train_the_generator()
+            self.test_only_declared_terms_train_the_generator()
