@@ -6,7 +6,7 @@ EXPERIMENT ?= experiments/reformer_small.yaml
 PICTURES ?= build/pictures
 BENCH ?= build/bench
 
-.PHONY: run test test-all log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers laws-peers test-report test-wheel test-onnx test-encoders notebooks check format docs clean
+.PHONY: run test test-all log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers laws-peers test-report test-wheel test-onnx test-encoders notebooks check format docs site clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
@@ -110,9 +110,13 @@ bench: $(VENV)/dev.stamp
 log: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/shipped.py
 
-# The pages of all config keys, from the descriptions in the schema; README's table of differences, from docs/official.yaml.
+# The pages of all config keys, from the descriptions in the schema; docs/faithful.md's table of differences, from docs/official.yaml.
 docs: $(VENV)/dev.stamp
 	$(BIN)/python docs/generate.py
+
+# The site from docs/, in build/site; broken links and anchors are errors.
+site: $(VENV)/dev.stamp
+	$(BIN)/zensical build --strict
 
 # Style and types.
 check: $(VENV)/dev.stamp

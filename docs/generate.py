@@ -1,4 +1,4 @@
-"""Write docs/config*.md, the pages of all keys, from the JSON schemas, and README's table of
+"""Write docs/config*.md, the pages of all keys, from the JSON schemas, and docs/faithful.md's table of
 differences from google-research/electra from docs/official.yaml.
 
 python docs/generate.py
@@ -25,22 +25,22 @@ PAGES = {
     "config-finetuning.md": (file_schema(FinetuningConfig, "fine-tuning"), FinetuningConfig),
 }
 
-README, OFFICIAL = Path(__file__).parents[1] / "README.md", Path(__file__).with_name("official.yaml")
-HEADING, AFTER = "## What it is faithful to\n\n", "\n\nFLOPs count"  # what is between them is generated
+FAITHFUL, OFFICIAL = Path(__file__).with_name("faithful.md"), Path(__file__).with_name("official.yaml")
+HEADING, AFTER = "# What it is faithful to\n\n", "\n\nFLOPs count"  # what is between them is generated
 
 
-def with_differences(readme: str, official: dict[str, Any]) -> str:
-    """Return the README with the table of differences from google-research/electra that docs/official.yaml lists."""
+def with_differences(page: str, official: dict[str, Any]) -> str:
+    """Return the page with the table of differences from google-research/electra that docs/official.yaml lists."""
     rows = [entry["row"] for entry in official["differences"] if isinstance(entry["row"], dict)]
     table = "\n".join(f"| {row['here']} | {row['there']} | {row['why']} |" for row in rows)
     section = (
         "Defaults are those of google-research/electra's code, with these differences, the most important first. "
         f"A test compares\nall {len(official['differences']) + len(official['same'])} values and behaviours in "
-        "[docs/official.yaml](docs/official.yaml) with the lab's.\n\n"
+        "[official.yaml](official.yaml) with the lab's.\n\n"
         f"| here | there | why |\n|---|---|---|\n{table}"
     )
-    start = readme.index(HEADING) + len(HEADING)
-    return readme[:start] + section + readme[readme.index(AFTER, start) :]
+    start = page.index(HEADING) + len(HEADING)
+    return page[:start] + section + page[page.index(AFTER, start) :]
 
 
 def reference(schema: dict[str, Any], model: type[BaseModel]) -> str:
@@ -136,4 +136,4 @@ if __name__ == "__main__":
     for name, page in PAGES.items():
         Path(__file__).with_name(name).write_text(reference(*page), encoding="utf-8")
     official = yaml.safe_load(OFFICIAL.read_text(encoding="utf-8"))
-    README.write_text(with_differences(README.read_text(encoding="utf-8"), official), encoding="utf-8")
+    FAITHFUL.write_text(with_differences(FAITHFUL.read_text(encoding="utf-8"), official), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""docs/official.yaml tells the truth about the lab, and README has its differences.
+"""docs/official.yaml tells the truth about the lab, and docs/faithful.md has its differences.
 
 What it says of google-research/electra was read there; numbers that follow from a formula are computed again.
 """
@@ -25,7 +25,7 @@ from tests import faithful
 from tests.helpers import ROOT
 
 OFFICIAL = yaml.safe_load((ROOT / "docs" / "official.yaml").read_text(encoding="utf-8"))
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+FAITHFUL = (ROOT / "docs" / "faithful.md").read_text(encoding="utf-8")
 DIFFERENCES, SAME = OFFICIAL["differences"], OFFICIAL["same"]
 ENTRIES = {entry.get("key") or entry["check"]: entry for entry in (*DIFFERENCES, *SAME)}
 KEYS = [name for name, entry in ENTRIES.items() if "key" in entry]
@@ -146,9 +146,9 @@ def test_rows_have_the_numbers_of_their_entries() -> None:
                 assert spelled or words(value) & said, f"{name}: {value} is not in {entry['row'][side]!r}"
 
 
-def test_readme_has_the_table() -> None:
+def test_the_page_has_the_table() -> None:
     generate = runpy.run_path(str(ROOT / "docs" / "generate.py"))
-    assert generate["with_differences"](README, OFFICIAL) == README, "run: make docs"
+    assert generate["with_differences"](FAITHFUL, OFFICIAL) == FAITHFUL, "run: make docs"
 
 
 def test_the_formulas_of_the_official_code() -> None:
@@ -196,9 +196,9 @@ def test_segments_are_as_there() -> None:
     assert faithful.documents_in_a_row("segments") <= 2  # [SEP], of the two segments of one document
 
 
-def test_readme_has_the_flops_of_both_conventions() -> None:
+def test_the_page_has_the_flops_of_both_conventions() -> None:
     """Ours to four digits; those of the official script, which the lab counts in its own way, to 0.1 %."""
-    section = " ".join(README.partition("\n\nFLOPs count")[2].partition("\n## ")[0].split())
+    section = " ".join(FAITHFUL.partition("\n\nFLOPs count")[2].partition("\n## ")[0].split())
     ours, script = re.findall(r"(\S+e\d+), (\S+e\d+) and (\S+e\d+)", section)
     for size, our, official in zip(SIZES, ours, script, strict=True):
         built = sketch(load(ROOT / "experiments" / f"electra_{size}.yaml"))

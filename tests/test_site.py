@@ -1,0 +1,76 @@
+"""The site: it builds without network, all of its links lead somewhere, and it asks no other server for anything."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import ROOT
+
+BUILDER = Path(sys.executable).with_name("zensical")
+REPOSITORY = "https://github.com/electra-lab/electra-lab/blob/main/"
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+
+pytestmark = pytest.mark.skipif(not BUILDER.exists(), reason="zensical is not installed (the extra 'site')")
+
+
+def copied(folder: Path) -> Path:
+    """Copy what the site is built from."""
+    shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "mkdocs.yml", folder)
+    return folder
+
+
+def build(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([BUILDER, "build", "--strict"], cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = copied(tmp_path_factory.mktemp("site"))
+    done = build(folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "build" / "site"
+
+
+def test_every_page_is_built_and_in_the_navigation(site: Path) -> None:
+    listed = re.findall(r"^ +- .+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.M)
+    assert sorted(listed) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in PAGES)
+    assert all((site / page).with_suffix(".html").is_file() for page in listed)
+
+
+def test_search_finds_words_of_the_pages(site: Path) -> None:
+    found = json.loads((site / "search.json").read_text(encoding="utf-8"))["items"]
+    assert any(item["location"].startswith("scores.html") and "anomal" in item["text"].lower() for item in found)
+
+
+def test_pages_load_nothing_from_other_servers(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r'<(?:script|img|iframe|source)[^>]*\s(?:src|srcset)="?(https?:[^"\s>]+)', text)
+        loaded += re.findall(
+            r'<link[^>]*rel="?(?:stylesheet|preconnect|icon|preload)[^>]*href="?(https?:[^"\s>]+)', text
+        )
+        assert not loaded, f"{page.name}: {loaded}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_into_the_repository_lead_to_a_file(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "](../" not in text.replace("](../images", ""), "the site holds docs/ alone: write the whole address"
+    for link in re.findall(rf"{re.escape(REPOSITORY)}([^)\s#]+)", text):
+        assert (ROOT / link).exists(), link
+
+
+def test_a_broken_anchor_is_an_error(tmp_path: Path) -> None:
+    page = copied(tmp_path) / "docs" / "trackers.md"
+    page.write_text(page.read_text(encoding="utf-8") + "\n[nowhere](scores.md#no-such-section)\n", encoding="utf-8")
+    done = build(tmp_path)
+    assert done.returncode != 0
+    assert "trackers.md" in done.stdout + done.stderr
