@@ -47,6 +47,11 @@ class Component:
         """Return the options as Python values, ready to be passed on."""
         return dict(self.options)
 
+    def declared(self, registry: Registry[Any], name: str) -> Any:
+        """Return a declaration of the component in `registry`, evaluated for these options if it depends on them."""
+        found = registry.get(self.type).declared[name]
+        return found(**self.keywords()) if callable(found) and not isinstance(found, type) else found
+
 
 @dataclass(frozen=True)
 class Of:

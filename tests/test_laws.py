@@ -180,6 +180,7 @@ class TestModernBertTokens(HeadContract):
 TestReplaced = suite(HeadContract, "replaced")
 TestDebertaReplaced = suite(HeadContract, "deberta_replaced")
 TestModernBertReplaced = suite(HeadContract, "modernbert_replaced")
+TestContrast = suite(HeadContract, "contrast")
 TestElectra = suite(ObjectiveContract, "electra")
 
 
@@ -190,6 +191,9 @@ class TestElectraMaskedOnly(ObjectiveContract):
         return chosen
 
 
+TestElectraCorrect = suite(ObjectiveContract, "electra_correct")
+TestElectraCorrectCopy = suite(ObjectiveContract, "electra_correct", correction="copy")
+TestCocoLm = suite(ObjectiveContract, "coco_lm", group=2)
 TestMlm = suite(ObjectiveContract, "mlm")
 TestReplaceMlm = suite(ObjectiveContract, "replace_mlm")
 TestAllTokensMlm = suite(ObjectiveContract, "all_tokens_mlm")

@@ -2,7 +2,7 @@
 
 import sys
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,11 +23,19 @@ def training_flops(
     length = config.data.sequence_length
     masked = count(largest_mask_prob(config), length)
 
-    def price(network: str, *, learns: bool = True, everywhere: bool = False) -> int:
+    def price(
+        network: str,
+        *,
+        learns: bool = True,
+        everywhere: bool = False,
+        share: float = 1.0,
+        heads: Collection[str] | None = None,
+    ) -> int:
         module = networks.get(network)
         if not isinstance(module, Network):  # a generator that learns nothing costs nothing
             return 0
-        row = convention.forward(module, length, length if everywhere else masked)
+        read = count(share, length)
+        row = convention.forward(module, read, read if everywhere else masked, heads)
         return round(config.train.batch_size * row * (1 + convention.backward * learns))
 
     flops = objective.flops(price) if hasattr(objective, "flops") else Flops(sum(map(price, networks)))

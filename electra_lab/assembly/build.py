@@ -179,6 +179,7 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
         own = nn.ModuleDict({"objective": nn.ModuleDict(others)})  # parameters of the objective itself, such as a gate
         initialise(own, partial(weights_from, seed), config.init.distribution, brought | given.keys())
     _refuse_one_learner(loaded, networks)
+    _refuse_partial_groups(loaded, getattr(objective, "group", 1))
     if config.train.activation_checkpointing:
         if any(getattr(getattr(network, "backbone", None), "reversible", False) for network in networks.values()):
             reason = "reversible layers already keep no activations. Remove this key, or write reversible: false."
@@ -217,6 +218,22 @@ def _refuse_one_learner(loaded: Loaded, networks: Mapping[str, nn.Module]) -> No
             if given and not any(parameter.requires_grad for parameter in parameters):
                 reason = f"is for two networks that learn, but there is no {network} that does. Remove this key."
                 raise loaded.problem(("train", key), reason)
+
+
+def _refuse_partial_groups(loaded: Loaded, group: int) -> None:
+    """Raise ConfigError if a batch, or what is read of one at a time, is not whole groups of rows."""
+    train, warmup = loaded.config.train, loaded.config.train.batch_warmup
+    numbers = {
+        ("train", "batch_size"): train.batch_size,
+        ("train", "micro_batch_size"): train.micro_batch_size,
+        ("train", "batch_warmup", "start"): warmup and warmup.start,
+        ("train", "batch_warmup", "increment"): warmup and warmup.increment,
+        ("evaluate", "batch_size"): loaded.config.evaluate.batch_size,
+    }
+    for key, rows in numbers.items():
+        if isinstance(rows, int) and rows % group:
+            reason = f"{rows} rows are not whole groups of {group} (objective.group). Use a multiple of {group}."
+            raise loaded.problem(key, reason)
 
 
 def try_plugged_in_optimizer(loaded: Loaded) -> None:
@@ -329,10 +346,7 @@ def _pair(loaded: Loaded, vocabulary: Vocabulary, seed: int | None) -> tuple[nn.
 
 def _refuse_documents(loaded: Loaded, name: str, module: Any) -> None:
     """Raise ConfigError if rows carry documents and the backbone cannot separate them."""
-    packing = loaded.config.packing
-    separates = packings.get(packing.type).declared["separates_documents"]
-    if callable(separates):
-        separates = separates(**packing.keywords())
+    separates = loaded.config.packing.declared(packings, "separates_documents")
     if separates and not getattr(module, "separates_documents", False):
         reason = (
             f"this {name} cannot separate documents. Use bert, or transformer without local_heads, or attention: full."

@@ -169,7 +169,7 @@ def rows_at_a_time(
             return False
         return True
 
-    for size in parts_of(config.train.batch_size // world.size):
+    for size in parts_of(config.train.batch_size // world.size, learner.group):
         failing = world.sum({"failing": torch.tensor(float(not works(size)), device=device)})
         if not failing["failing"]:
             return size

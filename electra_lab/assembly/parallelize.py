@@ -10,16 +10,17 @@ from electra_lab.parallel.world import World
 from electra_lab.training.compilation import layers_of
 
 
-def refuse_uneven(loaded: Loaded, world: World) -> None:
-    """Raise ConfigError if a batch cannot be divided among the processes."""
+def refuse_uneven(loaded: Loaded, world: World, group: int = 1) -> None:
+    """Raise ConfigError if a batch cannot be divided among the processes, in whole groups of rows."""
     train = loaded.config.train
     numbers: list[tuple[tuple[str, ...], int]] = [(("batch_size",), train.batch_size)]
     if warmup := getattr(train, "batch_warmup", None):
         numbers += [(("batch_warmup", key), getattr(warmup, key)) for key in ("start", "increment")]
     for key, rows in numbers:
-        if rows % world.size:
-            reason = f"{rows} rows cannot be divided evenly among {world.size} processes."
-            raise loaded.problem(("train", *key), f"{reason} Use a multiple of {world.size}.")
+        if rows % (world.size * group):
+            groups = f" in groups of {group} (objective.group)" if group > 1 else ""
+            reason = f"{rows} rows cannot be divided evenly among {world.size} processes{groups}."
+            raise loaded.problem(("train", *key), f"{reason} Use a multiple of {world.size * group}.")
 
 
 def parallelize(loaded: Loaded, built: Built, world: World, device: torch.device, *, partly: bool) -> None:
@@ -29,6 +30,7 @@ def parallelize(loaded: Loaded, built: Built, world: World, device: torch.device
     """
     if world.size == 1:
         return
+    refuse_uneven(loaded, world, built.learner.group)
     from electra_lab.parallel.wrap import Replicated, shard
 
     learner = built.learner

@@ -304,13 +304,13 @@ class ExperimentConfig(Strict):
         """Yield conflicts between keys for a training of `steps`, None if the number is not known yet."""
         generator, unbiased = self.generator, None
         if self.sampler is not None:
-            declared = registry.samplers.get(self.sampler.type).declared["unbiased"]
-            exact = declared(**self.sampler.keywords()) if callable(declared) else declared
+            exact = self.sampler.declared(registry.samplers, "unbiased")
             unbiased = bool(exact) and not any(key.startswith("sampler.") for key in self.schedules)
         kind: Literal["network", "fixed"] | None = None
         if generator is not None:
             kind = "network" if generator.sizes else "fixed"
-        setup = Setup(kind, self.embedding.tie, unbiased, steps, frozenset(self.init.models))
+        separates = bool(self.packing.declared(registry.packings, "separates_documents"))
+        setup = Setup(kind, self.embedding.tie, unbiased, steps, frozenset(self.init.models), separates)
         objective: Any = registry.objectives.get(self.objective.type)
         conflicts = getattr(objective.component, "conflicts", lambda *_: ())
         with using(objective):

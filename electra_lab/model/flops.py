@@ -19,7 +19,7 @@ for small networks. Of the positions, 15.625 % have vocabulary logits there, wha
 6.705e19 and 9.098e20.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,19 +34,25 @@ from electra_lab.model.network import Network
 class Convention:
     """How FLOPs are counted."""
 
-    forward: Callable[[Network, int, int], float]  # of a network over one row, from its length and its masked slots
+    forward: Callable[..., float]  # of a network over one row, from its length, its masked slots and its heads
     backward: int  # forward passes that a backward pass counts as
 
 
-def network_flops(network: Network, length: int, masked: int) -> int:
-    """Return the FLOPs of a forward pass over one row: `length` positions, `masked` slots with vocabulary logits."""
+def network_flops(network: Network, length: int, masked: int, heads: Collection[str] | None = None) -> int:
+    """Return the FLOPs of a forward pass over one row: `length` positions, `masked` slots with vocabulary logits.
+
+    heads  the heads that are read, by default all
+    """
     dim, embedding = network.dim, network.embeddings.dim
     padded = length + -length % network.length_multiple
     flops = backbone_flops(network.backbone, padded, dim)
     if network.project is not None:
         flops += 2 * padded * embedding * dim
-    heads: Any = network.heads.values()
-    return flops + sum(int(head.flops(length, masked)) for head in heads)
+    return flops + sum(int(head.flops(length, masked)) for head in _read(network, heads))
+
+
+def _read(network: Network, heads: Collection[str] | None) -> list[Any]:
+    return [head for name, head in network.heads.items() if heads is None or name in heads]
 
 
 def backbone_flops(backbone: nn.Module, length: int, dim: int) -> int:
@@ -75,7 +81,7 @@ DROPOUT, NORM, GELU, SOFTMAX = 4, 5, 8, 5
 OUTPUTS = 0.15625  # share of the positions with vocabulary logits: 20 of 128, 80 of 512
 
 
-def paper_flops(network: Network, length: int, masked: int) -> float:
+def paper_flops(network: Network, length: int, masked: int, heads: Collection[str] | None = None) -> float:
     """Return the FLOPs of a forward pass over one row as flops_computation.py of google-research/electra counts them.
 
     Backbones and heads that the script knows have their own formula, `paper_flops`; for the others, their matrix
@@ -89,8 +95,7 @@ def paper_flops(network: Network, length: int, masked: int) -> float:
     flops += length * (look_ups + (2 + NORM + DROPOUT) * embedding)
     if network.project is not None:
         flops += length * (2 * dim * embedding + dim)
-    heads: Any = network.heads.values()
-    for head in heads:
+    for head in _read(network, heads):
         flops += getattr(head, "paper_flops", head.flops)(length, masked)
     return flops
 

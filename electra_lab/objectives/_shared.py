@@ -103,19 +103,38 @@ def draw(
 
 
 def detect(
-    discriminator: Network, inputs: Int[Tensor, "B T"], batch: Batch, smoothing: float | Tensor = 0.0
+    discriminator: Network,
+    inputs: Int[Tensor, "B T"],
+    batch: Batch,
+    smoothing: float | Tensor = 0.0,
+    hidden: Float[Tensor, "B T D"] | None = None,
 ) -> tuple[Detection, Float[Tensor, "B T"]]:
     """Return the detection and the cross-entropy at each position. A sample that equals the original is original.
 
     smoothing  label smoothing: both labels, 0 and 1, move by half of it towards each other
+    hidden     the discriminator's states of `inputs`, if they are known already
     """
-    logits = full_precision(discriminator.replaced_logits(states(discriminator, inputs, batch)))
+    logits = full_precision(
+        discriminator.replaced_logits(states(discriminator, inputs, batch) if hidden is None else hidden)
+    )
     detection = Detection(inputs, inputs != batch.tokens, logits)
     labels = detection.replaced.to(logits.dtype) * (1 - smoothing) + smoothing / 2
     return detection, F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
 
-def term(losses: Float[Tensor, "B N"], counted: Bool[Tensor, "B N"], weight: float | Tensor) -> Term:
+def copy_losses(
+    losses: Float[Tensor, "B n"], copy: Float[Tensor, "B n"], seen: Bool[Tensor, "B n"]
+) -> Float[Tensor, "B n"]:
+    """Return -log(D [seen] + (1 - D) p) with D = sigmoid(copy) and p = exp(-losses), stably.
+
+    seen  the input has the token that is asked for, so that it can be copied
+    """
+    generated = F.logsigmoid(-copy) - losses
+    copied = torch.logaddexp(F.logsigmoid(copy), generated)
+    return -torch.where(seen, copied, generated)
+
+
+def term(losses: Float[Tensor, "B *N"], counted: Bool[Tensor, "B *N"], weight: float | Tensor) -> Term:
     """Sum the losses that count; the loop divides by the count of the global batch."""
     return Term(losses.masked_fill(~counted, 0.0).sum(), counted.sum(), weight)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from electra_lab.objectives._shared import Corrupting, Weight, ZLoss, full_precision, states, term
+from electra_lab.objectives._shared import Corrupting, Weight, ZLoss, copy_losses, full_precision, states, term
 from registry import Batch, Flops, Losses, Needs, Prediction, Price, Streams, objectives
 
 AT_ONCE = 512  # positions of a batch whose logits exist at the same time
@@ -75,7 +75,8 @@ class AllTokensMlm(Corrupting):
         """Return the losses of the positions `at`, and in eval mode their most likely tokens, otherwise the inputs."""
         logits = full_precision(self.discriminator.token_logits(hidden, at))
         copy, inputs, tokens = (values.gather(1, at) for values in (copy, inputs, tokens))
-        losses = copy_losses(logits, copy, inputs, tokens)
+        said = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(copy)
+        losses = copy_losses(said, copy, inputs == tokens)
         if self.training:
             return losses, inputs
         gate = copy.sigmoid().unsqueeze(-1)
@@ -84,13 +85,3 @@ class AllTokensMlm(Corrupting):
 
     def flops(self, price: Price) -> Flops:
         return Flops(price("generator") + price("discriminator", everywhere=True))
-
-
-def copy_losses(
-    logits: Float[Tensor, "B T V"], copy: Float[Tensor, "B T"], inputs: Int[Tensor, "B T"], tokens: Int[Tensor, "B T"]
-) -> Float[Tensor, "B T"]:
-    """Return -log(D [token = input] + (1 - D) softmax(logits)[token]) with D = sigmoid(copy), stably."""
-    said = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(copy)
-    generated = F.logsigmoid(-copy) - said
-    copied = torch.logaddexp(F.logsigmoid(copy), generated)
-    return -torch.where(inputs == tokens, copied, generated)

@@ -121,7 +121,7 @@ class Workload:
     def fitting(self, device: torch.device) -> "Workload":
         """Return the same with the largest micro-batch whose tensors fit into the free memory, or else with one row."""
         free, state = free_bytes(device), self.state_bytes()
-        for rows in parts_of(self.settings.batch_size):
+        for rows in parts_of(self.settings.batch_size, self.run.learner.group):
             tried = self.at_a_time(rows)
             if fits(state, tried.working_bytes(), free):
                 break
@@ -219,12 +219,15 @@ def fits(state: float, working: float | None, free: float | None) -> bool:
     return working is None or free is None or state + working <= FREE * free
 
 
-def parts_of(rows: int) -> Iterator[int]:
-    """Yield numbers of rows at a time that divide a batch evenly: all, then the largest up to half of it, and so on."""
+def parts_of(rows: int, group: int = 1) -> Iterator[int]:
+    """Yield numbers of rows at a time that divide a batch evenly: all, then the largest up to half of it, and so on.
+
+    group  all are multiples of it, and so is `rows`
+    """
     size = rows
     while size:
         yield size
-        size = max((part for part in range(1, size // 2 + 1) if rows % part == 0), default=0)
+        size = max((part for part in range(group, size // 2 + 1, group) if rows % part == 0), default=0)
 
 
 def parts_by_network(networks: Mapping[str, nn.Module]) -> dict[str, dict[str, int]]:

@@ -187,12 +187,16 @@ class ObjectiveContract(Contract):
     @law
     @given(data=st.data())
     def test_what_padding_holds_and_how_a_batch_is_split_never_matter(self, data: st.DataObject) -> None:
-        """Sums and counts are those of the rows, whatever the padding holds; `counts` returns the counts beforehand."""
+        """Sums and counts are those of the rows, whatever the padding holds; `counts` returns the counts beforehand.
+
+        A batch is split between groups of rows, if the objective declares a `group`.
+        """
         objective, batch = self.built.train(), data.draw(padded_batches(self.size))
         other = torch.randint(0, self.size, batch.tokens.shape, generator=torch.Generator().manual_seed(1))
         noisy = as_batch(torch.where(batch.attention_mask, batch.tokens, other), batch.attention_mask)
         whole, same = (objective(b, Streams(0, 0, b.example_ids)).terms for b in (batch, noisy))
-        cut = data.draw(st.integers(1, len(batch)))
+        group = getattr(objective, "group", 1)
+        cut = group * data.draw(st.integers(1, max(1, len(batch) // group)))
         split = [objective(part, Streams(0, 0, part.example_ids)).terms for part in (batch[:cut], batch[cut:])]
         beforehand = objective.counts(batch, Streams(0, 0, batch.example_ids))
         for name, term in whole.items():

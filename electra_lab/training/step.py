@@ -44,6 +44,11 @@ class Learner:
             if module is self.objective or module.training:
                 module.at_step(seed, step)  # type: ignore[operator]
 
+    @property
+    def group(self) -> int:
+        """The rows that a loss couples: parts of a batch are multiples of it."""
+        return int(getattr(self.objective, "group", 1))
+
     @torch.no_grad()
     def be_after(self, seed: int, step: int) -> None:
         """Restore the state in which training prepared for `step`, and keep the present weights and buffers."""

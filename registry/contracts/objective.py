@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -120,6 +120,7 @@ class Setup:
     unbiased: bool | None  # the sampler draws from the generator's own softmax at every step; None without a sampler
     steps: int | None  # of training; None while a budget has not been turned into steps
     starts: frozenset[str] = frozenset()  # the networks whose weights `init` names
+    separates: bool = False  # a row may hold several documents, each of which sees only itself
 
 
 FULL = BatchSizes(1)  # every batch is full
@@ -150,11 +151,19 @@ class Price(Protocol):
     """The FLOPs that a network takes in one step, over the global batch."""
 
     def __call__(
-        self, network: Literal["generator", "discriminator"], *, learns: bool = True, everywhere: bool = False
+        self,
+        network: Literal["generator", "discriminator"],
+        *,
+        learns: bool = True,
+        everywhere: bool = False,
+        share: float = 1.0,
+        heads: Collection[str] | None = None,
     ) -> int:
         """Return the FLOPs of a forward pass and, if the network learns, of a backward pass.
 
         everywhere  vocabulary logits at every position instead of the masked ones only
+        share       of each row that is read
+        heads       the heads that are read, by default all
         """
 
 
@@ -170,6 +179,8 @@ class Objective(Protocol):
                                  "discriminator"; None if there is none
     trains_generator             the terms that reach the generator, besides those whose names begin with "generator"; a
                                  law holds for all others
+    group                        the number of consecutive rows of a batch that a loss couples; the lab refuses batches
+                                 and micro-batches that are not multiples of it
     at_step(seed, step)          called before every step
     metrics                      a Metric for each name in `Losses.metrics`
     accumulator(show)            an Accumulator; `show` are the indices of rows to return as examples. By default

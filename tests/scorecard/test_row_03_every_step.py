@@ -45,6 +45,8 @@ USES: dict[str, dict[str, dict[str, str]]] = {
     "objectives": {
         "electra": {},
         "electra_masked_only": {"objective": "{type: electra_masked_only}"},
+        "electra_correct": {"objective": "{type: electra_correct}"},
+        "coco_lm": {"objective": "{type: coco_lm, group: 2}"},
         "adversarial": {"objective": "{type: adversarial}", "sampler": "{type: temperature}"},
         "two_stage": {"objective": "{type: two_stage, generator_steps: 3}", "embedding": UNTIED},
         "mlm": MLM,

@@ -78,7 +78,7 @@ def test_a_whole_experiment_with_schedules_is_compiled_once_into_one_graph(tmp_p
 
 
 # Objectives with the options that they must be given; two_stage in its second stage.
-OPTIONS = {"two_stage": ", generator_steps: 1", "frozen_generator": ", run: earlier"}
+OPTIONS = {"two_stage": ", generator_steps: 1", "frozen_generator": ", run: earlier", "coco_lm": ", group: 2"}
 
 
 def numbers_of(section: str, name: str, registry: Any) -> dict[str, tuple[float, float]]:

@@ -20,6 +20,7 @@ CONFLICTS: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"generator": "fixed", "unbiased": False}, [GENERATOR, SAMPLER]),
         ({"tie": "all", "steps": 1}, []),
     ],
+    "coco_lm": [({"separates": True}, ["packing.attention"])],
     "frozen_generator": [
         ({"generator": "fixed"}, [GENERATOR]),
         *(({"tie": tie}, [TIE]) for tie in ("tokens", "embeddings", "all", "gradient_disentangled")),
@@ -35,7 +36,7 @@ CONFLICTS: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"unbiased": False}, []),
     ],
 }
-NONE = ["all_tokens_mlm", "electra", "electra_masked_only", "mlm", "replace_mlm"]
+NONE = ["all_tokens_mlm", "electra", "electra_correct", "electra_masked_only", "mlm", "replace_mlm"]
 
 
 def test_the_table_is_complete() -> None:
@@ -64,12 +65,22 @@ def test_the_numbers_of_a_first_stage_that_is_too_long_are_named() -> None:
     assert sentence == "a first stage of 7 steps leaves none of 5 for the second. Set it below 5, or train longer."
 
 
-def price(network: Literal["generator", "discriminator"], *, learns: bool = True, everywhere: bool = False) -> int:
+def price(
+    network: Literal["generator", "discriminator"],
+    *,
+    learns: bool = True,
+    everywhere: bool = False,
+    share: float = 1.0,
+    heads: Any = None,
+) -> int:
     """Prices in which every part of a sum can be read off."""
+    if (network, share, heads) == ("discriminator", 0.9, ("contrast",)):
+        return 10**6 * learns
     return {"generator": 1, "discriminator": 1000}[network] * (3 if learns else 1) * (10 if everywhere else 1)
 
 
 FLOPS = {
+    "coco_lm": Flops(3 + 3000 + 10**6),
     "all_tokens_mlm": Flops(3 + 30_000),
     "frozen_generator": Flops(1 + 3000),
     "two_stage": Flops(1 + 3000, first=7, at_first=3),
@@ -89,7 +100,8 @@ def test_flops_needs_and_earlier_runs(name: str) -> None:
         assert built(name).earlier_runs() == {"generator": Path("runs/earlier")}
     assert needs.generator == needs.sampler == (name != "mlm")
     detects = name not in ("mlm", "replace_mlm", "all_tokens_mlm")
-    assert needs.heads == (("replaced",) if detects else ("tokens",))
+    several = {"electra_correct": ("replaced", "tokens"), "coco_lm": ("replaced", "tokens", "contrast")}
+    assert needs.heads == several.get(name, ("replaced",) if detects else ("tokens",))
 
 
 def built(name: str) -> Any:

@@ -24,7 +24,10 @@ from tests.electra_lab.objectives.tiny import (
     tables,
 )  # fmt: skip
 
-DRAWING = ["electra", "electra_masked_only", "replace_mlm", "all_tokens_mlm", "two_stage", "frozen_generator"]
+DRAWING = [
+    "electra", "electra_correct", "electra_masked_only", "replace_mlm", "all_tokens_mlm", "two_stage",
+    "frozen_generator",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DRAWING)
@@ -82,7 +85,7 @@ def test_discriminator_smoothing_by_hand() -> None:
 SMOOTH = {"electra": {"generator_smoothing": 0.2}, "mlm": {"smoothing": 0.2}}
 
 
-@pytest.mark.parametrize("name", ["electra", "mlm", "replace_mlm", "all_tokens_mlm", "two_stage"])
+@pytest.mark.parametrize("name", ["electra", "electra_correct", "mlm", "replace_mlm", "all_tokens_mlm", "two_stage"])
 def test_the_z_loss_is_the_plain_formula_with_its_gradient_in_any_micro_batches(name: str) -> None:
     """Mean of log^2 sum exp(logits) over the masked tokens of the whole batch, which micro-batches hold unevenly."""
     options = {**REQUIRED.get(name, {}), **SMOOTH.get(name, {})}
@@ -101,7 +104,7 @@ def test_the_z_loss_is_the_plain_formula_with_its_gradient_in_any_micro_batches(
     objective = on if name != "mlm" else Corrupting(on.discriminator, None, on.masking, None, on.vocabulary)
     guess = objective.guess(batch, rng)
     logits = {"generator" if name != "mlm" else "discriminator": guess.logits}
-    if name == "replace_mlm":
+    if name in ("electra_correct", "replace_mlm"):
         read = cloze(
             on.discriminator, Masked(on.replace(guess, batch, rng), *list(vars(guess.masked).values())[1:]), batch
         )

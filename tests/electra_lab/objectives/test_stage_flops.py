@@ -29,6 +29,8 @@ OBJECTIVES: dict[str, dict[str, str]] = {
     "two_stage": {"objective": f"{{type: two_stage, generator_steps: {FIRST}}}"},
     "frozen_generator": {"objective": "{type: frozen_generator, run: earlier}"},
     "electra_masked_only": {"objective": "{type: electra_masked_only}"},
+    "electra_correct": {"objective": "{type: electra_correct}"},
+    "coco_lm": {"objective": "{type: coco_lm, group: 2}"},
     "mlm": {"objective": "{type: mlm}", "generator": "null", "sampler": "null"},
     "replace_mlm": {"objective": "{type: replace_mlm}"},
     "all_tokens_mlm": {"objective": "{type: all_tokens_mlm}"},

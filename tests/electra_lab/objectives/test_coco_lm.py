@@ -1,0 +1,190 @@
+"""The contrast of rows: the authors' function, a plain loop, the crop, and what must be whole groups."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from electra_lab.assembly.experiment import check
+from electra_lab.assembly.parallelize import refuse_uneven
+from electra_lab.config.load import load
+from electra_lab.parallel.world import ALONE
+from electra_lab.planning.forecast import parts_of
+from electra_lab.testing import CLS, PAD, SEP
+from registry import Batch
+from registry.errors import ConfigError
+from tests.electra_lab.objectives.tiny import (
+    Fixed,
+    Says,
+    assert_close,
+    berts,
+    gradients,
+    sentences,
+    streams,
+    tables,
+)  # fmt: skip
+from tests.helpers import write_experiment
+
+
+def contrast(**options: Any) -> Any:
+    return tables("coco_lm", Fixed(1), Says(5), 5, **options)
+
+
+def vectors(rows: int) -> Tensor:
+    made = torch.randn(2, rows, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return made.requires_grad_()
+
+
+def test_the_loss_is_that_of_the_function_that_the_authors_posted() -> None:
+    """`seqcontrast` in issue 2 of microsoft/COCO-LM, on these vectors, normalized; its softmax is in float32.
+
+    Of the gradient, its product with cos(0), cos(1), ...
+    """
+    pair = vectors(4)
+    losses = contrast(group=4, contrast_temperature=0.5).contrasted(pair, torch.ones(4, dtype=torch.bool))
+    losses.sum().backward()
+    assert losses.sum().item() == pytest.approx(8.5557222366333, abs=1e-5)
+    assert float(pair.grad.flatten() @ torch.arange(48).double().cos()) == pytest.approx(1.7913690061762535, abs=1e-5)
+
+
+def test_rows_are_contrasted_within_their_group_and_padding_with_nothing() -> None:
+    """By a plain loop, with gradients: groups {0, 1, 2}, of which 1 is padding, {3, 4, 5}, and {6} alone."""
+    pair, real = vectors(7), torch.tensor([True, False, True, True, True, True, True])
+    losses = contrast(group=3, contrast_temperature=0.25).contrasted(pair, real)[real]
+    expected = _by_hand(pair, [[0, 2], [3, 4, 5], [6]], 0.25)
+    torch.testing.assert_close(losses, torch.stack([expected[row] for row in (0, 2, 3, 4, 5, 6)]))
+    assert losses[-1] == 0
+    weights = torch.arange(6).double() + 1
+    slopes = [torch.autograd.grad((each * weights).sum(), pair, retain_graph=True)[0] for each in
+              (losses, torch.stack([expected[row] for row in (0, 2, 3, 4, 5, 6)]))]  # fmt: skip
+    torch.testing.assert_close(*slopes)
+    assert not slopes[0][:, [1, 6]].any()
+
+
+def _by_hand(pair: Tensor, groups: list[list[int]], temperature: float) -> dict[int, Tensor]:
+    losses = {}
+    for group in groups:
+        for row in group:
+            each = []
+            for view in (0, 1):
+                others = [(v, r) for v in (0, 1) for r in group if (v, r) != (view, row)]
+                similar = {at: F.cosine_similarity(pair[view, row], pair[at], dim=0) / temperature for at in others}
+                total = torch.stack([value.exp() for value in similar.values()]).sum()
+                each.append(total.log() - similar[1 - view, row])
+            losses[row] = sum(each) / 2
+    return losses
+
+
+def test_at_random_it_is_the_logarithm_of_the_number_of_candidates() -> None:
+    """Equal vectors: ln(2 g - 1)."""
+    losses = contrast(group=4).contrasted(torch.ones(2, 8, 6), torch.ones(8, dtype=torch.bool))
+    torch.testing.assert_close(losses, torch.full((8,), math.log(7)))
+
+
+def texts(*lengths: int, width: int = 24) -> Batch:
+    """[CLS], numbers that count up, [SEP], padding; the segment of a token is 1 from the eighth on."""
+    tokens = torch.zeros(len(lengths), width, dtype=torch.long)
+    for row, length in enumerate(lengths):
+        tokens[row, :length] = torch.arange(length) + 100
+        tokens[row, max(length - 1, 0) : length] = SEP
+        tokens[row, : min(length, 1)] = CLS
+    segments = (torch.arange(width) >= 8).long().expand_as(tokens)
+    return Batch(tokens, tokens != PAD, segments, torch.arange(len(lengths)))
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 1.0, 0.01])
+def test_a_crop_is_a_span_between_the_first_and_the_last_token(share: float) -> None:
+    """Of ceil(share n) tokens of each row, in rows of ceil(share T); all there is where the row has two or fewer."""
+    lengths = (24, 20, 19, 10, 3, 2, 1, 0)
+    batch = texts(*lengths)
+    crop = contrast(crop=share).cropped(batch, streams(batch)("crop"))
+    assert crop.tokens.shape == (8, max(math.ceil(share * 24), 2))
+    assert crop.attention_mask.sum(1).tolist() == [max(math.ceil(share * n - 1e-9), min(2, n)) for n in lengths]
+    for row, length in enumerate(lengths):
+        kept = crop.tokens[row][crop.attention_mask[row]].tolist()
+        assert kept[:1] == [CLS][:length]
+        assert kept[1:][-1:] == ([SEP] if length > 1 else [])
+        span = kept[1:-1]
+        assert span == list(range(span[0], span[0] + len(span))) if span else True
+        assert all(100 < token < 99 + length for token in span)
+        assert crop.segments[row][1 : max(len(kept) - 1, 1)].tolist() == [int(token >= 108) for token in span]
+
+
+def test_a_crop_begins_anywhere_with_equal_chance() -> None:
+    """A row of 20 keeps 18 tokens, of which 16 are a span, that begins at one of three places."""
+    batch = texts(*[20] * 3000)
+    begins = contrast().cropped(batch, streams(batch)("crop")).tokens[:, 1].bincount()[101:]
+    assert len(begins) == 3
+    assert (begins - 1000).abs().max() < 130  # five standard deviations
+
+
+def test_the_step_contrasts_the_row_with_replacements_and_the_crop_of_the_original() -> None:
+    """Of a real network in float64, with the gradients of both passes; only the discriminator gets them."""
+    objective, batch = berts("coco_lm", group=3, contrast_weight=2.0).double().eval(), sentences()
+    losses = objective(batch, streams(batch))
+    network, crop = objective.discriminator, objective.cropped(batch, streams(batch)("crop"))
+    head, read = network.heads["contrast"], losses.detection.inputs
+    assert not torch.equal(read, batch.tokens)
+    states = [network.hidden(tokens, each.attention_mask, each.segments)[:, 0] for tokens, each in
+              ((read, batch), (crop.tokens, crop))]  # fmt: skip
+    pair = torch.stack([head.norm(F.gelu(head.dense(state))) for state in states])
+    expected = _by_hand(pair, [[0, 1, 2], [3, 4, 5]], 1.0)
+    term = losses.terms["contrast"]
+    torch.testing.assert_close(term.sum, torch.stack(list(expected.values())).sum())
+    assert (int(term.count), term.weight) == (6, 2.0)
+    slopes = gradients(objective, term.sum)
+    assert_close(slopes, gradients(objective, torch.stack(list(expected.values())).sum()))
+    assert not [name for name in slopes if name.startswith("generator")]
+
+
+def test_a_split_within_a_group_would_change_the_loss() -> None:
+    """Hence it is refused; one between groups does not."""
+    objective, batch = berts("coco_lm", group=2), sentences()
+    whole, between, within = (
+        sum(objective(part, streams(part)).terms["contrast"].sum for part in (batch[:cut], batch[cut:]))
+        for cut in (6, 4, 3)
+    )
+    torch.testing.assert_close(between, whole)
+    assert abs(float(within - whole)) > 0.1
+
+
+def test_the_default_is_the_form_that_the_authors_posted() -> None:
+    assert contrast().correction == "weighted"
+
+
+@pytest.mark.parametrize(
+    ("sections", "key", "reason"),
+    [
+        ({"train": "{steps: 1, batch_size: 10}"}, "train.batch_size", "10 rows are not whole groups of 4"),
+        ({"train": "{steps: 1, batch_size: 8, micro_batch_size: 2}"}, "train.micro_batch_size", "2 rows"),
+        (
+            {"train": "{steps: 9, batch_size: 8, batch_warmup: {start: 2, increment: 4, every: 1}}"},
+            "train.batch_warmup.start", "2 rows",
+        ),
+        ({"evaluate": "{batch_size: 6}"}, "evaluate.batch_size", "6 rows"),
+        ({"packing": "{type: contiguous, attention: within_documents}"}, "packing.attention", "[CLS]"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused(tmp_path: Path, sections: dict[str, str], key: str, reason: str) -> None:
+    bert = "{type: bert, dim: 16, depth: 1, heads: 2}"
+    sections = {"train": "{steps: 1, batch_size: 8, micro_batch_size: 4}", **sections}
+    file = write_experiment(tmp_path, objective="{type: coco_lm, group: 4}", discriminator=bert, **sections)
+    with pytest.raises(ConfigError) as error:
+        check(load(file))
+    assert key.split(".")[-1] in str(error.value)
+    assert reason in str(error.value)
+
+
+def test_processes_and_automatic_micro_batches_get_whole_groups(tmp_path: Path) -> None:
+    loaded = load(write_experiment(tmp_path, objective="{type: coco_lm, group: 4}", train="{steps: 1, batch_size: 12}"))
+    refuse_uneven(loaded, ALONE, 4)
+    world: Any = type("World", (), {"size": 3})
+    refuse_uneven(loaded, world, 4)
+    world.size = 2
+    with pytest.raises(ConfigError, match="12 rows cannot be divided evenly among 2 processes in groups of 4"):
+        refuse_uneven(loaded, world, 4)
+    assert list(parts_of(48, 4)) == [48, 24, 12, 4]
