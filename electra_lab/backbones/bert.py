@@ -1,5 +1,6 @@
 """The encoder of BERT and of google-research/electra."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from jaxtyping import Bool, Float, Int
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from electra_lab.model.attention import Kernel, Visible, attend, visible_in
 from electra_lab.model.embeddings import LAYER_NORM_EPS
+from electra_lab.model.exits import Exits
 from electra_lab.model.residual import add_feed_forward, add_linear
 from registry import backbones
 
@@ -43,6 +45,7 @@ class Bert(nn.Module):
     length_multiple = 1
     positions = "lab"
     separates_documents = True
+    inner_states = True
 
     def __init__(
         self,
@@ -66,11 +69,15 @@ class Bert(nn.Module):
         x: Float[Tensor, "B T D"],
         attention_mask: Bool[Tensor, "B T"],
         documents: Int[Tensor, "B T"] | None = None,
-    ) -> Float[Tensor, "B T D"]:
+        *,
+        depths: Sequence[int] = (),
+        apart: bool = False,
+    ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
         visible = visible_in(attention_mask, documents)
-        for layer in self.layers:
-            x = layer(x, visible)
-        return x
+        exits = Exits(depths, len(self.layers), apart)
+        for depth, layer in enumerate(self.layers, 1):
+            x = exits.after(depth, layer(x, visible))
+        return exits.result(x)
 
     def at_step(self, seed: int, step: int) -> None:
         """Nothing changes over time."""

@@ -1,6 +1,7 @@
 """The encoder of DeBERTa-v2 and DeBERTa-v3."""
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from electra_lab.backbones._disentangled import can_be_in_blocks, disentangled_attention, longest
 from electra_lab.model.attention import visible_in
 from electra_lab.model.embeddings import within_documents
+from electra_lab.model.exits import Exits
 from electra_lab.model.residual import add_feed_forward, add_linear
 from registry import backbones
 
@@ -180,6 +182,7 @@ class Deberta(nn.Module):
             rates = {"dropout": dropout, "attention_dropout": attention_dropout}
             self.layers.append(_Layer(dim, heads, self.inner, shares=share_projections, **rates))
         self.separates_documents = not convolution  # which mixes neighbours
+        self.inner_states = not mask_decoder  # which needs the last layer
         numbers = [_bucket(distance, buckets, max_distance) for distance in range(max_distance + 1)]
         self.register_buffer("bucket_of", torch.tensor(numbers), persistent=False)
 
@@ -188,7 +191,10 @@ class Deberta(nn.Module):
         x: Float[Tensor, "B T D"],
         attention_mask: Bool[Tensor, "B T"],
         documents: Int[Tensor, "B T"] | None = None,
-    ) -> Float[Tensor, "B T D"]:
+        *,
+        depths: Sequence[int] = (),
+        apart: bool = False,
+    ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
         real = attention_mask.unsqueeze(-1)
         visible = visible_in(attention_mask, documents, blocks=False)
         positions, places = self.relative_positions.weight, self._places(x.shape[1], x)
@@ -196,10 +202,12 @@ class Deberta(nn.Module):
             positions = self.position_norm(positions)
         x = given = self.embedding_dropout(self.embedding_norm(x).masked_fill(~real, 0.0))
         decodes = self.absolute_positions is not None
-        for number, layer in enumerate(self.layers[:-1] if decodes else self.layers):
+        exits = Exits(depths, len(self.layers), apart)
+        for depth, layer in enumerate(self.layers[:-1] if decodes else self.layers, 1):
             x = layer(x, visible, positions, places)
-            if self.convolution is not None and number == 0:
+            if self.convolution is not None and depth == 1:
                 x = self.convolution(given, x, real)
+            x = exits.after(depth, x)
         if self.absolute_positions is not None:
             # Two passes of the last layer; keys and values are the states below it in both.
             row = torch.arange(x.shape[1], device=x.device)
@@ -207,7 +215,7 @@ class Deberta(nn.Module):
             for _ in range(2):
                 queries = self.layers[-1](x, visible, positions, places, queries)
             x = queries
-        return x
+        return exits.result(x)
 
     def _places(self, length: int, x: Tensor) -> Places:
         """Return which rows of the table a length can reach, and the row of each distance among them."""

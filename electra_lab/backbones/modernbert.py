@@ -1,5 +1,6 @@
 """The encoder of ModernBERT."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
@@ -13,6 +14,7 @@ from electra_lab.backbones._head_norm import HeadNorm
 from electra_lab.backbones._rotary import halves_turned, split_and_turned
 from electra_lab.backbones._windows import sliding_attention, sliding_mask
 from electra_lab.model.attention import Kernel, Visible, attend, visible_in
+from electra_lab.model.exits import Exits
 from electra_lab.model.initialise import truncated_normal_
 from registry import backbones
 
@@ -125,6 +127,7 @@ class ModernBert(nn.Module):
     positions = "own"
     bare_embeddings = True
     separates_documents = True
+    inner_states = True
 
     def __init__(
         self,
@@ -170,7 +173,10 @@ class ModernBert(nn.Module):
         x: Float[Tensor, "B T D"],
         attention_mask: Bool[Tensor, "B T"],
         documents: Int[Tensor, "B T"] | None = None,
-    ) -> Float[Tensor, "B T D"]:
+        *,
+        depths: Sequence[int] = (),
+        apart: bool = False,
+    ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
         length = x.shape[1]
         whole = visible_in(attention_mask, documents)
         near, local_turn = whole, None
@@ -180,10 +186,11 @@ class ModernBert(nn.Module):
                 near = self._near(whole, attention_mask, documents)
         turn = self._turn(length, self.global_theta, x.device)
         x = self.embedding_dropout(self.embedding_norm(x))
-        for layer in self.layers:
+        exits = Exits(depths, len(self.layers), apart, self.final_norm)
+        for depth, layer in enumerate(self.layers, 1):
             x = layer(x, turn, whole) if layer.reach is None else layer(x, local_turn, near)
-        normed: Tensor = self.final_norm(x)
-        return normed
+            x = exits.after(depth, x)
+        return exits.result(self.final_norm(x))
 
     def _near(
         self, whole: Visible, attention_mask: Bool[Tensor, "B T"], documents: Tensor | None

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from electra_lab.backbones._windows import check_local_heads, local_attention
 from electra_lab.model.attention import Kernel
+from electra_lab.model.exits import Exits
 from electra_lab.model.residual import add_feed_forward, add_linear
 from registry import backbones
 
@@ -124,6 +126,7 @@ class Performer(nn.Module):
     other heads have no matrix of weights.
     """
 
+    inner_states = True
     features: Tensor
 
     def __init__(
@@ -163,13 +166,20 @@ class Performer(nn.Module):
         # Unknown at first: a checkpoint may fill the buffer before the first step.
         self._drawn: tuple[int, int, int] | None = None
 
-    def forward(self, x: Float[Tensor, "B T D"], attention_mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        attention_mask: Bool[Tensor, "B T"],
+        *,
+        depths: Sequence[int] = (),
+        apart: bool = False,
+    ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
         visible = attention_mask | ~attention_mask.any(-1, keepdim=True)  # a row of padding alone must see something
         angles = self._angles(x) if self.positions == "own" else None
-        for layer, features in zip(self.layers, self.features, strict=True):
-            x = layer(x, visible, features, angles)
-        states: Tensor = self.norm(x)
-        return states
+        exits = Exits(depths, len(self.layers), apart, self.norm)
+        for depth, (layer, features) in enumerate(zip(self.layers, self.features, strict=True), 1):
+            x = exits.after(depth, layer(x, visible, features, angles))
+        return exits.result(self.norm(x))
 
     def at_step(self, seed: int, step: int) -> None:
         """Draw new features where an interval begins; knowing the step is knowing the features."""

@@ -1,5 +1,7 @@
 """x-transformers' Encoder, with its modern options."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
@@ -13,6 +15,7 @@ from electra_lab.backbones._rotary import turned
 from electra_lab.backbones._windows import check_local_heads, local_attention
 from electra_lab.backbones._x_transformers import Attention, Encoder, LayerNorm, RotaryEmbedding
 from electra_lab.model.attention import Kernel, Softcap, Visible, attend, visible_in
+from electra_lab.model.exits import Exits
 from registry import backbones
 
 THETA = 10_000.0
@@ -147,6 +150,7 @@ class Transformer(nn.Module):
         self.positions = "own" if rotary else "lab"
         self.length_multiple = window if local_heads else 1
         self.separates_documents = not local_heads  # the tokens of a window depend on a document's place in the row
+        self.inner_states = not value_residual  # by which later layers reach into the first
         self.local_dim, self.window = dim // heads * local_heads, window
         self.dim, self.depth, self.ff_mult, self.glu = dim, depth, ff_mult, glu
         self.gates = heads * (depth - 1) if value_residual else 0
@@ -204,12 +208,16 @@ class Transformer(nn.Module):
         x: Float[Tensor, "B T D"],
         attention_mask: Bool[Tensor, "B T"],
         documents: Int[Tensor, "B T"] | None = None,
-    ) -> Float[Tensor, "B T D"]:
+        *,
+        depths: Sequence[int] = (),
+        apart: bool = False,
+    ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
         # Padding might leave the softmax without a key, hence NaN: there, all keys are seen.
         keys = attention_mask | ~attention_mask.any(-1, keepdim=True)
         visible = None
         if documents is not None:
             visible = visible_in(attention_mask, documents, blocks=self.flash)
+        exits = Exits(depths, self.depth, apart, self.encoder.final_norm)
         # Only keys are masked. Given `mask`, the library also sets padding to zero, which turns bfloat16 states into
         # float32, and fixes the traced sizes in an ONNX export.
         states: Tensor = self.encoder(
@@ -217,8 +225,9 @@ class Transformer(nn.Module):
             self_attn_kv_mask=keys if visible is None else None,
             attn_mask=visible,
             rotary_pos_emb=self._turns(x) if self.flash and self.positions == "own" else None,
+            transform_block_inputs={depth + 1: partial(exits.after, depth) for depth in depths},
         )
-        return states
+        return exits.result(states)
 
     def _turns(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "T half"], Float[Tensor, "T half"]]:
         """Return the cosines and sines of all positions' angles, once for all layers."""

@@ -175,11 +175,13 @@ def refuse_backbone(module: object, entry: Entry[Any]) -> None:
     calls: dict[str, tuple[Any, ...]] = {"forward": inputs, "at_step": ("seed", "step")}
     if callable(getattr(module, "flops", None)):
         calls["flops"] = ("length",)
+    named = {"forward": {"depths": (), "apart": False}} if getattr(module, "inner_states", False) else {}
     for name, arguments in calls.items():
         try:
-            inspect.signature(getattr(module, name)).bind(*arguments)
+            inspect.signature(getattr(module, name)).bind(*arguments, **named.get(name, {}))
         except TypeError as error:
-            raise _bad(entry, f"cannot be called as {name}({', '.join(arguments)}): {error}.") from None
+            shown = ", ".join((*arguments, *named.get(name, {})))
+            raise _bad(entry, f"cannot be called as {name}({shown}): {error}.") from None
     if "flops" in calls and not isinstance(number := module.flops(multiple), int):  # type: ignore[operator]
         raise _bad(entry, f"returned {number!r} from flops({multiple}), must be an integer.")
     if not any(True for _ in module.parameters()):

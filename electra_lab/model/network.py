@@ -40,6 +40,7 @@ class Network(nn.Module):
         self.backbone = backbone
         self.length_multiple: int = backbone.length_multiple  # type: ignore[assignment]  # by contract
         self.separates_documents = bool(getattr(backbone, "separates_documents", False))
+        self.depth = len(getattr(backbone, "layers", ()))
         self.heads = nn.ModuleDict(heads)
         self.dim, self.pad_id = dim, pad_id
 
@@ -59,6 +60,42 @@ class Network(nn.Module):
         Whatever the padding holds is read as the pad token, so it cannot matter to any backbone. With `documents`,
         positions restart at each document; raises BadResult if the backbone cannot separate them.
         """
+        return self._read(tokens, attention_mask, segments, documents)[0]
+
+    def hidden_at(
+        self,
+        depths: Sequence[int],
+        tokens: Int[Tensor, "B T"],
+        attention_mask: Bool[Tensor, "B T"],
+        segments: Int[Tensor, "B T"],
+        documents: Int[Tensor, "B T"] | None = None,
+        *,
+        apart: bool = False,
+    ) -> tuple[Float[Tensor, "B T D"], ...]:
+        """Return the states after each of these layers, counted from 1, as `hidden` of a network that ended there.
+
+        The last LayerNorm of a pre-norm backbone is applied to all of them.
+
+        apart  the layer above a depth reads its states without their gradient
+
+        Raises BadResult if the backbone cannot return them, as reversible ones, or has no such layer.
+        """
+        if not getattr(self.backbone, "inner_states", False):
+            name = type(self.backbone).__name__
+            raise BadResult(f"{place(type(self.backbone))}: {name} cannot return the states of inner layers.")
+        if not depths or not all(1 <= depth <= self.depth for depth in depths):
+            raise BadResult(f"there are no states at the depths {[*depths]}: the network has {self.depth} layers.")
+        return self._read(tokens, attention_mask, segments, documents, depths=tuple(depths), apart=apart)
+
+    def _read(
+        self,
+        tokens: Int[Tensor, "B T"],
+        attention_mask: Bool[Tensor, "B T"],
+        segments: Int[Tensor, "B T"],
+        documents: Int[Tensor, "B T"] | None,
+        **options: Any,
+    ) -> tuple[Float[Tensor, "B T D"], ...]:
+        """Return the backbone's states, or all that it returns with these options."""
         length = tokens.shape[1]
         extra = -length % self.length_multiple
         tokens = F.pad(tokens.masked_fill(~attention_mask, self.pad_id), (0, extra), value=self.pad_id)
@@ -73,9 +110,11 @@ class Network(nn.Module):
         if self.project is not None:
             x = self.project(x)
         inputs = (x, attention_mask) if documents is None else (x, attention_mask, documents)
-        states: Tensor = self.backbone(*inputs)
-        self._refuse_unlike(states, x)
-        return states[:, :length]
+        returned = self.backbone(*inputs, **options)
+        found: tuple[Tensor, ...] = returned if isinstance(returned, tuple) and options else (returned,)
+        for states in found:
+            self._refuse_unlike(states, x)
+        return tuple(states[:, :length] for states in found)
 
     @property
     def glorot_layers(self) -> Sequence[nn.Module]:

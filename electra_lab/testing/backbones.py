@@ -150,6 +150,35 @@ class BackboneContract(Contract):
             counted = counted_flops(backbone, length, self.sizes[0])
             assert backbone.flops(length) == pytest.approx(counted, rel=0.01), f"at length {length}"
 
+    def test_states_of_inner_layers(self, device: str) -> None:
+        """Those of a shallower backbone with the same weights; below them, gradients pass or do not, as asked."""
+        network = self.network(device)
+        backbone: Any = network.backbone
+        if not getattr(backbone, "inner_states", False):
+            pytest.skip("this backbone does not return the states of inner layers")
+        dim, depth, heads = self.sizes
+        tokens, places = token_rows(2, 13, 40, device), torch.arange(13, device=device)
+        inputs = tokens, (places < 11).expand_as(tokens), torch.zeros_like(tokens)
+        documents = (places >= 6).long().masked_fill(places >= 11, -1).expand_as(tokens)
+        for separated in (None, documents) if network.separates_documents else (None,):
+            with torch.no_grad():
+                found = network.hidden_at((depth, *range(1, depth)), *inputs, separated)
+                assert torch.equal(found[0], network.hidden(*inputs, separated)), "the top differs from `hidden`"
+            for number, states in enumerate(found[1:], 1):
+                shallow: Any = self.component()(dim, number, heads, 64)
+                known = {name: backbone.state_dict()[name][: len(own)] for name, own in shallow.state_dict().items()}
+                shallow.load_state_dict(known)
+                ended = Network(network.embeddings, shallow.to(device), dim, pad_id=PAD).eval()
+                alone = self.states(ended, *inputs[:2], separated)
+                ratio = float((states - alone).abs().max() / alone.abs().max())
+                assert ratio <= 1e-5, f"at depth {number}: {worst(states, alone)}"
+        for apart in (False, True):
+            network.zero_grad()
+            network.hidden_at((1, depth), *inputs, apart=apart)[1].square().sum().backward()  # type: ignore[no-untyped-call]
+            below, above = ([*backbone.layers[number].parameters()] for number in (0, -1))
+            assert any(p.grad is not None and p.grad.any() for p in above)
+            assert apart == all(p.grad is None for p in below)
+
     def test_documents_do_not_see_each_other(self, device: str) -> None:
         """The states of a document do not depend on its neighbours in the row, nor on its place there."""
         network = self.network(device)

@@ -25,6 +25,8 @@ class Backbone(Protocol):
                          options, such as {"tokens": {"type": "modernbert_tokens", "depth": 12}}
     separates_documents  optional: True if `forward` also takes `documents` Int[B T] and attends within a document only;
                          its own positions are relative, or restart at each document
+    inner_states         optional: True if `forward` also takes `depths` and `apart`, and returns the states after each
+                         of these layers; see `forward`
     before_export(length)  optional: prepares for a graph of ONNX that reads rows of up to that length
     flops(length)        optional: floating point operations of the matrix products of one forward pass over one row, 2
                          per multiply-add; without it the lab counts them with torch
@@ -46,6 +48,10 @@ class Backbone(Protocol):
         """forward(x Float[B T D], attention_mask Bool[B T]) -> Float[B T D].
 
         attention_mask is True at real tokens. Values in the padding must not change real positions.
+
+        With `inner_states` it also takes two keywords: depths, a sequence of numbers of layers, from 1 to that of all,
+        and apart, a bool. If there are depths it returns a tuple, the states at each as a backbone of only so many
+        layers would return them. If `apart`, the layer above a depth reads its states without their gradient.
         """
 
     def at_step(self, seed: int, step: int) -> None:

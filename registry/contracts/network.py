@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -31,6 +32,23 @@ class Generator(Protocol):
 
 class Network(Generator, Protocol):
     """A network as objectives and measures see it. It has the heads that they asked for."""
+
+    depth: int  # the number of layers
+
+    def hidden_at(
+        self,
+        depths: Sequence[int],
+        tokens: Int[Tensor, "B T"],
+        attention_mask: Bool[Tensor, "B T"],
+        segments: Int[Tensor, "B T"],
+        documents: Int[Tensor, "B T"] | None = None,
+        *,
+        apart: bool = False,
+    ) -> tuple[Float[Tensor, "B T D"], ...]:
+        """Return the states after each of these layers, counted from 1, as a network that ended there would.
+
+        apart  the layer above a depth reads its states without their gradient
+        """
 
     def predict(
         self, head: str, hidden: Float[Tensor, "B T D"], *inputs: Any, positions: Int[Tensor, "B K"] | None = None

@@ -16,6 +16,7 @@ from electra_lab.backbones.transformer import Transformer
 from electra_lab.model.flops import counted_flops
 from electra_lab.model.initialise import initialise
 from electra_lab.optimizers._groups import decayed
+from electra_lab.testing import BackboneContract
 from tests.helpers import exit_code, line_of, write_experiment
 
 DIM, DEPTH, HEADS, WIDTH, THETA = 32, 3, 4, 8, 160_000.0
@@ -144,3 +145,13 @@ def test_what_makes_no_sense_is_refused_at_its_line(tmp_path: Path, capsys: Any,
     file = write_experiment(tmp_path, **sections)
     assert exit_code("check", str(file)) == 2
     assert f"{file}:{line_of(key, file.read_text())}: {key}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options", [{"local_heads": 1, "window": 4}, {"rotary": True, "flash": False}, {"rmsnorm": True, "rotary": True}]
+)
+def test_states_of_inner_layers_with_options(options: dict[str, Any]) -> None:
+    """Values of the first layer in later ones would carry a gradient past every depth."""
+    contract: Any = type("Suite", (BackboneContract,), {"name": "transformer", "options": options})()
+    contract.test_states_of_inner_layers("cpu")
+    assert not ours(value_residual=True).inner_states

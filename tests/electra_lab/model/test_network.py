@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from electra_lab.backbones.bert import Bert
 from electra_lab.backbones.reformer import Reformer
 from electra_lab.backbones.transformer import Transformer
+from electra_lab.model.attention import visible_in
 from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_heads
+from electra_lab.training.recompute import recompute
 from registry.errors import BadResult
 
 VOCABULARY, DIM, MAX_LENGTH, PAD = 30, 16, 32, 3
@@ -156,6 +158,39 @@ def test_token_logits_are_those_of_all_positions_gathered() -> None:
     direct = made.heads["tokens"](hidden[1, positions[1, 2]], made.embeddings.tokens.weight)
     torch.testing.assert_close(gathered[1, 2], direct, rtol=1e-5, atol=1e-6)
     assert of("bert").replaced_logits(torch.randn(3, 12, DIM)).shape == (3, 12)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_states_at_depths_are_those_of_layers_called_by_hand(apart: bool) -> None:
+    """Also with checkpointed layers and in one compiled graph; gradients stop at a depth if they are to."""
+    made = network(Bert(DIM, 4, 2, MAX_LENGTH, dropout=0.0), embedding_dim=DIM)
+    inputs = torch.randint(5, VOCABULARY, (2, 9)), torch.arange(9).expand(2, -1) < 7, torch.zeros(2, 9).long()
+    visible = visible_in(inputs[1])
+    read = made.embeddings(inputs[0].masked_fill(~inputs[1], PAD), inputs[2])
+    layers: Any = made.backbone.layers
+    two = layers[1](layers[0](read, visible), visible)
+    three = layers[2](two.detach() if apart else two, visible)
+    four = layers[3](three.detach() if apart else three, visible)
+
+    def slopes(states: tuple[Tensor, ...]) -> list[Tensor | None]:
+        loss = sum(((number + 1) * part.square().mean() for number, part in enumerate(states)), torch.zeros(()))
+        found = torch.autograd.grad(loss, [*made.parameters()], allow_unused=True)
+        return [*found]
+
+    expected = (two, three, four), slopes((two, three, four))
+    recompute(layers)
+    layers.train()
+    for call in (made.hidden_at, torch.compile(made.hidden_at, backend="aot_eager", fullgraph=True)):
+        states = call((2, 3, 4), *inputs, apart=apart)
+        torch.testing.assert_close((states, slopes(states)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_states_at_depths_are_refused_where_there_are_none() -> None:
+    inputs = torch.full((1, 4), 7), torch.ones(1, 4, dtype=torch.bool), torch.zeros(1, 4).long()
+    with pytest.raises(BadResult, match=r"no states at the depths \[1, 3\]: the network has 2 layers"):
+        of("bert").hidden_at((1, 3), *inputs)
+    with pytest.raises(BadResult, match=r"Reformer cannot return the states of inner layers"):
+        of("reformer").hidden_at((1,), *inputs)
 
 
 def test_a_head_that_was_not_built_says_so() -> None:
