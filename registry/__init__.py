@@ -49,7 +49,7 @@ __electra_lab__ = True  # electra_lab checks this mark: `registry` is a name tha
 
 backbones: Registry[Callable[..., Backbone]] = Registry(
     "backbone", "backbones", "Backbone", ("dim", "depth", "heads", "max_length"),
-    declares={"initialized_by_lab": False}, key="discriminator",
+    declares={"initialized_by_lab": False, "cloze": False}, key="discriminator",
 )  # fmt: skip
 masking_strategies: Registry[MaskingStrategy] = Registry(
     "masking strategy", "masking_strategies", "MaskingStrategy", ("tokens", "maskable", "vocabulary", "rng"),
@@ -67,7 +67,7 @@ objectives: Registry[Callable[..., Objective]] = Registry(
     declares={"initialized_by_lab": False},
 )
 generators: Registry[Callable[..., Generator]] = Registry(
-    "generator", "generators", "Generator", ("vocabulary",), declares={"initialized_by_lab": False}
+    "generator", "generators", "Generator", ("vocabulary",), declares={"initialized_by_lab": False, "cloze": False}
 )
 heads: Registry[Callable[..., Head]] = Registry(
     "head", "heads", "Head", ("dim", "sizes", "vocabulary"),

@@ -19,6 +19,7 @@ from electra_lab.testing import (
     PackingContract,
     SamplerContract,
     ScheduleContract,
+    vocabulary,
 )
 from registry import (
     Batch,
@@ -160,6 +161,7 @@ class TestReformerEverything(TestReformer):
     options = dict(bucket_size=4, hashes=3, local_heads=1, memory=16, glu=True, reversible=True)  # noqa: C408, RUF012
 
 
+TestTwoTowers = suite(BackboneContract, "two_towers")
 TestPerformer = suite(BackboneContract, "performer", features=24)
 TestPerformerLearnedPositions = suite(BackboneContract, "performer", features=24, rotary=False)
 TestPerformerLocalHeads = suite(BackboneContract, "performer", features=24, local_heads=1, window=4)
@@ -178,6 +180,7 @@ class TestModernBertTokens(HeadContract):
 
 
 TestReplaced = suite(HeadContract, "replaced")
+TestEnergy = suite(HeadContract, "energy")
 TestDebertaReplaced = suite(HeadContract, "deberta_replaced")
 TestModernBertReplaced = suite(HeadContract, "modernbert_replaced")
 TestContrast = suite(HeadContract, "contrast")
@@ -213,6 +216,15 @@ class TestFrozenGenerator(ObjectiveContract):
 
 
 TestAdversarial = suite(ObjectiveContract, "adversarial")
+
+
+class TestElectric(ObjectiveContract):
+    name, generator = "electric", "two_towers"
+
+    def judged(self, batch: Batch, chosen: torch.Tensor) -> torch.Tensor:
+        return batch.attention_mask & ~vocabulary(self.size).is_special[batch.tokens]
+
+
 TestLocal = suite(LauncherContract, "local")
 TestFixedCorruption = suite(MeasureContract, "fixed_corruption", batch_size=8)
 TestFixedCorruptionOfAll = suite(MeasureContract, "fixed_corruption", mask_prob=1.0, small=0.5, large=1.0, steps=5)

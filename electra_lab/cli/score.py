@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 class By(StrEnum):
     detection = "detection"
+    energy = "energy"
     likelihood = "likelihood"
 
 
@@ -49,8 +50,8 @@ def score(
     by: Annotated[
         By | None,
         typer.Option(
-            help="detection: log-odds that a token was replaced; likelihood: negative log-probability of a token, in "
-            "nats. Default: detection, if the model has a discriminator."
+            help="detection: log-odds that a token was replaced; energy: negative log-probability of a token in nats, "
+            "as electric estimates it in one pass; likelihood: the same from masks. Default: the first that it can."
         ),
     ] = None,
     reduce: Annotated[Reduce, typer.Option(help="How to combine the numbers of all tokens.")] = Reduce.mean,

@@ -306,11 +306,12 @@ class ExperimentConfig(Strict):
         if self.sampler is not None:
             exact = self.sampler.declared(registry.samplers, "unbiased")
             unbiased = bool(exact) and not any(key.startswith("sampler.") for key in self.schedules)
-        kind: Literal["network", "fixed"] | None = None
-        if generator is not None:
-            kind = "network" if generator.sizes else "fixed"
+        named: Literal["network", "fixed"] = "network" if generator and generator.sizes else "fixed"
+        kind = named if generator else None
+        source = registry.backbones if kind == "network" else registry.generators
+        cloze = bool(generator and source.get(generator.type).declared["cloze"])
         separates = bool(self.packing.declared(registry.packings, "separates_documents"))
-        setup = Setup(kind, self.embedding.tie, unbiased, steps, frozenset(self.init.models), separates)
+        setup = Setup(kind, self.embedding.tie, unbiased, steps, frozenset(self.init.models), separates, cloze)
         objective: Any = registry.objectives.get(self.objective.type)
         conflicts = getattr(objective.component, "conflicts", lambda *_: ())
         with using(objective):

@@ -171,6 +171,8 @@ def exportable(model: TrainedModel, part: Part) -> Exportable:
         )
     elif found.head == "replaced" and "tokens" in part.heads:
         notes.append("The file has a masked language modelling head too, for `AutoModelForMaskedLM`.")
+    if "energy" in part.heads:
+        notes.append("The file has the head `energy` too, for `electra-lab score --by energy` and minimal pairs.")
     if other := electra_options(model.tokenizer)[1]:
         notes.append(other)
     if part.plugin:

@@ -4,7 +4,7 @@ from electra_lab.generators.unigram import Unigram
 from registry import Vocabulary, generators
 
 
-@generators.register("uniform")
+@generators.register("uniform", cloze=True)
 class Uniform(Unigram):
     """Draw replacements uniformly from the ordinary tokens (`uniform_generator` of google-research/electra)."""
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from registry import Vocabulary, generators
 
 
-@generators.register("unigram")
+@generators.register("unigram", cloze=True)
 class Unigram(nn.Module):
     """Draw replacements by how often tokens occur in the training text, regardless of context.
 
@@ -22,12 +22,15 @@ class Unigram(nn.Module):
 
     dim = 1
     scores: Tensor
+    log_probabilities: Tensor
 
     def __init__(self, vocabulary: Vocabulary, /, *, power: Annotated[float, Field(ge=0)] = 1.0) -> None:
         super().__init__()
         scores = power * (vocabulary.counts + 1).float().log()
         # Far below every other score, but finite: label smoothing needs the loss of every token.
         self.register_buffer("scores", scores.masked_fill(vocabulary.is_special, -30.0), persistent=False)
+        allowed = scores.masked_fill(vocabulary.is_special, float("-inf"))
+        self.register_buffer("log_probabilities", allowed.log_softmax(-1), persistent=False)
 
     def hidden(
         self,
@@ -41,3 +44,6 @@ class Unigram(nn.Module):
 
     def token_logits(self, hidden: Float[Tensor, "B T 1"], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K V"]:
         return self.scores.expand(*positions.shape, -1)
+
+    def token_log_probability(self, hidden: Float[Tensor, "B T 1"], tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        return self.log_probabilities[tokens]

@@ -16,7 +16,7 @@ from electra_lab.assembly.networks import build_networks
 from electra_lab.data.texts import Tokenized, Window, batches, tokenize, windows
 from electra_lab.data.vocabulary import masks_take_words, spaces_stay
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Result, Results, Scored
-from electra_lab.inference.scoring import OF, By, Reduce, log_odds, refuse_unknown, surprisals
+from electra_lab.inference.scoring import OF, By, Reduce, energies_of, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
 from electra_lab.pretrained.opening import open_model
 from electra_lab.storage.best import Step
@@ -197,8 +197,10 @@ class Pair:
     ) -> Scored | Results[Scored]:
         """Return how unusual each text is, as one number; the score of a text without tokens is None.
 
-        by         "detection": the discriminator's log-odds that a token was replaced. "likelihood": the generator's
-                   negative log-probability of a token that is masked, in nats. None: detection, if the pair detects
+        by         "detection": the discriminator's log-odds that a token was replaced. "energy": its estimate of the
+                   negative log-probability of a token given the others, in nats, of a pair that `electric` has trained.
+                   "likelihood": the generator's negative log-probability of a token that is masked, in nats. None: the
+                   first for which the pair has a head
         reduce     how to combine the numbers of all tokens: "mean", "max" or "sum"
         mask_prob  share of the tokens that likelihood masks at once; None masks each token alone, which is exact and
                    takes a pass for every token
@@ -208,12 +210,16 @@ class Pair:
         refuse_unknown(by, reduce, mask_prob)
         self._refuse(batch_size)
         given = tokenize(self.tokenizer, _several(texts))
-        detects = by == "detection" or (by is None and self.detects)
-        numbers = log_odds(self, given, batch_size) if detects else surprisals(self, given, mask_prob, batch_size)
+        if by is None:
+            by = "detection" if self.detects else "energy" if self.has_energies else "likelihood"
+        if by == "likelihood":
+            numbers = surprisals(self, given, mask_prob, batch_size)
+        else:
+            numbers = (log_odds if by == "detection" else energies_of)(self, given, batch_size)
         results = []
         for text, of_text in zip(given, numbers, strict=True):
             score = OF[reduce](of_text) if of_text else None
-            results.append(Scored(text.text, score, text.tokens, text.offsets, of_text, detects))
+            results.append(Scored(text.text, score, text.tokens, text.offsets, of_text, by == "detection"))
         return _alike(texts, results)
 
     @overload
@@ -289,6 +295,18 @@ class Pair:
         """The discriminator. Raises ConfigError if it has no detection head."""
         if self.discriminator is None or not self.detects:
             raise ConfigError(f"{self.name}: has no detection head, so it cannot detect replaced tokens.")
+        return self.discriminator
+
+    @property
+    def has_energies(self) -> bool:
+        """True if there is a head for energies."""
+        return self.discriminator is not None and "energy" in self.discriminator.heads
+
+    @property
+    def estimator(self) -> Network:
+        """The discriminator. Raises ConfigError if it has no head for energies."""
+        if self.discriminator is None or not self.has_energies:
+            raise ConfigError(f"{self.name}: has no head for energies, which the objective electric trains.")
         return self.discriminator
 
     @property

@@ -101,7 +101,8 @@ class Scored(Result):
     """How unusual a text is.
 
     score       of all tokens; None for a text without tokens
-    values      of every token: the log-odds of having been replaced, or the negative log-probability, in nats
+    values      of every token: the log-odds of having been replaced, or the negative log-probability or its estimate,
+                the energy, in nats
     detects     the values are log-odds
     percentile  share of the reference texts with a lower score, in percent; None without a reference
     """

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Literal, get_args
 import torch
 
 from electra_lab.data.texts import Tokenized, Window, batches, windows
-from electra_lab.model.scores import replaced_log_odds, token_log_probabilities
+from electra_lab.model.scores import energies, replaced_log_odds, token_log_probabilities
 from registry.errors import ConfigError
 
 if TYPE_CHECKING:
-    from electra_lab.inference.pair import Pair
+    from torch import Tensor
 
-By = Literal["detection", "likelihood"]
+    from electra_lab.inference.pair import Pair
+    from registry import Network
+
+By = Literal["detection", "energy", "likelihood"]
 Reduce = Literal["mean", "max", "sum"]
 OF: Mapping[Reduce, Callable[[Sequence[float]], float]] = {
     "mean": lambda values: math.fsum(values) / len(values),
@@ -34,13 +37,24 @@ def refuse_unknown(by: str | None, reduce: str, mask_prob: float | None) -> None
         raise ConfigError(f"mask_prob must be above 0 and at most 1, or None, is {mask_prob}.")
 
 
-@torch.no_grad()
 def log_odds(pair: Pair, texts: Sequence[Tokenized], batch_size: int) -> list[list[float]]:
     """Return the discriminator's log-odds of "replaced" for every token of every text."""
-    network, found = pair.detector, [[0.0] * len(text.ids) for text in texts]
+    return _in_one_pass(pair, pair.detector, replaced_log_odds, texts, batch_size)
+
+
+def energies_of(pair: Pair, texts: Sequence[Tokenized], batch_size: int) -> list[list[float]]:
+    """Return the discriminator's energy of every token of every text, in nats."""
+    return _in_one_pass(pair, pair.estimator, energies, texts, batch_size)
+
+
+@torch.no_grad()
+def _in_one_pass(
+    pair: Pair, network: Network, read: Callable[..., Tensor], texts: Sequence[Tokenized], batch_size: int
+) -> list[list[float]]:
+    found = [[0.0] * len(text.ids) for text in texts]
     for chosen, batch in batches(texts, windows(texts, pair.length), batch_size, pair.vocabulary, pair.device):
         states = network.hidden(batch.tokens, batch.attention_mask, batch.segments)
-        for window, row in zip(chosen, replaced_log_odds(network, states).cpu(), strict=True):
+        for window, row in zip(chosen, read(network, states).cpu(), strict=True):
             found[window.text][window.keep.start : window.keep.stop] = row[window.inside].tolist()
     return found
 

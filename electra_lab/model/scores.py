@@ -12,6 +12,11 @@ def replaced_log_odds(network: Network, states: Float[Tensor, "B T D"]) -> Float
     return network.replaced_logits(states).float()
 
 
+def energies(network: Network, states: Float[Tensor, "B T D"]) -> Float[Tensor, "B T"]:
+    """Return the energy of every token: an estimate of its negative log-probability given the others, in nats."""
+    return network.predict("energy", states).float()
+
+
 def token_log_probabilities(
     network: Generator, states: Float[Tensor, "B T D"], positions: Int[Tensor, "B K"], tokens: Int[Tensor, "B K"]
 ) -> Float[Tensor, "B K"]:

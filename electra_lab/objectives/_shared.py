@@ -6,17 +6,21 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from electra_lab.model.network import everywhere
 from electra_lab.model.softmax import cross_entropy
 from registry import Batch, Detection, Masked, Network, Prediction, Random, Setup, Streams, Term, Vocabulary
 
 Weight = Annotated[float, Field(ge=0)]  # of a term of the loss
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
 ZLoss = Annotated[float, Field(ge=0)] | None  # weight of the z-loss; None leaves the term out, 0 only reports it
+
+AT_ONCE = 512  # positions of a batch whose logits exist at the same time, where all of them are read
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,20 @@ def states(network: Network, inputs: Int[Tensor, "B T"], batch: Batch) -> Float[
 def full_precision(logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return the logits in at least float32, the precision of losses."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def in_parts(
+    read: Callable[..., tuple[Tensor, ...]], hidden: Float[Tensor, "B T D"], *inputs: Tensor
+) -> list[Shaped[Tensor, "B T"]]:
+    """Return what `read(positions, hidden, *inputs)` returns for some positions at a time, joined along T.
+
+    It is computed again in the backward pass, so the memory of logits does not grow with T x V.
+    """
+    size = max(1, AT_ONCE // max(len(hidden), 1))
+    parts = []
+    for at in everywhere(hidden).split(size, dim=1):
+        parts.append(checkpoint(read, at, hidden, *inputs, use_reentrant=False, preserve_rng_state=False))
+    return [torch.cat(part, dim=1) for part in zip(*parts, strict=True)]
 
 
 @contextmanager
@@ -139,6 +157,11 @@ def term(losses: Float[Tensor, "B *N"], counted: Bool[Tensor, "B *N"], weight: f
     return Term(losses.masked_fill(~counted, 0.0).sum(), counted.sum(), weight)
 
 
+def is_masked(masked: Masked) -> Bool[Tensor, "B T"]:
+    """Return the masked tokens of the text."""
+    return torch.zeros_like(masked.inputs).scatter_add(1, masked.positions, masked.valid.to(masked.inputs.dtype)) > 0
+
+
 @dataclass(eq=False, repr=False)
 class Base(nn.Module):
     """The constructor of objectives: the fields of a derived dataclass, after these, are the options."""
@@ -157,8 +180,11 @@ class Base(nn.Module):
 
     def mask(self, batch: Batch, rng: Streams) -> Masked:
         """Mask tokens that are neither padding nor special."""
-        maskable = batch.attention_mask & ~self.vocabulary.is_special[batch.tokens]
-        return self.masking(batch.tokens, maskable, self.vocabulary, rng("masking"))
+        return self.masking(batch.tokens, self.maskable(batch), self.vocabulary, rng("masking"))
+
+    def maskable(self, batch: Batch) -> Bool[Tensor, "B T"]:
+        """Return the tokens that are neither padding nor special."""
+        return batch.attention_mask & ~self.vocabulary.is_special[batch.tokens]
 
 
 class Corrupting(Base):

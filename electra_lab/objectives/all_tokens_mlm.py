@@ -6,12 +6,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from electra_lab.objectives._shared import Corrupting, Weight, ZLoss, copy_losses, full_precision, states, term
+from electra_lab.objectives._shared import (
+    Corrupting,
+    Weight,
+    ZLoss,
+    copy_losses,
+    full_precision,
+    in_parts,
+    states,
+    term,
+)
 from registry import Batch, Flops, Losses, Needs, Prediction, Price, Streams, objectives
-
-AT_ONCE = 512  # positions of a batch whose logits exist at the same time
 
 
 @objectives.register("all_tokens_mlm", initialized_by_lab=True)
@@ -42,16 +48,8 @@ class AllTokensMlm(Corrupting):
         guess = self.guess(batch, rng)
         inputs, masked = self.replace(guess, batch, rng), guess.masked
         hidden = states(self.discriminator, inputs, batch)
-        everywhere = torch.arange(inputs.shape[1], device=inputs.device).expand_as(inputs)
         copy = full_precision(self.copy(hidden)).squeeze(-1)
-        # Logits of some positions at a time, computed again in the backward pass: memory does not grow with T x V.
-        parts = [
-            checkpoint(
-                self._read, at, hidden, copy, inputs, batch.tokens, use_reentrant=False, preserve_rng_state=False
-            )
-            for at in torch.split(everywhere, max(1, AT_ONCE // max(len(inputs), 1)), dim=1)
-        ]
-        losses, likeliest = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+        losses, likeliest = in_parts(self._read, hidden, copy, inputs, batch.tokens)
         terms = {
             "generator": guess.term(self.generator_weight),
             **guess.z_term("generator", self.z_loss),

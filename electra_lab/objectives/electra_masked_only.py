@@ -1,9 +1,9 @@
 """ELECTRA whose discriminator learns from the masked tokens alone."""
 
-import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from electra_lab.objectives._shared import is_masked
 from electra_lab.objectives.electra import Electra
 from registry import Batch, Masked, objectives
 
@@ -18,4 +18,4 @@ class ElectraMaskedOnly(Electra):
 
     def judged(self, batch: Batch, masked: Masked) -> Bool[Tensor, "B T"]:
         """Return the masked tokens, replaced or not."""
-        return torch.zeros_like(batch.tokens).scatter_add(1, masked.positions, masked.valid.to(batch.tokens.dtype)) > 0
+        return is_masked(masked)

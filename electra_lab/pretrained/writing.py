@@ -19,6 +19,7 @@ from electra_lab.pretrained.families import Family, task_class
 from electra_lab.pretrained.hugging_face import CONFIG
 from electra_lab.pretrained.trained_model import LAB, Part
 from electra_lab.storage.files import disk, new_folder, seal
+from registry import heads
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -89,10 +90,11 @@ def their_tensors(part: Part, family: Family | None) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     seen = set[int]()
     for name, tensor in part.tensors.items():
-        if names and head_of(name) and names.theirs(name) == name:  # a head that this class does not have
-            continue
+        theirs = names.theirs(name) if names else f"{LAB}.network.{name}"
+        if theirs == name and (other := head_of(name)) and heads.get(other).declared["exports_as"] != "Model":
+            continue  # a head that this class does not have
         if id(tensor) not in seen:
-            found[names.theirs(name) if names else f"{LAB}.network.{name}"] = tensor
+            found[theirs] = tensor
         seen.add(id(tensor))
     return family.tensors_out(found, head) if family else found
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from electra_lab.metrics import CONFIDENCE
-from electra_lab.model.scores import replaced_log_odds, token_log_probabilities
+from electra_lab.model.scores import energies, replaced_log_odds, token_log_probabilities
 from registry import Encoded, Network, Pretrained
 from registry.errors import DivergedError
 
@@ -57,10 +57,21 @@ def refuse_infinite(numbers: NDArray[np.floating]) -> None:
 
 def detection(network: Network, model: Pretrained, sentences: Sequence[Encoded]) -> list[Scores]:
     """Return, for each sentence, the log-probability of every token that it is original, Float64[T]."""
+    return _in_one_pass(network, model, sentences, lambda hidden: F.logsigmoid(-replaced_log_odds(network, hidden)))
+
+
+def energy(network: Network, model: Pretrained, sentences: Sequence[Encoded]) -> list[Scores]:
+    """Return, for each sentence, the log-probability of every token by its energy, Float64[T]."""
+    return _in_one_pass(network, model, sentences, lambda hidden: -energies(network, hidden))
+
+
+def _in_one_pass(
+    network: Network, model: Pretrained, sentences: Sequence[Encoded], read: Callable[[Tensor], Tensor]
+) -> list[Scores]:
     found = [np.zeros(len(sentence.ids)) for sentence in sentences]
     sizes = [len(sentence.ids) for sentence in sentences]
     for numbers, hidden in states(network, model, sizes, lambda number: sentences[number].ids):
-        rows = F.logsigmoid(-replaced_log_odds(network, hidden)).double().cpu().numpy()
+        rows = read(hidden).double().cpu().numpy()
         for number, row in zip(numbers, rows, strict=True):
             found[number][:] = row[1 : sizes[number] + 1]
     return found

@@ -16,6 +16,7 @@ from electra_lab.tasks._judging import (
     Which,
     candidates,
     detection,
+    energy,
     mean_of_shares,
     pseudo_likelihood,
     refuse_infinite,
@@ -24,8 +25,8 @@ from electra_lab.tasks._judging import (
 from registry import Encoded, Metric, Network, PairExample, Pretrained, Results, Table, tasks
 from registry.errors import ConfigError, DataError
 
-DETECTION, MASKED = "detection", "pseudo_likelihood"
-HEADS = {DETECTION: "replaced", MASKED: "tokens"}  # by score, the head it needs
+DETECTION, ENERGY, MASKED = "detection", "energy", "pseudo_likelihood"
+HEADS = {DETECTION: "replaced", ENERGY: "energy", MASKED: "tokens"}  # by score, the head it needs
 
 Texts = tuple[Encoded, Encoded]  # the good one first
 Group = tuple[str, str]  # a field and a paradigm of it
@@ -55,10 +56,11 @@ class MinimalPairs:
     """Which of two sentences a model prefers, the acceptable one or the other: grammar without training.
 
     A sentence's score is a sum of log-probabilities, in float32: of "original" for a discriminator, and of the tokens,
-    each masked in turn, for a network that predicts tokens. Equal scores count one half.
+    each masked in turn, for a network that predicts tokens, or as `electric` estimates them, all at once. Equal scores
+    count one half.
 
     network  auto is the discriminator if it has a head for the score, otherwise the generator
-    score    auto is the one that the network has a head for, detection first unless there is a variant of the other
+    score    auto is the first that the network has a head for, the last one if there is a variant of it
     tokens   to sum: all of the sentence, or those from the first word that differs to the last one
     variant  of the pseudo-likelihood: salazar masks one token, within_word also those that follow in its word
     longer   for pairs that are longer than the rows of pre-training; none is ever truncated
@@ -81,14 +83,14 @@ class MinimalPairs:
     }
 
     network: Which = "auto"
-    score: Literal["auto", "detection", "pseudo_likelihood"] = "auto"
+    score: Literal["auto", "detection", "energy", "pseudo_likelihood"] = "auto"
     tokens: Literal["all", "differing"] = "all"
     variant: Literal["salazar", "within_word"] = "salazar"
     longer: Literal["refuse", "leave_out"] = "refuse"
 
     def __post_init__(self) -> None:
-        if self.score == DETECTION and self.variant != "salazar":
-            raise ConfigError(f"variant: {self.variant} is one of pseudo_likelihood, but score is detection.")
+        if self.score in (DETECTION, ENERGY) and self.variant != "salazar":
+            raise ConfigError(f"variant: {self.variant} is one of pseudo_likelihood, but score is {self.score}.")
 
     def __call__(self, examples: Sequence[PairExample], model: Pretrained) -> Results:
         network, score = self._chosen(model)
@@ -147,8 +149,8 @@ class MinimalPairs:
             places.setdefault(_key(text), set()).update(asked)
         # Their log-probabilities.
         with torch.autocast(model.device.type, enabled=False):
-            if score == DETECTION:
-                logs = detection(network, model, list(texts.values()))
+            if score in (DETECTION, ENERGY):
+                logs = (detection if score == DETECTION else energy)(network, model, list(texts.values()))
             else:
                 rest = self.variant == "within_word"
                 logs = pseudo_likelihood(network, model, list(texts.values()), list(places.values()), rest_of_word=rest)

@@ -81,7 +81,8 @@ class BackboneContract(Contract):
             together = self.states(network, tokens[:, : max(lengths)], mask)
             for row, length in enumerate(lengths):
                 among, alone = together[row, :length], self.states(network, tokens[row : row + 1, :length])[0]
-                ratio = float((among - alone).abs().max() / alone.abs().max())
+                largest = alone.abs().max().clamp(min=1e-9)  # a cloze of a single token is zero
+                ratio = float((among - alone).abs().max() / largest)
                 assert ratio <= 1e-5, f"{ratio:.2g} of the largest state of {length} tokens; {worst(among, alone)}"
 
     def test_positions_matter(self, device: str) -> None:
@@ -102,6 +103,17 @@ class BackboneContract(Contract):
             difference = (self.states(network, tokens) - self.states(network, other)).abs()
             largest = float(difference[:, watched].max())
             assert largest > 1e-4, f"another token at {changed} changes the other states by {largest:.2g} only"
+
+    def test_a_cloze_does_not_see_the_token(self, device: str) -> None:
+        """No state depends on the token at its own position, if the backbone declares that."""
+        if not self.declared("cloze"):
+            pytest.skip("this backbone does not declare that its states are a cloze")
+        network, tokens = self.network(device), token_rows(2, 16, 40, device)
+        for place in range(16):
+            other = tokens.clone()
+            other[:, place] = (tokens[:, place] + 7 - 5) % 35 + 5
+            one, two = (self.states(network, text)[:, place] for text in (tokens, other))
+            assert torch.equal(one, two), f"at {place}: {worst(one, two)}"
 
     def test_every_parameter_learns(self, device: str) -> None:
         network = self.network(device).train()

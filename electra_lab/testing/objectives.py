@@ -21,12 +21,14 @@ from registry import Batch, Losses, Masked, Needs, backbones, masking_strategies
 class ObjectiveContract(Contract):
     """Laws of objectives, on tiny BERTs. Override `judged` if detection does not count at every token.
 
-    tie  the parameters that generator and discriminator share
+    tie        the parameters that generator and discriminator share
+    generator  the backbone of the generator
     """
 
     registry = objectives
     size = 24
     tie: Tie = "tokens"
+    generator = "bert"
 
     def judged(self, batch: Batch, chosen: Tensor) -> Tensor:
         """Return the tokens whose detection counts, Bool[B T]; `chosen` are the masked ones."""
@@ -42,7 +44,8 @@ class ObjectiveContract(Contract):
             torch.manual_seed(0)
             bert: Any = backbones.get("bert").component
             sizes = EmbeddingSizes(self.size, 16, 64, 0.0)
-            generator, discriminator = bert(8, 1, 1, 64, dropout=0.0), bert(16, 1, 2, 64, dropout=0.0)
+            guessing: Any = backbones.get(self.generator).component
+            generator, discriminator = guessing(8, 1, 2, 64, dropout=0.0), bert(16, 1, 2, 64, dropout=0.0)
             generator = generator if needs.generator else None
             pair = make_pair(generator, 8, discriminator, 16, sizes, self.tie, PAD, needs.heads,
                              needs.generator_heads, vocabulary(self.size))  # fmt: skip
@@ -94,7 +97,8 @@ class ObjectiveContract(Contract):
         if seen is not None and (found := losses.terms.get(self.detection_term or "")):
             judged = self.judged(batch, chosen)
             assert found.count == judged.sum(), f"{int(found.count)} tokens count, where the rule says {judged.sum()}"
-            each = nn.functional.binary_cross_entropy_with_logits(seen.logits, seen.replaced.float(), reduction="none")
+            told = {"replaced": seen.replaced, "masked": chosen}[getattr(self.kind, "detection_labels", "replaced")]
+            each = nn.functional.binary_cross_entropy_with_logits(seen.logits, told.float(), reduction="none")
             assert close(found.sum, each[judged].sum())
 
     def test_only_declared_terms_train_the_generator(self) -> None:

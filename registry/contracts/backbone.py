@@ -34,7 +34,8 @@ class Backbone(Protocol):
 
     `@backbones.register(name, initialized_by_lab=True)` asks the lab to draw the weights of nn.Linear and nn.Embedding;
     frozen and loaded ones stay. Otherwise all weights stay as the constructor leaves them. The same holds for
-    generators, objectives and the heads of tasks.
+    generators, objectives and the heads of tasks. `cloze=True` says that the state of a position does not depend on the
+    token there, in the input or in its vector; so says a generator that is not a backbone.
     """
 
     length_multiple: int

@@ -43,7 +43,8 @@ class Head(Protocol):
 
     `@heads.register(name, initialized_by_lab=True)` asks the lab to draw the weights of nn.Linear and nn.Embedding, as
     for backbones. `exports_as` is for built-in heads: the ending of transformers' class that has the same layers, such
-    as `ForMaskedLM`. Other heads are in checkpoints, and left out of exports.
+    as `ForMaskedLM`; `Model` if there is none, but the file of the encoder shall have the head under our names. Other
+    heads are in checkpoints, and left out of exports.
     """
 
     @property

@@ -15,6 +15,9 @@ class Generator(Protocol):
 
     One that is not a backbone, such as one that learns nothing or brings its weights, is registered as a class derived
     from nn.Module, __init__(self, vocabulary, /, *, <options>). `dim` is the width D of the states.
+
+    token_log_probability(hidden, tokens)  optional: Float[B T] log-probabilities of a token at each position, over the
+                                           tokens that are not special. Without it, the lab reads the logits in parts
     """
 
     dim: int

@@ -121,6 +121,7 @@ class Setup:
     steps: int | None  # of training; None while a budget has not been turned into steps
     starts: frozenset[str] = frozenset()  # the networks whose weights `init` names
     separates: bool = False  # a row may hold several documents, each of which sees only itself
+    cloze: bool = False  # what the generator says of a position does not depend on the token there
 
 
 FULL = BatchSizes(1)  # every batch is full
@@ -177,6 +178,8 @@ class Objective(Protocol):
 
     detection_term               the name of the term that is the binary cross-entropy of `Losses.detection`, by default
                                  "discriminator"; None if there is none
+    detection_labels             what it has to tell of a token: "replaced", the default, or "masked", draws that equal
+                                 the original included
     trains_generator             the terms that reach the generator, besides those whose names begin with "generator"; a
                                  law holds for all others
     group                        the number of consecutive rows of a batch that a loss couples; the lab refuses batches

@@ -26,6 +26,7 @@ USES: dict[str, dict[str, dict[str, str]]] = {
         "deberta": {"discriminator": "{type: deberta, dim: 16, depth: 1, heads: 2, buckets: 8, max_distance: 16}"},
         "hugging_face": {"discriminator": "{type: hugging_face, model_type: roberta, dim: 16, depth: 1, heads: 2}"},
         "reformer": {"discriminator": "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, hashes: 1}"},
+        "two_towers": {"objective": "{type: electric}", "generator": "{type: two_towers}"},
         "performer": {
             "discriminator": "{type: performer, dim: 16, depth: 1, heads: 2, features: 8, redraw_every: 2}"
         },
@@ -51,6 +52,7 @@ USES: dict[str, dict[str, dict[str, str]]] = {
         "two_stage": {"objective": "{type: two_stage, generator_steps: 3}", "embedding": UNTIED},
         "mlm": MLM,
         "all_tokens_mlm": {"objective": "{type: all_tokens_mlm}"},
+        "electric": {"objective": "{type: electric}", "generator": "{type: two_towers}"},
         "replace_mlm": {"objective": "{type: replace_mlm}"},
         "frozen_generator": {
             "objective": "{type: frozen_generator, run: mlm}", "embedding": UNTIED, "generator": "{scale: 1.0}"

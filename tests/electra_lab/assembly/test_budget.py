@@ -51,6 +51,9 @@ def detection(width: int) -> int:
 
 SLOTS = math.ceil(0.15 * LENGTH)
 GENERATOR = body(*NARROW) + words(8, SLOTS)
+TWO_TOWERS = 2 * body(NARROW[0] // 2, NARROW[1]) - 2 * (
+    2 * LENGTH * TABLE * NARROW[0] // 2
+)  # the table is as wide as both
 DETECTOR = body(*WIDE) + detection(16)
 
 
@@ -61,6 +64,8 @@ DETECTOR = body(*WIDE) + detection(16)
         ({"objective": "{type: two_stage, generator_steps: 2}"}, 3 * GENERATOR, GENERATOR + 3 * DETECTOR),
         ({"objective": "{type: frozen_generator, run: earlier}"}, None, GENERATOR + 3 * DETECTOR),
         ({"objective": "{type: all_tokens_mlm}"}, None, 3 * GENERATOR + 3 * (body(*WIDE) + words(16, LENGTH))),
+        ({"objective": "{type: electric}", "generator": "{type: two_towers, scale: 0.5}"},
+         None, 3 * (TWO_TOWERS + words(8, LENGTH)) + 3 * DETECTOR),
         ({"objective": "{type: mlm}", "generator": "null", "sampler": "null"},
          None, 3 * (body(*WIDE) + words(16, SLOTS))),
         ({"objective": "{type: electra}", "generator": "{type: unigram}"}, None, 3 * DETECTOR),
@@ -68,7 +73,8 @@ DETECTOR = body(*WIDE) + detection(16)
           "schedules": NO_WARM_UP[:-1] + ", masking.mask_prob: {type: linear, start: 0.1, end: 0.5}}"},
          None, 3 * (body(*NARROW) + words(8, LENGTH // 2)) + 3 * DETECTOR),
     ],
-    ids=["electra", "two_stage", "frozen_generator", "all_tokens_mlm", "mlm", "fixed generator", "scheduled mask_prob"],
+    ids=["electra", "two_stage", "frozen_generator", "all_tokens_mlm", "electric", "mlm",
+         "fixed generator", "scheduled mask_prob"],
 )  # fmt: skip
 def test_a_step_costs_what_the_formula_says(tmp_path, sections, at_first, later) -> None:
     flops = sketched(tmp_path, **sections).flops

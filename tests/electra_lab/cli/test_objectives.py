@@ -48,6 +48,13 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
         },
         "sampler", "sampler: adversarial .*{type: temperature}",
     ),
+    "a generator that sees the token that it predicts": (
+        {"objective": "{type: electric}"}, "generator", "generator.type: electric .*two_towers, or unigram."
+    ),
+    "towers that cannot be halved": (
+        {"objective": "{type: electric}", "generator": "{type: two_towers, dim: 6, heads: 2}"},
+        "generator", "generator: .*half of dim 6.*",
+    ),
 }  # fmt: skip
 RIGHT: dict[str, dict[str, str]] = {
     "mlm": {"objective": "{type: mlm}", "generator": "null", "sampler": "null"},
@@ -61,6 +68,8 @@ RIGHT: dict[str, dict[str, str]] = {
         "objective": "{type: adversarial}", "sampler": "{type: temperature, temperature: 1.0}",
         "schedules": "{masking.mask_prob: {type: linear, start: 0.3, end: 0.15}, learning_rate: {warmup_steps: 0}}",
     },
+    "electric by word frequencies": {"objective": "{type: electric}", "generator": "{type: unigram}"},
+    "electric with two towers": {"objective": "{type: electric}", "generator": "{type: two_towers, scale: 0.5}"},
     "adversarial with Gumbel noise": {"objective": "{type: adversarial}", "sampler": "{type: gumbel}"},
 }  # fmt: skip
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from electra_lab.inference.pair import Pair
+from electra_lab.export.export import export
+from electra_lab.inference.pair import Pair, load
 from electra_lab.inference.scoring import percentile
 from registry.errors import ConfigError
 from tests.electra_lab.inference.test_pair import LONG, TEXTS, row
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 
 
 @torch.no_grad()
@@ -39,6 +42,36 @@ def test_detection_is_the_log_odds_reduced(pair: Pair) -> None:
         found = pair.score(TEXTS[0], reduce=reduce)
         assert found.values == pytest.approx(values, abs=1e-5)
         assert found.score == pytest.approx(number, abs=1e-5)
+
+
+@pytest.mark.parametrize("backbone", ["bert", "transformer"])
+def test_energies_are_the_discriminators_in_a_run_and_in_its_export(tmp_path: Path, backbone: str) -> None:
+    """The default of a pair that `electric` has trained; in transformers' format and in the lab's own."""
+    sections = {"objective": "{type: electric}", "generator": "{type: unigram}"}
+    sections["discriminator"] = f"{{type: {backbone}, dim: 16, depth: 1, heads: 2}}"
+    with for_a_module():
+        trained = run(experiment(tmp_path, **sections), tmp_path / "run")
+    of_run = load(trained, device="cpu")
+    exported = export(trained, tmp_path / "out")
+    network: Any = of_run.discriminator
+    with torch.no_grad():
+        ids = of_run.tokenizer.encode(TEXTS[0]).ids
+        values = network.predict("energy", network.hidden(*row(of_run, ids)))[0, 1:-1].tolist()
+    assert len({round(value, 6) for value in values}) > 2
+    for pair in (of_run, load(tmp_path / "out", device="cpu")):
+        for by in (None, "energy"):
+            found = pair.score(TEXTS[0], by=by, reduce="sum")
+            assert found.values == pytest.approx(values, abs=1e-5)
+            assert found.score == pytest.approx(sum(values), abs=1e-4)
+        assert not found.detects
+        with pytest.raises(ConfigError, match="no detection head"):
+            pair.score(TEXTS[0], by="detection")
+    assert any("--by energy" in note for note in exported.networks[0].notes)
+
+
+def test_energies_need_their_head(pair: Pair) -> None:
+    with pytest.raises(ConfigError, match="energies"):
+        pair.score(TEXTS[0], by="energy")
 
 
 @pytest.mark.parametrize(("mask_prob", "passes"), [(None, 99), (0.3, 4), (0.25, 4), (1.0, 1)])
@@ -84,7 +117,9 @@ def test_extreme_log_odds_are_shown(pair: Pair) -> None:
         assert {span.strength for span in shown} == {strength}
 
 
-@pytest.mark.parametrize("wrong", [{"by": "energy"}, {"reduce": "median"}, {"mask_prob": 0.0}, {"mask_prob": math.nan}])
+@pytest.mark.parametrize(
+    "wrong", [{"by": "entropy"}, {"reduce": "median"}, {"mask_prob": 0.0}, {"mask_prob": math.nan}]
+)
 def test_arguments_that_mean_nothing_are_refused(pair: Pair, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         pair.score("the cat", **wrong)

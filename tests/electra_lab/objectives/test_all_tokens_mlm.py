@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_lab.objectives import all_tokens_mlm
+from electra_lab.objectives import _shared
 from electra_lab.objectives._shared import copy_losses
 from electra_lab.testing import CLS, PAD, SEP
 from electra_lab.training.random import Streams
@@ -112,7 +112,7 @@ def test_some_positions_at_a_time_are_all_of_them(training: bool, monkeypatch: p
     """Losses, gradients and predictions do not depend on how many; never more logits at once than asked for."""
     found, most = [], []
     for number in (1000, 3):
-        monkeypatch.setattr(all_tokens_mlm, "AT_ONCE", number)
+        monkeypatch.setattr(_shared, "AT_ONCE", number)
         objective, batch = berts("all_tokens_mlm"), sentences(2, 8)
         objective.train(training)
         sizes: list[int] = []

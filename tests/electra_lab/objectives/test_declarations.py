@@ -21,6 +21,11 @@ CONFLICTS: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"tie": "all", "steps": 1}, []),
     ],
     "coco_lm": [({"separates": True}, ["packing.attention"])],
+    "electric": [
+        ({}, ["generator.type"]),
+        ({"cloze": True, "generator": "fixed", "tie": "all"}, []),
+        ({"cloze": True, "unbiased": False}, [SAMPLER]),
+    ],
     "frozen_generator": [
         ({"generator": "fixed"}, [GENERATOR]),
         *(({"tie": tie}, [TIE]) for tie in ("tokens", "embeddings", "all", "gradient_disentangled")),
@@ -46,7 +51,7 @@ def test_the_table_is_complete() -> None:
 
 @pytest.mark.parametrize(
     ("name", "changes", "keys"),
-    [(name, changes, keys) for name, cases in CONFLICTS.items() for changes, keys in [({}, []), *cases]],
+    [(name, changes, keys) for name, cases in CONFLICTS.items() for changes, keys in [({"cloze": True}, []), *cases]],
 )
 def test_conflicts(name: str, changes: dict[str, Any], keys: list[str]) -> None:
     """Each with its key, and a sentence that names the objective or its option."""
@@ -79,9 +84,18 @@ def price(
     return {"generator": 1, "discriminator": 1000}[network] * (3 if learns else 1) * (10 if everywhere else 1)
 
 
+HEADS = {
+    "all_tokens_mlm": ("tokens",),
+    "coco_lm": ("replaced", "tokens", "contrast"),
+    "electra_correct": ("replaced", "tokens"),
+    "electric": ("energy",),
+    "mlm": ("tokens",),
+    "replace_mlm": ("tokens",),
+}
 FLOPS = {
     "coco_lm": Flops(3 + 3000 + 10**6),
     "all_tokens_mlm": Flops(3 + 30_000),
+    "electric": Flops(30 + 3000),
     "frozen_generator": Flops(1 + 3000),
     "two_stage": Flops(1 + 3000, first=7, at_first=3),
 }
@@ -99,9 +113,7 @@ def test_flops_needs_and_earlier_runs(name: str) -> None:
     if name == "frozen_generator":
         assert built(name).earlier_runs() == {"generator": Path("runs/earlier")}
     assert needs.generator == needs.sampler == (name != "mlm")
-    detects = name not in ("mlm", "replace_mlm", "all_tokens_mlm")
-    several = {"electra_correct": ("replaced", "tokens"), "coco_lm": ("replaced", "tokens", "contrast")}
-    assert needs.heads == several.get(name, ("replaced",) if detects else ("tokens",))
+    assert needs.heads == HEADS.get(name, ("replaced",))
 
 
 def built(name: str) -> Any:

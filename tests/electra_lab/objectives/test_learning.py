@@ -29,6 +29,7 @@ FALLS = {
     "all_tokens_mlm": {"generator_loss": 1.0, "discriminator_loss": 0.25, "discriminator_token_loss": 0.25},
     "two_stage": {"generator_loss": 0.8, "discriminator_loss": 0.08},
     "adversarial": {"discriminator_loss": 0.1},
+    "electric": {"generator_loss": 0.5, "discriminator_loss": 0.03},
     "frozen_generator": {"discriminator_loss": 0.08},
 }
 QUICK = ("electra", "all_tokens_mlm", "adversarial")  # the others, as slow tests, by `make test-all`

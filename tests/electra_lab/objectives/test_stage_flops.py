@@ -35,6 +35,7 @@ OBJECTIVES: dict[str, dict[str, str]] = {
     "replace_mlm": {"objective": "{type: replace_mlm}"},
     "all_tokens_mlm": {"objective": "{type: all_tokens_mlm}"},
     "adversarial": {"objective": "{type: adversarial}"},
+    "electric": {"objective": "{type: electric}", "generator": "{type: two_towers, scale: 0.5}"},
     "one encoder": {"objective": "{type: electra}", "generator": "{scale: 1.0}", "embedding": TIED},
     "a shared table plus a difference": {"embedding": TIED.replace("all", "gradient_disentangled")},
 }

@@ -44,6 +44,10 @@ class Table(nn.Module):
         own = (hidden * self.scores).sum(-1)
         return own + self.coupling * own.tanh().flip(1)
 
+    def predict(self, head: str, hidden: Tensor) -> Tensor:
+        assert head == "energy"
+        return self.replaced_logits(hidden)
+
 
 class Fixed:
     """Masks the places it was given; slots behind `valid` point at the first token, as strategies may do."""

@@ -83,6 +83,10 @@ class Given:
     def replaced_logits(self, hidden: Tensor) -> Tensor:
         return hidden @ self.replaced
 
+    def predict(self, head: str, hidden: Tensor) -> Tensor:
+        assert head == "energy"
+        return hidden @ self.replaced
+
     def token_logits(self, hidden: Tensor, positions: Tensor) -> Tensor:
         return self.guesses.expand(*positions.shape, -1)
 

@@ -41,6 +41,18 @@ def test_detection_sums_the_log_probability_of_original_over_the_tokens_of_the_s
     assert prediction["certainty"] == pytest.approx(original["a"] - original["b"])
 
 
+def test_energies_are_summed_as_negative_log_probabilities() -> None:
+    """In one pass, without a sigmoid; `auto` finds the head."""
+    model = with_heads(given(discriminator=Given(logits(a=2.0, b=3.5))), discriminator=("energy",))
+    for score in ("auto", "energy"):
+        [prediction] = MinimalPairs(score=score)([example("aa", "ab")], model).predictions
+        assert (prediction["good_score"], prediction["bad_score"]) == (-4.0, -5.5)
+    with pytest.raises(ConfigError, match="energy"):
+        MinimalPairs(score="energy", variant="within_word")
+    with pytest.raises(ConfigError, match="'energy'"):
+        MinimalPairs(score="energy")([example("a", "b")], given(discriminator=Given()))
+
+
 def test_each_token_is_masked_in_turn() -> None:
     network = Given(guesses=logits(a=1.0))
     found = masked()([example("ab c", "b")], given(generator=network))
@@ -220,7 +232,11 @@ def test_the_network_and_the_score(options: Any, heads: dict[str, tuple[str, ...
     [
         ({"network": "generator", "score": "detection"}, BOTH, r"'replaced' in the generator.*generator has tok"),
         ({"score": "pseudo_likelihood"}, {"discriminator": Given()}, r"the head 'tokens', but.*discriminator has repl"),
-        ({"network": "generator"}, {"discriminator": Given()}, r"'replaced' or 'tokens' in the generator.*Choose"),
+        (
+            {"network": "generator"},
+            {"discriminator": Given()},
+            r"'replaced' or 'energy' or 'tokens' in the generator.*Choose",
+        ),
     ],
 )
 def test_a_head_that_is_not_there(options: Any, networks: dict[str, Given], message: str) -> None:
