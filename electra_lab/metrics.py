@@ -9,9 +9,10 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from registry import Accumulator, Batch, Detection, Example, Losses, Metric, Vocabulary
+from registry import Accumulator, Batch, Choice, Detection, Example, Losses, Metric, Vocabulary
 
 NATS = "nats"
 CONFIDENCE = 0.95
@@ -55,9 +56,18 @@ PRETRAINING: dict[str, Metric] = {  # in the order in which reports list them: t
     "replaced_share": _Own("share of the tokens that are replaced", "replaced tokens"),
     "discriminator_loss": _Own("loss of the discriminator, per token", "discriminator loss", NATS, False, chart=True,
                                brief="discriminator"),
+    "choice_accuracy": _Own("share of the tokens that are picked out of the candidates, where one of them is right",
+                            "choice accuracy", baselines=("frequent_candidate_accuracy",), chart=True,
+                            brief="choice accuracy"),
+    "none_accuracy": _Own("share of the original tokens for which none of the candidates is picked",
+                          "accuracy of 'none of them'"),
+    "choice_loss": _Own("cross-entropy of the choice between candidates", "choice loss", NATS, False, chart=True,
+                        brief="choice"),
     "always_original_auc": Metric("suspects all tokens equally", "always 'original'"),
     "always_original_accuracy": Metric(title="always 'original'"),
     "unigram_auc": Metric("suspects a token by -log(training frequency)", "rare-token detector"),
+    "frequent_candidate_accuracy": Metric("picks the candidate that is the most frequent in training",
+                                          "most frequent candidate"),
     "unigram_entropy": _WORDS,
     "unigram_mask_entropy": _WORDS,
 }  # fmt: skip
@@ -71,10 +81,10 @@ def accumulator_of(objective: object, vocabulary: Vocabulary) -> Callable[[Colle
 
 
 class PretrainingMetrics:
-    """Metrics of masked language models and detectors over all maskable positions, and an objective's own means.
+    """Metrics of masked language models, choices, and detectors over all maskable positions, and an objective's means.
 
-    Of a detector 13 bytes are kept per position and of a masked language model 12 per [MASK], so that its AUC and the
-    intervals over documents are exact.
+    Of a detector 13 bytes are kept per position, of a masked language model 12 per [MASK] and of a choice 20, so that
+    AUCs and the intervals over documents are exact.
 
     show  indices of the rows to return as examples
     own   the metrics that the objective declares, whose sums and counts are in `Losses.metrics`
@@ -93,6 +103,8 @@ class PretrainingMetrics:
         self._sums: dict[str, torch.Tensor] = {}
         self._judged: list[Columns] = []  # of each batch: replaced or not, logits, token ids, documents
         self._guessed: dict[str, list[Columns]] = {}  # by network: documents, nats saved where it saw [MASK]
+        self._picked: list[Columns] = []  # of each batch: documents, credit of the network, of the most frequent one
+        self._none = torch.zeros(2, dtype=torch.float64)  # choices that no candidate is right for: correct ones, all
         self._by_row = False  # batches do not tell the documents, and rows take their place
         self._examples: list[Example] = []
 
@@ -116,6 +128,23 @@ class PretrainingMetrics:
             found = _chosen(maskable, seen.replaced, seen.logits.float(), seen.inputs.int(), documents.int())
             self._judged.append(found)
             self._examples += self._shown(batch, seen)
+        if (choice := losses.choice) is not None:
+            self._update_choice(choice, documents.gather(1, choice.positions).int())
+
+    def _update_choice(self, choice: Choice, documents: torch.Tensor) -> None:
+        # A candidate may occur twice, and is right wherever it is the right token: [B N k].
+        rejects = choice.logits.shape[-1] - choice.candidates.shape[-1]
+        place = (choice.answer - rejects).clamp(min=0).unsqueeze(-1)
+        right = choice.candidates == choice.candidates.gather(-1, place)
+        none = choice.answer < rejects
+        # Choices that have a right candidate
+        own = _credit(choice.logits, F.pad(right, (rejects, 0)))
+        frequent = _credit(-self._surprise[choice.candidates], right)
+        self._picked.append(_chosen(choice.valid & ~none, documents, own, frequent))
+        # Choices that have none
+        at_none = choice.valid & none
+        correct = (choice.logits.argmax(-1) == 0) & at_none
+        self._none += torch.stack([correct.sum(), at_none.sum()]).to(self._none)
 
     def merge(self, other: Self) -> None:
         for name, sums in other._sums.items():
@@ -124,6 +153,8 @@ class PretrainingMetrics:
         for name, mean in other._means.items():
             self._means[name] = self._means.get(name, 0) + mean
         self._judged += other._judged
+        self._picked += other._picked
+        self._none += other._none
         self._by_row |= other._by_row
         self._examples += other._examples
 
@@ -134,6 +165,12 @@ class PretrainingMetrics:
         if self._judged:
             replaced, logits, tokens, _ = _joined(self._judged)
             values |= _of_detection(replaced, logits, self._rarity[tokens])
+        if self._picked:
+            _, own, frequent = _joined(self._picked)
+            if len(own):
+                values |= {"choice_accuracy": float(own.mean()), "frequent_candidate_accuracy": float(frequent.mean())}
+        if self._none[1]:
+            values["none_accuracy"] = float(self._none[0] / self._none[1])
         for name, mean in self._means.items():
             total, count = mean.tolist()
             if count:
@@ -151,6 +188,9 @@ class PretrainingMetrics:
         if self._judged:
             replaced, logits, tokens, documents = _joined(self._judged)
             found["discriminator_auc"] = auc_gain(replaced, logits, self._rarity[tokens], documents)
+        if self._picked:
+            documents, own, frequent = _joined(self._picked)
+            found["choice_accuracy"] = mean_gain(documents, own - frequent)
         gains = dict[str, float]()
         for name, (gain, low, high, number) in found.items():
             values = {"": gain, "_low": low, "_high": high, "_rows" if self._by_row else "_documents": number}
@@ -202,6 +242,12 @@ def _of_detection(replaced: NDArray[np.bool_], logits: NDArray[Any], rarity: NDA
         "unigram_auc": _auc(replaced, rarity),
         "replaced_share": float(replaced.mean()),
     }
+
+
+def _credit(scores: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return Float64[B N], the chance that one of the candidates with the best score, taken at random, is right."""
+    best = scores == scores.amax(-1, keepdim=True)
+    return (best & right).sum(-1).double() / best.sum(-1)
 
 
 def _prefix(network: str) -> str:

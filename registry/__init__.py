@@ -22,6 +22,7 @@ from registry.contracts.metric import Metric
 from registry.contracts.network import Generator, Network
 from registry.contracts.objective import (
     Accumulator,
+    Choice,
     Detection,
     Example,
     Flops,
@@ -102,7 +103,7 @@ ALL: tuple[Registry[Any], ...] = (
 )  # fmt: skip
 
 __all__ = [
-    "ALL", "LONGEST", "Accumulator", "Answer", "Backbone", "Batch", "BatchSizes", "Batches", "Corpus", "Dataset",
+    "ALL", "LONGEST", "Accumulator", "Answer", "Backbone", "Batch", "BatchSizes", "Batches", "Choice", "Corpus", "Dataset",
     "Detection", "Document", "EmbeddingSizes", "Encoded", "Encoder", "Ended", "Entry", "Example", "Flops", "Generator",
     "Head", "Heads", "Judgement", "LabError", "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy", "Measure",
     "Metric", "MetricWithDocuments", "Needs", "Network", "Objective", "Optimizer", "Outcome", "Packed", "Packing",

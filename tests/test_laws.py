@@ -184,6 +184,20 @@ TestEnergy = suite(HeadContract, "energy")
 TestDebertaReplaced = suite(HeadContract, "deberta_replaced")
 TestModernBertReplaced = suite(HeadContract, "modernbert_replaced")
 TestContrast = suite(HeadContract, "contrast")
+
+
+class TestCandidates(HeadContract):
+    name, reads, options = "candidates", "masked", {"k": 3}
+
+    def inputs(self, states: torch.Tensor) -> tuple[Any, ...]:
+        candidates = torch.arange(states.shape[1]).unsqueeze(1) + 5 * torch.arange(3)
+        return (candidates.expand(len(states), -1, -1),)
+
+
+class TestCandidatesOrNone(TestCandidates):
+    reads, options = "positions", {"k": 3, "everywhere": True, "bias": False, "reject": True}  # noqa: RUF012
+
+
 TestElectra = suite(ObjectiveContract, "electra")
 
 
@@ -200,6 +214,8 @@ TestCocoLm = suite(ObjectiveContract, "coco_lm", group=2)
 TestMlm = suite(ObjectiveContract, "mlm")
 TestReplaceMlm = suite(ObjectiveContract, "replace_mlm")
 TestAllTokensMlm = suite(ObjectiveContract, "all_tokens_mlm")
+TestMcBert = suite(ObjectiveContract, "mc_bert", k=4)
+TestMcBertRedraw = suite(ObjectiveContract, "mc_bert", duplicates="redraw")
 TestTwoStage = suite(ObjectiveContract, "two_stage", generator_steps=3)
 
 

@@ -339,6 +339,12 @@ def refuse_losses(losses: object, counts: Mapping[str, object], entry: Entry[Any
         tensors += [("a prediction", field, value, slots) for field, value in vars(asked).items()]
     if losses.detection is not None:
         tensors += [("a detection", field, value, shape) for field, value in vars(losses.detection).items()]
+    if losses.choice is not None:
+        slots, k = (shape[0], _size(losses.choice.positions, 1)), _size(losses.choice.candidates, 2)
+        options = _size(losses.choice.logits, 2)
+        widths = {"candidates": (k,), "logits": (options if options == k + 1 else k,)}
+        for field, value in vars(losses.choice).items():
+            tensors.append(("a choice", field, value, (*slots, *widths.get(field, ()))))
     for what, field, value, size in tensors:
         floating = field in ("loss", "logits")
         if not (isinstance(value, Tensor) and value.shape == size and value.is_floating_point() == floating):
@@ -348,6 +354,11 @@ def refuse_losses(losses: object, counts: Mapping[str, object], entry: Entry[Any
         raise _bad(entry, f"returned the terms {sorted(losses.terms)}, but its counts() has {sorted(counts)}.")
     if wrong := [name for name, count in counts.items() if not _is_scalar(count, False)]:
         raise _bad(entry, f"returned a count of '{wrong[0]}' from counts() that is not a scalar of integers.")
+
+
+def _size(value: object, axis: int) -> int:
+    """Return the size of an axis, -1 if there is none."""
+    return value.shape[axis] if isinstance(value, Tensor) and value.dim() > axis else -1
 
 
 def _is_scalar(value: object, floating: bool) -> bool:

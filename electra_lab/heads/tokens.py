@@ -28,7 +28,12 @@ class TokenHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(sizes.vocabulary_size))
 
     def forward(self, states: Float[Tensor, "*N D"], table: Float[Tensor, "V E"]) -> Float[Tensor, "*N V"]:
-        return F.linear(self.norm(F.gelu(self.dense(states))), table, self.bias)
+        return F.linear(self.transformed(states), table, self.bias)
+
+    def transformed(self, states: Float[Tensor, "*N D"]) -> Float[Tensor, "*N E"]:
+        """Return the states as vectors to compare with those of the token table."""
+        normed: Tensor = self.norm(F.gelu(self.dense(states)))
+        return normed
 
     def flops(self, length: int, masked: int) -> int:
         """Logits are computed at masked positions alone."""

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from electra_lab.model.network import everywhere
 from electra_lab.model.softmax import cross_entropy
-from registry import Batch, Detection, Masked, Network, Prediction, Random, Setup, Streams, Term, Vocabulary
+from registry import Batch, Choice, Detection, Masked, Network, Prediction, Random, Setup, Streams, Term, Vocabulary
 
 Weight = Annotated[float, Field(ge=0)]  # of a term of the loss
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
@@ -150,6 +150,20 @@ def copy_losses(
     generated = F.logsigmoid(-copy) - losses
     copied = torch.logaddexp(F.logsigmoid(copy), generated)
     return -torch.where(seen, copied, generated)
+
+
+def choose(
+    discriminator: Network,
+    hidden: Float[Tensor, "B T D"],
+    positions: Int[Tensor, "B N"],
+    valid: Bool[Tensor, "B N"],
+    candidates: Int[Tensor, "B N k"],
+    answer: Int[Tensor, "B N"],
+) -> tuple[Choice, Float[Tensor, "B N"]]:
+    """Return the choice between candidates, whose head is `candidates`, and its cross-entropy at each position."""
+    logits = full_precision(discriminator.predict("candidates", hidden, candidates, positions=positions))
+    losses = F.cross_entropy(logits.flatten(0, 1), answer.flatten(), reduction="none").view_as(answer)
+    return Choice(positions, valid, candidates, logits, answer), losses
 
 
 def term(losses: Float[Tensor, "B *N"], counted: Bool[Tensor, "B *N"], weight: float | Tensor) -> Term:

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from registry import Batch, Detection, Losses, Prediction, Term
+from registry import Batch, Choice, Detection, Losses, Prediction, Term
 
 _BETWEEN = "\x1f"  # the parts of a tensor's name, which may be names that components chose
 
@@ -36,6 +36,7 @@ def unpack(data: bytes, device: torch.device) -> tuple[Batch, Losses]:
         Detection(**given["detection"]) if "detection" in given else None,
         given.get("outputs", {}),
         {name: Term(**term) for name, term in given.get("metrics", {}).items()},
+        Choice(**given["choice"]) if "choice" in given else None,
     )
     return Batch(**tree["batch"]), losses
 

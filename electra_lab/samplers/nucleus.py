@@ -6,12 +6,13 @@ from jaxtyping import Float32, Int
 from pydantic import Field
 from torch import Tensor
 
-from electra_lab.samplers._weights import ascending, by_rows, inverse_cdf, weights_of
+from electra_lab.model.draws import inverse_cdf
+from electra_lab.samplers._weights import ascending, by_rows, weights_of
 from registry import Random, samplers
 
 
 def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /, *, p: float | Tensor) -> Int[Tensor, " N"]:
-    return by_rows(lambda rows, numbers: inverse_cdf(_nucleus(rows, p), numbers), weights, rng, 1)
+    return by_rows(lambda rows, numbers: inverse_cdf(_nucleus(rows, p), numbers), weights, rng, 1).squeeze(-1)
 
 
 def _nucleus(weights: Float32[Tensor, "n V"], p: float | Tensor) -> Float32[Tensor, "n V"]:
@@ -46,4 +47,4 @@ def nucleus(
     def draw(logits: Tensor, numbers: Tensor) -> Tensor:
         return inverse_cdf(_nucleus(weights_of(logits, temperature), p), numbers)
 
-    return by_rows(draw, logits, rng, 1)
+    return by_rows(draw, logits, rng, 1).squeeze(-1)

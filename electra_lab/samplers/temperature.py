@@ -6,12 +6,13 @@ from jaxtyping import Float32, Int
 from pydantic import Field
 from torch import Tensor
 
-from electra_lab.samplers._weights import by_rows, inverse_cdf, weights_of
+from electra_lab.model.draws import inverse_cdf
+from electra_lab.samplers._weights import by_rows, weights_of
 from registry import Random, samplers
 
 
 def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /) -> Int[Tensor, " N"]:
-    return by_rows(inverse_cdf, weights, rng, 1)
+    return by_rows(inverse_cdf, weights, rng, 1).squeeze(-1)
 
 
 @samplers.register("temperature", unbiased=lambda *, temperature: temperature == 1.0, of_softmax=of_softmax)
@@ -26,4 +27,4 @@ def temperature(
     def draw(logits: Tensor, numbers: Tensor) -> Tensor:
         return inverse_cdf(weights_of(logits, temperature), numbers)
 
-    return by_rows(draw, logits, rng, 1)
+    return by_rows(draw, logits, rng, 1).squeeze(-1)

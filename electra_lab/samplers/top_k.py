@@ -6,14 +6,15 @@ from jaxtyping import Float32, Int
 from pydantic import Field
 from torch import Tensor
 
-from electra_lab.samplers._weights import inverse_cdf, weights_of
+from electra_lab.model.draws import inverse_cdf
+from electra_lab.samplers._weights import weights_of
 from registry import Random, samplers
 
 
 def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /, *, k: int) -> Int[Tensor, " N"]:
     best, tokens = weights.topk(min(k, weights.shape[-1]), dim=-1)
     drawn = inverse_cdf(best, rng.uniform(len(weights), 1))
-    return tokens.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
+    return tokens.gather(-1, drawn).squeeze(-1)
 
 
 @samplers.register("top_k", of_softmax=of_softmax)
@@ -31,4 +32,4 @@ def top_k(
     """
     best, tokens = logits.topk(min(k, logits.shape[-1]), dim=-1)
     drawn = inverse_cdf(weights_of(best, temperature), rng.uniform(len(logits), 1))
-    return tokens.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
+    return tokens.gather(-1, drawn).squeeze(-1)

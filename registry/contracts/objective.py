@@ -47,6 +47,17 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """The candidates of a discriminator and its logits for them, for metrics."""
+
+    positions: Int[Tensor, "B N"]
+    valid: Bool[Tensor, "B N"]  # the slots that count
+    candidates: Int[Tensor, "B N k"]  # token ids
+    logits: Float[Tensor, "B N c"]  # of the candidates; if c is k + 1, the first is that of "none of them"
+    answer: Int[Tensor, "B N"]  # the index of the right logit
+
+
+@dataclass(frozen=True)
 class Losses:
     """The result of an objective: named terms and, in eval mode, the input of its metrics."""
 
@@ -55,6 +66,7 @@ class Losses:
     detection: Detection | None = None
     outputs: Mapping[str, Tensor] = field(default_factory=dict)  # of a task's head, B rows each
     metrics: Mapping[str, Term] = field(default_factory=dict)  # means, by names that the objective's `metrics` declares
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True)
@@ -187,7 +199,7 @@ class Objective(Protocol):
     at_step(seed, step)          called before every step
     metrics                      a Metric for each name in `Losses.metrics`
     accumulator(show)            an Accumulator; `show` are the indices of rows to return as examples. By default
-                                 metrics are computed from `predictions`, `detection` and `metrics`
+                                 metrics are computed from `predictions`, `detection`, `choice` and `metrics`
     conflicts(setup, options)    a classmethod that yields (key, sentence) for all in the Setup that does not go with it
     flops(price)                 the Flops of training; by default both networks learn at every step
     earlier_runs()               run directories whose weights it starts from, by the name of its own network

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from electra_lab.metrics import PRETRAINING, PretrainingMetrics
 from electra_lab.testing import CLS, PAD, SEP, on_each_device, vocabulary
-from registry import Batch, Detection, Losses, Prediction, Vocabulary
+from registry import Batch, Choice, Detection, Losses, Prediction, Vocabulary
 
 SIZE = 40
 WORDS = replace(vocabulary(SIZE), counts=torch.arange(SIZE) ** 2 % 7)  # several tokens have the same count
@@ -68,6 +68,16 @@ def predicted(batch: Batch, *, slots: int = 3, seed: int = 0) -> Prediction:
     return Prediction(positions, valid, hidden, 5 * torch.rand(rows, slots, generator=numbers), correct)
 
 
+def chosen(batch: Batch, *, rejects: int, k: int = 4, seed: int = 0) -> Choice:
+    """Choices with many ties, and with candidates that occur twice."""
+    numbers = torch.Generator().manual_seed(seed)
+    asked, rows = predicted(batch, seed=seed), len(batch)
+    candidates = torch.randint(5, 10, (rows, 3, k), generator=numbers)
+    logits = torch.randint(0, 3, (rows, 3, k + rejects), generator=numbers).float()
+    answer = torch.randint(0, k + rejects, (rows, 3), generator=numbers)
+    return Choice(asked.positions, asked.valid, candidates, logits, answer)
+
+
 def rows_of(losses: Losses, rows: slice) -> Losses:
     """The losses of some rows of a batch."""
 
@@ -75,7 +85,7 @@ def rows_of(losses: Losses, rows: slice) -> Losses:
         return type(value)(**{name: each[rows] for name, each in vars(value).items()})
 
     predictions = {name: cut(each) for name, each in losses.predictions.items()}
-    return Losses({}, predictions, losses.detection and cut(losses.detection))
+    return Losses({}, predictions, losses.detection and cut(losses.detection), choice=losses.choice and cut(losses.choice))
 
 
 def measured(*parts: tuple[Batch, Losses], words: Vocabulary = WORDS) -> PretrainingMetrics:
@@ -343,14 +353,46 @@ def test_examples_are_the_rows_that_were_asked_for() -> None:
     assert measured((batch, losses)).examples() == []
 
 
+# Choices
+
+
+@pytest.mark.parametrize("rejects", [0, 1])
+def test_a_choice_is_credited_as_if_ties_were_broken_at_random(rejects: int) -> None:
+    """One slot after the other; batches merge; the gain is over the most frequent candidate, at the same slots."""
+    batch = of_documents(text(20), 9)
+    choice = chosen(batch, rejects=rejects)
+    own, frequent, none = [], [], []
+    for row, slot in choice.valid.nonzero().tolist():
+        tokens = [0] * rejects + choice.candidates[row, slot].tolist()  # 0 stands for "none of them"
+        logits, answer = choice.logits[row, slot].tolist(), tokens[int(choice.answer[row, slot])]
+        best = [token for token, logit in zip(tokens, logits, strict=True) if logit == max(logits)]
+        if not answer:
+            none.append(logits[0] == max(logits))
+            continue
+        most = max(int(WORDS.counts[token]) for token in tokens[rejects:])
+        common = [token for token in tokens[rejects:] if int(WORDS.counts[token]) == most]
+        own.append(best.count(answer) / len(best))
+        frequent.append(common.count(answer) / len(common))
+    losses = Losses({}, choice=choice)
+    found = measured((batch, losses))
+    values = found.values()
+    assert values["choice_accuracy"] == pytest.approx(np.mean(own), abs=1e-12)
+    assert values["frequent_candidate_accuracy"] == pytest.approx(np.mean(frequent), abs=1e-12)
+    assert found.gains()["choice_accuracy_gain"] == pytest.approx(np.mean(own) - np.mean(frequent), abs=1e-12)
+    assert values.get("none_accuracy") == (pytest.approx(np.mean(none)) if rejects else None)
+    first, second = (measured((batch[part], rows_of(losses, part))) for part in (slice(0, 7), slice(7, None)))
+    first.merge(second)
+    assert everything(first) == pytest.approx(everything(found))
+
+
 # Declarations
 
 
 def test_every_value_is_declared() -> None:
     batch = text(8)
     asked = {"generator": predicted(batch), "discriminator": predicted(batch)}
-    found = measured((batch, replace(detected(batch), predictions=asked)))
-    undeclared = {"discriminator_loss"}  # the evaluation computes it, from the terms
+    found = measured((batch, replace(detected(batch), predictions=asked, choice=chosen(batch, rejects=1))))
+    undeclared = {"discriminator_loss", "choice_loss"}  # the evaluation computes them, from the terms
     assert found.values().keys() == found.metrics.keys() - undeclared
     assert not any("_gain" in name for name in found.metrics), "gains are no lines of a report"
     assert found.metrics == PRETRAINING
@@ -361,6 +403,7 @@ def test_declarations_are_complete() -> None:
     baselines = {name for metric in PRETRAINING.values() for name in metric.baselines}
     assert baselines == {
         "always_original_auc", "always_original_accuracy", "unigram_auc", "unigram_entropy", "unigram_mask_entropy",
+        "frequent_candidate_accuracy",
     }  # fmt: skip
     lower = {name for name, metric in PRETRAINING.items() if not metric.higher_is_better}
     assert lower == {name for name in PRETRAINING if name.endswith(("_loss", "_entropy"))}

@@ -54,6 +54,7 @@ USES: dict[str, dict[str, dict[str, str]]] = {
         "all_tokens_mlm": {"objective": "{type: all_tokens_mlm}"},
         "electric": {"objective": "{type: electric}", "generator": "{type: two_towers}"},
         "replace_mlm": {"objective": "{type: replace_mlm}"},
+        "mc_bert": {"objective": "{type: mc_bert}"},
         "frozen_generator": {
             "objective": "{type: frozen_generator, run: mlm}", "embedding": UNTIED, "generator": "{scale: 1.0}"
         },

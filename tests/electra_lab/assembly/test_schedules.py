@@ -15,8 +15,9 @@ from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.testing import binomial_p
 from electra_lab.training.random import Streams
-from registry import Needs, objectives, schedules
+from registry import objectives, schedules
 from registry.errors import ConfigError
+from tests.electra_lab.objectives.tiny import needs_of
 from tests.helpers import write_experiment
 
 BUCKETS = {"reformer": ", bucket_size: 4"}
@@ -89,7 +90,7 @@ def numbers_of(section: str, name: str, registry: Any) -> dict[str, tuple[float,
 
 @pytest.mark.parametrize("name", objectives.names())
 def test_every_number_of_an_objective_is_compiled_once(tmp_path: Path, name: str) -> None:
-    needs = getattr(objectives.get(name).component, "needs", Needs())
+    needs = needs_of(name)
     numbers = numbers_of("objective", name, objectives) | {"masking.mask_prob": (0.5, 0.1)}
     loaded = load(
         write_experiment(

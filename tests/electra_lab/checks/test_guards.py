@@ -18,6 +18,7 @@ from electra_lab.testing import CLS, MASK, PAD, vocabulary
 from electra_lab.training.random import Streams
 from registry import (
     Batch,
+    Choice,
     Detection,
     Losses,
     Masked,
@@ -258,6 +259,7 @@ BATCH = Batch(TOKENS, TOKENS > PAD, TOKENS * 0, torch.arange(2))
 SLOTS = torch.zeros(2, 3, dtype=torch.long)
 ASKED = Prediction(SLOTS, SLOTS > 0, SLOTS > 0, SLOTS.float(), SLOTS > 0)
 SEEN = Detection(TOKENS, TOKENS > 7, TOKENS.float())
+PICKED = Choice(SLOTS, SLOTS > 0, SLOTS.unsqueeze(-1), torch.zeros(2, 3, 2), SLOTS)  # one candidate, or none
 TERM = Term(torch.tensor(1.0), torch.tensor(1), 1.0)
 
 
@@ -276,11 +278,15 @@ TERM = Term(torch.tensor(1.0), torch.tensor(1), 1.0)
         (Losses({"a": TERM}, {"generator": spoiled(ASKED, valid=SLOTS.float())}), "returned a prediction with a v"),
         (Losses({"a": TERM}, {}, spoiled(SEEN, logits=TOKENS.float()[:, :-1])), "returned a detection with a log"),
         (Losses({"a": TERM}, {}, spoiled(SEEN, replaced=None)), "returned a detection with a replaced that is not"),
+        (Losses({"a": TERM}, choice=spoiled(PICKED, positions=None)), "returned a choice with a positions that is not"),
+        (Losses({"a": TERM}, choice=spoiled(PICKED, candidates=SLOTS)), "returned a choice with a candidates that is"),
+        (Losses({"a": TERM}, choice=spoiled(PICKED, logits=torch.zeros(2, 3, 3))), "returned a choice with a logits"),
+        (Losses({"a": TERM}, choice=spoiled(PICKED, answer=SLOTS[:, :2])), "returned a choice with a answer that is"),
         (Losses({"b": TERM}), "returned the terms ['b'], but its counts() has ['a']."),
         (Losses({}), "returned the terms [], but its counts() has ['a']."),
     ],
 )  # fmt: skip
 def test_an_objective_that_breaks_its_contract(losses: Any, reason: str) -> None:
-    refuse_losses(Losses({"a": TERM}), {"a": TERM.count}, objectives.get("electra"), BATCH)
+    refuse_losses(Losses({"a": TERM}, choice=PICKED), {"a": TERM.count}, objectives.get("electra"), BATCH)
     with pytest.raises(BadResult, match=rf"electra\.py:\d+: objective 'electra' {re.escape(reason)}"):
         refuse_losses(losses, {"a": TERM.count}, objectives.get("electra"), BATCH)

@@ -5,8 +5,9 @@ from typing import Any, Literal
 
 import pytest
 
-from registry import Flops, Needs, Setup, objectives
-from tests.electra_lab.objectives.tiny import REQUIRED
+from registry.contracts.head import options_by_name
+from registry import Flops, Setup, objectives
+from tests.electra_lab.objectives.tiny import REQUIRED, needs_of
 
 GENERATOR, TIE, SAMPLER, STEPS = "generator.type", "embedding.tie", "sampler", "objective.generator_steps"
 SOUND = Setup(generator="network", tie="none", unbiased=True, steps=100)
@@ -41,7 +42,7 @@ CONFLICTS: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"unbiased": False}, []),
     ],
 }
-NONE = ["all_tokens_mlm", "electra", "electra_correct", "electra_masked_only", "mlm", "replace_mlm"]
+NONE = ["all_tokens_mlm", "electra", "electra_correct", "electra_masked_only", "mc_bert", "mlm", "replace_mlm"]
 
 
 def test_the_table_is_complete() -> None:
@@ -89,6 +90,7 @@ HEADS = {
     "coco_lm": ("replaced", "tokens", "contrast"),
     "electra_correct": ("replaced", "tokens"),
     "electric": ("energy",),
+    "mc_bert": ("candidates",),
     "mlm": ("tokens",),
     "replace_mlm": ("tokens",),
 }
@@ -97,6 +99,7 @@ FLOPS = {
     "all_tokens_mlm": Flops(3 + 30_000),
     "electric": Flops(30 + 3000),
     "frozen_generator": Flops(1 + 3000),
+    "mc_bert": Flops(3 + (10 - 1) + 3000),
     "two_stage": Flops(1 + 3000, first=7, at_first=3),
 }
 
@@ -105,7 +108,7 @@ FLOPS = {
 def test_flops_needs_and_earlier_runs(name: str) -> None:
     """Who runs, who learns, and where vocabulary logits are computed; by default both networks learn at every step."""
     component: Any = objectives.get(name).component
-    needs: Needs = getattr(component, "needs", Needs())
+    needs = needs_of(name)
     assert hasattr(component, "flops") == (name in FLOPS)
     if name in FLOPS:
         assert built(name).flops(price) == FLOPS[name]
@@ -113,7 +116,7 @@ def test_flops_needs_and_earlier_runs(name: str) -> None:
     if name == "frozen_generator":
         assert built(name).earlier_runs() == {"generator": Path("runs/earlier")}
     assert needs.generator == needs.sampler == (name != "mlm")
-    assert needs.heads == HEADS.get(name, ("replaced",))
+    assert tuple(options_by_name(needs.heads)) == HEADS.get(name, ("replaced",))
 
 
 def built(name: str) -> Any:

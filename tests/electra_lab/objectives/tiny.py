@@ -44,9 +44,16 @@ class Table(nn.Module):
         own = (hidden * self.scores).sum(-1)
         return own + self.coupling * own.tanh().flip(1)
 
-    def predict(self, head: str, hidden: Tensor) -> Tensor:
-        assert head == "energy"
-        return self.replaced_logits(hidden)
+    def predict(self, head: str, hidden: Tensor, *candidates: Tensor, positions: Tensor | None = None) -> Tensor:
+        """The heads `energy`, and `candidates` with "none of them" for a discriminator: what it says of the token that
+        it saw.
+        """
+        if head == "energy":
+            return self.replaced_logits(hidden)
+        assert head == "candidates"
+        assert positions is not None
+        seen = self.replaced_logits(hidden).gather(1, positions).unsqueeze(-1)
+        return torch.cat([seen, self.scores[positions].gather(-1, *candidates)], dim=-1)
 
 
 class Fixed:
@@ -76,6 +83,13 @@ class Says:
         return self.tokens.repeat(len(logits) // len(self.tokens))
 
 
+def needs_of(name: str, **options: Any) -> Needs:
+    """What the objective asks for with these options, and defaults for all others."""
+    entry = objectives.get(name)
+    defaults = {key: field.default for key, field in entry.schema.model_fields.items()}
+    return Needs.of(entry.component, {**defaults, **options})
+
+
 def rows(*tokens: int, number: int = 1) -> Batch:
     """The same tokens `number` times; 0 is padding."""
     each = torch.tensor(tokens).expand(number, -1).contiguous()
@@ -100,7 +114,7 @@ def berts(
     torch.manual_seed(0)
     width = 16 if equal else 8
     generator, discriminator = build(width, 1, 2, 32), build(16, 1, 2, 32)
-    needs, sizes = getattr(component, "needs", Needs()), EmbeddingSizes(size, 16, 32, dropout)
+    needs, sizes = needs_of(name, **options), EmbeddingSizes(size, 16, 32, dropout)
     pair = make_pair(generator if needs.generator else None, width, discriminator, 16, sizes, tie, PAD, needs.heads)
     masking = masking or masking_strategies.get("replace_prob").component
     sampler = (sampler or samplers.get("gumbel").component) if needs.sampler else None

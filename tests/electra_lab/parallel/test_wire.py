@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from electra_lab.parallel.wire import pack, unpack
-from registry import Batch, Detection, Losses, Prediction, Term
+from registry import Batch, Choice, Detection, Losses, Prediction, Term
 
 CPU = torch.device("cpu")
 TOKENS = torch.arange(12).view(3, 4)
@@ -45,7 +45,8 @@ def test_everything_that_there_may_be() -> None:
     }
     detection = Detection(TOKENS, TOKENS > 3, whole.bfloat16())
     losses = Losses(terms, {"generator": asked, "discriminator": asked}, detection, {"logits": whole.half()},
-                    {"share": Term(whole.sum(), torch.tensor(3))})  # fmt: skip
+                    {"share": Term(whole.sum(), torch.tensor(3))},
+                    Choice(TOKENS, TOKENS > 1, TOKENS.unsqueeze(-1), whole.unsqueeze(-1), TOKENS % 1))  # fmt: skip
     for one, two in zip((batch, losses), unpack(pack(batch, losses), CPU), strict=True):
         assert_equal(one, two)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from electra_lab.samplers._weights import inverse_cdf
+from electra_lab.model.draws import inverse_cdf
 from registry import samplers
 from tests.electra_lab.samplers.given import Given
 
@@ -28,4 +28,4 @@ def test_the_tail_is_told_apart(name: str, options: dict[str, Any]) -> None:
 def test_a_token_without_probability_is_never_drawn() -> None:
     """Not even by a number that rounding, or a sum in parallel, makes as large as the whole; rows need not sum to 1."""
     weights = torch.tensor([[0.0, 3.0, 0.0, 1.0, 0.0]], dtype=torch.float64).expand(4, -1)
-    assert inverse_cdf(weights, torch.tensor([[2.0**-24], [0.7], [0.8], [1.0]])).tolist() == [1, 1, 3, 1]
+    assert inverse_cdf(weights, torch.tensor([[2.0**-24], [0.7], [0.8], [1.0]])).tolist() == [[1], [1], [3], [1]]
