@@ -23,6 +23,7 @@ from electra_lab.testing import (
 )
 from registry import (
     Batch,
+    Losses,
     backbones,
     heads,
     launchers,
@@ -231,6 +232,21 @@ class TestFrozenGenerator(ObjectiveContract):
     tie = "none"  # what the networks share would be frozen in both
 
 
+class TestSas(ObjectiveContract):
+    name = "sas"
+
+    def predicted(self, maskable: torch.Tensor, losses: Losses) -> int:
+        """The replaced tokens, and no more than are masked."""
+        assert losses.detection is not None
+        replaced = int(losses.detection.replaced.sum())
+        assert replaced <= super().predicted(maskable, losses)
+        return replaced
+
+
+class TestSasEveryVisit(TestSas):
+    options = {"remask": "every_visit", "disallow_correct": True}  # noqa: RUF012
+
+
 TestAdversarial = suite(ObjectiveContract, "adversarial")
 
 
@@ -264,6 +280,7 @@ TestSegments = suite(PackingContract, "segments")
 TestSegmentsSingle = suite(PackingContract, "segments", single=1.0, short=0.5)
 TestSegmentsShort = suite(PackingContract, "segments", single=0.0, short=1.0)
 TestLinear = suite(ScheduleContract, "linear", start=2.0, end=0.5, until=0.3)
+TestLinearInStages = suite(ScheduleContract, "linear", start=50.0, end=200.0, stages=5)
 TestCosine = suite(ScheduleContract, "cosine", start=1.0, end=0.0)
 TestWarmupLinear = suite(ScheduleContract, "warmup_linear", warmup_steps=100)
 TestWarmupLinearWithoutWarmup = suite(ScheduleContract, "warmup_linear", warmup_steps=0)

@@ -19,7 +19,7 @@ from electra_lab.assembly.initial_weights import load_initial_weights, origins, 
 from electra_lab.assembly.needs import rows_at_a_time
 from electra_lab.assembly.parallelize import parallelize, refuse_uneven
 from electra_lab.assembly.parent_runs import evaluates_at_start, load_parents, refuse_other_parents
-from electra_lab.assembly.rows import pack, random_rows
+from electra_lab.assembly.rows import allocate_memory, pack, random_rows
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.checks.guards import rehearse
 from electra_lab.config.checkpoint import milestone_name
@@ -249,6 +249,7 @@ def assemble(
     init = {} if restored else load_initial_weights(loaded, built, store.tokenizer)
     weights = {} if restored else origins(built, parents, init)
     objective = built.learner.objective.to(device)
+    allocate_memory(loaded, objective, len(rows), device)
     choices = decide(config.train, scale or Scale.of(loaded, built.flops.total(built.steps)), device, world, began)
     if not use_kernel(choices.attention, objective):  # no backbone has exact attention
         choices.reasons.pop("attention", None)

@@ -15,7 +15,7 @@ from electra_lab.assembly.build import (
 )
 from electra_lab.assembly.choices import Scale, decide, precision_by_rule
 from electra_lab.assembly.parent_runs import evaluates_at_start
-from electra_lab.assembly.rows import counted, number_of_rows, pack, random_rows
+from electra_lab.assembly.rows import allocate_memory, counted, number_of_rows, pack, random_rows
 from electra_lab.checks.guards import on_trial
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import ExperimentConfig
@@ -54,6 +54,8 @@ def forecast(loaded: Loaded[ExperimentConfig], device: torch.device, store: Stor
     built = outline(loaded, vocabulary_or_bert(loaded), shapes_only())
     precision, _ = precision_by_rule(loaded.config.train.precision, Scale.of(loaded, 0).width, device)
     work = workload(loaded, built, precision)
+    with shapes_only():
+        row_bytes = allocate_memory(loaded, built.learner.objective, 1, torch.device("cpu"))
     if loaded.config.train.micro_batch_size == "auto":
         work = work.fitting(device)
     return Forecast(
@@ -69,6 +71,7 @@ def forecast(loaded: Loaded[ExperimentConfig], device: torch.device, store: Stor
         state_bytes=work.state_bytes(),
         working_bytes=work.working_bytes(),
         evaluation_bytes=work.evaluation_bytes(),
+        row_bytes=row_bytes,
         evaluates_at_start=evaluates_at_start(loaded.config, built.learner.objective),
     )
 
@@ -111,6 +114,7 @@ def trial(
     with torch.random.fork_rng(devices=[]):
         built = build(loaded, vocabulary)
     objective = built.learner.objective.to(device)
+    allocate_memory(loaded, objective, len(train), device)
     choices = decide(config.train, scale or Scale.of(loaded, built.flops.total(steps)), device, ALONE)
     use_kernel(choices.attention, objective)
     compile_modules(choices.compile, objective, built.networks.values())
@@ -126,7 +130,7 @@ def trial(
         ((validation, validations * sizes[0]), (test, sizes[1])),
         accumulator_of(objective, vocabulary),
         device,
-        saved=0.0 if config.checkpoint.asynchronous else checkpoints * needs.state_bytes,
+        saved=0.0 if config.checkpoint.asynchronous else checkpoints * (needs.state_bytes + needs.memory_bytes),
     )
 
 

@@ -1,16 +1,17 @@
 """The rows of an experiment: of its text, or of random text in its place."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
-from electra_lab.assembly.budget import with_steps
+from electra_lab.assembly.budget import largest_mask_prob, with_steps
 from electra_lab.config.load import Loaded
 from electra_lab.data.rows import Rows
 from electra_lab.data.store import Store
 from electra_lab.data.vocabulary import ArrayTokens, make_vocabulary
-from registry import Tokens, Vocabulary, packings, using
+from registry import Tokens, Vocabulary, count, packings, using
 
 
 def pack(loaded: Loaded, tokens: Tokens, vocabulary: Vocabulary) -> Rows:
@@ -29,6 +30,15 @@ def pack(loaded: Loaded, tokens: Tokens, vocabulary: Vocabulary) -> Rows:
         if (shapes := {array.shape for array in arrays if array is not None}) != {(1, length)}:
             raise TypeError(f"one row has arrays of the shapes {sorted(shapes)}, must be {(1, length)}.")
         return rows
+
+
+def allocate_memory(loaded: Loaded, objective: Any, rows: int, device: torch.device) -> int:
+    """Let an objective that remembers training rows allocate its memory; returns the bytes per row, 0 without one."""
+    if not hasattr(objective, "allocate"):
+        return 0
+    length = loaded.config.data.sequence_length
+    objective.allocate(rows, length, count(largest_mask_prob(loaded.config), length), device)
+    return sum(held[:1].nbytes for held in objective.row_memory.values())
 
 
 def number_of_rows(loaded: Loaded, store: Store) -> int:

@@ -69,7 +69,8 @@ class Rows:
         other.
         """
         rows, width = self._global(seed, step, size)
-        return self.batch(rows[part], np.arange(len(rows))[part], device, width)
+        batch = self.batch(rows[part], np.arange(len(rows))[part], device, width)
+        return replace(batch, row_ids=_moved(rows[part], device))
 
     def in_order(self, size: int, device: torch.device, *, part: slice = slice(None)) -> Iterator[Batch]:
         """Yield all rows once, for evaluation.

@@ -192,9 +192,9 @@ class Base(nn.Module):
         nn.Module.__init__(made)
         return made
 
-    def mask(self, batch: Batch, rng: Streams) -> Masked:
+    def mask(self, batch: Batch, rng: Streams, purpose: str = "masking") -> Masked:
         """Mask tokens that are neither padding nor special."""
-        return self.masking(batch.tokens, self.maskable(batch), self.vocabulary, rng("masking"))
+        return self.masking(batch.tokens, self.maskable(batch), self.vocabulary, rng(purpose))
 
     def maskable(self, batch: Batch) -> Bool[Tensor, "B T"]:
         """Return the tokens that are neither padding nor special."""

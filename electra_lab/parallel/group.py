@@ -34,6 +34,11 @@ class Group(World):
         dist.all_reduce(values)
         return {name: total.to(scalars[name].dtype) for name, total in zip(scalars, values, strict=True)}
 
+    def gather(self, rows: Tensor) -> Tensor:
+        parts = [torch.empty_like(rows) for _ in range(self.size)]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
     def synchronize(self, module: nn.Module, wanted: bool) -> None:
         module.set_requires_gradient_sync(wanted)  # type: ignore[operator]  # of Replicated and of FSDPModule
 

@@ -34,6 +34,10 @@ class World:
         """Return the sums over all ranks, on the device, without waiting for it."""
         return dict(scalars)
 
+    def gather(self, rows: Tensor) -> Tensor:
+        """Return the rows of all ranks, in the order of ranks; each gives a tensor of the same shape."""
+        return rows
+
     def synchronize(self, module: nn.Module, wanted: bool) -> None:
         """Set whether the next backward pass through `module` sums the gradients over all ranks."""
 

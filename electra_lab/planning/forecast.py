@@ -44,13 +44,19 @@ class Forecast:
     working_bytes: int | None  # training on a batch, micro-batch by micro-batch, gradients included
     evaluation_bytes: int | None  # evaluation of evaluate.batch_size rows
     evaluates_at_start: bool = False  # before the first step
+    row_bytes: int = 0  # that the objective remembers of each training row
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the objective remembers of all training rows; 0 if they are not counted yet."""
+        return self.row_bytes * (self.epoch or 0)
 
     @property
     def bytes(self) -> int | None:
         """The peak of everything."""
         if self.working_bytes is None or self.evaluation_bytes is None:
             return None
-        return self.state_bytes + max(self.working_bytes, self.evaluation_bytes)
+        return self.state_bytes + self.memory_bytes + max(self.working_bytes, self.evaluation_bytes)
 
     @property
     def total_flops(self) -> int | None:

@@ -36,12 +36,15 @@ BestUpTo = Callable[[int], int | None]  # the step whose weights are the best of
 def tensors_of(module: nn.Module, optimizer: Optimizer, *, keep: bool = True) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint: parameters, buffers, and the optimizer's state under the parameters' names.
 
+    An objective's memory of rows follows, as `memory.*`; readers of the model alone leave it out.
+
     keep  of several processes that share the tensors, all must call this, but only one needs the result
     """
     named = {f"model.{name}": value.detach() for name, value in _model_tensors(module).items()}  # a shared one once
     for name, parameter in module.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             named[f"optimizer.{key}.{name}"] = value
+    named |= {f"memory.{name}": value for name, value in _memory(module).items()}
     found = {}
     for name, tensor in named.items():
         divided = _is_divided(tensor)  # over several processes; it is put together on all of them
@@ -327,11 +330,18 @@ def _model_tensors(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.named_parameters()) | buffers
 
 
+def _memory(module: nn.Module) -> dict[str, Tensor]:
+    """Return the memory of an objective that remembers rows."""
+    return getattr(module, "row_memory", {})
+
+
 @torch.no_grad()
 def _restore(path: Path, saved: dict[str, Tensor], module: nn.Module, optimizer: Optimizer) -> None:
     given = {name.removeprefix("model."): tensor for name, tensor in saved.items() if name.startswith("model.")}
     own, refusal = _model_tensors(module), f"{path}: belongs to other networks"
     _refuse_others(own, given, refusal)
+    remembered = {name.removeprefix("memory."): tensor for name, tensor in saved.items() if name.startswith("memory.")}
+    _refuse_others(_memory(module), remembered, f"{path}: has a memory of other rows")
     # torch numbers parameters group by group, and knows which state belongs on the host.
     parameters = _parameters(optimizer)
     numbers = {p: n for n, p in enumerate(parameters)}
@@ -349,6 +359,8 @@ def _restore(path: Path, saved: dict[str, Tensor], module: nn.Module, optimizer:
     if partly or (stateful and not state and _step(path)):
         raise CheckpointError(f"{path}: lacks a part of the optimizer's state.")
     _fill(own, given, refusal)
+    for name, held in _memory(module).items():
+        held.copy_(remembered[name])
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     for number, exact in state.items():  # torch has cast all of it to the type of the parameter
         held = optimizer.state[parameters[number]]

@@ -19,7 +19,8 @@ from registry import Batch, Losses, Masked, Needs, backbones, masking_strategies
 
 
 class ObjectiveContract(Contract):
-    """Laws of objectives, on tiny BERTs. Override `judged` if detection does not count at every token.
+    """Laws of objectives, on tiny BERTs. Override `judged` if detection does not count at every token, and `predicted`
+    if not all masked tokens are predicted.
 
     tie        the parameters that generator and discriminator share
     generator  the backbone of the generator
@@ -33,6 +34,10 @@ class ObjectiveContract(Contract):
     def judged(self, batch: Batch, chosen: Tensor) -> Tensor:
         """Return the tokens whose detection counts, Bool[B T]; `chosen` are the masked ones."""
         return batch.attention_mask
+
+    def predicted(self, maskable: Tensor, losses: Losses) -> int:
+        """Return how many tokens are predicted in eval mode, of `maskable` ones, Bool[B T]."""
+        return sum(count(0.15, int(row.sum())) for row in maskable)
 
     def build(
         self, *, masking: Callable[..., Masked] | None = None, sampler: Callable[..., Tensor] | None = None
@@ -80,7 +85,7 @@ class ObjectiveContract(Contract):
             chosen = torch.zeros_like(batch.attention_mask).scatter(1, asked.positions, asked.valid)
             forbidden = (chosen & ~maskable).nonzero().tolist()
             assert not forbidden, f"special or padding tokens were masked, at {forbidden}"
-            due = sum(count(0.15, int(m.sum())) for m in maskable)
+            due = self.predicted(maskable, losses)
             assert chosen.sum() == due, f"{int(chosen.sum())} tokens were masked, where the rule says {due}"
             assert (asked.loss[asked.valid] >= 0).all()
             if name in losses.terms and losses.terms[name].count == chosen.sum() != batch.attention_mask.sum():

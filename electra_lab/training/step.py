@@ -28,11 +28,13 @@ class Learner:
     world     the processes that train it
     module    the module that is called: the objective, or DDP around it
     updating  an update of the weights has begun; if it fails, some have changed and others have not
+    noted     what the objective will remember of the rows of this step, for each micro-batch
     """
 
     def __init__(self, objective: nn.Module, schedules: Schedules | None = None) -> None:
         self.objective, self.schedules = objective, schedules or Schedules((), 1)
         self.world, self.module, self.updating = ALONE, objective, False
+        self.noted: list[Mapping[str, Tensor]] = []
         self._changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
 
     def at_step(self, seed: int, step: int) -> None:
@@ -74,6 +76,23 @@ class Learner:
                 yield
         finally:
             self.objective.train(was_training)
+
+    @torch.no_grad()
+    def remember(self, batch: Batch, taken: Bool[Tensor, ""]) -> None:
+        """Write what was noted of the rows of a step into the objective's memory, unless the step was not taken.
+
+        The memory is the same on all ranks. Of a row that is in the global batch twice, the later one counts.
+        """
+        memory: Mapping[str, Tensor] = getattr(self.objective, "row_memory", {})
+        if not memory or batch.row_ids is None:
+            return
+        rows = self.world.gather(batch.row_ids)
+        # All places of one row write what the last of them noted, as the order of writes is not defined.
+        order = rows.argsort(stable=True)
+        last = order[torch.searchsorted(rows[order], rows, right=True) - 1]
+        for name, held in memory.items():
+            new = self.world.gather(torch.cat([noted[name] for noted in self.noted]))
+            held[rows] = torch.where(taken, new[last].to(held.dtype), held[rows])
 
     def losses(self, batch: Batch, seed: int, step: int, precision: Precision) -> Losses:
         """Return the losses of one batch."""
@@ -143,6 +162,7 @@ def training_step(
         group["lr"] = group["initial_lr"] * rate
     learner.updating = True
     update(optimizer, finite)
+    learner.remember(batch, finite)
     learner.updating = False
     optimizer.zero_grad(set_to_none=True)
     return StepResult(sums, counts, weights, norm, finite, norms)
@@ -171,9 +191,12 @@ def gradients(
 
     sums: dict[str, Tensor] = {}
     counts: dict[str, Tensor] = {}
+    learner.noted.clear()
     for part in parts:
         world.synchronize(learner.module, part is parts[-1])
-        terms = learner.losses(part, seed, step, precision).terms
+        losses = learner.losses(part, seed, step, precision)
+        learner.noted.append(losses.memory)
+        terms = losses.terms
         backward(terms, known, scale)
         sums = _total([sums, {name: term.sum.detach() for name, term in terms.items()}])
         counts = _total([counts, {name: term.count for name, term in terms.items()}])

@@ -100,6 +100,8 @@ class Batch:
     # The document of the split that each position is from, undefined at special tokens. Only in evaluation, and None if
     # the packing does not provide it.
     source_document_ids: Int[Tensor, "B T"] | None = None
+    # Each row's number in the training text, the same in every epoch. None outside training, and if it is not known.
+    row_ids: Int[Tensor, " B"] | None = None
 
     def __getitem__(self, rows: slice) -> Batch:
         attended, source = self.attention_document_ids, self.source_document_ids
@@ -111,6 +113,7 @@ class Batch:
             None if attended is None else attended[rows],
             {name: label[rows] for name, label in self.labels.items()},
             None if source is None else source[rows],
+            None if self.row_ids is None else self.row_ids[rows],
         )
 
     def __getattr__(self, name: str) -> Any:

@@ -67,6 +67,8 @@ class Losses:
     outputs: Mapping[str, Tensor] = field(default_factory=dict)  # of a task's head, B rows each
     metrics: Mapping[str, Term] = field(default_factory=dict)  # means, by names that the objective's `metrics` declares
     choice: Choice | None = None
+    # In training, what the objective will remember of its rows: int64 tensors of B rows, by the names in `row_memory`.
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,11 @@ class Objective(Protocol):
                                  metrics are computed from `predictions`, `detection`, `choice` and `metrics`
     conflicts(setup, options)    a classmethod that yields (key, sentence) for all in the Setup that does not go with it
     flops(price)                 the Flops of training; by default both networks learn at every step
+    row_memory                   tensors with a row for each training row, by name; in checkpoints, but not in models.
+                                 The lab writes `Losses.memory` into it after each step that was taken, on all ranks;
+                                 of a row that is in the batch twice, the later one counts. Compiled code only reads it
+    allocate(rows, length, slots, device)
+                                 creates the memory before training; `slots` is the K of a row of `length` tokens
     earlier_runs()               run directories whose weights it starts from, by the name of its own network
     """
 

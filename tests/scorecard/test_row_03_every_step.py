@@ -51,6 +51,7 @@ USES: dict[str, dict[str, dict[str, str]]] = {
         "adversarial": {"objective": "{type: adversarial}", "sampler": "{type: temperature}"},
         "two_stage": {"objective": "{type: two_stage, generator_steps: 3}", "embedding": UNTIED},
         "mlm": MLM,
+        "sas": {"objective": "{type: sas}", "generator": "null"},
         "all_tokens_mlm": {"objective": "{type: all_tokens_mlm}"},
         "electric": {"objective": "{type: electric}", "generator": "{type: two_towers}"},
         "replace_mlm": {"objective": "{type: replace_mlm}"},

@@ -151,6 +151,7 @@ def planned(loaded: Loaded, needs: Forecast, device: torch.device, time: Duratio
               f"                  {_price(needs.paper_flops, steps)} (as the ELECTRA paper counts)",
               f"  evaluation      {_evaluation(config, steps, needs.evaluates_at_start, *most)}",
               f"  memory          {_memory(needs, device, config.evaluate.batch_size)}",
+              *_row_memory(needs, config.train.batches),
               f"  time            {took}"]  # fmt: skip
     return "\n".join(lines)
 
@@ -190,6 +191,18 @@ def _memory(needs: Forecast, device: torch.device, evaluated: int) -> str:
         f"{'':18}{evaluation} of evaluation, {evaluated:,} rows at a time (evaluate.batch_size);\n"
         f"{'':18}the program and its libraries are not included"
     )
+
+
+def _row_memory(needs: Forecast, batches: BatchSizes) -> list[str]:
+    """Describe what the objective remembers of the training rows, if anything."""
+    if not needs.row_bytes:
+        return []
+    if needs.epoch is None:
+        return [f"  row memory      {needs.row_bytes:,} bytes per row; rows are {UNCOUNTED}"]
+    size = f"{_bytes(needs.memory_bytes)}, {needs.row_bytes:,} bytes for each of {needs.epoch:,} rows"
+    unread = needs.steps is not None and batches.before(needs.steps) <= needs.epoch
+    note = "; it is never read, as no row is visited twice" if unread else ""
+    return [f"  row memory      {size}, also in each checkpoint{note}"]
 
 
 def _bytes(size: int) -> str:

@@ -42,7 +42,7 @@ CONFLICTS: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"unbiased": False}, []),
     ],
 }
-NONE = ["all_tokens_mlm", "electra", "electra_correct", "electra_masked_only", "mc_bert", "mlm", "replace_mlm"]
+NONE = ["all_tokens_mlm", "electra", "electra_correct", "electra_masked_only", "mc_bert", "mlm", "replace_mlm", "sas"]
 
 
 def test_the_table_is_complete() -> None:
@@ -93,6 +93,7 @@ HEADS = {
     "mc_bert": ("candidates",),
     "mlm": ("tokens",),
     "replace_mlm": ("tokens",),
+    "sas": ("replaced", "tokens"),
 }
 FLOPS = {
     "coco_lm": Flops(3 + 3000 + 10**6),
@@ -115,7 +116,8 @@ def test_flops_needs_and_earlier_runs(name: str) -> None:
     assert hasattr(component, "earlier_runs") == (name == "frozen_generator")
     if name == "frozen_generator":
         assert built(name).earlier_runs() == {"generator": Path("runs/earlier")}
-    assert needs.generator == needs.sampler == (name != "mlm")
+    assert needs.generator == (name not in ("mlm", "sas"))
+    assert needs.sampler == (name != "mlm")
     assert tuple(options_by_name(needs.heads)) == HEADS.get(name, ("replaced",))
 
 

@@ -37,6 +37,8 @@ OBJECTIVES: dict[str, dict[str, str]] = {
     "mc_bert": {"objective": "{type: mc_bert}"},
     "adversarial": {"objective": "{type: adversarial}"},
     "electric": {"objective": "{type: electric}", "generator": "{type: two_towers, scale: 0.5}"},
+    "sas": {"objective": "{type: sas}", "generator": "null"},
+    "sas, masked anew": {"objective": "{type: sas, remask: every_visit}", "generator": "null"},
     "one encoder": {"objective": "{type: electra}", "generator": "{scale: 1.0}", "embedding": TIED},
     "a shared table plus a difference": {"embedding": TIED.replace("all", "gradient_disentangled")},
 }

@@ -43,6 +43,13 @@ _REFORMER = "{type: reformer, dim: 16, depth: 2, heads: 2, dropout: 0.0, bucket_
 _RANDOM = "{type: replace_prob, replace_prob: 0.6, random_prob: 0.4}"
 _APART = _BASE["train"].replace("{", "{generator_rate: 0.5, clip: per_network, ")
 _UNTIED = "{dim: 8, max_length: 16, dropout: 0.0, tie: none}"
+# Rows so long that some are visited twice.
+SAS = {
+    "objective": "{type: sas, remask: every_visit}",
+    "generator": "null",
+    "data": _DATA.replace("16", "32"),
+    "embedding": _BASE["embedding"].replace("16", "32"),
+}
 
 # name: sections of the experiment, rows of a micro-batch
 EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
@@ -60,6 +67,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
     "scarce": ({"train": _BASE["train"].replace("{", "{micro_batch_size: auto, ")}, 2),
     "plug_in": ({"imports": f"[{PLUG_IN}]", "objective": "{type: three_classes}", "masking": _RANDOM}, 2),
     "mlm": ({"objective": "{type: mlm}", "generator": "null", "sampler": "null"}, 4),
+    "sas": (SAS, 2),
     "transformer": ({"discriminator": _TRANSFORMER}, 2),
     "performer": ({"discriminator": _PERFORMER}, 4),
     "reformer": ({"discriminator": _REFORMER}, 4),
@@ -74,7 +82,7 @@ DDP_ALONE = ("adafactor", "muon", "reversible")
 CASES = [("ddp", name) for name in EXPERIMENTS] + [("fsdp", name) for name in EXPERIMENTS if name not in DDP_ALONE]
 if "ELECTRA_LAB_PARALLEL" not in os.environ:  # the rest: make test-parallel
     QUICK = {
-        "ddp": "uneven scarce two_stage poisoned overflowing muon",
+        "ddp": "uneven scarce two_stage sas poisoned overflowing muon",
         "fsdp": "tied poisoned overflowing recomputing plug_in",
     }
     CASES = [(parallel, name) for parallel, names in QUICK.items() for name in names.split()]
@@ -84,7 +92,8 @@ def trained(folder: Path, parallel: str, name: str, world: World) -> dict[str, A
     """Train for some steps, evaluate, save a checkpoint in folder / `checkpoint`; returns what this rank saw."""
     sections, micro = EXPERIMENTS[name]
     home = folder / "here" / str(world.rank)
-    sections = {**_BASE, "data": _DATA.format(home), **sections}
+    sections = {**_BASE, "data": _DATA, **sections}
+    sections["data"] = sections["data"].format(home)
     sections["train"] = sections["train"].replace("steps", f"parallel: {parallel}, steps")
     loaded = load(write_experiment(home, f"{parallel}-{name}.yaml", **sections), [])
     with _memory_for(2 if name == "scarce" and world.rank == world.size - 1 else ROWS):

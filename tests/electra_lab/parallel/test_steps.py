@@ -85,7 +85,7 @@ def test_masks_and_draws_are_bit_identical_to_those_of_one_process(
     for role, steps in {"generator": STEPS, "discriminator": STEPS if name == "mlm" else 1}.items():
         both = [rows + others for rows, others in zip(first[role], second[role], strict=True)]
         assert both[:steps] == one[role][:steps]
-    assert all(len(rows) == ROWS for rows in one["discriminator" if name == "mlm" else "generator"])
+    assert all(len(rows) == ROWS for rows in one["discriminator" if name in ("mlm", "sas") else "generator"])
 
 
 def test_each_rank_has_a_dropout_of_its_own(folder: Path) -> None:

@@ -1,0 +1,244 @@
+"""sas: one network that reads its draws of the last visit of a row, against the official code and by set algebra."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from electra_lab.testing import vocabulary
+from electra_lab.testing.common import SPECIAL
+from electra_lab.training.random import Streams
+from electra_lab.training.step import Learner
+from registry import Batch, Losses, objectives, samplers
+from tests.electra_lab.objectives.tiny import SIZE, Fixed, Says, Table, berts, gradients, rows, sentences, total
+
+CPU, EMPTY, UNVISITED = torch.device("cpu"), -1, -2
+VISIBLE = 0.7
+
+
+class Reading(Table):
+    """A table whose predictions also depend on the token that is read."""
+
+    def token_logits(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        read = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, self.dim))
+        return super().token_logits(hidden, positions) + VISIBLE * read
+
+
+def reading(masking: Any, sampler: Any, length: int = 8, number: int = 2, slots: int = 4, **options: Any) -> Any:
+    """The objective around a table, in train mode, with a memory of `number` rows."""
+    made = objectives.get("sas").component(None, Reading(length, seed=2), masking, sampler, vocabulary(SIZE), **options)
+    made.allocate(number, length, slots, CPU)
+    return made.double().train()
+
+
+class Noise(Streams):
+    """Random numbers that give these tokens at the first visit."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        super().__init__(0, 0, torch.arange(len(tokens)))
+        weights = (vocabulary(SIZE).counts + 1).double().masked_fill(vocabulary(SIZE).is_special, 0.0)
+        self.numbers = (weights.cumsum(0) - weights / 2)[tokens] / weights.sum()
+
+    def __call__(self, purpose: str) -> Any:
+        return self if purpose == "noise" else super().__call__(purpose)
+
+    def uniform(self, *_: int) -> Tensor:
+        return self.numbers
+
+
+def visited(objective: Any, batch: Batch, rng: Any, *, taken: bool = True) -> Losses:
+    """One step's forward pass, and what follows the update."""
+    learner = Learner(objective)
+    losses: Losses = objective(batch, rng)
+    learner.noted.append(losses.memory)
+    learner.remember(batch, torch.tensor(taken))
+    return losses
+
+
+def known(batch: Batch) -> Batch:
+    return replace(batch, row_ids=torch.arange(len(batch)))
+
+
+# Three visits by alibaba/self-augmentation-strategy 351197b, its model, its table of draws and its collator, around the
+# networks above: what it read, the weight of detection, both losses, and of each gradient the sums of its sizes and of
+# its squares. Masks, noise and draws were put in; at each visit a row's draw, or its noise, equals an original. Its labels
+# of detection are float32.
+NOISE = [[6, 7, 5, 9], [1, 5, 6, 8]]
+DRAWN = [[7, 8, 8, 6, 8, 9, 5, 5], [9, 7, 6, 1, 6, 5, 9, 8], [6, 6, 6, 6, 6, 6, 1, 9]]
+OFFICIAL: list[tuple[list[list[int]], float, float, float, tuple[float, float], tuple[float, float]]] = [
+    (
+        [[2, 6, 6, 7, 5, 9, 9, 3], [2, 1, 8, 5, 6, 5, 8, 3]], 50.0, 1.917951397913287, 0.6655317544937134,
+        (1.3173927367715192, 0.07920390003018732), (22.885613301034834, 41.38835965370309),
+    ),
+    (
+        [[2, 7, 6, 8, 8, 9, 6, 3], [2, 8, 8, 9, 5, 5, 5, 3]], 87.5, 2.2957584229558825, 0.5365933775901794,
+        (1.5031602949548024, 0.13206046866598495), (34.81854608911593, 99.84177671250819),
+    ),
+    (
+        [[2, 9, 6, 7, 8, 9, 1, 3], [2, 8, 8, 5, 9, 5, 8, 3]], 125.0, 1.9450752162953457, 0.7374928593635559,
+        (1.5618673493081783, 0.15483427698789488), (59.816318839549965, 281.4289024105593),
+    ),
+]  # fmt: skip
+
+
+def test_three_visits_are_those_of_the_official_code() -> None:
+    tokens = torch.tensor([[2, 5, 6, 7, 8, 9, 5, 3], [2, 8, 8, 1, 6, 5, 7, 3]])
+    batch = Batch(tokens, tokens > 0, tokens * 0, torch.arange(2), row_ids=torch.arange(2))
+    sampler = Says()
+    objective = reading(Fixed(1, 3, 4, 6), sampler)
+    noting, read = objective.discriminator.hidden, list[Tensor]()
+    objective.discriminator.hidden = lambda tokens, *others: (read.append(tokens), noting(tokens, *others))[1]
+    for drawn, (inputs, weight, mlm, rtd, guesses, scores) in zip(DRAWN, OFFICIAL, strict=True):
+        sampler.tokens, objective.discriminator_weight = torch.tensor(drawn), weight
+        losses = visited(objective, batch, Noise(torch.tensor(NOISE)))
+        assert read[-1].tolist() == inputs
+        means = [float(losses.terms[name].sum.detach() / losses.terms[name].count) for name in ("mlm", "discriminator")]
+        assert means == pytest.approx([mlm, rtd], rel=1e-7)
+        found = gradients(objective, total(losses))
+        for name, (size, squares) in {"guesses": guesses, "scores": scores}.items():
+            gradient = found[f"discriminator.{name}"]
+            assert [float(gradient.abs().sum()), float(gradient.square().sum())] == pytest.approx(
+                [size, squares], rel=1e-7
+            )
+
+
+@pytest.mark.parametrize("remask", ["never", "every_visit"])
+def test_a_later_visit_reads_what_was_stored_and_no_random_number(remask: str) -> None:
+    batch = known(sentences())
+    objective = berts("sas", size=30, remask=remask).train()
+    objective.allocate(len(batch), 20, 3, CPU)
+    before, counts = None, []
+    for step in range(4):
+        read = objective.visit(batch, Streams(0, step, batch.example_ids))
+        places, tokens = (objective.row_memory[name].long() for name in ("positions", "tokens"))
+        if step:
+            stored = batch.tokens.clone()
+            for row, (at, new) in enumerate(zip(places.tolist(), tokens.tolist(), strict=True)):
+                for position, token in zip(at, new, strict=True):
+                    assert (position >= 0) == (token >= 0)
+                    if position >= 0:
+                        assert token not in (*SPECIAL, int(batch.tokens[row, position]))
+                        stored[row, position] = token
+            assert torch.equal(read.inputs, stored)
+            other = objective.visit(batch, Streams(7, 99, batch.example_ids))
+            assert torch.equal(other.inputs, stored)
+            assert torch.equal(other.positions.masked_fill(~other.valid, 0), places.clamp(min=0))
+        counted = objective.counts(batch, Streams(0, step, batch.example_ids))["mlm"]
+        losses = visited(objective, batch, Streams(0, step, batch.example_ids))
+        assert counted == losses.terms["mlm"].count == read.valid.sum()
+        counts.append(int(counted))
+        now = {
+            (row, place)
+            for row, at in enumerate(objective.row_memory["positions"].tolist())
+            for place in at
+            if place >= 0
+        }
+        if before is not None and remask == "never":
+            assert now <= before
+        before = now
+    assert counts[0] == 6 * 2  # ceil(0.15 * 13) of each row
+    if remask == "never":
+        assert counts == sorted(counts, reverse=True)
+
+
+def test_new_places_are_those_of_the_masking_strategy() -> None:
+    """Each visit masks anew, with random numbers of its own; the draws come from the same states."""
+    batch = known(rows(5, 6, 7, 8, 9, 5, 6, 7))
+    objective = reading(Fixed(2, 5), Says(9, 9), number=1, slots=2, remask="every_visit")
+    visited(objective, batch, Streams(0, 0, batch.example_ids))
+    assert objective.row_memory["positions"].tolist() == [[2, 5]]
+    objective.masking = Fixed(0, 7)
+    visited(objective, batch, Streams(0, 1, batch.example_ids))
+    assert objective.row_memory["positions"].tolist() == [[0, 7]]
+    read = objective.visit(batch, Streams(0, 2, batch.example_ids))
+    assert read.inputs.tolist() == [[9, 6, 7, 8, 9, 5, 6, 9]]
+    shown = objective.sampler.logits.masked_fill(vocabulary(SIZE).is_special, 0.0)
+    wanted = objective.discriminator.guesses[[0, 7]].float()
+    wanted[0, 5] += VISIBLE  # in the second visit these places had their originals
+    wanted[1, 7] += VISIBLE
+    torch.testing.assert_close(shown, wanted.masked_fill(vocabulary(SIZE).is_special, 0.0))
+
+
+@pytest.mark.parametrize(("options", "excluded"), [({}, False), ({"disallow_correct": True}, True)])
+@pytest.mark.parametrize("remask", ["never", "every_visit"])
+def test_stored_draws_follow_the_softmax(remask: str, options: dict[str, Any], excluded: bool) -> None:
+    """Total variation distance, at one place of many rows; the share of draws that equal the original is left out."""
+    number, at, original = 20_000, 3, 8
+    batch = known(rows(5, 6, 7, original, 9, 5, number=number))
+    sampler = samplers.get("temperature").component
+    objective = reading(Fixed(at), sampler, 6, number, 1, remask=remask, **options)
+    objective.discriminator.guesses.data[at, original] = 1.5
+    visited(objective, batch, Noise(torch.full((number, 1), 6)))
+    logits = objective.discriminator.guesses[at].detach().clone()
+    logits[6] += VISIBLE  # both visits mask this place, which read the noise
+    logits[list(SPECIAL)] = float("-inf")
+    if excluded:
+        logits[original] = float("-inf")
+    expected = logits.softmax(-1)
+    held = objective.row_memory["tokens"].flatten()
+    found = torch.bincount(held[held >= 0].long(), minlength=SIZE) / number
+    found[original] = (held == EMPTY).sum() / number
+    assert (found - expected).abs().sum() / 2 < 0.01
+
+
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_a_first_visit_reads_tokens_by_their_frequency(power: float) -> None:
+    number = 20_000
+    batch = rows(5, 6, 7, 8, 9, 5, number=number)
+    read = reading(Fixed(3), Says(6), 6, number, 1, noise_power=power).visit(batch, Streams(0, 0, batch.example_ids))
+    expected = (vocabulary(SIZE).counts + 1.0).pow(power).masked_fill(vocabulary(SIZE).is_special, 0.0)
+    found = torch.bincount(read.inputs[:, 3], minlength=SIZE) / number
+    assert (found - expected / expected.sum()).abs().sum() / 2 < 0.01
+    assert read.valid.all()  # also tokens that equal the original
+
+
+def test_only_the_rows_of_a_step_that_was_taken_are_written() -> None:
+    batch = replace(rows(5, 6, 7, 8, 9, 5, number=3), row_ids=torch.tensor([4, 1, 4]))
+    objective = reading(Fixed(1, 3), Says(9, 9, 6, 6, 7, 7), 6, 6, 2)
+    visited(objective, batch, Streams(0, 0, batch.example_ids), taken=False)
+    assert all((held == UNVISITED).all() for held in objective.row_memory.values())
+    visited(objective, batch, Streams(0, 0, batch.example_ids))
+    held = objective.row_memory["tokens"].tolist()
+    unwritten = [UNVISITED] * 2
+    assert held == [
+        unwritten,
+        [EMPTY, 6],
+        unwritten,
+        unwritten,
+        [7, 7],
+        unwritten,
+    ]  # 6 is an original; the later 4 counts
+    assert objective.row_memory["positions"].tolist()[1] == [EMPTY, 3]
+
+
+def test_a_shorter_batch_has_fewer_slots() -> None:
+    """Rows that are cut leave spare slots empty, and read as many as they have."""
+    batch = known(rows(5, 6, 7, 8, 9, 5))
+    objective = reading(Fixed(1, 3), Says(9, 9), 6, 1, 4)
+    visited(objective, batch, Streams(0, 0, batch.example_ids))
+    assert objective.row_memory["positions"].tolist() == [[1, 3, EMPTY, EMPTY]]
+    assert objective.visit(batch, Streams(0, 1, batch.example_ids)).positions.shape == (1, 2)
+    objective.masking = Fixed(0, 2, 4, 5)
+    longer = objective.visit(batch, Streams(0, 1, batch.example_ids))
+    assert longer.inputs.tolist() == [[5, 9, 7, 9, 9, 5]]
+    assert int(longer.valid.sum()) == 2
+
+
+@pytest.mark.parametrize("remask", ["never", "every_visit"])
+def test_an_evaluation_visits_each_row_twice_and_needs_no_memory(remask: str) -> None:
+    batch = rows(5, 6, 7, 8, 9, 5)
+    objective = reading(Fixed(1, 3), Says(9, 8), 6, 1, 2, remask=remask).eval()
+    objective.row_memory["positions"][:] = torch.tensor([[0, 4]])
+    before = {name: held.clone() for name, held in objective.row_memory.items()}
+    losses: Losses = objective(known(batch), Noise(torch.tensor([[7, 7]])))
+    assert losses.detection is not None
+    assert not losses.memory
+    assert losses.detection.inputs.tolist() == [[5, 9, 7, 8, 9, 5]]  # the second draw is the original
+    assert losses.terms["mlm"].count == losses.predictions["discriminator"].valid.sum() == 1
+    shown = objective.sampler.logits[:, 7] - objective.discriminator.guesses[[1, 3], 7].float()
+    torch.testing.assert_close(shown, torch.full((2,), VISIBLE))  # the first visit read the noise
+    assert all(torch.equal(held, before[name]) for name, held in objective.row_memory.items())
