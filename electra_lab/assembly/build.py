@@ -16,7 +16,8 @@ from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.config.schedule import rate_of, value_of
-from electra_lab.config.schema import ExperimentConfig
+from electra_lab.config.schema import GENERATOR_RATE, ExperimentConfig
+from electra_lab.config.source import Loc
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
 from electra_lab.model.initialise import initialise
@@ -190,7 +191,7 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
     flops = training_flops(objective, networks, config, MATRIX_PRODUCTS)
     paper_flops = training_flops(objective, networks, config, PAPER)
     steps = budgeted_steps(loaded, flops, paper_flops)
-    numbers = []
+    learner, numbers = Learner(objective), []
     for key, schedule in config.schedules.items():
         if key == "learning_rate":
             continue
@@ -200,24 +201,31 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
                 reason = f"cannot be scheduled: {config.objective.type} keeps no number of that name."
                 raise loaded.problem(("schedules", key), reason)
             put: Callable[[torch.Tensor], None] = partial(setattr, objective, option)
+        elif section == "train":
+            put = partial(setattr, learner, option)
         else:
             guard = masking if section == "masking" else sampler
             assert guard is not None
             put = partial(guard.options.__setitem__, option)
         numbers.append(Number(value_of(schedule), put, key))
-    learner = Learner(objective, Schedules(numbers, steps or 1))
+    learner.schedules = Schedules(numbers, steps or 1)
     return Built(learner, networks, model, flops, paper_flops, steps, vocabulary, brought)
 
 
 def _refuse_one_learner(loaded: Loaded, networks: Mapping[str, nn.Module]) -> None:
     """Raise ConfigError for settings by network if only one network learns."""
-    for key in ("generator_rate", "clip"):
-        given = getattr(loaded.config.train, key) is not None
+    train, scheduled = loaded.config.train, GENERATOR_RATE in loaded.config.schedules
+    settings: list[tuple[Loc, bool]] = [
+        (("train", "generator_rate"), train.generator_rate is not None),
+        (("train", "clip"), train.clip is not None),
+        (("schedules", GENERATOR_RATE), scheduled),
+    ]
+    for key, given in settings:
         for network in ("generator", "discriminator"):
             parameters = networks[network].parameters() if network in networks else ()
             if given and not any(parameter.requires_grad for parameter in parameters):
                 reason = f"is for two networks that learn, but there is no {network} that does. Remove this key."
-                raise loaded.problem(("train", key), reason)
+                raise loaded.problem(key, reason)
 
 
 def _refuse_partial_groups(loaded: Loaded, group: int) -> None:
@@ -253,10 +261,10 @@ def try_plugged_in_optimizer(loaded: Loaded) -> None:
 
 def make_optimizer(loaded: Loaded[ExperimentConfig], built: Built) -> Optimizer:
     """Build the optimizer of all trainable parameters, each shared one once."""
-    train = loaded.config.train
+    train, scheduled = loaded.config.train, GENERATOR_RATE in loaded.config.schedules
     made = optimizer_of(loaded.config.optimizer, train.learning_rate, built.learner.objective)
-    if train.clip or train.generator_rate is not None:
-        rate = 1.0 if train.generator_rate is None else train.generator_rate
+    if train.clip or train.generator_rate is not None or scheduled:
+        rate = 1.0 if train.generator_rate is None or scheduled else train.generator_rate
         by_network(made, set(built.networks["generator"].parameters()), rate, apart=bool(train.clip))
     return made
 

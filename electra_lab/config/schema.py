@@ -202,7 +202,7 @@ class Process(Strict):
     )
 
 
-RATE = DEFAULTS["schedules", "learning_rate"]
+RATE, GENERATOR_RATE = DEFAULTS["schedules", "learning_rate"], "train.generator_rate"
 
 
 def with_learning_rate(values: Any) -> Any:
@@ -252,8 +252,8 @@ class ExperimentConfig(Strict):
         dict[str, Annotated[Component, Of(registry.schedules)]], BeforeValidator(with_learning_rate)
     ] = Field(
         default_factory=lambda: {"learning_rate": default(registry.schedules, RATE)},
-        description="Numbers that change during training: learning_rate, masking.mask_prob, and numeric options of "
-        "sampler and objective by their dotted keys.",
+        description="Numbers that change during training: learning_rate, train.generator_rate, masking.mask_prob, and "
+        "numeric options of sampler and objective by their dotted keys.",
     )
     train: Train = Field(description="How long and how to train.")
     evaluate: Evaluate = Field(Evaluate.model_validate({}), description="Evaluation on held-out documents.")
@@ -349,7 +349,7 @@ class ExperimentConfig(Strict):
 
     def _numbers(self) -> dict[str, Strict]:
         """Return the options that hold each number that may change, by its dotted key."""
-        numbers: dict[str, Strict] = {}
+        numbers: dict[str, Strict] = {GENERATOR_RATE: self.train}
         for section in ("sampler", "masking", "objective"):
             component = getattr(self, section)
             for option, field in type(component.options).model_fields.items() if component else ():

@@ -120,6 +120,12 @@ def draw(
         return sampler(allowed.flatten(0, 1), rng).view(logits.shape[:2])
 
 
+def put(sampled: Int[Tensor, "B K"], masked: Masked, batch: Batch) -> Int[Tensor, "B T"]:
+    """Put a token at each masked position of the text; slots that are not valid change nothing."""
+    originals = batch.tokens.gather(1, masked.positions)
+    return batch.tokens.scatter(1, masked.positions, torch.where(masked.valid, sampled, originals))
+
+
 def detect(
     discriminator: Network,
     inputs: Int[Tensor, "B T"],
@@ -221,17 +227,19 @@ class Corrupting(Base):
 
     def replace(self, guess: Cloze, batch: Batch, rng: Streams) -> Int[Tensor, "B T"]:
         """Put a sample of the generator at each masked position of the text. No gradient passes a sample."""
+        return put(self.sample(guess, rng), guess.masked, batch)
+
+    def sample(self, guess: Cloze, rng: Streams) -> Int[Tensor, "B K"]:
+        """Draw a token for each slot."""
         of_softmax = getattr(self.sampler, "of_softmax", None)
         if of_softmax is not None and guess.probabilities.dtype == torch.float32 and not self.disallow_correct:
             with without(guess.probabilities, self.vocabulary.special_ids) as weights:
-                sampled = of_softmax(weights.flatten(0, 1), rng("sampling")).view_as(guess.originals)
-        else:
-            logits = guess.logits.detach()
-            if self.disallow_correct:
-                logits = logits.scatter(-1, guess.originals.unsqueeze(-1), float("-inf"))
-            sampled = draw(self.sampler, logits, self.vocabulary, rng("sampling"))
-        masked = guess.masked
-        return batch.tokens.scatter(1, masked.positions, torch.where(masked.valid, sampled, guess.originals))
+                sampled: Tensor = of_softmax(weights.flatten(0, 1), rng("sampling")).view_as(guess.originals)
+            return sampled
+        logits = guess.logits.detach()
+        if self.disallow_correct:
+            logits = logits.scatter(-1, guess.originals.unsqueeze(-1), float("-inf"))
+        return draw(self.sampler, logits, self.vocabulary, rng("sampling"))
 
     def judged(self, batch: Batch, masked: Masked) -> Bool[Tensor, "B T"]:
         """Return the tokens whose detection counts."""

@@ -8,7 +8,7 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from electra_lab.objectives._shared import Corrupting, Weight, detect, must_learn, must_share_nothing, term
+from electra_lab.objectives._shared import Corrupting, Weight, detect, must_learn, must_share_nothing, put, term
 from registry import Batch, Flops, Losses, Price, Setup, Streams, objectives
 
 
@@ -17,13 +17,16 @@ from registry import Batch, Flops, Losses, Price, Setup, Streams, objectives
 class FrozenGenerator(Corrupting):
     """Replaced token detection with a generator that was trained before and no longer learns.
 
-    As in Fast-ELECTRA (Dong et al. 2023), without its temperature schedule. The generator is in eval mode and shares no
-    parameter: embedding.tie must be `none`.
+    As in Fast-ELECTRA (Dong et al. 2023), whose temperature falls during training: a schedule of sampler.temperature,
+    whose shape and numbers you choose. The generator is in eval mode and shares no parameter: embedding.tie must be
+    `none`.
 
     run               the run directory whose newest checkpoint provides the generator: that run's generator, or its
                       discriminator if it was an `mlm` run. Corpus, tokenizer and the section `generator` must be equal.
                       Or the folder of any model with a head for masked language modelling, as `init` takes it
     disallow_correct  the generator's samples never equal the original
+    cache             a folder that keeps the generator's draws, K tokens per row. A later run with the same seed, rows,
+                      masks and generator reads them there, bit for bit, and does not run the generator
     """
 
     frozen = True
@@ -31,18 +34,30 @@ class FrozenGenerator(Corrupting):
     run: Path
     discriminator_weight: Weight = 50.0
     disallow_correct: bool = False
+    cache: Path | None = None
 
     def __post_init__(self) -> None:
-        self.generator.requires_grad_(False)  # type: ignore[attr-defined]  # a module by contract
+        self.generator.requires_grad_(False).eval()  # type: ignore[attr-defined]  # a module by contract
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
-        guess = self.guess(batch, rng)
-        inputs = self.replace(guess, batch, rng)
+        """Return the one term. The batch may have the label `draws`, which `draws` has returned for it."""
+        # 1) Replace the masked tokens: kept draws need no generator, only the masks.
+        if "draws" in batch.labels:
+            masked, predictions = self.mask(batch, rng), {}
+            inputs = put(batch.labels["draws"][:, : masked.positions.shape[1]], masked, batch)
+        else:
+            guess = self.guess(batch, rng)
+            inputs = self.replace(guess, batch, rng)
+            predictions = {} if self.training else {"generator": guess.prediction(self.vocabulary)}
+
+        # 2) Let the discriminator find them.
         detection, losses = detect(self.discriminator, inputs, batch)
         terms = {"discriminator": term(losses, batch.attention_mask, self.discriminator_weight)}
-        if self.training:
-            return Losses(terms)
-        return Losses(terms, {"generator": guess.prediction(self.vocabulary)}, detection)
+        return Losses(terms, predictions, None if self.training else detection)
+
+    def draws(self, batch: Batch, rng: Streams) -> Int[Tensor, "B K"]:
+        """Return the generator's draws for a batch, a function of its rows, `rng` and scheduled numbers."""
+        return self.sample(self.guess(batch, rng), rng)
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         """Return the number of tokens that are not padding."""

@@ -29,7 +29,10 @@ class Learner:
     module    the module that is called: the objective, or DDP around it
     updating  an update of the weights has begun; if it fails, some have changed and others have not
     noted     what the objective will remember of the rows of this step, for each micro-batch
+    generator_rate  scheduled factor of the generator's learning rate, for groups of `by_network`
     """
+
+    generator_rate: float | Tensor = 1.0
 
     def __init__(self, objective: nn.Module, schedules: Schedules | None = None) -> None:
         self.objective, self.schedules = objective, schedules or Schedules((), 1)
@@ -159,7 +162,8 @@ def training_step(
         finite = watch.judge(finite, norm, overflow, step)
     # Update
     for group in optimizer.param_groups:
-        group["lr"] = group["initial_lr"] * rate
+        own = float(learner.generator_rate) if group.get("network") == GENERATOR else 1.0
+        group["lr"] = group["initial_lr"] * rate * own
     learner.updating = True
     update(optimizer, finite)
     learner.remember(batch, finite)
@@ -237,8 +241,8 @@ def by_network(optimizer: Optimizer, generator: Set[nn.Parameter], rate: float, 
     for group in optimizer.param_groups:
         for network, factor in ((GENERATOR, rate), (DISCRIMINATOR, 1.0)):
             own = [p for p in group["params"] if (p in generator) == (network == GENERATOR)]
-            marked = {"clipped_with": network} if apart else {}
             if own:
+                marked = {"network": network, "clipped_with": network if apart else ""}
                 groups.append({**group, **marked, "params": own, "lr": group["lr"] * factor})
     optimizer.param_groups[:] = groups
 

@@ -39,6 +39,9 @@ USES: dict[str, dict[str, dict[str, str]]] = {
     "schedules": {
         "constant": {"schedules": "{learning_rate: {type: constant}}"},
         "cosine": {"schedules": "{learning_rate: {type: cosine, start: 1.0, end: 0.1}}"},
+        "exponential": {
+            "schedules": f"{{{WARM_UP}, train.generator_rate: {{type: exponential, start: 2.0, end: 1.0, rate: 5.0}}}}"
+        },
         "linear": {"schedules": f"{{{WARM_UP}, sampler.temperature: {{type: linear, start: 2.0, end: 1.0}}}}"},
         "warmup_linear": {"schedules": f"{{{WARM_UP}}}"},
         "warmup_stable_decay": {"schedules": "{learning_rate: {type: warmup_stable_decay, warmup_steps: 2}}"},

@@ -49,6 +49,10 @@ def file_in(folder: Path) -> Path:
 Rates = Callable[[int, int], float]
 
 
+def at(number: float) -> Rates:
+    return lambda *_: number
+
+
 def adamw(**options: Any) -> Callable[[Any], Any]:
     decay = options.pop("weight_decay", 0.0)
     settings = {"lr": RATE, "eps": 0.01, **options}
@@ -67,11 +71,12 @@ def grouped(parameters: list[torch.Tensor], decay: float) -> list[dict[str, Any]
 
 def by_hand(
     file: Path, *, optimizer: Callable[[Any], Any] | None = None, rates: Rates = lambda *_: 1.0, steps: int = STEPS,
-    batch: int = BATCH, clip: float = 1e9, bf16: bool = False, networks: tuple[float, ...] = (),
+    batch: int = BATCH, clip: float = 1e9, bf16: bool = False, networks: tuple[Rates, ...] = (),
 ) -> dict[str, torch.Tensor]:  # fmt: skip
     """Train the experiment's own networks on its own rows in a plain torch loop; returns the weights.
 
-    networks  factors of the rates of generator and discriminator, each of which has its own optimizer and clipping
+    networks  factors of the rates of generator and discriminator, each of which has its own optimizer and clipping, at
+              each step
     """
     loaded = load(file, overrides({}))
     made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
@@ -81,7 +86,7 @@ def by_hand(
     parts = [[p for p in parameters if p in of_generator], [p for p in parameters if p not in of_generator]]
     parts = parts if networks else [parameters]
     trained = [(optimizer or adamw())(part) for part in parts]
-    first = [factor * one.param_groups[0]["lr"] for one, factor in zip(trained, networks or (1.0,), strict=True)]
+    first, factors = [one.param_groups[0]["lr"] for one in trained], networks or (at(1.0),)
     for step in range(steps):
         rows = made.train.training_batch(0, step, batch, torch.device("cpu"))
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
@@ -90,12 +95,12 @@ def by_hand(
         loss = loss + 50.0 * terms["discriminator"].sum / terms["discriminator"].count
         for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             parameter.grad = gradient
-        for part, one, rate in zip(parts, trained, first, strict=True):
+        for part, one, rate, factor in zip(parts, trained, first, factors, strict=True):
             norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in part))
             for parameter in part:
                 parameter.grad *= min(1.0, clip / norm)
             for group in one.param_groups:
-                group["lr"] = rate * rates(step, steps)
+                group["lr"] = rate * rates(step, steps) * factor(step, steps)
             one.step()
     return {f"model.{name}": p.detach() for name, p in objective.named_parameters()}
 

@@ -196,9 +196,11 @@ LOCAL = "{type: transformer, dim: 16, depth: 1, heads: 2, local_heads: 1}"
           "train": "{steps: 1, generator_rate: 0.5}"}, "train", "train.generator_rate: is for two"),
         ({"objective": "{type: mlm}", "generator": "null", "sampler": "null",
           "train": "{steps: 1, generator_rate: 0.5}"}, "train", "train.generator_rate: is for two"),
+        ({"generator": "{type: unigram}", "schedules": "{train.generator_rate: {type: linear, start: 1.0, end: 0.5}}"},
+         "schedules", "schedules.train.generator_rate: is for two"),
     ],
     ids=["one encoder", "positions", "length", "documents", "documents in windows", "local heads", "a fixed generator",
-         "a frozen generator", "no generator"],
+         "a frozen generator", "no generator", "a schedule of a fixed generator"],
 )  # fmt: skip
 def test_what_cannot_be_built_is_refused_at_its_line(tmp_path, sections, key, reason) -> None:
     file = write_experiment(tmp_path, **sections)

@@ -12,7 +12,7 @@ import torch
 from electra_lab.config.checkpoint import Checkpoint
 from electra_lab.config.schema import Evaluate, Process, Train
 from tests.electra_lab.assembly.key_checks import OTHERS
-from tests.electra_lab.assembly.plain_loop import adafactor, adamw, by_hand, equal, file_in, overrides
+from tests.electra_lab.assembly.plain_loop import adafactor, adamw, at, by_hand, equal, file_in, overrides
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module, run, tensors
 
 SHARED = {
@@ -34,8 +34,8 @@ WEIGHTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "train.batch_size": ({"train.batch_size": 6}, {"batch": 6}),
     "train.learning_rate": ({"train.learning_rate": 0.05}, {"optimizer": adamw(lr=0.05)}),
     "train.clip_norm": ({"train.clip_norm": 0.5}, {"clip": 0.5}),
-    "train.generator_rate": ({"train.generator_rate": 0.3}, {"networks": (0.3, 1.0)}),
-    "train.clip": ({"train.clip": "per_network", "train.clip_norm": 0.5}, {"clip": 0.5, "networks": (1.0, 1.0)}),
+    "train.generator_rate": ({"train.generator_rate": 0.3}, {"networks": (at(0.3), at(1.0))}),
+    "train.clip": ({"train.clip": "per_network", "train.clip_norm": 0.5}, {"clip": 0.5, "networks": (at(1.0),) * 2}),
     "optimizer.adamw.weight_decay": ({"optimizer.weight_decay": 0.9}, {"optimizer": adamw(weight_decay=0.9)}),
     "optimizer.adamw.betas": ({"optimizer.betas": [0.5, 0.7]}, {"optimizer": adamw(betas=(0.5, 0.7))}),
     "optimizer.adamw.epsilon": ({"optimizer.epsilon": 1.0}, {"optimizer": adamw(eps=1.0)}),
@@ -43,6 +43,9 @@ WEIGHTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "optimizer.adafactor.clip": ({**ADAFACTOR, "optimizer.clip": 1.2}, {"optimizer": adafactor(d=1.2)}),
     "schedules.linear.start": (
         {"schedules.learning_rate.start": 3.0}, {"rates": lambda step, steps: 3.0 - 2.0 * step / (steps - 1)}),
+    "schedules.exponential.rate": (
+        {"schedules": "{train.generator_rate: {type: exponential, start: 0.1, end: 2.0, rate: 3.0}}"},
+        {"networks": (lambda step, steps: 2.0 - 1.9 * math.exp(-3.0 * step / (steps - 1)), at(1.0))}),
     "schedules.cosine.end": (
         {**SLOPE, "schedules.learning_rate.type": "cosine", "schedules.learning_rate.end": 0.5},
         {"rates": lambda step, steps: 0.75 + 0.25 * math.cos(math.pi * step / (steps - 1))}),

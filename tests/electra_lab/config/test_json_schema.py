@@ -283,7 +283,7 @@ def test_every_registered_component_is_offered_with_its_summary(schema: dict[str
 
 def test_schedules_and_plug_ins_are_offered(schema: dict[str, Any]):
     schedules = schema["properties"]["schedules"]["additionalProperties"]["properties"]["type"]
-    assert schedules["enum"] == ["constant", "cosine", "linear", "warmup_linear", "warmup_stable_decay"]
+    assert schedules["enum"] == ["constant", "cosine", "exponential", "linear", "warmup_linear", "warmup_stable_decay"]
     kind = schema["properties"]["sampler"]["properties"]["type"]
     summaries = dict(zip(kind["enum"], kind["enumDescriptions"], strict=True))
     assert summaries["bounded"] == "A sampler with a bounded option."

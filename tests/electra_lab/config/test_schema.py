@@ -131,7 +131,13 @@ def test_a_key_that_cannot_be_scheduled_is_refused_with_those_that_can(tmp_path:
     problem = only_problem(scheduled(tmp_path, key))
     assert f"schedules.{key}: cannot be scheduled." in problem
     known = problem.split("Known: ")[1].rstrip(".").split(", ")
-    assert {"learning_rate", "masking.mask_prob", "sampler.temperature", "objective.generator_weight"} <= {*known}
+    assert {
+        "learning_rate",
+        "masking.mask_prob",
+        "sampler.temperature",
+        "objective.generator_weight",
+        "train.generator_rate",
+    } <= {*known}
     assert key not in known
     for other in known:
         if other != "learning_rate":
@@ -144,6 +150,7 @@ def test_a_key_that_cannot_be_scheduled_is_refused_with_those_that_can(tmp_path:
         ("masking.mask_prob", "{type: linear, start: 0.5, end: 1.5}", "at 75% of training masking.mask_prob must"),
         ("masking.mask_prob", "{type: linear, start: 0, end: 1}", "at 0% of training masking.mask_prob must be gr"),
         ("sampler.temperature", "{type: cosine, start: 1, end: 0}", "at 100% of training sampler.temperature must"),
+        ("train.generator_rate", "{type: exponential, start: 1, end: -1, rate: 3}", "at 25% of training train.generat"),
         ("sampler.temperature", "{type: linear, start: 1, end: -1, until: 0.25}", "at 25% of training sampler.temp"),
     ],
 )

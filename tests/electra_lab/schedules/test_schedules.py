@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -34,6 +36,17 @@ def test_numbers_by_hand(name: str, options: dict[str, float], numbers: list[flo
     """With `until` they stay at the end."""
     found = [schedule(name)(progress, **options) for progress in (0, 1 / 3, 1 / 2, 2 / 3, 1)]
     assert found == pytest.approx(numbers, abs=1e-15)
+
+
+@pytest.mark.parametrize(("start", "end", "rate"), [(2.0, 1.0, 5.0), (-1.0, 3.0, 0.3), (0.5, 0.5, 2.0)])
+def test_exponential_loses_the_same_share_of_its_distance_in_equal_times(start: float, end: float, rate: float) -> None:
+    """It begins at `start`, and does not reach `end`: exp(-rate) of the distance is left."""
+    found = [schedule("exponential")(step / 10, start=start, end=end, rate=rate) for step in range(11)]
+    assert found[0] == start
+    distances = [number - end for number in found]
+    for before, after in pairwise(distances):
+        assert after == pytest.approx(before * math.exp(-rate / 10), abs=1e-12)
+    assert distances[-1] == pytest.approx((start - end) / math.e**rate, abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,182 @@
+"""Draws that are kept on disk: the same training, bit for bit, with whatever a killed process has left there."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.assembly.kept_draws import kept_draws
+from electra_lab.config.load import load
+from electra_lab.jobs.pretraining import execute
+from electra_lab.objectives.frozen_generator import FrozenGenerator
+from electra_lab.training.draws import Draws
+from registry.errors import ConfigError, DataError, Interrupted
+from tests.electra_lab.jobs.pretraining.tiny import lines, run, signalled
+from tests.electra_lab.objectives.test_frozen_generator import assert_equal, earlier, frozen, part
+
+KEPT = "{type: frozen_generator, run: earlier, cache: kept}"
+# Two epochs and more; a temperature that falls, dropout in both networks, micro-batches.
+HOT = "{sampler.temperature: {type: exponential, start: 2.0, end: 1.0, rate: 3.0}, learning_rate: {warmup_steps: 2}}"
+TRAIN = "{steps: 8, batch_size: 4, micro_batch_size: 2, precision: fp32, log_every: 2}"
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the run whose generator is used, a run without a cache, and the first one with it."""
+    folder = tmp_path_factory.mktemp("draws")
+    earlier(folder)
+    run(frozen(folder, train=TRAIN, schedules=HOT), folder / "plain")
+    run(file(folder), folder / "first")
+    return folder
+
+
+def file(folder: Path, **sections: str) -> Path:
+    return frozen(folder, **{"objective": KEPT, "train": TRAIN, "schedules": HOT, **sections})
+
+
+@pytest.fixture
+def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows for which the generator has drawn."""
+    drawn: list[int] = []
+    before = FrozenGenerator.draws
+
+    def counting(self: Any, batch: Any, rng: Any) -> Any:
+        drawn.append(len(batch))
+        return before(self, batch, rng)
+
+    monkeypatch.setattr(FrozenGenerator, "draws", counting)
+    return drawn
+
+
+def told(path: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if "second" not in k and "memory" not in k} for line in lines(path)]
+
+
+def assert_same_training(one: Path, two: Path) -> None:
+    assert told(one) == told(two)
+    assert_equal(part(one, "", 8), part(two, "", 8))
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted((folder / "kept").glob("*.draws"))
+
+
+def test_training_is_the_same_with_and_without_it(home: Path, tmp_path: Path, forwards: list[int]) -> None:
+    """The first run draws, the next one, with another loss weight and rate, need not."""
+    assert_same_training(home / "plain", home / "first")
+    (found,) = kept(home)
+    rows, slots = 8 * 4, 3  # ceil(.15 * 16)
+    assert found.stat().st_size == rows * slots * 2
+    run(file(home), tmp_path / "second")
+    assert_same_training(home / "plain", tmp_path / "second")
+    run(file(home), tmp_path / "third", "objective.discriminator_weight=9.0", "train.learning_rate=0.1")
+    assert forwards == []
+    assert kept(home) == [found]
+
+
+@pytest.mark.parametrize("left", ["a torn row", "nonsense", "half", "nothing"])
+def test_what_is_missing_is_drawn_again(home: Path, tmp_path: Path, forwards: list[int], left: str) -> None:
+    (found,) = kept(home)
+    whole = found.read_bytes()
+    torn = {
+        "a torn row": whole[:20] + b"\0\0" + whole[22:], "nonsense": whole[:20] + b"\xff\xff" + whole[22:],
+        "half": whole[: len(whole) // 2], "nothing": b"",
+    }[left]  # fmt: skip
+    found.write_bytes(torn)
+    run(file(home), tmp_path / "run")
+    assert_same_training(home / "plain", tmp_path / "run")
+    assert sum(forwards) == {"a torn row": 4, "nonsense": 4, "half": 16, "nothing": 32}[left]
+    assert found.read_bytes() == whole
+
+
+def test_a_run_that_stops_goes_on(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in kept(home):
+        path.unlink()
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, 3)
+        with pytest.raises(Interrupted):
+            run(file(home), tmp_path / "stopped")
+    execute.resume(tmp_path / "stopped", "cpu")
+    assert_same_training(home / "plain", tmp_path / "stopped")
+
+
+OTHERS = {
+    "seed": "seed=1", "masks": "masking.mask_prob=0.3", "sampler": "sampler.type=nucleus", "rows": "train.batch_size=2",
+    "steps": "train.steps=4",
+    "micro-batches": "train.micro_batch_size=4", "disallowed": "objective.disallow_correct=true",
+}  # fmt: skip
+
+
+SAME = {
+    "discriminator": ["generator={dim: 8, depth: 1, heads: 1}", "discriminator.depth=2"],
+    "learning": ["train.batch_size=4", "train.learning_rate=0.1", "train.clip_norm=9.0", "objective.discriminator_weight=1.0"],
+    "evaluation": ["train.batch_size=4", "evaluate.every=1", "checkpoint.every=3"],
+}
+
+
+def identity(home: Path, *changes: str, **sections: str) -> Any:
+    loaded = load(file(home, **sections), list(changes))
+    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"), restored=True)
+    assert made.run.draws is not None
+    return made.run.draws.identity
+
+
+@pytest.mark.parametrize("change", OTHERS)
+def test_draws_that_would_differ_have_another_file(home: Path, change: str) -> None:
+    assert identity(home) != identity(home, OTHERS[change])
+
+
+@pytest.mark.parametrize("change", SAME)
+def test_draws_that_would_not_differ_have_the_same_file(home: Path, change: str) -> None:
+    assert identity(home, *SAME[change][:1]) == identity(home, *SAME[change])
+
+
+def test_schedules_of_masks_and_draws_count_and_with_them_the_steps(home: Path) -> None:
+    slower = HOT.replace("3.0", "1.0")
+    assert identity(home) != identity(home, schedules=slower)
+    steady = "{learning_rate: {warmup_steps: 2}}"
+    assert identity(home, schedules=steady) == identity(home, "train.steps=4", schedules=steady)
+
+
+def test_another_generator_has_another_file(tmp_path: Path) -> None:
+    weights = torch.nn.Linear(2, 2)
+    draws = [Draws(tmp_path / "kept", {"seed": 0}, 3, 30) for _ in range(2)]
+    draws[0]._open(weights)
+    weights.bias.data[1] += 1e-3
+    draws[1]._open(weights)
+    assert len(kept(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(("size", "bytes_"), [(65_535, 2), (65_536, 4)])
+def test_every_id_is_kept(tmp_path: Path, size: int, bytes_: int) -> None:
+    """Also of rows that were cut to their tokens, and have fewer slots."""
+    draws, weights = Draws(tmp_path / "kept", {}, 3, size), torch.nn.Linear(1, 1)
+    file, ids = draws._open(weights), torch.tensor([[0, size - 1], [size - 1, 5]]).numpy()
+    draws._write(file, 7, ids)
+    assert draws.row_bytes == 3 * bytes_
+    found = draws._read(file, 7, 2)
+    assert found is not None
+    assert found[:, :2].tolist() == ids.tolist()
+    assert draws._read(file, 6, 2) is None
+    assert draws._read(file, 8, 2) is None
+
+
+def test_a_folder_that_cannot_be_used_is_said(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("a file")
+    with pytest.raises(DataError, match=r"kept: the draws cannot be kept there \(File exists\)\. Make room"):
+        run(file(home), tmp_path / "run", f"objective.cache={tmp_path / 'kept'}")
+
+
+def test_fsdp_is_refused(home: Path) -> None:
+    class Two:
+        size = 2
+
+    objective = type("", (), {"cache": Path("kept")})()
+    built: Any = type("", (), {"learner": type("", (), {"objective": objective})})
+    unused: Any = None
+    with pytest.raises(ConfigError, match=r"objective\.cache: fsdp divides the generator"):
+        kept_draws(load(file(home), ["train.parallel=fsdp"]), built, unused, unused, unused, Two(), unused)  # type: ignore[arg-type]
