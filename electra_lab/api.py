@@ -21,7 +21,8 @@ Config = str | Path | Mapping[str, Any]
 def held_out(run: str | Path) -> list[str]:
     """Return the documents that a run kept from training. Its corpus must still be there. Raises LabError."""
     loaded = run_config(Path(run))
-    return list(held_out_texts(experiment.open_corpus(loaded), loaded.config.data.held_out))
+    data = loaded.config.data
+    return list(held_out_texts(experiment.open_corpus(loaded), data.held_out, data.split))
 
 
 def run(config: Config, *, set: str | Iterable[str] = (), out: str | Path | None = None, device: str = "auto") -> Path:

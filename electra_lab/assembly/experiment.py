@@ -26,8 +26,9 @@ from electra_lab.checks.guards import rehearse
 from electra_lab.config.checkpoint import milestone_name
 from electra_lab.config.load import Loaded
 from electra_lab.data.build import MANIFEST, Recipe
-from electra_lab.data.raw_documents import Progress, TooLittleText
+from electra_lab.data.raw_documents import Progress
 from electra_lab.data.rows import Rows
+from electra_lab.data.splits import Unsplittable
 from electra_lab.data.store import FORMAT, Store, is_store, key_of, load_store, open_store, read_manifest
 from electra_lab.data.vocabulary import make_vocabulary, stand_in_vocabulary
 from electra_lab.data.words import steps_of_words, words_of_rows
@@ -119,7 +120,7 @@ def open_data(
         with using(tokenizers.get(loaded.config.tokenizer.type), corpora.get(loaded.config.corpus.type)):
             recipe = recipe_of(loaded, open_corpus(loaded), launcher)
             return open_store(folder, recipe, announce, progress, rebuild=rebuild)
-    except TooLittleText as error:
+    except Unsplittable as error:
         raise loaded.problem(error.key, str(error), DataError) from None
 
 
@@ -146,6 +147,8 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
         "plugins": sorted(plugin.sha256 for plugin in loaded.plugins if plugin.file in sources),
         "tokenizers": version("tokenizers"),
     }
+    if data.split is not None:  # the stores of earlier releases are by key
+        identity["split"] = data.split
     return Recipe(
         corpus=cast("Corpus", corpus),
         fingerprint=fingerprint,
@@ -155,6 +158,7 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
         tokenizer_characters=data.tokenizer_characters,
         identity=identity,
         launcher=(lambda _: launcher) if launcher else _processes,
+        order=data.split,
     )
 
 
@@ -190,11 +194,11 @@ def _given_store(
     store = load_store(folder, "Copy it again, or name another folder.", verify=verify)
     mine = _without_fingerprint(recipe_of(loaded, None).identity)
     theirs = _without_fingerprint(store.manifest.identity)
-    for key in ("format", "corpus", "held_out", "overlap", "tokenizer"):
-        if mine[key] != theirs.get(key):
+    for key in ("format", "corpus", "held_out", "split", "overlap", "tokenizer"):
+        if mine.get(key) != theirs.get(key):
             raise loaded.problem(
                 ("data", "store"),
-                f"the token store {folder} was made with another {key} ({theirs.get(key)}, here {mine[key]}). Use "
+                f"the token store {folder} was made with another {key} ({theirs.get(key)}, here {mine.get(key)}). Use "
                 "the same value, or name another folder.",
             )
     announce(f"using the token store {folder} of a corpus {theirs['corpus']['type']}, which is not read")

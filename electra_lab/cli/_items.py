@@ -38,7 +38,11 @@ ENDINGS = {
 
 def format_of(asked: Format | None, texts: list[str] | None, file: Path | None) -> Format:
     """Return the format that is asked for, otherwise that of the file's ending: text for everything else."""
-    return asked or (Format.text if texts or file is None else ENDINGS.get(file.suffix.lower(), Format.text))
+    from electra_lab.sources.files import uncompressed
+
+    if asked or texts or file is None:
+        return asked or Format.text
+    return ENDINGS.get(uncompressed(file).suffix.lower(), Format.text)
 
 
 def items_of(
@@ -49,6 +53,8 @@ def items_of(
     fields: Sequence[str],
     second: str | None,
     on_error: OnError,
+    taken: Collection[str] = (),
+    columns: list[str] | None = None,
 ) -> Iterator[tuple[Record, Record]]:
     """Yield each item with the record that it comes from.
 
@@ -56,6 +62,8 @@ def items_of(
     needs   those that every item must have
     fields  those of the records that hold them, in the same order; by default they have these names
     second  the second text of all items
+    taken   names of the answer that the records must not have
+    columns receives the names of the columns of a table, once its header is read
 
     Raises ConfigError, DataError.
     """
@@ -69,14 +77,17 @@ def items_of(
     wanted.update(zip(names, fields, strict=False))
     if second is not None:
         wanted.pop(names[1], None)
-    columns = [field or name for name, field in wanted.items() if field or name in needs]
-    read = _rows if format in (Format.csv, Format.tsv) else _lines
-    for place, record in read(lines, format, columns):
+    there = [field or name for name, field in wanted.items() if field or name in needs]
+    table = format in (Format.csv, Format.tsv)
+    read = _rows(lines, format, there, [] if columns is None else columns) if table else _lines(lines, format, there)
+    for place, record in read:
         try:
             if isinstance(record, BadInput):
                 raise record
-            there = {name: field for name, field in wanted.items() if field or name in needs or name in record}
-            item = {name: _value(record, place, name, field) for name, field in there.items()}
+            if both := [name for name in record if name in taken]:
+                raise DataError(f"{place}: has the field '{both[0]}', which the answer has too. Rename it.")
+            found = {name: field for name, field in wanted.items() if field or name in needs or name in record}
+            item = {name: _value(record, place, name, field) for name, field in found.items()}
         except BadInput as error:
             stop_or_skip(error, on_error)
             continue
@@ -133,9 +144,12 @@ def _columns(line: str, place: str, names: Sequence[str]) -> Record:
 
 
 def _rows(
-    lines: Iterator[tuple[str, bytes]], format: Format, names: Sequence[str]
+    lines: Iterator[tuple[str, bytes]], format: Format, names: Sequence[str], columns: list[str]
 ) -> Iterator[tuple[str, "Record | BadInput"]]:
-    """Yield the places and the rows of a table. Raises DataError for a header that is bad or lacks a name."""
+    """Yield the places and the rows of a table, whose header `columns` receives.
+
+    Raises DataError for a header that is bad or lacks a name.
+    """
     from itertools import chain
 
     from electra_lab.sources.delimited import cells
@@ -156,6 +170,7 @@ def _rows(
     if absent := next((name for name in names if header and name not in known), None):
         cure = "Name another with --field."
         raise DataError(f"{place}: there is no column '{absent}'.{did_you_mean(absent, header)} {cure}")
+    columns += header
     for place, row in rows:
         if isinstance(row, BadInput):
             yield place, row
@@ -176,6 +191,15 @@ class Table:
 
     def __init__(self) -> None:
         self._columns: list[str] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """True as long as nothing was returned."""
+        return not self._columns
+
+    def header(self, record: Record, found: Record) -> str:
+        """Return the header alone, of a table without rows."""
+        return self.line(record, found).split("\n")[0]
 
     def line(self, record: Record, found: Record) -> str:
         """Return a row, the first time below the header."""

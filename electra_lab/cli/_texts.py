@@ -32,7 +32,9 @@ Model = Annotated[
     ),
 ]
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; - reads standard input.")]
-File = Annotated[Path | None, typer.Option(metavar="FILE", help="Read the texts from this file, one a line.")]
+File = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Read the texts from this file, one a line; also .gz, .xz, .zst.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object per text.")]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a coloured page to this file instead.")]
 Wrong = Annotated[
@@ -61,21 +63,46 @@ def lines_of(texts: list[str] | None, file: Path | None) -> Iterator[tuple[str, 
         given = (text.encode("utf-8", "surrogateescape") for text in texts)  # bytes that are not text are surrogates
         return ((f"TEXT {number}", text) for number, text in enumerate(given, start=1))
     if file and str(file) != "-":
+        from electra_lab.sources.files import uncompressed
+
+        if uncompressed(file) != file:
+            return _lines(_unpacked(file), str(file))
         try:
-            return _lines(file.open("rb"), str(file))
+            return _lines(_of_stream(file.open("rb")), str(file))
         except OSError as error:
             raise DataError(f"{file}: cannot be read ({error.strerror}).") from None
     if sys.stdin is None:
         raise DataError("standard input: is closed, so no text can be read.")
-    return _lines(sys.stdin.buffer, "standard input")
+    return _lines(_of_stream(sys.stdin.buffer), "standard input")
 
 
-def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
+def _of_stream(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield lines with their line feeds, each as soon as it is there; of one that is too long, the beginning."""
+    from electra_lab.sources.files import LONGEST_LINE
+
+    return iter(partial(stream.readline, LONGEST_LINE + 1), b"")
+
+
+def _unpacked(file: Path) -> Iterator[bytes]:
+    """Yield the same of a compressed file. Raises DataError."""
+    from electra_lab.sources.files import LONGEST_LINE, Files
+
+    rest = b""
+    for block in Files([file], [""], {}).blocks(file):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+        if len(rest) > LONGEST_LINE:
+            break
+    if rest:
+        yield rest
+
+
+def _lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[str, bytes]]:
     """Yield the place of each line and its bytes, without its end. A lone carriage return does not end a line."""
     from electra_lab.sources.files import BYTE_ORDER_MARK, LONGEST_LINE
 
     try:
-        for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), start=1):
+        for number, line in enumerate(lines, start=1):
             if len(line) > LONGEST_LINE:
                 raise DataError(f"{name}:{number}: the line has more than {LONGEST_LINE >> 20} MiB. Divide it.")
             text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line

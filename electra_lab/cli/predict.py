@@ -73,7 +73,8 @@ def predict(
         raise ConfigError(f"{model}: is pre-trained and has no head of a task. Fine-tune it first: {cure}")
     job = tuned.job
     default = () if read == Format.text else job.fields or ()
-    given = items_of(lines, read, job.names, job.needs, field or default, pair, on_error)
+    columns: list[str] = []
+    given = items_of(lines, read, job.names, job.needs, field or default, pair, on_error, columns=columns)
     waiting: deque[Record] = deque()  # the records of the items that are not predicted yet
 
     def items() -> Iterator[Record]:
@@ -92,3 +93,6 @@ def predict(
                 answer(json_line(record | result.answer))
             else:
                 answer_in_colour(terminal, result)
+    if csv_ and table.is_empty:
+        some = {name.replace("words", "text"): "a" for name in job.names}  # the words of a table are a text
+        answer(table.header(dict.fromkeys(columns or field or job.needs), tuned.predict([some])[0].answer))

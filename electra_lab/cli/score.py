@@ -86,7 +86,11 @@ def score(
         raise ConfigError("give either --json or --csv.")
     lines = given.lines_of(texts, file)
     read = format_of(format, texts, file)
-    items = items_of(lines, read, ("text",), ("text",), () if read == Format.text else (field,), None, on_error)
+    fields = () if read == Format.text else (field,)
+    added = ("score", "percentile") if normal else ("score",)
+    columns: list[str] = []
+    taken = added if json_ or csv_ else ()
+    items = items_of(lines, read, ("text",), ("text",), fields, None, on_error, taken, columns)
     pair, console, terminal = (
         load(model, device=device.value, step=given.step_of(step, best)),
         Console(),
@@ -124,6 +128,8 @@ def score(
                 add(highest, (result.score, -number, record, result))
     for _, _, record, result in sorted(highest, key=lambda entry: entry[:2], reverse=True):
         show(record, result)
+    if csv_ and table.is_empty:
+        answer(table.header(dict.fromkeys(columns or [field]), dict.fromkeys(added)))
 
 
 def _scored(

@@ -13,6 +13,7 @@ from electra_lab.config.batches import BatchWarmup, Rows, refuse_uneven
 from electra_lab.config.budget import Budget
 from electra_lab.config.checkpoint import Checkpoint, milestone_name
 from electra_lab.config.component import Component, Of, default
+from electra_lab.config.data import Data
 from electra_lab.config.problems import problem, problems
 from electra_lab.config.schedule import rate_problem, value_of
 from electra_lab.config.source import DEFAULTS, Loc
@@ -38,31 +39,6 @@ def distinct(seeds: list[int]) -> list[int]:
 
 
 Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(distinct)]
-
-
-class Data(Strict):
-    """The rows that are cut from the corpus."""
-
-    sequence_length: Annotated[int, Field(ge=8)] = Field(128, description="Tokens per row, [CLS] and [SEP] included.")
-    held_out: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.05,
-        description="Share of the documents that is never trained on, half for validation and half for the final test. "
-        "Ignored if the corpus has its own splits.",
-    )
-    overlap: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.1, description="Drop a training document if held-out text contains more than this share of its 13-grams."
-    )
-    tokenizer_characters: Annotated[float, Field(ge=1000)] = Field(
-        3e7, description="Maximum number of characters of the training split to train the tokenizer on."
-    )
-    group_by_length: bool = Field(
-        False, description="Batch rows of similar lengths together and cut each batch to its longest row. For packings "
-        "with rows that are not full: documents, segments.",
-    )  # fmt: skip
-    engine: Literal["auto", "tokenizers"] = Field(
-        "auto", description="No effect; accepted for older files. The tokenizers library tokenizes all text."
-    )
-    store: Path = Field(Path("runs/.store"), description="Folder of the tokenized corpora, which runs share.")
 
 
 class Embedding(Strict):

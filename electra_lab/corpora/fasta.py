@@ -97,11 +97,15 @@ class Fasta(FileCorpus):
                 yield self.left_out(error)
 
     def _lines(self, file: Path) -> Iterator[Line]:
-        """Yield lines; a sequence may be one line of any length, and comes in parts."""
-        number, begins = 1, True
+        """Yield lines; a sequence may be one line of any length, and comes in parts.
+
+        If the first block has carriage returns and no line feed, carriage returns end the lines.
+        """
+        number, begins, end = 1, True, b""
         for block in self._files.blocks(file):
-            block = block.removeprefix(BYTE_ORDER_MARK) if number == 1 and begins else block
-            *lines, last = block.split(b"\n")
+            block = block if end else block.removeprefix(BYTE_ORDER_MARK)
+            end = end or (b"\r" if b"\r" in block and b"\n" not in block else b"\n")
+            *lines, last = block.split(end)
             for line in lines:
                 yield number, begins, line
                 number, begins = number + 1, True

@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from electra_lab.data.overlap import Hashes, Known, runs
 from electra_lab.data.raw_documents import (
     Contents,
+    Order,
     Progress,
     Sample,
-    TooLittleText,
     read_contents,
     read_piece,
     write_documents,
@@ -35,12 +36,13 @@ from electra_lab.data.shards import (
     TOKENIZER,
     Plan,
     Shard,
+    Texts,
     encode_shard,
     encode_texts,
     is_complete,
     write_shard,
 )
-from electra_lab.data.splits import HELD_OUT
+from electra_lab.data.splits import HELD_OUT, Unsplittable
 from electra_lab.data.vocabulary import special_ids
 from electra_lab.storage.files import MANIFEST as SEAL
 from electra_lab.storage.files import damage, flush, load_tokenizer, new_file, read_as, seal, sha256, write_text
@@ -98,6 +100,7 @@ class Recipe:
     fingerprint  of the corpus, as in the identity
     identity     everything that determines the content of the store; its hash is the store's key
     launcher     makes a launcher for a number of shards; None means to encode them one after the other, by threads
+    order        how documents are split; by default by their keys
     """
 
     corpus: Corpus
@@ -108,6 +111,7 @@ class Recipe:
     tokenizer_characters: float
     identity: dict[str, Any]
     launcher: Callable[[int], Launcher | None]
+    order: Order | None = None
 
 
 def build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress) -> None:
@@ -159,7 +163,7 @@ def _raw_documents(folder: Path, recipe: Recipe, announce: Callable[[str], None]
     raw.mkdir(parents=True)
     write_text(mark, identity)
     announce("reading the corpus (once; the result is kept)")
-    contents = write_documents(recipe.corpus, recipe.fingerprint, recipe.held_out, raw, progress)
+    contents = write_documents(recipe.corpus, recipe.fingerprint, recipe.held_out, raw, progress, recipe.order)
     seal(raw)
     return contents
 
@@ -183,26 +187,33 @@ def _held_out(
     write_text(folder / PLAN, plan.model_dump_json())
     shards: dict[Split, dict[str, Shard]] = {}
     known: Known | None = None
-    hashes: list[Hashes] = []
+    hashes: list[Hashes] = []  # of the documents that are kept
+    others = np.zeros(0, np.uint64)  # of those left out
     for split in HELD_OUT:
         documents: list[str] = []
         for piece in range(contents.pieces[split]):
             documents += read_piece(folder / RAW, split, piece)
         texts = encode_texts(tokenizer, documents, plan)
         # Leave out test documents that overlap with validation.
-        keep, _ = texts.without_overlap(known, recipe.overlap)
+        keep, _, sufficient = texts.without_overlap(known, recipe.overlap)
         if not keep.any():
-            raise TooLittleText(
+            raise Unsplittable(
                 f"the split {split} has no tokens: its documents contain nothing that the tokenizer keeps, or only "
                 "text that validation has too."
             )
-        hashes.append(runs(texts.tokens[np.repeat(keep, texts.lengths)], texts.lengths[keep])[0])
+        hashes.append(_runs_of(texts, keep))
+        others = _runs_of(texts, ~keep & (texts.lengths > 0))
         known = known or Known.of(hashes[0])  # of validation, which the test must not share
         name = f"{split}-00000"
-        shards[split] = {name: write_shard(folder, name, texts, keep, plan)}
+        shards[split] = {name: write_shard(folder, name, texts, keep, plan, sufficient)}
     both = np.concatenate(hashes)
-    Known.of(both).save(folder)
+    Known.of(both, others).save(folder)
     return shards, both
+
+
+def _runs_of(texts: Texts, chosen: NDArray[np.bool_]) -> Hashes:
+    """Return the hashes of the runs of the chosen documents."""
+    return runs(texts.tokens[np.repeat(chosen, texts.lengths)], texts.lengths[chosen])[0]
 
 
 def _encode(folder: Path, names: Sequence[str], recipe: Recipe, characters: int, progress: Progress) -> None:

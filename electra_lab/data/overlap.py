@@ -23,7 +23,7 @@ INVERSE = pow(FACTOR, -1, 1 << 64)
 BITS = 16  # of the filter, for each run
 AT_ONCE = 1 << 18  # tokens whose runs are computed at a time; each needs about 100 bytes
 
-FILES = ("known.npy", "filter.npy")
+FILES = ("known.npy", "counts.npy", "filter.npy")
 
 Hashes = NDArray[np.uint64]
 
@@ -60,20 +60,25 @@ def _groups(tokens: NDArray[Any], lengths: NDArray[Any]) -> Iterator[tuple[NDArr
 
 @dataclass(frozen=True)
 class Known:
-    """The runs of held-out text, sorted, behind a filter that quickly rejects most other runs."""
+    """The runs of held-out text, sorted, behind a filter that quickly rejects most other runs.
+
+    counts  whether each counts: those that only left-out documents of the test have do not
+    """
 
     hashes: Hashes
+    counts: NDArray[np.bool_]
     filter: NDArray[np.uint8]
 
     @classmethod
-    def of(cls, hashes: Hashes) -> Known:
-        hashes = np.unique(hashes)
+    def of(cls, hashes: Hashes, left_out: Hashes | None = None) -> Known:
+        """Make it from hashes with repetitions, and those of the left-out documents."""
+        counted, hashes = np.unique(hashes), np.unique(hashes if left_out is None else np.append(hashes, left_out))
         bits = max(16, int(len(hashes) * BITS).bit_length())
         filter = np.zeros(1 << (bits - 3), np.uint8)
         for begin in range(0, len(hashes), AT_ONCE):
             places = hashes[begin : begin + AT_ONCE] >> np.uint64(64 - bits)
             np.bitwise_or.at(filter, places >> np.uint64(3), np.uint8(1) << (places & np.uint64(7)).astype(np.uint8))
-        return cls(hashes, filter)
+        return cls(hashes, np.isin(hashes, counted, assume_unique=True), filter)
 
     @classmethod
     def load(cls, folder: Path) -> Known:
@@ -82,7 +87,7 @@ class Known:
 
     def save(self, folder: Path) -> None:
         """Write both arrays. Raises OSError."""
-        arrays: list[NDArray[Any]] = [self.hashes, self.filter]
+        arrays: list[NDArray[Any]] = [self.hashes, self.counts, self.filter]
         for name, array in zip(FILES, arrays, strict=True):
             with new_file(folder / name, "wb") as stream:
                 np.save(stream, array)
@@ -100,20 +105,29 @@ class Known:
 
 def without_overlap(
     tokens: NDArray[Any], lengths: NDArray[Any], known: Known, most: float
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], float]:
     """Return which documents share at most the part `most` of their runs with known text, and the runs that they share.
 
-    The runs are indices of `known.hashes`, in any order, possibly repeated.
+    The runs are indices of `known.hashes`, in any order, possibly repeated. The third value is the smallest `most`, in
+    hundredths, with which no document of either side would be left out.
     """
-    keeps, shared = [np.zeros(0, np.bool_)], [np.zeros(0, np.int64)]
+    keeps, shared, sufficient = [np.zeros(0, np.bool_)], [np.zeros(0, np.int64)], 0.0
     for group, sizes in _groups(tokens, lengths):
         hashes, counts = runs(group, sizes)
         found, where = known.find(hashes)
         document = np.searchsorted(np.cumsum(counts), found, side="right")
-        keep = np.bincount(document, minlength=len(counts)) <= most * counts
+        keep = np.bincount(document[known.counts[where]], minlength=len(counts)) <= most * counts
         keeps.append(keep)
         shared.append(where[keep[document]])
-    return np.concatenate(keeps), np.concatenate(shared)
+        sufficient = max(sufficient, _sufficient(np.bincount(document, minlength=len(counts)), counts))
+    return np.concatenate(keeps), np.concatenate(shared), sufficient
+
+
+def _sufficient(shared: NDArray[np.int64], counts: NDArray[np.int64]) -> float:
+    """Return the smallest share, in hundredths, that is not exceeded as `without_overlap` computes it."""
+    hundredths = -(-100 * shared // counts)
+    hundredths += shared > hundredths / 100 * counts  # 0.29 * 100 is below 29
+    return int(hundredths.max(initial=0)) / 100
 
 
 def _mixed(x: Hashes) -> Hashes:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 
-from electra_lab.data.splits import HELD_OUT, SPLITS, number_of, split_of
+from electra_lab.data.splits import HELD_OUT, SPLITS, Unsplittable, by_order, number_of, split_of
 from electra_lab.storage.files import new_file, read_as, write_text
 from registry import Corpus, Document, Skipped, Split
 from registry.contracts.corpus import Unit
@@ -31,18 +31,8 @@ SHARE = 32  # a piece has this part of the bytes of all earlier pieces, within t
 MOST_HELD_OUT = 20_000_000  # characters in validation and in the test each
 SHOWN = 5  # skipped pieces of the source that are named
 
+Order = Literal["by_order"]
 Progress = Callable[[str, int, int | None], None]  # the phase, the amount done, and the total if known
-
-
-class TooLittleText(DataError):
-    """A split of the corpus has no documents, or none with tokens.
-
-    key  the responsible key of the experiment
-    """
-
-    def __init__(self, reason: str, key: tuple[str, ...] = ("corpus",)) -> None:
-        super().__init__(reason)
-        self.key = key
 
 
 class Contents(BaseModel):
@@ -66,15 +56,21 @@ def read_contents(folder: Path) -> Contents:
     return read_as(Contents, folder / "spool.json")
 
 
-def write_documents(corpus: Corpus, fingerprint: str, held_out: float, folder: Path, progress: Progress) -> Contents:
-    """Read a corpus into an empty folder. Raises DataError, also if its fingerprint has changed."""
+def write_documents(
+    corpus: Corpus, fingerprint: str, held_out: float, folder: Path, progress: Progress, order: Order | None = None
+) -> Contents:
+    """Read a corpus into an empty folder. Raises DataError, also if its fingerprint has changed.
+
+    order  None: the splits are those of the documents' keys
+    """
     writers = {split: _Writer(folder, split) for split in SPLITS}
     held = {split: _Smallest(MOST_HELD_OUT) for split in HELD_OUT}
-    skipped, read, shown, has_splits = 0, 0, 0, False
+    skipped, read, has_splits = 0, 0, False
     lost = Counter[Unit]()
     examples: list[str] = []
     # Training text is written as it comes; held-out text waits for its limit.
-    for item in corpus:
+    counting, reading = _Shown("counting", progress), _Shown("reading", progress)
+    for item in by_order(corpus, held_out, counting) if order == "by_order" else corpus:
         if isinstance(item, Skipped):
             skipped += 1
             lost[item.unit] += item.number
@@ -89,9 +85,7 @@ def write_documents(corpus: Corpus, fingerprint: str, held_out: float, folder: P
                 writers[split].add(data, characters)
             elif not document.again:
                 held[split].add(data, characters)
-        if read - shown >= 1 << 20:
-            shown = read
-            progress("reading", read, None)
+        reading(read)
     if corpus.fingerprint() != fingerprint:
         raise DataError("the corpus changed while it was read. Start again when it no longer changes.")
     # Held-out text.
@@ -110,14 +104,27 @@ def write_documents(corpus: Corpus, fingerprint: str, held_out: float, folder: P
         lost=lost,
         examples=examples,
     )
-    _refuse_empty(contents, held_out, has_splits)
+    own = "data.split by_order keeps neighbours with one key together" if order else "the corpus has its own splits"
+    _refuse_empty(contents, held_out, own if has_splits else None)
     write_text(folder / "spool.json", contents.model_dump_json(indent=1))
     return contents
 
 
-def held_out_texts(corpus: Corpus, held_out: float) -> Iterator[str]:
+class _Shown:
+    """Passes on every mebi-th character of a phase."""
+
+    def __init__(self, phase: str, progress: Progress) -> None:
+        self.phase, self.progress, self.shown = phase, progress, 0
+
+    def __call__(self, characters: int) -> None:
+        if characters - self.shown >= 1 << 20:
+            self.shown = characters
+            self.progress(self.phase, characters, None)
+
+
+def held_out_texts(corpus: Corpus, held_out: float, order: Order | None = None) -> Iterator[str]:
     """Yield the held-out documents as in a store, but without its limits."""
-    for item in corpus:
+    for item in by_order(corpus, held_out) if order == "by_order" else corpus:
         document = Document(item) if isinstance(item, str) else item
         if isinstance(document, Skipped) or document.again:
             continue
@@ -224,16 +231,16 @@ def _utf8(text: str) -> bytes:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
-def _refuse_empty(contents: Contents, held_out: float, has_splits: bool) -> None:
+def _refuse_empty(contents: Contents, held_out: float, given: str | None) -> None:
     documents = sum(contents.documents.values())
     if not documents:
         skipped = f" {contents.skipped:,} pieces were skipped, the first: " if contents.skipped else ""
-        raise TooLittleText(f"no document has any text.{skipped}{''.join(contents.examples[:1])}")
+        raise Unsplittable(f"no document has any text.{skipped}{''.join(contents.examples[:1])}")
     if empty := [split for split, count in contents.documents.items() if not count]:
         split = empty[0]
-        if has_splits:
-            raise TooLittleText(f"the corpus has its own splits, and no documents for {split}.")
-        raise TooLittleText(
+        if given:
+            raise Unsplittable(f"{given}, and no documents for {split}.")
+        raise Unsplittable(
             f"with {held_out}, the split {split} is empty: none of {documents} documents fell into it. Set it to "
             f"{min(0.5, 20 / documents):.1g}, or make the documents smaller: text_files has documents: paragraphs.",
             ("data", "held_out"),

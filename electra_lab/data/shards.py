@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 
 from electra_lab.data.encoding import encode
 from electra_lab.data.overlap import Known, without_overlap
@@ -47,11 +47,17 @@ class Shard(BaseModel):
     tokens: int
     characters: int
     overlapping: int = 0  # documents left out, as they share too much with held-out text
+    sufficient: float | None = None  # the smallest data.overlap, in hundredths, that would leave none out, if known
     empty: int = 0  # documents without tokens
     engine: str = "tokenizers"  # the library that tokenized; stores of earlier versions may have "tokie"
     fell_back: bool = False  # unused; in the checksum of the manifest
     sha256: dict[str, str] = {}
     bytes: dict[str, int] = {}
+
+    @model_serializer(mode="wrap")
+    def _without_unknown(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Manifests of earlier versions lack `sufficient`, and have a checksum."""
+        return {name: value for name, value in dump(self).items() if name != "sufficient" or value is not None}
 
 
 def encode_shard(folder: str, name: str) -> Outcome:
@@ -63,10 +69,10 @@ def encode_shard(folder: str, name: str) -> Outcome:
     texts = read_piece(place / RAW, "train", int(name.removeprefix("train-")))
     file = place / TOKENIZER
     encoded = encode_texts(_tokenizer(file, file.stat().st_mtime_ns), texts, plan)
-    keep, seen = encoded.without_overlap(known, plan.overlap)
+    keep, seen, sufficient = encoded.without_overlap(known, plan.overlap)
     with new_file(place / f"{name}.seen.npy", "wb") as stream:
         np.save(stream, np.unique(seen))
-    account = write_shard(place, name, encoded, keep, plan)
+    account = write_shard(place, name, encoded, keep, plan, sufficient)
     write_text(place / f"{name}.json", account.model_dump_json(indent=1))
     seal(place, *_sealed(name))
     return Outcome("done")
@@ -92,20 +98,21 @@ class Texts:
     characters: NDArray[np.int64]
     words: NDArray[np.int64]
 
-    def without_overlap(self, known: Known | None, most: float) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    def without_overlap(self, known: Known | None, most: float) -> tuple[NDArray[np.bool_], NDArray[np.int64], float]:
         """Return which documents have tokens and share at most the part `most` of their runs with known text.
 
-        Also return the runs that they share, as indices of `known.hashes`.
+        Also return the runs that they share, as indices of `known.hashes`, and the smallest `most` that suffices for
+        all documents with tokens.
         """
         full = self.lengths > 0
         if known is None:
-            return full, np.zeros(0, np.int64)
+            return full, np.zeros(0, np.int64), 0.0
         keep = full.copy()
-        keep[full], seen = without_overlap(self.tokens, self.lengths[full], known, most)
-        return keep, seen
+        keep[full], seen, sufficient = without_overlap(self.tokens, self.lengths[full], known, most)
+        return keep, seen, sufficient
 
 
-def write_shard(place: Path, name: str, texts: Texts, keep: NDArray[np.bool_], plan: Plan) -> Shard:
+def write_shard(place: Path, name: str, texts: Texts, keep: NDArray[np.bool_], plan: Plan, sufficient: float) -> Shard:
     """Write the documents to keep, each followed by a separator; return the account of the shard."""
     tokens, lengths = texts.tokens[np.repeat(keep, texts.lengths)], texts.lengths[keep]
     stream, full = np.insert(tokens, np.cumsum(lengths), plan.separator), texts.lengths > 0
@@ -121,6 +128,7 @@ def write_shard(place: Path, name: str, texts: Texts, keep: NDArray[np.bool_], p
         tokens=len(stream),
         characters=int(texts.characters[keep].sum()),
         overlapping=int((full & ~keep).sum()),
+        sufficient=sufficient,
         empty=int((~full).sum()),
         sha256={file: sha256(place / file) for file in names},
         bytes={file: os.path.getsize(place / file) for file in names},

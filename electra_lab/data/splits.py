@@ -1,13 +1,27 @@
-"""The split of a document: a function of its key, independent of other documents, files and workers."""
+"""The split of a document: a function of its key, independent of other documents, files and workers; or its place."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from registry import Split
+from registry import Corpus, Document, Skipped, Split
+from registry.errors import DataError
 
 HELD_OUT: tuple[Split, ...] = ("validation", "test")
 SPLITS: tuple[Split, ...] = ("train", *HELD_OUT)
+
+
+class Unsplittable(DataError):
+    """The documents cannot be divided as the experiment says.
+
+    key  the responsible key of the experiment
+    """
+
+    def __init__(self, reason: str, key: tuple[str, ...] = ("corpus",)) -> None:
+        super().__init__(reason)
+        self.key = key
 
 
 def number_of(key: bytes) -> int:
@@ -22,3 +36,46 @@ def split_of(key: bytes, held_out: float) -> Split:
     """
     place = number_of(key) / 2**64
     return "train" if place >= held_out else HELD_OUT[place >= held_out / 2]
+
+
+def by_order(
+    corpus: Corpus, held_out: float, progress: Callable[[int], None] = lambda _: None
+) -> Iterator[Document | Skipped]:
+    """Yield the documents of a corpus, which is read twice, with splits by their order.
+
+    The last documents are for the test, and those before them for validation: half of the share `held_out` each.
+    Documents with the same key that follow one another stay together. Raises Unsplittable for documents with a split or
+    a repetition, and if others with the same key are on both sides of a boundary.
+
+    progress  receives the number of characters that were read the first time
+    """
+    number = characters = 0
+    for item in corpus:
+        if not isinstance(item, Skipped):
+            number += 1
+            characters += len(item if isinstance(item, str) else item.text)
+            progress(characters)
+    half = max(1, round(number * held_out / 2))
+    if number <= 2 * half:
+        raise Unsplittable(f"{number} documents are too few to hold out {held_out:g} of them.", ("data", "held_out"))
+    place, split, previous = 0, SPLITS[0], None
+    known: dict[int, Split] = {}  # the split of each key
+    for item in corpus:
+        if isinstance(item, Skipped):
+            yield item
+            continue
+        document = Document(item) if isinstance(item, str) else item
+        if document.split or document.again:
+            own = "has its own splits" if document.split else "repeats documents"
+            raise Unsplittable(f"by_order: the corpus {own}. Remove this key.", ("data", "split"))
+        if document.key is None or document.key != previous:
+            split = SPLITS[(place >= number - 2 * half) + (place >= number - half)]
+        if document.key is not None:
+            key = number_of(document.key.encode("utf-8", "surrogatepass"))
+            if known.setdefault(key, split) != split:
+                both = f"documents with the key {document.key!r:.80} are in {known[key]} and in {split}"
+                raise Unsplittable(
+                    f"by_order: {both}. Remove the corpus's key or group, or this key.", ("data", "split")
+                )
+        yield replace(document, split=split)
+        place, previous = place + 1, document.key

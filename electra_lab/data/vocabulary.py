@@ -150,8 +150,10 @@ def _begin_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[bool]:
     mark = word_mark(tokenizer)
     names = [tokenizer.id_to_token(id) or "" for id in range(tokenizer.get_vocab_size())]
     if mark is None:
-        prefix = getattr(tokenizer.model, "continuing_subword_prefix", None) or "##"
-        return [not name.startswith(prefix) for name in names]
+        holders = tokenizer.model, tokenizer.decoder
+        prefixes = [getattr(holders[0], "continuing_subword_prefix", None), getattr(holders[1], "prefix", None)]
+        known = tuple(filter(None, prefixes))  # none of a list of words, in which `##` is text
+        return [not name.startswith(known) for name in names]
     return [name.startswith(mark) or not _continues(text) for name, text in zip(names, texts, strict=True)]
 
 

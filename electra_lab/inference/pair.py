@@ -23,7 +23,7 @@ from electra_lab.storage.best import Step
 from electra_lab.training.device import choose_device
 from electra_lab.training.random import Streams
 from registry import Generator, Vocabulary, count
-from registry.errors import ConfigError, DataError
+from registry.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -205,7 +205,7 @@ class Pair:
         mask_prob  share of the tokens that likelihood masks at once; None masks each token alone, which is exact and
                    takes a pass for every token
 
-        Raises ConfigError for a pair without the head that it needs.
+        Raises ConfigError for a pair without the head that it needs, CheckpointError if a number is not finite.
         """
         refuse_unknown(by, reduce, mask_prob)
         self._refuse(batch_size)
@@ -218,6 +218,9 @@ class Pair:
             numbers = (log_odds if by == "detection" else energies_of)(self, given, batch_size)
         results = []
         for text, of_text in zip(given, numbers, strict=True):
+            if not all(map(math.isfinite, of_text)):
+                reason = "a score is not a finite number: its weights are damaged, or its training diverged"
+                raise CheckpointError(f"{self.name}: {reason}. Use another checkpoint, with step or --step.")
             score = OF[reduce](of_text) if of_text else None
             results.append(Scored(text.text, score, text.tokens, text.offsets, of_text, by == "detection"))
         return _alike(texts, results)

@@ -31,6 +31,7 @@ LATER: set[Loc] = {
     ("task", "head"),
     ("corpus", "remove"),
     ("corpus", "group"),
+    ("data", "split"),
 }
 SEEDS: dict[Loc, str] = {
     ("seed",): "cannot be changed here: list the seeds under `seeds`",

@@ -28,6 +28,7 @@ SHOWN = 5  # files and endings that are named
 ROWS = 8  # that the page shows
 CPU = torch.device("cpu")
 SHARED = "they share too much with held-out text"
+IN_VALIDATION = "the test shares them with validation"
 MANY = 0.1  # share of the training documents from which leaving them out is remarkable
 
 
@@ -43,6 +44,7 @@ class Prepared:
     characters_per_token: float
     overlap: float  # the share of the runs of 13 tokens in held-out text that training text has too
     left_out: dict[str, int]  # documents, by reason
+    keeping_overlap: float | None  # the smallest data.overlap, in hundredths, that leaves out none for their overlap
     lost: dict[str, int]  # what could not be read, in lines, records, bytes, and ends of files, whose size is not known
     skipped: list[str]  # the first places of it
     read: list[str]  # the files of the corpus; none if the store was given
@@ -117,10 +119,11 @@ def _account(store: Store, files: list[str], ignored: list[str]) -> Prepared:
     unknown = token_id(store.tokenizer, UNKNOWN)
     left_out = {
         SHARED: sum(shard.overlapping for shard in train),
-        "the test shares them with validation": sum(shard.overlapping for shard in held_out),
+        IN_VALIDATION: sum(shard.overlapping for shard in held_out),
         "they have no token": sum(shard.empty for shard in (*train, *held_out)),
         "held-out text has its limit": read.beyond_limit,
     }
+    sufficient = [shard.sufficient for shard in (*train, *held_out)]
     return Prepared(
         store=str(store.folder),
         documents=store.documents,
@@ -130,6 +133,7 @@ def _account(store: Store, files: list[str], ignored: list[str]) -> Prepared:
         characters_per_token=sum(shard.characters for shard in train) / words,
         overlap=store.overlap,
         left_out={reason: number for reason, number in left_out.items() if number},
+        keeping_overlap=None if None in sufficient else max(filter(None, sufficient), default=0.0),
         lost={str(unit): number for unit, number in read.lost.items()},
         skipped=read.examples,
         read=files,
@@ -148,10 +152,12 @@ def facts(made: Prepared) -> list[tuple[str, str]]:
     ]
     found += [("left out", f"{number:,} documents: {reason}") for reason, number in made.left_out.items()]
     shared = made.left_out.get(SHARED, 0)
+    if (shared or IN_VALIDATION in made.left_out) and made.keeping_overlap is not None:
+        found.append(("", f"data.overlap: {made.keeping_overlap:g} would keep all that is left out for its overlap"))
     if shared > MANY * (shared + made.documents["train"]):
         part = shared / (shared + made.documents["train"])
-        cure = "keep them with data.overlap: 1 if repetition is normal, as in logs, or split by a key (docs/data.md)"
-        found.append(("", f"that is {part:.0%} of the training documents; {cure}"))
+        cure = "Keep them if repetition is normal, as in logs; otherwise split by a key or by time: docs/data.md"
+        found.append(("warning", f"{part:.0%} of the training documents are left out for their overlap. {cure}"))
     if made.skipped:
         lost = ", ".join(f"{unit}: {number:,}" for unit, number in made.lost.items())
         found += [("not read", lost), *(("", place) for place in made.skipped)]

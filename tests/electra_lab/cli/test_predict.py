@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import shlex
@@ -121,6 +122,29 @@ def test_bad_rows_stop_after_the_answers_before_them_or_are_left_out(lab, tuned,
         "predict", tuned["labels"], "--file", tmp_path / "b.jsonl", "--json", "--on-error", "skip", *CPU
     )
     assert (code, len(rows(out)), err.count("b.jsonl:")) == (0, 1, 4)
+
+
+@pytest.mark.parametrize("name", ["labels", "pairs", "tags", "answers"])
+def test_a_table_without_rows_has_the_header_of_others(
+    lab: Any, tuned: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    fields = {"labels": "review", "tags": "words", "answers": "question,context"}.get(name, "text,pair")
+    row = {"answers": "who?,the cat", "pairs": "a,b"}.get(name, "the cat")
+    written = {"empty.csv": f"n,{fields}\n", "one.csv": f"n,{fields}\n1,{row}\n"}
+    for file, text in written.items():
+        (tmp_path / file).write_text(text)
+    options = ("--csv", *(word for field in fields.split(",") for word in ("--field", field)), *CPU)
+    empty, one = (lab("predict", tuned[name], "--file", tmp_path / file, *options) for file in written)
+    assert (empty[0], one[0], empty[1]) == (0, 0, one[1].splitlines(keepends=True)[0])
+
+
+def test_compressed_tables_are_read(lab: Any, tuned: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(TABLE)
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(TABLE.encode()))
+    plain, packed = (
+        lab("predict", tuned["labels"], "--file", tmp_path / name, "--csv", *CPU) for name in ("a.csv", "a.csv.gz")
+    )
+    assert (plain[0], packed) == (0, plain)
 
 
 @pytest.mark.parametrize(

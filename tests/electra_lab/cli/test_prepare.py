@@ -183,11 +183,38 @@ def test_many_documents_left_out_are_pointed_out(lab: Lab, tmp_path: Path) -> No
     write(600)
     answer = json.loads(lab("prepare", file, "--json")[1])
     assert answer["left_out"]["they share too much with held-out text"] > answer["documents"]["train"] / 9
-    assert "data.overlap: 1" in lab("prepare", file)[1]
+    assert "of the training documents are left out" in lab("prepare", file)[1]
+    # What it says would keep all of them does, and a hundredth less does not.
+    keeping = answer["keeping_overlap"]
+    assert 0.1 < keeping <= 1
+    assert f"data.overlap: {keeping:g} would keep" in lab("prepare", file)[1]
+    again = [lab("prepare", file, "--json", "--set", f"data.overlap={each}") for each in (keeping, keeping - 0.01)]
+    kept, less = (json.loads(text)["left_out"] for _, text, _ in again)
+    assert (kept, bool(less)) == ({}, True)
     write(100)
     answer = json.loads(lab("prepare", file, "--json")[1])
     assert answer["left_out"]["they share too much with held-out text"] > 0
-    assert "data.overlap: 1" not in lab("prepare", file)[1]
+    assert "of the training documents are left out" not in lab("prepare", file)[1]
+
+
+def test_the_last_lines_are_held_out_by_order(lab: Lab, tmp_path: Path) -> None:
+    corpus = "{type: text_files, paths: [mixed.txt], documents: lines}"
+    file = written(tmp_path, corpus, b"")
+    lines = [f"line {n} of the log" for n in range(400)]
+    (tmp_path / "mixed.txt").write_text("\n".join(lines))
+    options = ["--set", "data.split=by_order", "--set", "data.held_out=0.1", "--set", "data.overlap=1"]
+    answer = json.loads(lab("prepare", file, "--json", *options)[1])
+    assert answer["documents"] == {"train": 360, "validation": 20, "test": 20}
+    by_key = json.loads(lab("prepare", file, "--json", *options[2:])[1])
+    assert answer["store"] != by_key["store"]
+    # A finished store that is named is refused under another split.
+    named = ["--set", f"data.store={answer['store']}"]
+    assert lab("prepare", file, "--json", *options, *named)[0] == 0
+    code, _, said = lab("prepare", file, *options[2:], *named)
+    assert (code, "another split" in said) == (2, True)
+    grouped = ["--set", "corpus.group='(\\d) of'"]
+    code, _, said = lab("prepare", file, *options, *grouped)
+    assert (code, "data.split" in said, "group" in said) == (3, True, True)
 
 
 ZIPPED = gzip.compress(os.urandom(5000).hex().encode())

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
+import lzma
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import electra_lab
 from electra_lab.api import held_out
+from electra_lab.inference import opening
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 
 CPU = ("--device", "cpu")
@@ -75,6 +80,50 @@ def test_percentiles_are_among_normal_texts(lab: Any, model: Path, tmp_path: Pat
     code, out, _ = lab("score", model, lowest.text, "--normal", "validation", "--json", *CPU)
     assert code == 0
     assert 0 <= json.loads(out)["percentile"] < 100
+
+
+def test_a_column_of_the_answer_is_refused_and_named(lab: Any, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("score,text\n1,the cat\n")
+    assert f"{path}:2: has the field 'score'" in lab.fails(3, "score", model, "--file", path, "--csv", *CPU)
+    assert lab("score", model, "--file", path, *CPU)[0] == 0  # nothing is overwritten
+    path.write_text("percentile,text\n1,the cat\n")
+    assert lab("score", model, "--file", path, "--json", *CPU)[0] == 0
+    options = ("--json", "--normal", "validation")
+    assert "'percentile'" in lab.fails(3, "score", model, "--file", path, *options, *CPU)
+
+
+def test_a_table_without_rows_has_a_header(lab: Any, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,text\n")
+    (tmp_path / "a.txt").write_text("")
+    assert lab("score", model, "--file", tmp_path / "a.csv", "--csv", *CPU)[1] == "n,text,score\n"
+    options = ("--csv", "--normal", "validation")
+    assert lab("score", model, "--file", tmp_path / "a.txt", *options, *CPU)[1] == "text,score,percentile\n"
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress], ids=["gz", "xz"])
+def test_compressed_files_are_read(lab: Any, model: Path, tmp_path: Path, pack: Any) -> None:
+    """Every ending of a line and a text without one are as in the same file without compression."""
+    ending = {gzip.compress: "gz", lzma.compress: "xz"}[pack]
+    table = b"n\ttext\r\n1\tthe cat\n\n2\tsat\r on the mat"
+    (tmp_path / "a.tsv").write_bytes(table)
+    (tmp_path / f"a.tsv.{ending}").write_bytes(pack(table))
+    plain, packed = (
+        lab("score", model, "--file", tmp_path / name, "--csv", *CPU) for name in ("a.tsv", f"a.tsv.{ending}")
+    )
+    assert (plain[0], packed) == (0, plain)
+    (tmp_path / f"cut.txt.{ending}").write_bytes(pack(b"the cat\n" * 9)[:-30])
+    assert "cut short" in lab.fails(3, "detect", model, "--file", tmp_path / f"cut.txt.{ending}", *CPU)
+
+
+def test_a_score_that_is_not_finite_is_an_error(lab: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = electra_lab.load(model, device="cpu")
+    with torch.no_grad():
+        for parameter in (*pair.detector.parameters(), *pair.writer.parameters()):
+            parameter.fill_(math.nan)
+    monkeypatch.setattr(opening, "load", lambda *_, **__: pair)
+    for options in ((), ("--reduce", "max"), ("--by", "likelihood")):
+        assert "finite" in lab.fails(4, "score", model, "the cat", *options, *CPU)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,14 @@ def test_a_bad_record_is_named_and_may_be_skipped(tmp_path: Path, content: bytes
     assert [item.place for item in found if isinstance(item, Skipped)] == [f"{tmp_path / 'a.fa'}:{line}"]
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["line_feeds", "both", "carriage_returns"])
+def test_every_end_of_a_line_is_one(tmp_path: Path, end: bytes) -> None:
+    lines = [b"\xef\xbb\xbf>one first", b"ACGT", b"AC", b"", b">two", b"TT", b""]
+    assert texts(fasta(tmp_path, end.join(lines))) == [("one", "ACGTAC"), ("two", "TT")]
+    with pytest.raises(DataError, match=r"a\.fa:3"):
+        fasta(tmp_path, end.join([b">one", b"ACGT", b"EF"]))
+
+
 def test_a_record_of_one_long_line_takes_little_memory(tmp_path: Path) -> None:
     import tracemalloc
 

@@ -57,7 +57,8 @@ def test_documents_that_share_too_much_are_left_out(
 ) -> None:
     known = Known.of(runs(*arrays(held_out))[0])
     there = {run for text in held_out for run in plain(text)}
-    keep, seen = without_overlap(*arrays(texts), known, most)
+    keep, seen, sufficient = without_overlap(*arrays(texts), known, most)
+    assert sufficient == least(held_out, texts)
     expected = [sum(run in there for run in plain(text)) <= most * len(plain(text)) for text in texts]
     assert keep.tolist() == expected
     shared = Counter(
@@ -82,5 +83,36 @@ def test_the_filter_lets_every_known_hash_through_and_few_others() -> None:
 
 def test_nothing_is_known_of_nothing() -> None:
     known = Known.of(np.zeros(0, np.uint64))
-    keep, seen = without_overlap(*arrays([[1, 2, 3]]), known, 0.0)
-    assert (keep.tolist(), seen.tolist()) == ([True], [])
+    keep, seen, sufficient = without_overlap(*arrays([[1, 2, 3]]), known, 0.0)
+    assert (keep.tolist(), seen.tolist(), sufficient) == ([True], [], 0.0)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(documents, documents, documents)
+def test_runs_of_left_out_documents_count_for_the_sufficient_overlap_alone(
+    held_out: list[list[int]], left_out: list[list[int]], texts: list[list[int]]
+) -> None:
+    known, both = (
+        Known.of(runs(*arrays(held_out))[0]),
+        Known.of(*(runs(*arrays(side))[0] for side in (held_out, left_out))),
+    )
+    keep, _, sufficient = without_overlap(*arrays(texts), both, 0.1)
+    assert keep.tolist() == without_overlap(*arrays(texts), known, 0.1)[0].tolist()
+    assert sufficient == least(held_out + left_out, texts)
+
+
+def test_a_share_that_is_a_hundredth_suffices_in_floating_point() -> None:
+    """0.29 * 100 is below 29, so 0.29 would leave out a document that shares 29 of 100 runs."""
+    shared, own = list(range(29 + RUN - 1)), list(range(500, 571))
+    known = Known.of(runs(*arrays([shared]))[0])
+    sufficient = without_overlap(*arrays([shared + own]), known, 0.0)[2]
+    assert sufficient == 0.3
+    assert without_overlap(*arrays([shared + own]), known, sufficient)[0].all()
+    assert not without_overlap(*arrays([shared + own]), known, 0.29)[0].any()
+
+
+def least(held_out: list[list[int]], texts: list[list[int]]) -> float:
+    """The smallest share, in hundredths, with which no text is left out, by trying all."""
+    there = {run for text in held_out for run in plain(text)}
+    pairs = [(sum(run in there for run in plain(text)), len(plain(text))) for text in texts]
+    return next(n / 100 for n in range(101) if all(shared <= n / 100 * runs for shared, runs in pairs))

@@ -1,8 +1,15 @@
-"""The split of a document depends on its key alone."""
+"""The split of a document depends on its key alone, or on its place."""
 
 from collections import Counter
+from contextlib import nullcontext, suppress
+from itertools import groupby
 
-from electra_lab.data.splits import number_of, split_of
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from electra_lab.data.splits import Unsplittable, by_order, number_of, split_of
+from registry import Document, Skipped
 
 
 def test_the_share_is_halved_between_validation_and_test() -> None:
@@ -22,3 +29,33 @@ def test_the_numbers_never_change() -> None:
     """Otherwise held-out text of earlier runs would be trained on."""
     known = {b"": 16476032584258269876, b"json": 140876128840170106, b"torch.nn": 4653962739856107080}
     assert {key: number_of(key) for key in known} == known
+
+
+@given(st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=3, max_size=40), st.floats(0.01, 0.9))
+def test_by_order_holds_out_the_last_documents_and_keeps_keys_together(keys: list[str | None], held_out: float) -> None:
+    """Keys that follow one another stay together; of a key on both sides, or too few documents, there is an error."""
+    documents = [Document(f"text {n}", key) for n, key in enumerate(keys)]
+    half = max(1, round(len(keys) * held_out / 2))
+    runs = [key for key, _ in groupby(keys) if key]
+    may_refuse, found = len(keys) <= 2 * half or len(runs) > len(set(runs)), None
+    with suppress(Unsplittable) if may_refuse else nullcontext():
+        found = [document.split for document in by_order(documents, held_out) if isinstance(document, Document)]
+    if found is None:
+        return
+    assert found == sorted(found, key=["train", "validation", "test"].index)
+    for key in filter(None, keys):
+        assert len({split for split, other in zip(found, keys, strict=True) if other == key}) == 1
+    if not any(keys):
+        assert Counter(found) == {"train": len(keys) - 2 * half, "validation": half, "test": half}
+    # A boundary is later than its place only within documents of one key.
+    for boundary, split in ((len(keys) - 2 * half, "train"), (len(keys) - half, "validation")):
+        assert split not in found[boundary:] or keys[boundary] == keys[boundary - 1] is not None
+
+
+def test_by_order_passes_on_what_was_skipped_and_refuses_splits_and_repetitions() -> None:
+    skipped = Skipped("file:1", "is bad")
+    assert [*by_order(["a", skipped, "b", "c"], 0.5)][1] is skipped
+    for document in (Document("a", split="train"), Document("a", again=True)):
+        with pytest.raises(Unsplittable, match="by_order") as caught:
+            list(by_order(["a", "b", "c", document], 0.5))
+        assert caught.value.key == ("data", "split")

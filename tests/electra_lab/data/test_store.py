@@ -298,3 +298,24 @@ def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DataError, match=r"store: the token store cannot be written \(No space left on device\)"):
         opened(tmp_path / "store")
     assert refused != "storage.files.os.fsync" or left(tmp_path) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_overlap_that_keeps_every_document(tmp_path: Path, seed: int) -> None:
+    """Documents of the test that are left out bring runs with them, which training documents may share."""
+    rng = np.random.default_rng(seed)
+    phrases = [" ".join(f"w{word}" for word in rng.integers(0, 100, 20)) for _ in range(60)]
+    pairs = rng.integers(0, 60, (80, 2))
+    corpus = Documents(f"{phrases[one]} w{number} {phrases[two]}" for number, (one, two) in enumerate(pairs))
+
+    def left_out(overlap: float) -> tuple[dict[str, int], float]:
+        """The number of documents left out in each split, and the overlap that suffices."""
+        store = opened(tmp_path, corpus, words, overlap=overlap, description={"overlap": overlap})
+        shards = {split: [*named.values()] for split, named in store.manifest.shards.items()}
+        numbers = {split: sum(shard.overlapping for shard in found) for split, found in shards.items()}
+        return numbers, max(shard.sufficient or 0.0 for found in shards.values() for shard in found)
+
+    numbers, sufficient = left_out(0.3)
+    assert min(numbers["train"], numbers["test"]) > 0
+    assert left_out(sufficient) == (dict.fromkeys(numbers, 0), sufficient)
+    assert sum(left_out(sufficient - 0.01)[0].values()) > 0

@@ -1,0 +1,38 @@
+"""The section `data` of an experiment file."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from registry.signature import Strict
+
+
+class Data(Strict):
+    """The rows that are cut from the corpus."""
+
+    sequence_length: Annotated[int, Field(ge=8)] = Field(128, description="Tokens per row, [CLS] and [SEP] included.")
+    held_out: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.05,
+        description="Share of the documents never trained on: half for validation, half for the test. Ignored if the "
+        "corpus has its own splits.",
+    )
+    split: Literal["by_order"] | None = Field(
+        None,
+        description="Which documents are held out: by default a hash of their keys decides. by_order: the last ones "
+        "that are read, for text in the order of time.",
+    )
+    overlap: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.1, description="Drop a training document if held-out text contains more than this share of its 13-grams."
+    )
+    tokenizer_characters: Annotated[float, Field(ge=1000)] = Field(
+        3e7, description="Maximum number of characters of the training split to train the tokenizer on."
+    )
+    group_by_length: bool = Field(
+        False, description="Batch rows of similar lengths together and cut each batch to its longest row. For packings "
+        "with rows that are not full: documents, segments.",
+    )  # fmt: skip
+    engine: Literal["auto", "tokenizers"] = Field(
+        "auto", description="No effect; accepted for older files. The tokenizers library tokenizes all text."
+    )
+    store: Path = Field(Path("runs/.store"), description="Folder of the tokenized corpora, which runs share.")
