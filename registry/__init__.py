@@ -103,9 +103,9 @@ ALL: tuple[Registry[Any], ...] = (
 )  # fmt: skip
 
 __all__ = [
-    "ALL", "LONGEST", "Accumulator", "Answer", "Backbone", "Batch", "BatchSizes", "Batches", "Choice", "Corpus", "Dataset",
-    "Detection", "Document", "EmbeddingSizes", "Encoded", "Encoder", "Ended", "Entry", "Example", "Flops", "Generator",
-    "Head", "Heads", "Judgement", "LabError", "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy", "Measure",
+    "ALL", "LONGEST", "Accumulator", "Answer", "Backbone", "Batch", "BatchSizes", "Batches", "Choice", "Corpus",
+    "Dataset", "Detection", "Document", "EmbeddingSizes", "Encoded", "Encoder", "Ended", "Entry", "Example", "Flops",
+    "Generator", "Head", "Heads", "Judgement", "LabError", "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy", "Measure",
     "Metric", "MetricWithDocuments", "Needs", "Network", "Objective", "Optimizer", "Outcome", "Packed", "Packing",
     "PairExample", "Plugin", "Prediction", "Pretrained", "Price", "QuestionExample", "Random", "Registry", "Results",
     "Row", "Sampler", "Schedule", "Setup", "Skipped", "Split", "Streams", "Table", "Task", "Term", "TextExample",

@@ -196,7 +196,7 @@ class TestCandidates(HeadContract):
 
 
 class TestCandidatesOrNone(TestCandidates):
-    reads, options = "positions", {"k": 3, "everywhere": True, "bias": False, "reject": True}  # noqa: RUF012
+    reads, options = "positions", {"k": 3, "everywhere": True, "bias": False, "reject": True}
 
 
 TestElectra = suite(ObjectiveContract, "electra")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,14 +15,14 @@ from electra_lab.assembly.networks import build_networks
 from electra_lab.data.texts import Tokenized, Window, batches, tokenize, windows
 from electra_lab.data.vocabulary import masks_take_words, spaces_stay
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Result, Results, Scored
-from electra_lab.inference.scoring import OF, By, Reduce, energies_of, log_odds, refuse_unknown, surprisals
+from electra_lab.inference.scoring import By, Reduce, combined, energies_of, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
 from electra_lab.pretrained.opening import open_model
 from electra_lab.storage.best import Step
 from electra_lab.training.device import choose_device
 from electra_lab.training.random import Streams
 from registry import Generator, Vocabulary, count
-from registry.errors import CheckpointError, ConfigError, DataError
+from registry.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -218,10 +217,7 @@ class Pair:
             numbers = (log_odds if by == "detection" else energies_of)(self, given, batch_size)
         results = []
         for text, of_text in zip(given, numbers, strict=True):
-            if not all(map(math.isfinite, of_text)):
-                reason = "a score is not a finite number: its weights are damaged, or its training diverged"
-                raise CheckpointError(f"{self.name}: {reason}. Use another checkpoint, with step or --step.")
-            score = OF[reduce](of_text) if of_text else None
+            score = combined(of_text, reduce, self.name)
             results.append(Scored(text.text, score, text.tokens, text.offsets, of_text, by == "detection"))
         return _alike(texts, results)
 

@@ -11,7 +11,7 @@ import torch
 
 from electra_lab.data.texts import Tokenized, Window, batches, windows
 from electra_lab.model.scores import energies, replaced_log_odds, token_log_probabilities
-from registry.errors import ConfigError
+from registry.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +26,17 @@ OF: Mapping[Reduce, Callable[[Sequence[float]], float]] = {
     "max": max,
     "sum": math.fsum,
 }
+
+
+def combined(numbers: Sequence[float], reduce: Reduce, name: str) -> float | None:
+    """Return the numbers of a text's tokens as one; None without tokens.
+
+    name  of the model. Raises CheckpointError if a number is not finite
+    """
+    if not all(map(math.isfinite, numbers)):
+        reason = "a score is not a finite number: its weights are damaged, or its training diverged"
+        raise CheckpointError(f"{name}: {reason}. Use another checkpoint, with step or --step.")
+    return OF[reduce](numbers) if numbers else None
 
 
 def refuse_unknown(by: str | None, reduce: str, mask_prob: float | None) -> None:

@@ -91,7 +91,7 @@ def in_parts(
     """
     size = max(1, AT_ONCE // max(len(hidden), 1))
     parts = []
-    for at in everywhere(hidden).split(size, dim=1):
+    for at in torch.split(everywhere(hidden), size, dim=1):
         parts.append(checkpoint(read, at, hidden, *inputs, use_reentrant=False, preserve_rng_state=False))
     return [torch.cat(part, dim=1) for part in zip(*parts, strict=True)]
 
@@ -172,7 +172,7 @@ def choose(
     return Choice(positions, valid, candidates, logits, answer), losses
 
 
-def term(losses: Float[Tensor, "B *N"], counted: Bool[Tensor, "B *N"], weight: float | Tensor) -> Term:
+def term(losses: Float[Tensor, "*shape"], counted: Bool[Tensor, "*shape"], weight: float | Tensor) -> Term:
     """Sum the losses that count; the loop divides by the count of the global batch."""
     return Term(losses.masked_fill(~counted, 0.0).sum(), counted.sum(), weight)
 

@@ -1,4 +1,4 @@
-"""MC-BERT: a generator proposes candidates for every token, a discriminator chooses the original or rejects them all."""
+"""MC-BERT: a generator proposes candidates for every token, and a discriminator chooses the original or none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

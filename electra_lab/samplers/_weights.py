@@ -13,8 +13,8 @@ ROWS, WEIGHTS = 16, 1 << 16  # worked on at a time on the CPU, whichever is more
 
 
 def by_rows(
-    draw: Callable[[Tensor, Tensor], Int[Tensor, "n *k"]], weights: Float32[Tensor, "N V"], rng: Random, width: int
-) -> Int[Tensor, "N *k"]:
+    draw: Callable[[Tensor, Tensor], Int[Tensor, "n ..."]], weights: Float32[Tensor, "N V"], rng: Random, width: int
+) -> Int[Tensor, "N ..."]:
     """Return draw(weights, numbers) with `width` random numbers a row; on the CPU, some rows at a time."""
     rows, some = len(weights), max(ROWS, WEIGHTS // weights.shape[-1])
     if weights.device.type != "cpu" or torch.compiler.is_compiling() or rows <= some:

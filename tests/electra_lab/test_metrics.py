@@ -85,7 +85,9 @@ def rows_of(losses: Losses, rows: slice) -> Losses:
         return type(value)(**{name: each[rows] for name, each in vars(value).items()})
 
     predictions = {name: cut(each) for name, each in losses.predictions.items()}
-    return Losses({}, predictions, losses.detection and cut(losses.detection), choice=losses.choice and cut(losses.choice))
+    return Losses(
+        {}, predictions, losses.detection and cut(losses.detection), choice=losses.choice and cut(losses.choice)
+    )
 
 
 def measured(*parts: tuple[Batch, Losses], words: Vocabulary = WORDS) -> PretrainingMetrics:

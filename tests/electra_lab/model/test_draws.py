@@ -6,7 +6,7 @@ from itertools import permutations
 
 import torch
 
-from electra_lab.model.draws import inverse_cdf, distinct
+from electra_lab.model.draws import distinct, inverse_cdf
 from electra_lab.testing import SIGNIFICANCE, chi_square_p
 
 

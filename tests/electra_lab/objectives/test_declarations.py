@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import pytest
 
-from registry.contracts.head import options_by_name
 from registry import Flops, Setup, objectives
+from registry.contracts.head import options_by_name
 from tests.electra_lab.objectives.tiny import REQUIRED, needs_of
 
 GENERATOR, TIE, SAMPLER, STEPS = "generator.type", "embedding.tie", "sampler", "objective.generator_steps"

@@ -65,8 +65,8 @@ def known(batch: Batch) -> Batch:
 
 # Three visits by alibaba/self-augmentation-strategy 351197b, its model, its table of draws and its collator, around the
 # networks above: what it read, the weight of detection, both losses, and of each gradient the sums of its sizes and of
-# its squares. Masks, noise and draws were put in; at each visit a row's draw, or its noise, equals an original. Its labels
-# of detection are float32.
+# its squares. Masks, noise and draws were put in; at each visit a row's draw, or its noise, equals an original. Its
+# labels of detection are float32.
 NOISE = [[6, 7, 5, 9], [1, 5, 6, 8]]
 DRAWN = [[7, 8, 8, 6, 8, 9, 5, 5], [9, 7, 6, 1, 6, 5, 9, 8], [6, 6, 6, 6, 6, 6, 1, 9]]
 OFFICIAL: list[tuple[list[list[int]], float, float, float, tuple[float, float], tuple[float, float]]] = [

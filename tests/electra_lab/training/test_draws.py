@@ -113,7 +113,12 @@ OTHERS = {
 
 SAME = {
     "discriminator": ["generator={dim: 8, depth: 1, heads: 1}", "discriminator.depth=2"],
-    "learning": ["train.batch_size=4", "train.learning_rate=0.1", "train.clip_norm=9.0", "objective.discriminator_weight=1.0"],
+    "learning": [
+        "train.batch_size=4",
+        "train.learning_rate=0.1",
+        "train.clip_norm=9.0",
+        "objective.discriminator_weight=1.0",
+    ],
     "evaluation": ["train.batch_size=4", "evaluate.every=1", "checkpoint.every=3"],
 }
 
