@@ -49,6 +49,8 @@ def value(annotation: Any, bounds: tuple[Any, ...] = ()) -> st.SearchStrategy[An
         return section(annotation)
     if annotation in (int, float):
         return number(annotation, bounds)
+    if patterns := [bound.pattern for bound in bounds if getattr(bound, "pattern", None)]:
+        return st.from_regex(patterns[0], fullmatch=True, alphabet=st.characters(codec="ascii"))
     return KINDS[annotation]
 
 
