@@ -62,6 +62,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
     "two_stage": ({"embedding": _UNTIED, "objective": "{type: two_stage, generator_steps: 1}", "train": _APART}, 2),
     "adversarial": ({"objective": "{type: adversarial}", "sampler": "{type: temperature}"}, 4),
     "electric": ({"objective": "{type: electric}", "generator": "{type: two_towers, scale: 0.5}"}, 2),
+    "coco_lm": ({"objective": "{type: coco_lm, group: 2}"}, 2),
     "recomputing": ({"train": _BASE["train"].replace("{", "{activation_checkpointing: true, ")}, 2),
     # The last rank has memory for two rows at a time.
     "scarce": ({"train": _BASE["train"].replace("{", "{micro_batch_size: auto, ")}, 2),
@@ -82,7 +83,7 @@ DDP_ALONE = ("adafactor", "muon", "reversible")
 CASES = [("ddp", name) for name in EXPERIMENTS] + [("fsdp", name) for name in EXPERIMENTS if name not in DDP_ALONE]
 if "ELECTRA_LAB_PARALLEL" not in os.environ:  # the rest: make test-parallel
     QUICK = {
-        "ddp": "uneven scarce two_stage sas poisoned overflowing muon",
+        "ddp": "uneven scarce two_stage sas coco_lm poisoned overflowing muon",
         "fsdp": "tied poisoned overflowing recomputing plug_in",
     }
     CASES = [(parallel, name) for parallel, names in QUICK.items() for name in names.split()]
