@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from electra_lab.backbones._bert_layer import BertLayer
 from registry import backbones
@@ -76,11 +77,10 @@ class TwoTowers(nn.Module):
         past, future = x.chunk(2, dim=-1)  # [B T D] -> [B T D/2] each
         for layer in self.layers:
             past, future = layer(past, future, earlier, later)
-        # Of the two neighbours, those that are seen.
-        before, after = torch.zeros_like(past), torch.zeros_like(future)
-        connected = seen.diagonal(1, 1, 2).unsqueeze(-1)  # [B T-1 1]
-        before[:, 1:] = past[:, :-1].masked_fill(~connected, 0.0)
-        after[:, :-1] = future[:, 1:].masked_fill(~connected, 0.0)
+        # Each position reads its two neighbours, of those that it may see.
+        apart = ~seen.diagonal(1, 1, 2).unsqueeze(-1)  # [B T-1 1]
+        before = F.pad(past[:, :-1].masked_fill(apart, 0.0), (0, 0, 1, 0))
+        after = F.pad(future[:, 1:].masked_fill(apart, 0.0), (0, 0, 0, 1))
         return torch.cat([before, after], dim=-1)
 
     def at_step(self, seed: int, step: int) -> None:

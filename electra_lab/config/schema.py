@@ -187,8 +187,7 @@ def with_learning_rate(values: Any) -> Any:
         return values
     rate = values.get("learning_rate", {})
     rate = {"type": RATE, **rate} if isinstance(rate, dict) else rate
-    others = {key: value for key, value in values.items() if key != "learning_rate"}
-    return {"learning_rate": rate, **others}
+    return {"learning_rate": None} | values | {"learning_rate": rate}  # the first of them, wherever it was
 
 
 class ExperimentConfig(Strict):
@@ -283,9 +282,9 @@ class ExperimentConfig(Strict):
             exact = self.sampler.declared(registry.samplers, "unbiased")
             unbiased = bool(exact) and not any(key.startswith("sampler.") for key in self.schedules)
         named: Literal["network", "fixed"] = "network" if generator and generator.sizes else "fixed"
+        known = registry.backbones if named == "network" else registry.generators
+        cloze = bool(generator and known.get(generator.type).declared["cloze"])
         kind = named if generator else None
-        source = registry.backbones if kind == "network" else registry.generators
-        cloze = bool(generator and source.get(generator.type).declared["cloze"])
         separates = bool(self.packing.declared(registry.packings, "separates_documents"))
         setup = Setup(kind, self.embedding.tie, unbiased, steps, frozenset(self.init.models), separates, cloze)
         objective: Any = registry.objectives.get(self.objective.type)

@@ -303,13 +303,6 @@ class Pair:
         return self.discriminator is not None and "energy" in self.discriminator.heads
 
     @property
-    def estimator(self) -> Network:
-        """The discriminator. Raises ConfigError if it has no head for energies."""
-        if self.discriminator is None or not self.has_energies:
-            raise ConfigError(f"{self.name}: has no head for energies, which the objective electric trains.")
-        return self.discriminator
-
-    @property
     def writer(self) -> Generator:
         """The network that predicts tokens, the generator if there is one. Raises ConfigError if there is none."""
         if self.generator is not None:

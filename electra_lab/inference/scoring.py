@@ -54,8 +54,10 @@ def log_odds(pair: Pair, texts: Sequence[Tokenized], batch_size: int) -> list[li
 
 
 def energies_of(pair: Pair, texts: Sequence[Tokenized], batch_size: int) -> list[list[float]]:
-    """Return the discriminator's energy of every token of every text, in nats."""
-    return _in_one_pass(pair, pair.estimator, energies, texts, batch_size)
+    """Return the discriminator's energy of every token of every text, in nats. Raises ConfigError if it has none."""
+    if pair.discriminator is None or not pair.has_energies:
+        raise ConfigError(f"{pair.name}: has no head for energies, which the objective electric trains.")
+    return _in_one_pass(pair, pair.discriminator, energies, texts, batch_size)
 
 
 @torch.no_grad()

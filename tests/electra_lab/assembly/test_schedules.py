@@ -102,6 +102,7 @@ def test_every_number_of_an_objective_is_compiled_once(tmp_path: Path, name: str
             train=TRAIN,
             schedules=scheduled(numbers),
             **{} if needs.generator else {"generator": "null"},
+            **{"generator": "{type: two_towers, scale: 1.0}"} if name == "electric" else {},
             **{} if needs.sampler else {"sampler": "null"},
         )
     )
