@@ -21,6 +21,8 @@ from electra_lab.testing import (
     ScheduleContract,
     vocabulary,
 )
+from electra_lab.testing.common import as_batch
+from electra_lab.training.random import Streams
 from registry import (
     Batch,
     Losses,
@@ -255,6 +257,24 @@ class TestElectric(ObjectiveContract):
 
     def judged(self, batch: Batch, chosen: torch.Tensor) -> torch.Tensor:
         return batch.attention_mask & ~vocabulary(self.size).is_special[batch.tokens]
+
+
+class TestAmos(ObjectiveContract):
+    name, options = "amos", {"z_loss": 0.1}
+    depth = 4
+
+    def test_a_sample_that_equals_the_original_is_original(self) -> None:
+        """All exits of the generator are certain of the original."""
+        objective, batch = self.build(), as_batch(torch.randint(5, self.size, (4, 20)))
+        one_hot = torch.nn.functional.one_hot
+        objective.generator.token_logits = lambda _, at: 1e4 * one_hot(batch.tokens.gather(1, at), self.size).float()
+        losses = objective(batch, Streams(0, 0, batch.example_ids))
+        assert not losses.detection.replaced.any()
+        assert torch.equal(losses.detection.inputs, batch.tokens)
+
+
+class TestAmosMixture(TestAmos):
+    options = {"exits": [1, 4], "reverse_into": "mixture"}  # noqa: RUF012
 
 
 TestLocal = suite(LauncherContract, "local")

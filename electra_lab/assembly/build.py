@@ -171,7 +171,10 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
     entry: Entry[Any] = objectives.get(config.objective.type)
     given = {parameter: parameter._version for parameter in parts.parameters()}
     _seed(seed, "objective")
-    objective = entry.component(generator, model, masking, sampler, vocabulary, **config.objective.keywords())
+    try:
+        objective = entry.component(generator, model, masking, sampler, vocabulary, **config.objective.keywords())
+    except ValueError as error:
+        raise loaded.problem(("objective",), f"{config.objective.type} refuses this: {error}") from error
     # torch counts the changes of a tensor: the objective brings the weights that it has filled.
     brought |= {parameter for parameter, version in given.items() if parameter._version != version}
     brought |= brought_by(entry, objective) - given.keys()

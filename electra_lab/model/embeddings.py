@@ -40,10 +40,20 @@ class Embeddings(nn.Module):
         return cls(vocabulary_size, dim, max_length, positions=lab, dropout=dropout, bare=bare)
 
     def forward(
-        self, tokens: Int[Tensor, "B T"], segments: Int[Tensor, "B T"], documents: Int[Tensor, "B T"] | None = None
+        self,
+        tokens: Int[Tensor, "B T"],
+        segments: Int[Tensor, "B T"],
+        documents: Int[Tensor, "B T"] | None = None,
+        added: tuple[Int[Tensor, "B K"], Float[Tensor, "B K E"]] | None = None,
     ) -> Float[Tensor, "B T E"]:
-        """With `documents`, positions count from the beginning of each document instead of the row's."""
+        """
+        documents  positions count from the beginning of each of them instead of the row's
+        added      positions, and vectors that are added to those of their tokens
+        """
         x: Tensor = self.tokens(tokens)
+        if added is not None:
+            positions, vectors = added
+            x = x.scatter_add(1, positions.unsqueeze(-1).expand_as(vectors), vectors.to(x.dtype))
         if self.bare:
             return x
         x = x + self.segments(segments)

@@ -34,7 +34,8 @@ from electra_lab.model.network import Network
 class Convention:
     """How FLOPs are counted."""
 
-    forward: Callable[..., float]  # of a network over one row, from its length, its masked slots and its heads
+    # Of a network over one row, from its length, its masked slots and its heads.
+    forward: Callable[[Network, int, int, Collection[str] | None], float]
     backward: int  # forward passes that a backward pass counts as
 
 

@@ -41,6 +41,7 @@ class Network(nn.Module):
         self.length_multiple: int = backbone.length_multiple  # type: ignore[assignment]  # by contract
         self.separates_documents = bool(getattr(backbone, "separates_documents", False))
         self.depth = len(getattr(backbone, "layers", ()))
+        self.inner_states = bool(getattr(backbone, "inner_states", False))
         self.heads = nn.ModuleDict(heads)
         self.dim, self.pad_id = dim, pad_id
 
@@ -54,13 +55,16 @@ class Network(nn.Module):
         attention_mask: Bool[Tensor, "B T"],
         segments: Int[Tensor, "B T"],
         documents: Int[Tensor, "B T"] | None = None,
+        added: tuple[Int[Tensor, "B K"], Float[Tensor, "B K E"]] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Return the state of every position. T is padded up to the backbone's length_multiple, and states are cut.
 
         Whatever the padding holds is read as the pad token, so it cannot matter to any backbone. With `documents`,
         positions restart at each document; raises BadResult if the backbone cannot separate them.
+
+        added  positions, and vectors that are added to those of their tokens, such as a perturbation
         """
-        return self._read(tokens, attention_mask, segments, documents)[0]
+        return self._read(tokens, attention_mask, segments, documents, added)[0]
 
     def hidden_at(
         self,
@@ -80,7 +84,7 @@ class Network(nn.Module):
 
         Raises BadResult if the backbone cannot return them, as reversible ones, or has no such layer.
         """
-        if not getattr(self.backbone, "inner_states", False):
+        if not self.inner_states:
             name = type(self.backbone).__name__
             raise BadResult(f"{place(type(self.backbone))}: {name} cannot return the states of inner layers.")
         if not depths or not all(1 <= depth <= self.depth for depth in depths):
@@ -93,6 +97,7 @@ class Network(nn.Module):
         attention_mask: Bool[Tensor, "B T"],
         segments: Int[Tensor, "B T"],
         documents: Int[Tensor, "B T"] | None,
+        added: tuple[Int[Tensor, "B K"], Float[Tensor, "B K E"]] | None = None,
         **options: Any,
     ) -> tuple[Float[Tensor, "B T D"], ...]:
         """Return the backbone's states, or all that it returns with these options."""
@@ -106,7 +111,7 @@ class Network(nn.Module):
                     f"{place(type(self.backbone))}: {type(self.backbone).__name__} cannot separate documents."
                 )
             documents = F.pad(documents, (0, extra), value=-1)
-        x = self.embeddings(tokens, F.pad(segments, (0, extra)), documents)
+        x = self.embeddings(tokens, F.pad(segments, (0, extra)), documents, added)
         if self.project is not None:
             x = self.project(x)
         inputs = (x, attention_mask) if documents is None else (x, attention_mask, documents)

@@ -61,3 +61,26 @@ def cross_entropy(
     rows = logits.flatten(0, -2), targets.flatten()
     losses, probabilities, normalizers = _CrossEntropy.apply(*rows)  # type: ignore[no-untyped-call]
     return losses.view_as(targets), probabilities.view_as(logits), normalizers.view_as(targets)
+
+
+class _OnlySlope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Float[Tensor, "*N V"], table: Float[Tensor, "V E"]) -> Float[Tensor, "*N E"]:
+        ctx.save_for_backward(table)
+        return weights.new_zeros(*weights.shape[:-1], table.shape[-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, given: Float[Tensor, "*N E"]) -> tuple[Float[Tensor, "*N V"], None]:
+        (table,) = ctx.saved_tensors
+        return given @ table.t().to(given.dtype), None
+
+
+def only_slope(weights: Float[Tensor, "*N V"], table: Float[Tensor, "V E"]) -> Float[Tensor, "*N E"]:
+    """Return zeros with the gradient that weights @ table would give to the weights; the table gets none.
+
+    Added to a row of the table, it is the straight-through estimator of a draw (Bengio et al. 2013; Jang et al. 2017)
+    without the product's forward pass.
+    """
+    zeros: Tensor = _OnlySlope.apply(weights, table)  # type: ignore[no-untyped-call]
+    return zeros

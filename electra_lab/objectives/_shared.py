@@ -64,17 +64,17 @@ class Cloze:
         return Prediction(self.masked.positions, self.masked.valid, saw_mask, self.cross_entropy, correct)
 
 
-def cloze(network: Network, masked: Masked, batch: Batch) -> Cloze:
-    """Let `network` predict the masked tokens, at their positions alone."""
-    hidden = states(network, masked.inputs, batch)
+def cloze(network: Network, masked: Masked, batch: Batch, hidden: Float[Tensor, "B T D"] | None = None) -> Cloze:
+    """Let `network` predict the masked tokens, at their positions alone; from its states `hidden` if there are some."""
+    hidden = states(network, masked.inputs, batch) if hidden is None else hidden
     logits = full_precision(network.token_logits(hidden, masked.positions))
     originals = batch.tokens.gather(1, masked.positions)
     return Cloze(masked, originals, hidden, logits, *cross_entropy(logits, originals))
 
 
-def states(network: Network, inputs: Int[Tensor, "B T"], batch: Batch) -> Float[Tensor, "B T D"]:
-    """Return the network's states for other tokens in the place of the batch's own."""
-    return network.hidden(inputs, batch.attention_mask, batch.segments, batch.attention_document_ids)
+def states(network: Network, inputs: Int[Tensor, "B T"], batch: Batch, **options: Any) -> Float[Tensor, "B T D"]:
+    """Return the network's states for other tokens in the place of the batch's own; `options` are those of `hidden`."""
+    return network.hidden(inputs, batch.attention_mask, batch.segments, batch.attention_document_ids, **options)
 
 
 def full_precision(logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -138,9 +138,8 @@ def detect(
     smoothing  label smoothing: both labels, 0 and 1, move by half of it towards each other
     hidden     the discriminator's states of `inputs`, if they are known already
     """
-    logits = full_precision(
-        discriminator.replaced_logits(states(discriminator, inputs, batch) if hidden is None else hidden)
-    )
+    hidden = states(discriminator, inputs, batch) if hidden is None else hidden
+    logits = full_precision(discriminator.replaced_logits(hidden))
     detection = Detection(inputs, inputs != batch.tokens, logits)
     labels = detection.replaced.to(logits.dtype) * (1 - smoothing) + smoothing / 2
     return detection, F.binary_cross_entropy_with_logits(logits, labels, reduction="none")

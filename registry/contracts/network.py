@@ -37,6 +37,18 @@ class Network(Generator, Protocol):
     """A network as objectives and measures see it. It has the heads that they asked for."""
 
     depth: int  # the number of layers
+    inner_states: bool  # whether `hidden_at` works
+    embeddings: Any  # embeddings.tokens.weight is the token table, Float[V E]
+
+    def hidden(
+        self,
+        tokens: Int[Tensor, "B T"],
+        attention_mask: Bool[Tensor, "B T"],
+        segments: Int[Tensor, "B T"],
+        documents: Int[Tensor, "B T"] | None = None,
+        added: tuple[Int[Tensor, "B K"], Float[Tensor, "B K E"]] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Return the states of all positions; `added` are positions, and vectors added to those of their tokens."""
 
     def hidden_at(
         self,

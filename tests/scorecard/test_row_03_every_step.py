@@ -52,6 +52,10 @@ USES: dict[str, dict[str, dict[str, str]]] = {
         "electra_correct": {"objective": "{type: electra_correct}"},
         "coco_lm": {"objective": "{type: coco_lm, group: 2}"},
         "adversarial": {"objective": "{type: adversarial}", "sampler": "{type: temperature}"},
+        "amos": {
+            "objective": "{type: amos}", "sampler": "null",
+            "discriminator": "{type: bert, dim: 16, depth: 2, heads: 2}",
+        },
         "two_stage": {"objective": "{type: two_stage, generator_steps: 3}", "embedding": UNTIED},
         "mlm": MLM,
         "sas": {"objective": "{type: sas}", "generator": "null"},

@@ -275,7 +275,7 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
     if misfit := rate_problem(config.schedules["learning_rate"], steps):
         raise loaded.problem(("schedules", "learning_rate"), f"{misfit} ({train.epochs:g} epochs are {steps:,} steps.)")
     mean = round(splits[TRAIN].batches.tokens / rows)
-    forward = MATRIX_PRODUCTS.forward(network, mean, 0)
+    forward = MATRIX_PRODUCTS.forward(network, mean, 0, None)
     per_step = round(train.batch_size * forward * (1 if train.frozen else 1 + MATRIX_PRODUCTS.backward))
     precision = choose_precision(train.precision, device)
     settings = loop_settings(config, seed=seed, steps=steps, flops=Flops(per_step), examples=0, precision=precision)

@@ -21,6 +21,11 @@ CONFLICTS: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"generator": "fixed", "unbiased": False}, [GENERATOR, SAMPLER]),
         ({"tie": "all", "steps": 1}, []),
     ],
+    "amos": [
+        ({"generator": "fixed"}, [GENERATOR]),
+        ({"tie": "all", "unbiased": None}, [TIE]),
+        ({"tie": "gradient_disentangled", "unbiased": None}, []),
+    ],
     "coco_lm": [({"separates": True}, ["packing.attention"])],
     "electric": [
         ({}, ["generator.type"]),
@@ -82,6 +87,8 @@ def price(
     """Prices in which every part of a sum can be read off."""
     if (network, share, heads) == ("discriminator", 0.9, ("contrast",)):
         return 10**6 * learns
+    if (network, heads) == ("generator", ()):  # a third of it is the head
+        return 2 if learns else 0
     return {"generator": 1, "discriminator": 1000}[network] * (3 if learns else 1) * (10 if everywhere else 1)
 
 
@@ -98,8 +105,7 @@ HEADS = {
 FLOPS = {
     "coco_lm": Flops(3 + 3000 + 10**6),
     "all_tokens_mlm": Flops(3 + 30_000),
-    "electric": Flops(30 + 3000),
-    "frozen_generator": Flops(1 + 3000),
+B    "frozen_generator": Flops(1 + 3000),
     "mc_bert": Flops(3 + (10 - 1) + 3000),
     "two_stage": Flops(1 + 3000, first=7, at_first=3),
 }
@@ -117,7 +123,7 @@ def test_flops_needs_and_earlier_runs(name: str) -> None:
     if name == "frozen_generator":
         assert built(name).earlier_runs() == {"generator": Path("runs/earlier")}
     assert needs.generator == (name not in ("mlm", "sas"))
-    assert needs.sampler == (name != "mlm")
+    assert needs.sampler == (name not in ("mlm", "amos"))
     assert tuple(options_by_name(needs.heads)) == HEADS.get(name, ("replaced",))
 
 
@@ -127,7 +133,7 @@ def built(name: str) -> Any:
     component: Any = objectives.get(name).component
     networks = [nn.Linear(1, 1), nn.Linear(1, 1)]
     for network in networks:
-        network.dim = 1
+        network.dim, network.depth, network.inner_states = 1, 4, True
     return component(*networks, None, None, None, **REQUIRED.get(name, {}))
 
 

@@ -31,6 +31,7 @@ FALLS = {
     "two_stage": {"generator_loss": 0.8, "discriminator_loss": 0.08},
     "adversarial": {"discriminator_loss": 0.1},
     "electric": {"generator_loss": 0.5, "discriminator_loss": 0.03},
+    "amos": {"generator_loss": 1.0, "discriminator_loss": 0.08},
     "frozen_generator": {"discriminator_loss": 0.08},
     "sas": {"mlm_loss": 0.4},
 }

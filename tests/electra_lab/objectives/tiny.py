@@ -113,7 +113,7 @@ def berts(
     build = build or partial(backbones.get("bert").component, dropout=dropout)
     torch.manual_seed(0)
     width = 16 if equal else 8
-    generator, discriminator = build(width, 1, 2, 32), build(16, 1, 2, 32)
+    generator, discriminator = build(width, 2 if name == "amos" else 1, 2, 32), build(16, 1, 2, 32)
     needs, sizes = needs_of(name, **options), EmbeddingSizes(size, 16, 32, dropout)
     pair = make_pair(generator if needs.generator else None, width, discriminator, 16, sizes, tie, PAD, needs.heads)
     masking = masking or masking_strategies.get("replace_prob").component

@@ -63,6 +63,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
     "adversarial": ({"objective": "{type: adversarial}", "sampler": "{type: temperature}"}, 4),
     "electric": ({"objective": "{type: electric}", "generator": "{type: two_towers, scale: 0.5}"}, 2),
     "coco_lm": ({"objective": "{type: coco_lm, group: 2}"}, 2),
+    "amos": ({"objective": "{type: amos}", "sampler": "null"}, 2),
     "recomputing": ({"train": _BASE["train"].replace("{", "{activation_checkpointing: true, ")}, 2),
     # The last rank has memory for two rows at a time.
     "scarce": ({"train": _BASE["train"].replace("{", "{micro_batch_size: auto, ")}, 2),
