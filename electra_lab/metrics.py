@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from registry import Accumulator, Batch, Choice, Detection, Example, Losses, Metric, Vocabulary
@@ -56,7 +55,7 @@ PRETRAINING: dict[str, Metric] = {  # in the order in which reports list them: t
     "replaced_share": _Own("share of the tokens that are replaced", "replaced tokens"),
     "discriminator_loss": _Own("loss of the discriminator, per token", "discriminator loss", NATS, False, chart=True,
                                brief="discriminator"),
-    "choice_accuracy": _Own("share of the tokens that are picked out of the candidates, where one of them is right",
+    "choice_accuracy": _Own("share of the choices in which the right candidate, if there is one, is the most likely",
                             "choice accuracy", baselines=("frequent_candidate_accuracy",), chart=True,
                             brief="choice accuracy"),
     "none_accuracy": _Own("share of the original tokens for which none of the candidates is picked",
@@ -138,7 +137,7 @@ class PretrainingMetrics:
         right = choice.candidates == choice.candidates.gather(-1, place)
         none = choice.answer < rejects
         # Choices that have a right candidate
-        own = _credit(choice.logits, F.pad(right, (rejects, 0)))
+        own = _credit(choice.logits[..., rejects:], right)
         frequent = _credit(-self._surprise[choice.candidates], right)
         self._picked.append(_chosen(choice.valid & ~none, documents, own, frequent))
         # Choices that have none

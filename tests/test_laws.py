@@ -201,6 +201,13 @@ class TestCandidatesOrNone(TestCandidates):
     reads, options = "positions", {"k": 3, "everywhere": True, "bias": False, "reject": True}
 
 
+class TestReplacedBranch(HeadContract):
+    name, options = "replaced_branch", {"depth": 2}
+
+    def inputs(self, states: torch.Tensor) -> tuple[Any, ...]:
+        return (torch.arange(states.shape[1]).expand(states.shape[:2]) < 9,)
+
+
 TestElectra = suite(ObjectiveContract, "electra")
 
 
@@ -219,6 +226,16 @@ TestReplaceMlm = suite(ObjectiveContract, "replace_mlm")
 TestAllTokensMlm = suite(ObjectiveContract, "all_tokens_mlm")
 TestMcBert = suite(ObjectiveContract, "mc_bert", k=4)
 TestMcBertRedraw = suite(ObjectiveContract, "mc_bert", duplicates="redraw")
+
+
+class TestTeams(ObjectiveContract):
+    name, depths = "teams", (1, 2)
+
+
+class TestTeamsOfTwo(ObjectiveContract):
+    name, depths, options = "teams", (1, 3), {"below_top": 2, "k": 3}
+
+
 TestTwoStage = suite(ObjectiveContract, "two_stage", generator_steps=3)
 
 
@@ -261,7 +278,7 @@ class TestElectric(ObjectiveContract):
 
 class TestAmos(ObjectiveContract):
     name, options = "amos", {"z_loss": 0.1}
-    depth = 4
+    depths = 4, 1
 
     def test_a_sample_that_equals_the_original_is_original(self) -> None:
         """All exits of the generator are certain of the original."""

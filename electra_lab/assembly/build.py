@@ -22,7 +22,7 @@ from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
-from electra_lab.model.pair import CURE_OF_ALL, EmbeddingSizes, make_pair, own_head
+from electra_lab.model.pair import CURE_OF_ALL, EmbeddingSizes, Tie, make_pair, own_head
 from electra_lab.planning.memory import without_numbers
 from electra_lab.training.compilation import layers_of
 from electra_lab.training.device import Precision
@@ -337,13 +337,17 @@ def _pair(loaded: Loaded, vocabulary: Vocabulary, seed: int | None) -> tuple[nn.
     if embedding.tie == "all" and chosen and chosen.dump() != config.discriminator.dump():
         reason = "all shares the whole encoder, but generator and discriminator differ."
         raise loaded.problem(("embedding", "tie"), f"{reason} {CURE_OF_ALL}")
+    tie: Tie = embedding.tie if isinstance(embedding.tie, str) else embedding.tie.layers
+    if isinstance(tie, int) and not _differ_in_depth_alone(chosen, config.discriminator):
+        reason = "layers can be shared by networks that differ in depth alone."
+        raise loaded.problem(("embedding", "tie"), f"{reason} Write generator: {{scale: 1.0, depth: ...}}.")
     _seed(seed, "generator")
     generator, width = _backbone(loaded, "generator", chosen) if chosen and chosen.sizes else (None, 0)
     sizes = EmbeddingSizes(vocabulary.size, embedding.dim, embedding.max_length, embedding.dropout)
     _seed(seed, "heads")
     try:
         pair = make_pair(
-            generator, width, *discriminator, sizes, embedding.tie, vocabulary.pad_id,
+            generator, width, *discriminator, sizes, tie, vocabulary.pad_id,
             config.needs.heads, config.needs.generator_heads, vocabulary,
         )  # fmt: skip
     except ValueError as error:
@@ -353,6 +357,12 @@ def _pair(loaded: Loaded, vocabulary: Vocabulary, seed: int | None) -> tuple[nn.
         made: Any = generators.get(chosen.type).component(vocabulary, **chosen.keywords())
         return made, pair[1]
     return pair
+
+
+def _differ_in_depth_alone(generator: Component | None, discriminator: Component) -> bool:
+    if generator is None or generator.sizes is None:
+        return False
+    return {**generator.dump(), "depth": 0} == {**discriminator.dump(), "depth": 0}
 
 
 def _refuse_documents(loaded: Loaded, name: str, module: Any) -> None:

@@ -17,6 +17,7 @@ from electra_lab.config.data import Data
 from electra_lab.config.problems import problem, problems
 from electra_lab.config.schedule import rate_problem, value_of
 from electra_lab.config.source import DEFAULTS, Loc
+from electra_lab.config.tie import Tie
 from registry import BatchSizes, Needs, Setup, using
 from registry.contracts.head import options_by_name
 from registry.errors import BadResult, UnknownName, did_you_mean
@@ -48,9 +49,7 @@ class Embedding(Strict):
         128, description="Width of the embeddings. A network of a different width projects them."
     )
     max_length: Annotated[int, Field(gt=0, le=1 << 24)] = Field(512, description="Maximum length of a row.")
-    tie: Literal["none", "tokens", "embeddings", "all", "gradient_disentangled"] = Field(
-        "embeddings", description="Parameters shared by generator and discriminator; see docs/objectives.md."
-    )
+    tie: Tie = Field("embeddings", description="Parameters that both networks share; see docs/objectives.md.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="Dropout of the embeddings.")
 
 

@@ -39,6 +39,8 @@ class CandidateHead(TokenHead):
         reject: bool = False,
     ) -> None:
         super().__init__(dim, sizes, vocabulary)
+        if vocabulary is not None and k > (ordinary := len(vocabulary.ordinary_ids)):
+            raise ValueError(f"k asks for {k} candidates, but the vocabulary has {ordinary} ordinary tokens.")
         self.k, self.everywhere = k, everywhere
         if not bias:
             self.register_parameter("bias", None)

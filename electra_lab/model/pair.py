@@ -13,7 +13,7 @@ from registry.contracts.head import Heads, options_by_name
 from registry.errors import BadResult
 from registry.signature import validate
 
-Tie = Literal["none", "tokens", "embeddings", "all", "gradient_disentangled"]
+Tie = Literal["none", "tokens", "embeddings", "all", "gradient_disentangled"] | int
 CURE_OF_ALL = "Write generator: {scale: 1.0}, without further options, or use tie: embeddings."
 
 
@@ -67,6 +67,7 @@ def make_pair(
           all                    the whole encoder too, with the discriminator's backbone; the generator's is not used
           gradient_disentangled  the discriminator reads the generator's token table plus a separate difference, and
                                  its gradient reaches only the difference (He et al. 2021, DeBERTa-v3, section 3.3)
+          a number j             embeddings, their projection, and the j lowest layers (Shen et al. 2021, TEAMS)
     heads, generator_heads  of the two networks; `vocabulary` is for heads that plug-ins bring
 
     A shared part is one object, so a shared table is one parameter. Raises ValueError if the backbones cannot share.
@@ -87,7 +88,9 @@ def make_pair(
             "tie: embeddings shares tokens, positions, segments and LayerNorm, but only one of the two backbones uses "
             "all that the other does. Use tie: tokens, or two backbones of the same kind."
         )
-    if tie in ("embeddings", "all"):
+    if isinstance(tie, int):
+        _share_layers(generator, discriminator, tie)
+    if tie in ("embeddings", "all") or isinstance(tie, int):
         shared = own
     if tie == "tokens":
         shared.tokens = own.tokens
@@ -99,9 +102,34 @@ def make_pair(
         generator = discriminator
     made = make_heads(generator_heads, generator_dim, sizes, vocabulary, generator)
     guessing = Network(shared, generator, generator_dim, pad_id=pad_id, heads=made)
-    if tie == "all":
+    if tie == "all" or isinstance(tie, int):
         guessing.project = model.project
     return guessing, model
+
+
+def _share_layers(generator: Any, discriminator: Any, number: int) -> None:
+    """Let the lowest layers of the generator have the parameters of the discriminator's; buffers are not shared."""
+    least = min(len(generator.layers), len(discriminator.layers))
+    if number > least or len(generator.layers) > len(discriminator.layers):
+        raise ValueError(
+            f"{number} layers are shared, but the generator has {len(generator.layers)} and the discriminator "
+            f"{len(discriminator.layers)}. Neither may have fewer, nor the generator more than the discriminator."
+        )
+    _refuse_reversible(discriminator, "layers")
+    for own, other in zip(generator.layers[:number], discriminator.layers[:number], strict=True):
+        if _shapes(own) != _shapes(other):
+            raise ValueError("layers that are shared must have the same parameters in both networks.")
+        modules = dict(own.named_modules())
+        for name, module in other.named_modules():
+            modules[name]._parameters.update(module._parameters)
+
+
+def _refuse_reversible(backbone: nn.Module, tie: str) -> None:
+    if getattr(backbone, "reversible", False):
+        raise ValueError(
+            f"tie: {tie} runs layers twice before one backward pass, which reversible ones cannot. "
+            "Use reversible: false, or tie: embeddings."
+        )
 
 
 def _parts(embeddings: Embeddings) -> list[str]:
@@ -112,11 +140,7 @@ def _refuse_unequal(generator: nn.Module, generator_dim: int, discriminator: nn.
     one, other = _shapes(generator), _shapes(discriminator)
     if generator_dim != discriminator_dim or type(generator) is not type(discriminator) or one != other:
         raise ValueError(f"tie: all shares the whole encoder, but the two backbones differ. {CURE_OF_ALL}")
-    if getattr(discriminator, "reversible", False):
-        raise ValueError(
-            "tie: all runs the encoder twice before one backward pass, which reversible layers cannot. "
-            "Use reversible: false, or tie: embeddings."
-        )
+    _refuse_reversible(discriminator, "all")
 
 
 def _shapes(module: nn.Module) -> dict[str, Size]:

@@ -195,7 +195,7 @@ def _name_of(plugin: Plugin, provenance: Provenance) -> str:
     return names.get(plugin.sha256, plugin.file.name)
 
 
-def _by_network(saved: Mapping[str, Tensor], tie: str) -> dict[str, dict[str, Tensor]]:
+def _by_network(saved: Mapping[str, Tensor], tie: Any) -> dict[str, dict[str, Tensor]]:
     """Return the tensors of each network, complete: a checkpoint has shared ones under the first network alone."""
     parts: dict[str, dict[str, Tensor]] = {name: {} for name in NETWORKS}
     for name, tensor in saved.items():
@@ -208,7 +208,10 @@ def _by_network(saved: Mapping[str, Tensor], tie: str) -> dict[str, dict[str, Te
         assert table is not None
         generator.setdefault(TABLE, table)
         discriminator[TABLE] = table + discriminator.pop("embeddings.tokens.difference.weight")
-    if generator and SHARED[tie]:
+    if generator and not isinstance(tie, str):  # the lowest layers, of which only the generator's are in a checkpoint
+        shared = {name: tensor for name, tensor in generator.items() if not head_of(name)}
+        parts["discriminator"] = {**shared, **discriminator}
+    elif generator and SHARED[tie]:
         for name, tensor in generator.items():
             if name.startswith(SHARED[tie]) and not head_of(name):
                 discriminator.setdefault(name, tensor)

@@ -24,14 +24,14 @@ class ObjectiveContract(Contract):
 
     tie        the parameters that generator and discriminator share
     generator  the backbone of the generator
-    depth      layers of the generator
+    depths     layers of the generator and of the discriminator
     """
 
     registry = objectives
     size = 24
     tie: Tie = "tokens"
     generator = "bert"
-    depth = 1
+    depths = 1, 1
 
     def judged(self, batch: Batch, chosen: Tensor) -> Tensor:
         """Return the tokens whose detection counts, Bool[B T]; `chosen` are the masked ones."""
@@ -52,8 +52,8 @@ class ObjectiveContract(Contract):
             bert: Any = backbones.get("bert").component
             sizes = EmbeddingSizes(self.size, 16, 64, 0.0)
             guessing: Any = backbones.get(self.generator).component
-            generator = guessing(8, self.depth, 2, 64, dropout=0.0)
-            discriminator = bert(16, 1, 2, 64, dropout=0.0)
+            generator = guessing(8, self.depths[0], 2, 64, dropout=0.0)
+            discriminator = bert(16, self.depths[1], 2, 64, dropout=0.0)
             generator = generator if needs.generator else None
             pair = make_pair(generator, 8, discriminator, 16, sizes, self.tie, PAD, needs.heads,
                              needs.generator_heads, vocabulary(self.size))  # fmt: skip

@@ -367,10 +367,11 @@ def test_a_choice_is_credited_as_if_ties_were_broken_at_random(rejects: int) -> 
     for row, slot in choice.valid.nonzero().tolist():
         tokens = [0] * rejects + choice.candidates[row, slot].tolist()  # 0 stands for "none of them"
         logits, answer = choice.logits[row, slot].tolist(), tokens[int(choice.answer[row, slot])]
-        best = [token for token, logit in zip(tokens, logits, strict=True) if logit == max(logits)]
         if not answer:
             none.append(logits[0] == max(logits))
             continue
+        scored = list(zip(tokens, logits, strict=True))[rejects:]
+        best = [token for token, logit in scored if logit == max(logits[rejects:])]
         most = max(int(WORDS.counts[token]) for token in tokens[rejects:])
         common = [token for token in tokens[rejects:] if int(WORDS.counts[token]) == most]
         own.append(best.count(answer) / len(best))

@@ -63,6 +63,7 @@ USES: dict[str, dict[str, dict[str, str]]] = {
         "electric": {"objective": "{type: electric}", "generator": "{type: two_towers}"},
         "replace_mlm": {"objective": "{type: replace_mlm}"},
         "mc_bert": {"objective": "{type: mc_bert}"},
+        "teams": {"objective": "{type: teams}", "discriminator": "{type: bert, dim: 16, depth: 2, heads: 2}"},
         "frozen_generator": {
             "objective": "{type: frozen_generator, run: mlm}", "embedding": UNTIED, "generator": "{scale: 1.0}"
         },

@@ -28,7 +28,7 @@ DISCRIMINATOR = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size
 GENERATOR = {"hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 32, **SIZES}
 CPU = torch.device("cpu")
 TABLE = "electra.embeddings.word_embeddings.weight"
-TIES = ("none", "tokens", "embeddings", "all", "gradient_disentangled")
+TIES = ("none", "tokens", "embeddings", "all", "gradient_disentangled", "{layers: 1}")
 BOTH = "{discriminator: pair, generator: pair}"
 SAME_SIZES = {"generator": "{scale: 1.0}"}
 

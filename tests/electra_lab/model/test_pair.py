@@ -26,7 +26,7 @@ def bert(dim: int) -> nn.Module:
     return Bert(dim, 1, 2, 32, dropout=0.0)
 
 
-TIES = ["none", "tokens", "embeddings", "all", "gradient_disentangled"]
+TIES = ["none", "tokens", "embeddings", "all", "gradient_disentangled", 1]
 
 
 def pair(tie: Any, generator_dim: int = 8, discriminator_dim: int = 16) -> tuple[Network, Network]:
@@ -67,9 +67,9 @@ def test_both_networks_are_given_the_sizes_and_the_pad_token(tie: Any) -> None:
 class Both(nn.Module):
     """A generator and a discriminator as objectives hold them."""
 
-    def __init__(self, tie: str, head: Any = "replaced", width: int | None = None) -> None:
+    def __init__(self, tie: Any, head: Any = "replaced", width: int | None = None) -> None:
         super().__init__()
-        width = width or (16 if tie == "all" else 8)
+        width = width or (16 if tie in ("all", 1) else 8)
         torch.manual_seed(0)
         self.generator, self.discriminator = make_pair(bert(width), width, bert(16), 16, SIZES, tie, 0, [head])
         initialise(self)
@@ -96,6 +96,7 @@ TABLES = {  # of the generator's loss, of the discriminator's; a shared paramete
     "tokens": ({GENERATOR_TABLE}, {GENERATOR_TABLE}),
     "embeddings": ({GENERATOR_TABLE}, {GENERATOR_TABLE}),
     "all": ({GENERATOR_TABLE}, {GENERATOR_TABLE}),
+    1: ({GENERATOR_TABLE}, {GENERATOR_TABLE}),
     "gradient_disentangled": ({GENERATOR_TABLE}, {DIFFERENCE}),
 }
 
@@ -137,7 +138,7 @@ def test_what_is_shared_is_one_parameter_of_the_optimizer_and_one_tensor_of_a_ch
     """Under the generator's name; and a checkpoint brings back both networks, tied as they were."""
     both, other = Both(tie), Both(tie)
     encoder = [f"backbone.{name}" for name, _ in bert(16).named_parameters()]
-    shared = SHARED["embeddings"] + encoder if tie == "all" else SHARED[tie]
+    shared = SHARED["embeddings"] + encoder if tie in ("all", 1) else SHARED[tie]
     studied = set(both.discriminator.parameters())
     frozen = ["embeddings.tokens.weight"] if tie == "gradient_disentangled" else []  # read, and not taught
     found = [name for name, parameter in both.generator.named_parameters() if parameter in studied]
@@ -221,6 +222,49 @@ def test_a_reversible_encoder_cannot_run_twice_before_one_backward_pass() -> Non
     networks = make_pair(one, 16, two, 16, SIZES, "all", pad_id=0)
     assert networks[0] is not None
     assert networks[0].backbone is networks[1].backbone is two
+
+
+# Layers
+
+
+STACKS: dict[str, Any] = {
+    "bert": lambda depth: Bert(16, depth, 2, 32, dropout=0.0),
+    "transformer": lambda depth: Transformer(16, depth, 2, 32, dropout=0.0),
+    "modernbert": lambda depth: ModernBert(16, depth, 2, 32),
+}
+
+
+@pytest.mark.parametrize("kind", STACKS)
+def test_the_lowest_layers_are_shared_with_the_embeddings_and_their_projection(kind: str) -> None:
+    """And nothing else; at an embedding of another width, where there is a projection."""
+    sizes = EmbeddingSizes(vocabulary_size=30, dim=8, max_length=32, dropout=0.0)
+    generator, discriminator = make_pair(STACKS[kind](3), 16, STACKS[kind](4), 16, sizes, 2, pad_id=0)
+    assert generator is not None
+    shared = set(generator.parameters()) & set(discriminator.parameters())
+    expected = {*discriminator.embeddings.parameters(), *discriminator.project.parameters()}
+    for layer in discriminator.backbone.layers[:2]:
+        expected |= set(layer.parameters())
+    assert shared == expected
+    tokens = torch.arange(5, 23).view(2, 9)
+    layer = next(iter(discriminator.backbone.layers[1].parameters()))
+    before = generator.hidden(tokens, tokens > 0, tokens * 0)
+    layer.data += 1.0
+    assert not torch.equal(generator.hidden(tokens, tokens > 0, tokens * 0), before)
+
+
+def test_layers_that_cannot_be_shared() -> None:
+    def reformer() -> Any:
+        return Reformer(16, 2, 2, 32, bucket_size=4, reversible=True)
+
+    stack = STACKS["bert"]
+    for one, two, reason in (
+        (stack(2), stack(4), "the generator has 2 and the discriminator 4"),
+        (stack(4), stack(3), "the generator has 4 and the discriminator 3"),
+        (reformer(), reformer(), "Use reversible: false"),
+        (Bert(16, 3, 2, 32, ff_mult=2), stack(4), "the same parameters"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            make_pair(one, 16, two, 16, SIZES, 2 if "revers" in reason else 3, pad_id=0)
 
 
 # gradient_disentangled

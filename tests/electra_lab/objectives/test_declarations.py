@@ -47,7 +47,9 @@ CONFLICTS: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"unbiased": False}, []),
     ],
 }
-NONE = ["all_tokens_mlm", "electra", "electra_correct", "electra_masked_only", "mc_bert", "mlm", "replace_mlm", "sas"]
+NONE = [
+    "all_tokens_mlm", "electra", "electra_correct", "electra_masked_only", "mc_bert", "mlm", "replace_mlm", "sas", "teams",
+]  # fmt: skip
 
 
 def test_the_table_is_complete() -> None:
@@ -101,11 +103,14 @@ HEADS = {
     "mlm": ("tokens",),
     "replace_mlm": ("tokens",),
     "sas": ("replaced", "tokens"),
+    "teams": ("replaced_branch", "candidates"),
 }
 FLOPS = {
     "coco_lm": Flops(3 + 3000 + 10**6),
     "all_tokens_mlm": Flops(3 + 30_000),
-B    "frozen_generator": Flops(1 + 3000),
+    "amos": Flops(3 + 2 * (3 - 2) + 3000 + (1 - 0)),
+    "electric": Flops(30 + 3000),
+    "frozen_generator": Flops(1 + 3000),
     "mc_bert": Flops(3 + (10 - 1) + 3000),
     "two_stage": Flops(1 + 3000, first=7, at_first=3),
 }

@@ -86,7 +86,7 @@ SMOOTH = {"electra": {"generator_smoothing": 0.2}, "mlm": {"smoothing": 0.2}}
 
 
 @pytest.mark.parametrize(
-    "name", ["electra", "electra_correct", "mlm", "replace_mlm", "all_tokens_mlm", "two_stage", "mc_bert"]
+    "name", ["electra", "electra_correct", "mlm", "replace_mlm", "all_tokens_mlm", "two_stage", "mc_bert", "teams"]
 )
 def test_the_z_loss_is_the_plain_formula_with_its_gradient_in_any_micro_batches(name: str) -> None:
     """Mean of log^2 sum exp(logits) over the masked tokens of the whole batch, which micro-batches hold unevenly."""

@@ -34,6 +34,7 @@ OBJECTIVES: dict[str, dict[str, str]] = {
     "mlm": {"objective": "{type: mlm}", "generator": "null", "sampler": "null"},
     "replace_mlm": {"objective": "{type: replace_mlm}"},
     "all_tokens_mlm": {"objective": "{type: all_tokens_mlm}"},
+    "teams": {"objective": "{type: teams}"},
     "mc_bert": {"objective": "{type: mc_bert}"},
     "adversarial": {"objective": "{type: adversarial}"},
     "electric": {"objective": "{type: electric}", "generator": "{type: two_towers, scale: 0.5}"},

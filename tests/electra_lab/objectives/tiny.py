@@ -28,7 +28,7 @@ class Table(nn.Module):
     def __init__(self, length: int, size: int = SIZE, seed: int = 0) -> None:
         super().__init__()
         numbers = torch.Generator().manual_seed(seed)
-        self.dim = size
+        self.dim, self.depth = size, 2
         self.guesses, self.scores = (
             nn.Parameter(torch.randn(length, size, generator=numbers, dtype=torch.float64)) for _ in range(2)
         )
@@ -106,14 +106,15 @@ def tables(name: str, masking: Any, sampler: Any, length: int, **options: Any) -
 
 def berts(
     name: str, tie: Any = "none", masking: Any = None, sampler: Any = None, size: int = 30, equal: bool = False,
-    dropout: float = 0.0, build: Any = None, **options: Any,
+    dropout: float = 0.0, build: Any = None, depth: int = 1, **options: Any,
 ) -> Any:  # fmt: skip
     """An objective around two tiny BERTs (`equal`: of one size), or others, with weights that are not small."""
     component = objectives.get(name).component
     build = build or partial(backbones.get("bert").component, dropout=dropout)
     torch.manual_seed(0)
     width = 16 if equal else 8
-    generator, discriminator = build(width, 2 if name == "amos" else 1, 2, 32), build(16, 1, 2, 32)
+    generator_depth = 2 if name == "amos" else min(depth, 2)
+    generator, discriminator = build(width, generator_depth, 2, 32), build(16, depth, 2, 32)
     needs, sizes = needs_of(name, **options), EmbeddingSizes(size, 16, 32, dropout)
     pair = make_pair(generator if needs.generator else None, width, discriminator, 16, sizes, tie, PAD, needs.heads)
     masking = masking or masking_strategies.get("replace_prob").component
