@@ -222,7 +222,7 @@ def test_values_that_cross_the_contracts_are_checked() -> None:
     mask, rows = TOKENS == 0, torch.arange(3)
     assert len(Batch(TOKENS, mask, TOKENS, rows, attention_document_ids=TOKENS)[:1]) == 1
     wrong = {"attention_mask": TOKENS, "example_ids": torch.arange(4), "attention_document_ids": TOKENS[:, 1:],
-             "source_document_ids": X}  # fmt: skip
+             "source_document_ids": X, "row_ids": TOKENS}  # fmt: skip
     for field, value in wrong.items():
         with pytest.raises(ShapeError, match="Batch"):
             Batch(**{"tokens": TOKENS, "attention_mask": mask, "segments": TOKENS, "example_ids": rows, field: value})

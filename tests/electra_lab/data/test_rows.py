@@ -168,6 +168,20 @@ def test_examples_of_a_training_batch_count_the_global_batch(step: int) -> None:
     assert made.training_batch(0, step, 4, CPU, part=slice(2, 4)).example_ids.tolist() == [2, 3]
 
 
+@pytest.mark.parametrize("made", [counting(9), uneven(9)])
+def test_a_row_has_one_number_in_every_epoch(made: Rows) -> None:
+    """Its place in the packing; parts and slices of a batch keep it, and evaluations do not have it."""
+    whole = made.packing.rows(np.arange(9)).tokens
+    for step in range(6):
+        batch = made.training_batch(0, step, 4, CPU)
+        assert batch.row_ids is not None
+        assert batch.tokens.tolist() == whole[batch.row_ids.numpy()][:, : batch.tokens.shape[1]].tolist()
+        part = made.training_batch(0, step, 4, CPU, part=slice(1, 4))[1:]
+        assert part.row_ids is not None
+        assert part.row_ids.tolist() == batch.row_ids.tolist()[2:]
+    assert all(batch.row_ids is None for batch in made.in_order(4, CPU))
+
+
 def test_a_part_reads_no_other_rows() -> None:
     made = counting(40)
     read = []

@@ -48,7 +48,8 @@ CONFLICTS: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     ],
 }
 NONE = [
-    "all_tokens_mlm", "electra", "electra_correct", "electra_masked_only", "mc_bert", "mlm", "replace_mlm", "sas", "teams",
+    "all_tokens_mlm", "electra", "electra_correct", "electra_masked_only", "mc_bert", "mlm", "replace_mlm", "sas",
+    "teams",
 ]  # fmt: skip
 
 

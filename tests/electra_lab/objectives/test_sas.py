@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from electra_lab.assembly.experiment import Experiment, assemble, open_data
+from electra_lab.assembly.needs import forecast
+from electra_lab.config.load import Loaded, load
+from electra_lab.data.store import Store
+from electra_lab.jobs.pretraining.facts import planned
+from electra_lab.storage.checkpoint import load_newest, read_model, save, tensors_of
 from electra_lab.testing import vocabulary
 from electra_lab.testing.common import SPECIAL
+from electra_lab.training.loop import advance
 from electra_lab.training.random import Streams
 from electra_lab.training.step import Learner
 from registry import Batch, Losses, objectives, samplers
+from registry.errors import CheckpointError
+from tests.electra_lab.objectives import test_runs
 from tests.electra_lab.objectives.tiny import SIZE, Fixed, Says, Table, berts, gradients, rows, sentences, total
 
 CPU, EMPTY, UNVISITED = torch.device("cpu"), -1, -2
@@ -65,8 +75,8 @@ def known(batch: Batch) -> Batch:
 
 # Three visits by alibaba/self-augmentation-strategy 351197b, its model, its table of draws and its collator, around the
 # networks above: what it read, the weight of detection, both losses, and of each gradient the sums of its sizes and of
-# its squares. Masks, noise and draws were put in; at each visit a row's draw, or its noise, equals an original. Its
-# labels of detection are float32.
+# its squares. Masks, noise and draws were put in; in each visit some of them equal originals. Its labels of detection
+# are float32.
 NOISE = [[6, 7, 5, 9], [1, 5, 6, 8]]
 DRAWN = [[7, 8, 8, 6, 8, 9, 5, 5], [9, 7, 6, 1, 6, 5, 9, 8], [6, 6, 6, 6, 6, 6, 1, 9]]
 OFFICIAL: list[tuple[list[list[int]], float, float, float, tuple[float, float], tuple[float, float]]] = [
@@ -242,3 +252,98 @@ def test_an_evaluation_visits_each_row_twice_and_needs_no_memory(remask: str) ->
     shown = objective.sampler.logits[:, 7] - objective.discriminator.guesses[[1, 3], 7].float()
     torch.testing.assert_close(shown, torch.full((2,), VISIBLE))  # the first visit read the noise
     assert all(torch.equal(held, before[name]) for name, held in objective.row_memory.items())
+
+
+def test_compiled_code_reads_the_memory_and_leaves_it_alone() -> None:
+    """In one graph, that is not compiled again when the memory has changed."""
+    batch, objective = known(sentences()), berts("sas", remask="every_visit").train()
+    objective.allocate(len(batch), 20, 3, CPU)
+    torch._dynamo.reset()
+    compiled = torch.compile(objective, backend="eager", fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for step in range(3):
+            rng = Streams(0, step, batch.example_ids)
+            before = {name: held.clone() for name, held in objective.row_memory.items()}
+            found = compiled(batch, rng)
+            assert all(torch.equal(held, before[name]) for name, held in objective.row_memory.items())
+            expected = visited(objective, batch, rng)
+            for name, noted in expected.memory.items():
+                assert torch.equal(found.memory[name], noted)
+            for name, term in expected.terms.items():
+                torch.testing.assert_close(found.terms[name].sum, term.sum)
+
+
+def test_in_bf16_the_losses_are_close() -> None:
+    batch = known(sentences())
+    learner = Learner(berts("sas").train())
+    exact, rough = (learner.losses(batch, 0, 0, precision).terms for precision in ("fp32", "bf16"))
+    for name, term in exact.items():
+        torch.testing.assert_close(rough[name].sum, term.sum, rtol=0.03, atol=0.0)
+
+
+STEPS = 6
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> tuple[Loaded, Store]:
+    file = next(file for file in test_runs.FILES if file.stem == "sas")
+    loaded = load(file, [*test_runs.overrides(tmp_path, file, 0.1), f"train.steps={STEPS}"])
+    return loaded, open_data(loaded, lambda _: None)
+
+
+def tensors(made: Experiment) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors_of(made.run.learner.objective, made.run.optimizer).items()}
+
+
+def different(made: Experiment, final: dict[str, Tensor]) -> list[str]:
+    """Train to the end; returns the names of the tensors that are not the final ones, bit for bit."""
+    while made.run.step < STEPS:
+        advance(made.run, made.settings, made.train, CPU)
+    found = tensors(made)
+    return [name for name, tensor in final.items() if not torch.equal(found[name], tensor)]
+
+
+def test_from_every_checkpoint_training_goes_on_bit_for_bit(tmp_path: Path, tiny: tuple[Loaded, Store]) -> None:
+    """Also in a run that has seen more, as after a rollback. Rows are visited twice from step 4 on."""
+    whole, other = (assemble(*tiny, CPU) for _ in range(2))
+    for made in (whole, other):
+        made.run.learner.objective.train()
+        made.run.begin(made.settings, CPU)
+    rows = len(whole.train)
+    assert 12 <= rows < 4 * STEPS - 4
+    for step in range(STEPS):
+        save(tmp_path / str(step), step, tensors(whole), whole.run.state(whole.settings), 1)
+        advance(whole.run, whole.settings, whole.train, CPU)
+    final = tensors(whole)
+    assert {name for name in final if name.startswith("memory.")} == {"memory.positions", "memory.tokens"}
+    assert (final["memory.positions"] != UNVISITED).all()
+    for step in reversed(range(STEPS)):
+        state = load_newest(tmp_path / str(step), other.run.learner.objective, other.run.optimizer, print)
+        assert state is not None
+        other.run.restore(state)
+        assert not different(other, final), step
+    load_newest(tmp_path / "4", other.run.learner.objective, other.run.optimizer, print)
+    other.run.step = 4
+    other.run.learner.objective.row_memory["positions"].fill_(UNVISITED)
+    assert different(other, final)  # so the memory is read
+
+    # A model has no memory, and a memory of other rows is refused.
+    assert not [name for name in read_model(tmp_path / "3").tensors if "memory" in name or name == "positions"]
+    other.run.learner.objective.allocate(rows + 1, 32, 8, CPU)
+    with pytest.raises(CheckpointError, match="has a memory of other rows; positions"):
+        load_newest(tmp_path / "3", other.run.learner.objective, other.run.optimizer, print)
+
+
+def test_a_dry_run_states_the_memory(tiny: tuple[Loaded, Store]) -> None:
+    """Two bytes each for the position and the token of ceil(0.25 x 32) slots."""
+    loaded, store = tiny
+    needs = forecast(loaded, CPU, store)
+    assert (needs.row_bytes, needs.memory_bytes) == (32, 32 * (needs.epoch or 0))
+    assert needs.bytes == needs.state_bytes + needs.memory_bytes + max(
+        needs.working_bytes or 0, needs.evaluation_bytes or 0
+    )
+    said = f"row memory      0.0 MB, 32 bytes for each of {needs.epoch} rows, also in each checkpoint"
+    assert said in planned(loaded, needs, CPU, "not tried")
+    assert "never read" not in planned(loaded, needs, CPU, "not tried")
+    assert "never read" in planned(loaded, replace(needs, steps=3), CPU, "not tried")
+    assert "row memory      32 bytes per row; rows are known after" in planned(loaded, forecast(loaded, CPU), CPU, "")

@@ -30,6 +30,8 @@ def rates(name: str, steps: int, **options: Any) -> list[float]:
         ("cosine", {"start": 1.0, "end": 0.0, "until": 0.5}, [1.0, 0.25, 0.0, 0.0, 0.0]),
         ("linear", {"start": 2.0, "end": 0.5}, [2.0, 1.5, 1.25, 1.0, 0.5]),
         ("linear", {"start": 0.0, "end": 3.0, "until": 2 / 3}, [0.0, 1.5, 2.25, 3.0, 3.0]),
+        ("linear", {"start": 1.0, "end": 4.0, "stages": 4}, [1.0, 2.0, 3.0, 3.0, 4.0]),
+        ("linear", {"start": 1.0, "end": 4.0, "stages": 2, "until": 2 / 3}, [1.0, 4.0, 4.0, 4.0, 4.0]),
     ],
 )
 def test_numbers_by_hand(name: str, options: dict[str, float], numbers: list[float]) -> None:
@@ -47,6 +49,16 @@ def test_exponential_loses_the_same_share_of_its_distance_in_equal_times(start: 
     for before, after in pairwise(distances):
         assert after == pytest.approx(before * math.exp(-rate / 10), abs=1e-12)
     assert distances[-1] == pytest.approx((start - end) / math.e**rate, abs=1e-12)
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(5, 50), (5, 5), (3, 12), (7, 7_000)])
+def test_stages_are_epochs(epochs: int, steps: int) -> None:
+    """Of each epoch all steps have one number; for five, those of alibaba/self-augmentation-strategy."""
+    stages = {"start": 50.0, "end": 200.0, "stages": epochs}
+    found = [schedule("linear")(step / (steps - 1), **stages) for step in range(steps)]
+    each = [50 + 150 * epoch / (epochs - 1) for epoch in range(epochs)]
+    assert found == pytest.approx([number for number in each for _ in range(steps // epochs)])
+    assert epochs != 5 or each == [50, 87.5, 125, 162.5, 200]
 
 
 @pytest.mark.parametrize(
