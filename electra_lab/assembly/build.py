@@ -194,7 +194,8 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
     flops = training_flops(objective, networks, config, MATRIX_PRODUCTS)
     paper_flops = training_flops(objective, networks, config, PAPER)
     steps = budgeted_steps(loaded, flops, paper_flops)
-    learner, numbers = Learner(objective), []
+    learner = Learner(objective)
+    numbers = []
     for key, schedule in config.schedules.items():
         if key == "learning_rate":
             continue

@@ -16,7 +16,6 @@ from electra_lab.assembly.budget import count_parameters, with_steps
 from electra_lab.assembly.build import Built, build, loop_settings, make_optimizer, sketch, untrained_tokenizer, used
 from electra_lab.assembly.choices import Choices, Scale, decide
 from electra_lab.assembly.initial_weights import load_initial_weights, origins, refuse_initial_weights
-from electra_lab.assembly.kept_draws import kept_draws
 from electra_lab.assembly.needs import rows_at_a_time
 from electra_lab.assembly.parallelize import parallelize, refuse_uneven
 from electra_lab.assembly.parent_runs import evaluates_at_start, load_parents, refuse_other_parents
@@ -274,8 +273,7 @@ def assemble(
     compile_modules(choices.compile, objective, built.networks.values())
     # An objective that changes with the step may leave out other parameters later.
     parallelize(loaded, built, world, device, partly=not reached or hasattr(objective, "at_step"))
-    draws = kept_draws(loaded, built, store, settings, choices, world, device)
-    run = Run(built.learner, make_optimizer(loaded, built), draws=draws)
+    run, parameters = Run(built.learner, make_optimizer(loaded, built)), count_parameters(built.networks)
     return Experiment(
         run=run,
         settings=settings,
@@ -285,7 +283,7 @@ def assemble(
         vocabulary=vocabulary,
         store=store,
         device=device,
-        parameters=count_parameters(built.networks),
+        parameters=parameters,
         model=built.model,
         accumulate=accumulate,
         parents=parents,

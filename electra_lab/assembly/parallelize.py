@@ -1,5 +1,6 @@
 """Train an experiment in several processes."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,6 +39,9 @@ def parallelize(loaded: Loaded, built: Built, world: World, device: torch.device
     if loaded.config.train.parallel != "fsdp":
         learner.module = Replicated(learner.objective, partly=partly)
         return
+    if isinstance(getattr(learner.objective, "cache", None), Path):
+        reason = "fsdp divides the generator, which draws outside the step. Use ddp, or remove this key."
+        raise loaded.problem(("objective", "cache"), reason)
     networks: list[Any] = list(built.networks.values())
     reason = "fsdp cannot divide reversible layers. Use ddp, or reversible: false."
     if any(getattr(getattr(network, "backbone", None), "reversible", False) for network in networks):

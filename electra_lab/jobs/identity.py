@@ -16,7 +16,6 @@ NO_RESULT: dict[Loc, str] = {
     ("imports",): "cannot be varied: list plug-ins under the ablation's own `imports`",
     ("data", "store"): "cannot be varied: the place of token stores changes no result",
     ("evaluate", "at_start"): "cannot be varied: it changes no result; write it under `set`",
-    ("objective", "cache"): "cannot be varied: kept draws change no result; write it under `set`",
     ("trackers",): "cannot be varied: trackers change no result; write them under `set`",
 }
 # Keys of later releases: without a value they do not count, so that cells of earlier folders are found again.
@@ -26,6 +25,7 @@ LATER: set[Loc] = {
     ("train", "clip"),
     ("train", "batch_warmup"),
     ("objective", "z_loss"),
+    ("objective", "cache"),
     ("checkpoint", "milestones", "words"),
     ("step",),
     ("task", "head"),

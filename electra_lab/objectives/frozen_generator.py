@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from electra_lab.objectives._shared import Corrupting, Weight, detect, must_learn, must_share_nothing, put, term
-from registry import Batch, Flops, Losses, Price, Setup, Streams, objectives
+from registry import Batch, Flops, Losses, Prediction, Price, Setup, Streams, objectives
 
 
 @objectives.register("frozen_generator")
@@ -41,14 +41,17 @@ class FrozenGenerator(Corrupting):
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         """Return the one term. The batch may have the label `draws`, which `draws` has returned for it."""
-        # 1) Replace the masked tokens: kept draws need no generator, only the masks.
+        predictions: dict[str, Prediction] = {}
+
+        # 1) Replace the masked tokens. Draws that were kept need no generator, only the masks.
         if "draws" in batch.labels:
-            masked, predictions = self.mask(batch, rng), {}
+            masked = self.mask(batch, rng)
             inputs = put(batch.labels["draws"][:, : masked.positions.shape[1]], masked, batch)
         else:
             guess = self.guess(batch, rng)
             inputs = self.replace(guess, batch, rng)
-            predictions = {} if self.training else {"generator": guess.prediction(self.vocabulary)}
+            if not self.training:
+                predictions["generator"] = guess.prediction(self.vocabulary)
 
         # 2) Let the discriminator find them.
         detection, losses = detect(self.discriminator, inputs, batch)

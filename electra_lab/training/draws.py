@@ -68,9 +68,11 @@ class Draws:
         """Return the ids of some rows, None unless all are there."""
         with self._disk():
             file.seek(first * self.row_bytes)
-            kept = np.frombuffer(file.read(rows * self.row_bytes), self.type)
-        whole = len(kept) == rows * self.slots and kept.min() > 0 and kept.max() <= self.size
-        return kept.reshape(rows, self.slots).astype(np.int64) - 1 if whole else None
+            data = file.read(rows * self.row_bytes)
+        if len(data) < rows * self.row_bytes:
+            return None
+        kept = np.frombuffer(data, self.type).reshape(rows, self.slots).astype(np.int64)
+        return kept - 1 if kept.min() > 0 and kept.max() <= self.size else None
 
     def _write(self, file: BinaryIO, first: int, ids: NDArray[np.int64]) -> None:
         """Keep the ids of some rows; rows that were cut to their tokens have fewer slots."""
@@ -84,14 +86,14 @@ class Draws:
         """Return the file of a generator, whose weights do not change."""
         if self._file is not None:
             return self._file
-        digest = hashlib.sha256(json.dumps(self.identity, sort_keys=True, default=str).encode())
+        digest = hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode())
         for name, tensor in generator.state_dict().items():
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
         path = self.folder / f"{digest.hexdigest()[:16]}.draws"
         with self._disk():
             self.folder.mkdir(parents=True, exist_ok=True)
-            path.with_suffix(".json").write_text(json.dumps(self.identity, indent=1, default=str), encoding="utf-8")
+            path.with_suffix(".json").write_text(json.dumps(self.identity, indent=1), encoding="utf-8")
             path.touch()
             self._file = path.open("r+b", buffering=0)
         return self._file

@@ -96,7 +96,7 @@ class Batch:
     example_ids: Int[Tensor, " B"]  # each row's index in the global batch of this step
     # The document of its row that each position may attend to; None if rows are not split by document.
     attention_document_ids: Int[Tensor, "B T"] | None = None
-    labels: Mapping[str, Tensor] = field(default_factory=dict)  # B rows each; empty in pre-training
+    labels: Mapping[str, Tensor] = field(default_factory=dict)  # B rows each; in pre-training, of kept draws alone
     # The document of the split that each position is from, undefined at special tokens. Only in evaluation, and None if
     # the packing does not provide it.
     source_document_ids: Int[Tensor, "B T"] | None = None

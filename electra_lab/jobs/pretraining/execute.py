@@ -21,6 +21,7 @@ from electra_lab.jobs.changes import changes, content, other_length, refuse_othe
 from electra_lab.jobs.divergence import with_cures
 from electra_lab.jobs.errors import exit_code
 from electra_lab.jobs.lifecycle import Job, begin, continued, enough_memory, say_differences, train_to_the_end
+from electra_lab.jobs.pretraining.draws import kept_draws
 from electra_lab.jobs.pretraining.facts import opening, planned, readable
 from electra_lab.jobs.provenance import device_name, environment_of, length, provenance
 from electra_lab.jobs.saving import restore
@@ -243,6 +244,7 @@ def _train(
     restored  None for a new run; for a resumed run, whether it had a checkpoint
     """
     config, run, minutes = loaded.config, experiment.run, loaded.config.run.max_minutes
+    run.draws = kept_draws(loaded, experiment)
 
     def show(record: Record) -> None:
         if record.evaluation and record.evaluation.examples:

@@ -7,12 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.assembly.experiment import assemble, open_data
-from electra_lab.assembly.kept_draws import kept_draws
+from electra_lab.assembly.build import sketch
+from electra_lab.assembly.experiment import Experiment, assemble, open_data
+from electra_lab.assembly.parallelize import parallelize
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.pretraining.draws import kept_draws
 from electra_lab.objectives.frozen_generator import FrozenGenerator
+from electra_lab.parallel.world import ALONE, World
 from electra_lab.training.draws import Draws
+from electra_lab.training.loop import batch_of
+from electra_lab.training.random import Streams
 from registry.errors import ConfigError, DataError, Interrupted
 from tests.electra_lab.jobs.pretraining.tiny import lines, run, signalled
 from tests.electra_lab.objectives.test_frozen_generator import assert_equal, earlier, frozen, part
@@ -84,7 +89,7 @@ def test_what_is_missing_is_drawn_again(home: Path, tmp_path: Path, forwards: li
     whole = found.read_bytes()
     torn = {
         "a torn row": whole[:20] + b"\0\0" + whole[22:], "nonsense": whole[:20] + b"\xff\xff" + whole[22:],
-        "half": whole[: len(whole) // 2], "nothing": b"",
+        "half": whole[: len(whole) // 2 + 1], "nothing": b"",
     }[left]  # fmt: skip
     found.write_bytes(torn)
     run(file(home), tmp_path / "run")
@@ -123,11 +128,17 @@ SAME = {
 }
 
 
-def identity(home: Path, *changes: str, **sections: str) -> Any:
+def made(home: Path, *changes: str, **sections: str) -> Experiment:
     loaded = load(file(home, **sections), list(changes))
-    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"), restored=True)
-    assert made.run.draws is not None
-    return made.run.draws.identity
+    assembled = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"), restored=True)
+    assembled.run.draws = kept_draws(loaded, assembled)
+    return assembled
+
+
+def identity(home: Path, *changes: str, **sections: str) -> Any:
+    draws = made(home, *changes, **sections).run.draws
+    assert draws is not None
+    return draws.identity
 
 
 @pytest.mark.parametrize("change", OTHERS)
@@ -168,6 +179,11 @@ def test_every_id_is_kept(tmp_path: Path, size: int, bytes_: int) -> None:
     assert found[:, :2].tolist() == ids.tolist()
     assert draws._read(file, 6, 2) is None
     assert draws._read(file, 8, 2) is None
+    # Another process sees it at once.
+    other = Draws(tmp_path / "kept", {}, 3, size)
+    seen = other._read(other._open(weights), 8, 1)
+    assert seen is not None
+    assert seen[0, :2].tolist() == [size - 1, 5]
 
 
 def test_a_folder_that_cannot_be_used_is_said(home: Path, tmp_path: Path) -> None:
@@ -176,12 +192,34 @@ def test_a_folder_that_cannot_be_used_is_said(home: Path, tmp_path: Path) -> Non
         run(file(home), tmp_path / "run", f"objective.cache={tmp_path / 'kept'}")
 
 
-def test_fsdp_is_refused(home: Path) -> None:
-    class Two:
-        size = 2
+class Two(World):
+    size = 2
 
-    objective = type("", (), {"cache": Path("kept")})()
-    built: Any = type("", (), {"learner": type("", (), {"objective": objective})})
-    unused: Any = None
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+
+def test_each_process_keeps_and_reads_its_own_rows(home: Path, tmp_path: Path, forwards: list[int]) -> None:
+    experiment = made(home, f"objective.cache={tmp_path / 'kept'}")
+    run, settings, cpu = experiment.run, experiment.settings, torch.device("cpu")
+    run.learner.objective.train()
+    parts = []
+    for rank in (1, 0):
+        run.learner.world = Two(rank)
+        parts.insert(0, batch_of(3, run, settings, experiment.train, cpu).labels["draws"])
+    run.learner.world = ALONE
+    together = batch_of(3, run, settings, experiment.train, cpu)
+    assert forwards == [2, 2]
+    assert torch.equal(together.labels["draws"], torch.cat(parts))
+    run.learner.at_step(settings.seed, 3)
+    objective: Any = run.learner.objective
+    expected = objective.draws(together, Streams(settings.seed, 3, together.example_ids))
+    assert torch.equal(together.labels["draws"], expected)
+    run.offset = 1  # after a rollback
+    assert batch_of(3, run, settings, experiment.train, cpu).labels == {}
+
+
+def test_fsdp_is_refused(home: Path) -> None:
+    loaded, built = load(file(home), ["train.parallel=fsdp"]), sketch(load(file(home)))
     with pytest.raises(ConfigError, match=r"objective\.cache: fsdp divides the generator"):
-        kept_draws(load(file(home), ["train.parallel=fsdp"]), built, unused, unused, unused, Two(), unused)  # type: ignore[arg-type]
+        parallelize(loaded, built, Two(0), torch.device("cpu"), partly=False)
