@@ -218,6 +218,7 @@ SHOWN = [
 @pytest.mark.parametrize("text", SHOWN)
 def test_whole_files_that_the_docs_show_are_valid(tmp_path: Path, text: str) -> None:
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    (tmp_path / "plugins").symlink_to(ROOT / "experiments" / "plugins")
     for shipped in (ROOT / "experiments").glob("*.yaml"):  # as `electra-lab new` copies them
         (tmp_path / shipped.name).symlink_to(shipped)
     for other in SHOWN:  # a page may extend what it shows
