@@ -102,6 +102,7 @@ class Electric(Base):
         return dict.fromkeys(("generator", "discriminator"), self.maskable(batch).sum())
 
     def flops(self, price: Price) -> Flops:
+        """Return the cost. Logits that draws are made from are computed twice, and counted once."""
         return Flops(price("generator", everywhere=True) + price("discriminator"))
 
     @classmethod

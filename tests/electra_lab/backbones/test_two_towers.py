@@ -1,10 +1,15 @@
 """Two causal encoders, against torch's own layers."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 from torch import Tensor, nn
 
 from electra_lab.backbones._bert_layer import BertLayer
 from electra_lab.backbones.two_towers import TwoTowers
+from electra_lab.testing import BackboneContract
+from registry import backbones
 
 
 def theirs(layer: BertLayer, dim: int, heads: int) -> nn.TransformerEncoderLayer:
@@ -40,3 +45,11 @@ def test_states_are_those_of_torch_over_the_tokens_before_and_after() -> None:
         past = through(forwards, x[:, :place, :8]) if place else nothing
         future = through(backwards, x[:, place + 1 : 5, 8:].flip(1)) if place < 4 else nothing
         torch.testing.assert_close(states[:, place], torch.cat([past, future], -1), rtol=1e-9, atol=1e-12)
+
+
+def test_the_law_of_clozes_finds_an_encoder_that_sees_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    bert = backbones.get("bert")
+    monkeypatch.setitem(backbones._entries, "bert", replace(bert, declared={**bert.declared, "cloze": True}))
+    suite = type("Suite", (BackboneContract,), {"name": "bert"})()
+    with pytest.raises(AssertionError, match="at 0"):
+        suite.test_a_cloze_does_not_see_the_token("cpu")

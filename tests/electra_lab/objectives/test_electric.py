@@ -147,7 +147,7 @@ def test_word_frequencies_are_read_from_a_table() -> None:
 def test_some_positions_at_a_time_are_all_of_them(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses and gradients on two towers are those of all logits at once, which never exist."""
     monkeypatch.setattr(_shared, "AT_ONCE", 6)
-    batch, towers = sentences(2, 8), backbones.get("two_towers").component
+    batch, towers = sentences(2, 12, padding=2), backbones.get("two_towers").component
     objective = berts("electric", "none", build=lambda *sizes: towers(*sizes, dropout=0.0)).double().train(training)
     shapes: list[int] = []
     head = objective.generator.heads["tokens"]

@@ -48,3 +48,14 @@ class TestRenamed(ObjectiveContract):
         monkeypatch.setattr(Renamed, "leak", 0.1)
         with pytest.raises(AssertionError):
             self.test_only_declared_terms_train_the_generator()
+
+
+def test_labels_other_than_the_declared_ones_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The detection of `electric` learns what was masked, not what was replaced: draws that equal the original."""
+    electric = objectives.get("electric").component
+    suite = type("Suite", (ObjectiveContract,), {"name": "electric", "generator": "two_towers"})()
+    monkeypatch.setattr(suite, "judged", lambda batch, _: suite.built.maskable(batch), raising=False)
+    suite.test_labels_are_consistent()
+    monkeypatch.setattr(electric, "detection_labels", "replaced")
+    with pytest.raises(AssertionError):
+        suite.test_labels_are_consistent()
