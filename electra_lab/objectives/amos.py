@@ -49,7 +49,7 @@ class Amos(Corrupting):
         top = self.generator.depth
         if not self.generator.inner_states:
             raise ValueError("its generator must return states of inner layers. Use type: bert, or transformer.")
-        depths = self.exits or sorted({-(-top // 2), -(-3 * top // 4), top})
+        depths = self.exits or sorted({max(1, top // 2), max(1, 3 * top // 4), top})
         if len(depths) < 2 or depths != sorted(set(depths)) or depths[-1] != top:
             raise ValueError(
                 f"exits {depths} must be two layers or more, in order; the last is the generator's, {top}."

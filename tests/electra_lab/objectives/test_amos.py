@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +17,9 @@ from electra_lab.model.exits import Exits
 from electra_lab.model.network import Network
 from electra_lab.objectives.amos import Amos
 from electra_lab.testing import CLS, MASK, PAD, SEP, SIGNIFICANCE, chi_square_p, vocabulary
+from electra_lab.training.recompute import recompute
 from registry import Batch, EmbeddingSizes, Masked
-from tests.electra_lab.objectives.tiny import gradients, streams, total
+from tests.electra_lab.objectives.tiny import berts, gradients, sentences, streams, total
 
 WORDS, WIDTH, LENGTH, EXITS = 14, 6, 6, (1, 3, 4)
 TEXT = torch.tensor([[CLS, 5, 6, 7, 8, SEP], [CLS, 9, 10, 11, 12, SEP], [CLS, 6, 8, SEP, PAD, PAD]])
@@ -186,8 +189,10 @@ def test_an_exit_trains_its_own_layers_by_prediction() -> None:
 
 
 def test_the_slope_is_that_of_the_softmax_of_the_noisy_mixture() -> None:
-    """By Jacobians: of the softmax at another temperature, then of the weights; logits are constants."""
+    """By Jacobians: of the softmax at another temperature, then of the weights; logits are constants. Without tying."""
     objective, added = authors_networks(temperature=1.7, reversal=0.5).train(), list[Tensor]()
+    objective.generator.embeddings = deepcopy(objective.generator.embeddings)
+    objective.generator.embeddings.tokens.weight.data.neg_()
     hidden = objective.discriminator.hidden
 
     def listening(*inputs: Any, **options: Any) -> Tensor:
@@ -238,11 +243,32 @@ def test_draws_follow_the_softmax_of_the_mixture(temperature: float) -> None:
 
 
 def test_exits_are_checked_and_by_default_at_half_three_quarters_and_all() -> None:
-    assert authors_networks(exits=None).depths == (2, 3, 4)
-    for wrong in ([1, 2], [4, 2], [2, 2, 4], [2, 5]):
+    def depths(depth: int, exits: list[int] | None = None, inner: bool = True) -> tuple[int, ...]:
+        networks: Any = SimpleNamespace(depth=depth, dim=2, inner_states=inner)
+        sampler: Any = None
+        return Amos(networks, networks, masking, sampler, vocabulary(WORDS), exits=exits).depths
+
+    assert [depths(depth) for depth in (12, 8, 3, 2)] == [(6, 9, 12), (4, 6, 8), (1, 2, 3), (1, 2)]
+    for wrong in ([1, 2], [4, 2], [2, 2, 4], [2, 5], [4]):
         with pytest.raises(ValueError, match=r"exits \[.*\] must be two layers or more, in order; the last is .* 4"):
-            authors_networks(exits=wrong)
-    networks = authors_networks()
-    networks.generator.inner_states = False
+            depths(4, wrong)
+    with pytest.raises(ValueError, match=r"exits \[1\] must be two layers or more"):
+        depths(1)
     with pytest.raises(ValueError, match=r"must return states of inner layers\. Use type: bert"):
-        Amos(networks.generator, networks.discriminator, masking, lambda *_: TEXT, vocabulary(WORDS))
+        depths(4, inner=False)
+
+
+def test_compiled_in_one_graph_and_in_bf16_it_is_the_same_within_bounds() -> None:
+    """With checkpointed layers. In bf16 by 2%: a draw may differ."""
+    objective, text = berts("amos", tie="tokens"), sentences()
+    whole = objective(text, streams(text))
+    expected = gradients(objective, total(whole))
+    recompute(objective.generator.backbone.layers)
+    compiled = torch.compile(objective, backend="aot_eager", fullgraph=True)
+    found = gradients(objective, total(compiled(text, streams(text))))
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+    with torch.autocast("cpu", torch.bfloat16):
+        narrow = objective(text, streams(text))
+    assert total(narrow).item() == pytest.approx(total(whole).item(), rel=0.02)
+    assert all(gradient.isfinite().all() for gradient in gradients(objective, total(narrow)).values())
