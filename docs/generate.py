@@ -79,7 +79,8 @@ def _table(properties: dict[str, Any], above: str, schema: dict[str, Any], model
     for key, each in properties.items():
         section, default = _resolved(each, schema), _default(model.model_fields.get(key))
         text = each.get("description", section.get("description", ""))
-        yield f"| `{above}{key}` | {_type(section)} | {default} | {text} |"
+        names = [option for option in each.get("anyOf", ()) if "enum" in option]  # besides a section
+        yield f"| `{above}{key}` | {_type({'anyOf': [*names, section]})} | {default} | {text} |"
 
 
 def _default(field: FieldInfo | None) -> str:

@@ -1,4 +1,4 @@
-"""MC-BERT: a generator proposes candidates for every token, and a discriminator chooses the original or none."""
+"""MC-BERT: a generator proposes candidates for every token, a discriminator chooses the original or none of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -20,7 +20,12 @@ FILES["electra"] = ROOT / "experiments" / "transformer_small.yaml"
 FALLS = {
     "electra": {"generator_loss": 1.0, "discriminator_loss": 0.08},
     "electra_correct": {"generator_loss": 0.7, "discriminator_loss": 0.06, "discriminator_token_loss": 0.6},
-    "coco_lm": {"generator_loss": 0.7, "discriminator_loss": 0.07, "discriminator_token_loss": 0.6, "contrast_loss": 0.1},
+    "coco_lm": {
+        "generator_loss": 0.7,
+        "discriminator_loss": 0.07,
+        "discriminator_token_loss": 0.6,
+        "contrast_loss": 0.1,
+    },
     "unigram": {"discriminator_loss": 0.06},
     "electra_masked_only": {"generator_loss": 1.0, "discriminator_loss": 0.3},
     "mlm": {"discriminator_token_loss": 1.0},

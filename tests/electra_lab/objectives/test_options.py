@@ -82,7 +82,7 @@ def test_discriminator_smoothing_by_hand() -> None:
     assert int(term.count) == 2
 
 
-SMOOTH = {"electra": {"generator_smoothing": 0.2}, "mlm": {"smoothing": 0.2}}
+SMOOTH = {"electra": {"generator_smoothing": 0.2}, "mlm": {"smoothing": 0.2}, "teams": {"depth": 2}}
 
 
 @pytest.mark.parametrize(
