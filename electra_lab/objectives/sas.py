@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from electra_lab.objectives._shared import Base, Cloze, Weight, cloze, detect, draw, full_precision, term
-from registry import Batch, Losses, Masked, Needs, Streams, objectives
+from registry import Batch, Flops, Losses, Masked, Needs, Price, Streams, objectives
 
 EMPTY, UNVISITED = -1, -2  # in the memory, the position of a slot without a replacement, and of one never written
 
@@ -21,19 +21,13 @@ EMPTY, UNVISITED = -1, -2  # in the memory, the position of a slot without a rep
 class SelfAugmentation(Base):
     """Replaced token detection and MLM by one network, on its own draws (SAS, Xu et al. 2021).
 
-    The network reads a row with replaced tokens. From the same states, one head finds these, and another predicts their
-    originals. Then replacements for the next visit of the row, an epoch later, are drawn from its predictions; a draw
-    that equals the original replaces nothing and is not predicted. At the first visit of a row, tokens at the masked
-    positions are drawn by frequency, and all of these positions are predicted. The loss is mlm_weight * MLM +
-    discriminator_weight * RTD; MLM is averaged over the predicted tokens, RTD over all tokens that are not padding.
-    `masking` chooses positions alone: the network never reads [MASK].
+    The network finds the replaced tokens of a row, predicts their originals, and draws replacements for its next visit
+    of the row, an epoch later. A draw that equals the original replaces nothing. The first visit reads tokens drawn by
+    frequency at the masked positions, and predicts all of them. The loss is mlm_weight * MLM over the predicted tokens
+    + discriminator_weight * RTD over all. An evaluation visits each row twice, and the second visit counts.
 
-    Training rows are remembered, held-out rows are not. So evaluation visits each twice: first with tokens drawn by
-    frequency, then with the draws of that visit, which is the one that is measured.
-
-    remask            where the next visit has replacements. `never`: where this one has them, as in the released code;
-                      with draws that equal the original, they become fewer at each visit. `every_visit`: at new masked
-                      positions, where this visit mostly read the original. The paper's own rule is not known
+    remask            where the next visit has replacements: `never` where this one has them, as in the released code,
+                      `every_visit` at new masked positions. The paper's own rule is not known
     noise_power       tokens of the first visit are drawn by (1 + count)^noise_power; the released code begins with 0.5
     disallow_correct  a draw never equals the original (a negative temperature in the released code)
     """
@@ -74,13 +68,13 @@ class SelfAugmentation(Base):
 
     def visit(self, batch: Batch, rng: Streams) -> Masked:
         """Return the text with the remembered draws, or with noise in rows that have not been visited."""
-        # Noise at masked positions. Every row gets it, as shapes are fixed.
+        # Noise at masked positions, for every row, as shapes are fixed.
         masked = self.mask(batch, rng)
         positions, valid = masked.positions, masked.valid
         weights = (self.vocabulary.counts + 1).double() ** self.noise_power
         below = weights.masked_fill(self.vocabulary.is_special, 0.0).cumsum(0)  # [V]
-        numbers = rng("noise").uniform(*positions.shape).double()  # [B K]
-        tokens = torch.searchsorted(below, numbers * below[-1], right=True)
+        chosen = rng("noise").uniform(*positions.shape).double() * below[-1]  # [B K]
+        tokens = torch.searchsorted(below, chosen, right=True)
 
         # The memory, with as many slots as these rows have; the slots that count come first.
         if self.training and self.row_memory and batch.row_ids is not None:
@@ -106,10 +100,13 @@ class SelfAugmentation(Base):
 
     def noted(self, visit: Masked) -> Mapping[str, Int[Tensor, "B S"]]:
         """Return the replacements of a visit for the memory, which may have more slots than these rows."""
-        slots = self.row_memory["positions"].shape[1] if self.row_memory else visit.positions.shape[1]
-        spare = (0, slots - visit.positions.shape[1])
+        spare = (0, self.row_memory["positions"].shape[1] - visit.positions.shape[1]) if self.row_memory else (0, 0)
         found = {"positions": visit.positions, "tokens": visit.inputs.gather(1, visit.positions)}
         return {name: F.pad(x.masked_fill(~visit.valid, EMPTY), spare, value=EMPTY) for name, x in found.items()}
+
+    def flops(self, price: Price) -> Flops:
+        again = price("discriminator", learns=False) - price("discriminator", learns=False, heads=("replaced",))
+        return Flops(price("discriminator") + again * (self.remask == "every_visit"))
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         """Return the number of predicted tokens, and of tokens that are not padding."""

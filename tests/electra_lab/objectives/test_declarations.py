@@ -113,6 +113,7 @@ FLOPS = {
     "electric": Flops(30 + 3000),
     "frozen_generator": Flops(1 + 3000),
     "mc_bert": Flops(3 + (10 - 1) + 3000),
+    "sas": Flops(3000),
     "two_stage": Flops(1 + 3000, first=7, at_first=3),
 }
 

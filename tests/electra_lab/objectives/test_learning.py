@@ -84,7 +84,11 @@ def own(name: str, folder: Path, settings: list[str]) -> list[str]:
     if name == "frozen_generator":
         run(FILES["mlm"], folder / "earlier", *settings)
         return [f"objective.run={folder / 'earlier'}"]
-    changes = {"two_stage": "objective.generator_steps=75", "teams": "discriminator.depth=2"}
+    changes = {
+        "two_stage": "objective.generator_steps=75",
+        "teams": "discriminator.depth=2",
+        "sas": "corpus.min_characters=80",  # long docstrings alone are too little text here
+    }
     return [changes[name]] if name in changes else []
 
 

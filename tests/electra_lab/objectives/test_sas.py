@@ -172,6 +172,12 @@ def test_new_places_are_those_of_the_masking_strategy() -> None:
     wanted[1, 7] += VISIBLE
     torch.testing.assert_close(shown, wanted.masked_fill(vocabulary(SIZE).is_special, 0.0))
 
+    # Their originals, not those of the last places, may be excluded.
+    objective.masking, objective.disallow_correct = Fixed(3, 4), True
+    visited(objective, batch, Streams(0, 3, batch.example_ids))
+    excluded = objective.sampler.logits.isinf() & ~vocabulary(SIZE).is_special
+    assert excluded.nonzero().tolist() == [[0, 8], [1, 9]]
+
 
 @pytest.mark.parametrize(("options", "excluded"), [({}, False), ({"disallow_correct": True}, True)])
 @pytest.mark.parametrize("remask", ["never", "every_visit"])

@@ -39,6 +39,7 @@ OBJECTIVES: dict[str, dict[str, str]] = {
     "adversarial": {"objective": "{type: adversarial}"},
     "electric": {"objective": "{type: electric}", "generator": "{type: two_towers, scale: 0.5}"},
     "sas": {"objective": "{type: sas}", "generator": "null"},
+    "sas, masked anew": {"objective": "{type: sas, remask: every_visit}", "generator": "null"},
     "amos": {"objective": "{type: amos}", "sampler": "null"},
     "one encoder": {"objective": "{type: electra}", "generator": "{scale: 1.0}", "embedding": TIED},
     "a shared table plus a difference": {"embedding": TIED.replace("all", "gradient_disentangled")},
