@@ -53,16 +53,17 @@ def encoders(objective: nn.Module) -> list[ByDocument]:
     return [module for module in objective.modules() if isinstance(module, ByDocument)]
 
 
-@pytest.mark.parametrize("name", objectives.names())
+@pytest.mark.parametrize("name", sorted({*objectives.names()} - {"coco_lm"}))  # which refuses separated documents
 def test_both_networks_are_told_the_documents(name: str) -> None:
     """Padded as rows are, by a document of its own; where there are none, none are given."""
-    objective, batch = berts(name, build=ByDocument, **REQUIRED.get(name, {})).eval(), split()
+    objective, batch = berts(name, build=ByDocument, depth=2, **REQUIRED.get(name, {})).eval(), split()
     objective(batch, streams(batch))
     objective(replace(batch, attention_document_ids=None), streams(batch))
     expected = nn.functional.pad(batch.attention_document_ids, (0, 2), value=-1)
     assert encoders(objective)
     for encoder in encoders(objective):
-        told, none = encoder.given
-        assert told is not None
-        assert torch.equal(told, expected)
-        assert none is None
+        passes = len(encoder.given) // 2  # several over a batch, of some objectives
+        for told in encoder.given[:passes]:
+            assert told is not None
+            assert torch.equal(told, expected)
+        assert encoder.given[passes:] == [None] * passes

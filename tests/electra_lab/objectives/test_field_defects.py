@@ -13,7 +13,11 @@ from tests.electra_lab.objectives.tiny import REQUIRED
 
 def built(name: str):
     suite = ObjectiveContract()
-    suite.name, suite.options, suite.layers = name, REQUIRED.get(name, {}), 2  # a branch needs a layer above it
+    suite.name, suite.options, suite.depths = (
+        name,
+        REQUIRED.get(name, {}),
+        (4, 2),
+    )  # for exits, and a layer above a branch
     return suite.build().train()
 
 
