@@ -6,7 +6,7 @@ EXPERIMENT ?= experiments/reformer_small.yaml
 PICTURES ?= build/pictures
 BENCH ?= build/bench
 
-.PHONY: run test test-all log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers laws-peers test-report test-wheel test-onnx test-encoders notebooks check format docs site clean
+.PHONY: run test test-all log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers laws-peers test-report test-wheel test-onnx test-encoders notebooks check format docs site release-check clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
@@ -37,6 +37,18 @@ test-encoders: $(VENV)/dev.stamp
 # The wheel in a separate environment, away from the repository, with all its dependencies: a few minutes.
 test-wheel: $(VENV)/dev.stamp
 	ELECTRA_LAB_WHEEL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_wheel.py -s
+
+# What a release needs: wheel and sdist in build/dist, their metadata, a README that renders, valid files for GitHub and for
+# citations, and one version everywhere. TAG is the tag of a release, such as v0.1.0.
+release-check: $(VENV)/release.stamp
+	rm -rf build/dist
+	$(BIN)/python -m build --outdir build/dist
+	$(BIN)/twine check --strict build/dist/*
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/idea.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	ELECTRA_LAB_TAG=$(TAG) ELECTRA_LAB_WHEEL=1 $(BIN)/python -m pytest tests/test_release.py tests/test_wheel.py
 
 # The notebooks in examples/, on the newest model that `make run` has trained; their outputs are stored in them.
 notebooks: $(VENV)/dev.stamp
@@ -150,6 +162,10 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 
 $(VENV)/trackers.stamp: $(VENV)/dev.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tensorboard,wandb,mlflow,trackio]'
+	touch $@
+
+$(VENV)/release.stamp: $(VENV)/dev.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt build twine check-jsonschema
 	touch $@
 
 $(VENV)/clusters.stamp: $(VENV)/dev.stamp
