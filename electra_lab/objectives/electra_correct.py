@@ -29,8 +29,8 @@ class ElectraCorrect(Electra):
               authors posted (microsoft/COCO-LM, issue 2), and METRO's first base
     copy      -log((1 - P) [x = x'] + P q(x)), the formula of COCO-LM's paper (Meng et al. 2021)
 
-    The default is `plain`: `weighted` hardly corrects where the discriminator is fooled, which at first is everywhere,
-    and `copy` hardly learns from tokens that were not replaced. Metrics are of q in all three.
+    The default is the form that METRO's authors arrived at, and the simplest. `weighted` corrects little where the
+    discriminator is fooled, `copy` learns little from tokens that were not replaced. Metrics are of q in all three.
     """
 
     needs = Needs(heads=("replaced", "tokens"))

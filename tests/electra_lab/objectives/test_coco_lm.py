@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.assembly.experiment import check
-from electra_lab.assembly.parallelize import refuse_uneven
+from electra_lab.assembly.experiment import assemble, check, open_data
+from electra_lab.assembly.parallelize import parallelize, refuse_uneven
 from electra_lab.config.load import load
-from electra_lab.parallel.world import ALONE
-from electra_lab.planning.forecast import parts_of
+from electra_lab.planning.forecast import Workload, parts_of
 from electra_lab.testing import CLS, PAD, SEP
+from electra_lab.training.step import Learner
 from registry import Batch
 from registry.errors import ConfigError
 from tests.electra_lab.objectives.tiny import (
@@ -179,14 +180,23 @@ def test_what_cannot_work_is_refused(tmp_path: Path, sections: dict[str, str], k
     assert reason in str(error.value)
 
 
-def test_processes_and_automatic_micro_batches_get_whole_groups(tmp_path: Path) -> None:
+def test_processes_get_whole_groups(tmp_path: Path) -> None:
     loaded = load(write_experiment(tmp_path, objective="{type: coco_lm, group: 4}", train="{steps: 1, batch_size: 12}"))
-    refuse_uneven(loaded, ALONE, 4)
-    world: Any = type("World", (), {"size": 3})
-    refuse_uneven(loaded, world, 4)
+    world, built = (SimpleNamespace(size=3), SimpleNamespace(learner=Learner(contrast(group=4))))
+    refuse_uneven(loaded, world, built.learner.group)
     world.size = 2
     with pytest.raises(ConfigError, match="12 rows cannot be divided evenly among 2 processes in groups of 4"):
-        refuse_uneven(loaded, world, 4)
+        parallelize(loaded, built, world, torch.device("cpu"), partly=False)
+
+
+def test_automatic_micro_batches_are_whole_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With memory for 6 rows of 12, these are 4."""
+    train = "{steps: 1, batch_size: 12, micro_batch_size: auto, precision: fp32}"
+    data = "{sequence_length: 16, held_out: 0.3, store: store}"
+    loaded = load(write_experiment(tmp_path, objective="{type: coco_lm, group: 4}", train=train, data=data))
+    monkeypatch.setattr(Workload, "working_bytes", lambda work: 0 if work.settings.micro_batch_size <= 6 else 1 << 60)
+    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+    assert made.settings.micro_batch_size == 4
     assert list(parts_of(48, 4)) == [48, 24, 12, 4]
 
 
