@@ -30,8 +30,7 @@ class Amos(Corrupting):
     exits         layers of the generator, up to its last; by default those at one half, three quarters and all of it
     temperature   of the softmax whose slope stands in for that of a draw; draws are always at 1
     reversal      factor of the reversed gradient
-    reverse_into  generator: through the weights it reaches all of the generator, as in the authors' code;
-                  mixture: it reaches the weights' linear map alone
+    reverse_into  generator: it reaches all of the generator, as in the authors' code; mixture: the linear map alone
     z_loss        weight of the mean squared log-normalizer of each exit's softmax, such as 1e-4
     """
 
@@ -88,14 +87,14 @@ class Amos(Corrupting):
 
         terms = {"discriminator": term(losses, batch.attention_mask, self.discriminator_weight)}
         for depth, guess in zip(self.depths, guesses, strict=True):
-            terms |= {f"generator_{depth}": guess.term(self.generator_weight)}
-            terms |= guess.z_term(f"generator_{depth}", self.z_loss)
+            name = f"generator_{depth}"
+            terms |= {name: guess.term(self.generator_weight), **guess.z_term(name, self.z_loss)}
         if self.training:
             return Losses(terms)
         mixture = Cloze(masked, originals, exits[-1], mixed, *cross_entropy(mixed, originals))
-        means = [term(weight, masked.valid, 1.0) for weight in weights.unbind(-1)]
-        metrics = dict(zip(self.metrics, means, strict=True))
-        return Losses(terms, {"generator": mixture.prediction(self.vocabulary)}, detection, metrics=metrics)
+        means = (term(weight, masked.valid, 1.0) for weight in weights.unbind(-1))
+        found = dict(zip(self.metrics, means, strict=True))
+        return Losses(terms, {"generator": mixture.prediction(self.vocabulary)}, detection, metrics=found)
 
     def _weights(self, exits: tuple[Tensor, ...], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K exits"]:
         stacked = torch.stack(exits, dim=2)  # [B T exits D]

@@ -31,6 +31,14 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
         {"objective": "{type: two_stage}", **TWO_STAGE}, "objective", "objective.generator_steps: is required."
     ),
     "encoders of other sizes cannot be one": ({"embedding": ALL}, "embedding", "embedding.tie: all .* tie: embeddings"),
+    "exits of a generator with one layer": (
+        {"objective": "{type: amos}", "sampler": "null", "generator": "{scale: 1.0, depth: 1}"},
+        "objective", r"objective: amos refuses this: exits \[1\] must be two layers or more, ",
+    ),
+    "exits of a reversible generator": (
+        {"objective": "{type: amos}", "sampler": "null", "discriminator": REFORMER, "generator": "{depth: 2}"},
+        "objective", "objective: amos refuses this: its generator must return states of inner layers",
+    ),
     "an encoder of another depth": (
         {"embedding": ALL, "generator": "{scale: 1.0, depth: 2}"}, "embedding", "embedding.tie: all "
     ),

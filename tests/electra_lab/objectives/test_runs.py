@@ -37,8 +37,6 @@ def overrides(folder: Path, file: Path, dropout: float) -> list[str]:
         "evaluate": f"{{every: {FIRST}, examples: 0}}",
         "checkpoint": "{every: 2, keep: 9}",
     }
-    if file.stem == "amos":
-        tiny |= {"discriminator": tiny["discriminator"].replace("depth: 1", "depth: 2"), "generator": "{scale: 0.5}"}
     if file.stem == "two_stage":
         tiny["objective.generator_steps"] = FIRST
     if file.stem == "sas":  # so few rows that some are visited twice

@@ -113,7 +113,7 @@ def trained(folder: Path, parallel: str, name: str, world: World) -> dict[str, A
     read: dict[str, list[list[Any]]] = {"generator": [], "discriminator": []}  # rows by step
     for role, rows in read.items():
         if network := getattr(learner.objective, role, None):
-            network.hidden = _noting(network.hidden, rows)
+            network._read = _noting(network._read, rows)
     learner.objective.train()
     for number in range(STEPS):
         made.run.step = number
@@ -161,10 +161,10 @@ def _memory_for(most: int) -> Iterator[None]:
         yield
 
 
-def _noting(hidden: Any, rows: list[list[Any]]) -> Any:
-    def noting(tokens: torch.Tensor, *others: Any) -> Any:
+def _noting(read: Any, rows: list[list[Any]]) -> Any:
+    def noting(tokens: torch.Tensor, *others: Any, **options: Any) -> Any:
         rows[-1] += tokens.tolist()
-        return hidden(tokens, *others)
+        return read(tokens, *others, **options)
 
     return noting
 
