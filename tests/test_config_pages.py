@@ -101,6 +101,7 @@ def test_exactly_the_keys_that_must_be_set_are_called_required() -> None:
             "masking",
             "objective",
             "train",
+            "embedding.tie.layers",
             *(f"train.batch_warmup.{key}" for key in ("start", "increment", "every")),
         ],
         "config-ablation.md": ["name", "base", "vary", "seeds"],
