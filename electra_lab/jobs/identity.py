@@ -41,13 +41,15 @@ SEEDS: dict[Loc, str] = {
 LATER_OPTIONS: dict[str, dict[str, Any]] = {
     "transformer": {"theta": 1e4, "bias": True, "qk_norm": False, "value_residual": False, "softcap": 0.0},
     "modernbert": {"qk_norm": False},
+    "linear": {"stages": None},
 }
 
 
 def decisive(values: Mapping[str, Any], above: Loc = ()) -> dict[str, Any]:
     """Return a complete config without the keys that no number depends on; `above` is the place of a section."""
     kept = dict[str, Any]()
-    later = LATER_OPTIONS.get(values.get("type", ""), {}) if above in (("discriminator",), ("generator",)) else {}
+    typed = above in (("discriminator",), ("generator",)) or above[:1] == ("schedules",)
+    later = LATER_OPTIONS.get(values.get("type", ""), {}) if typed else {}
     for key, value in values.items():
         loc = (*above, key)
         if loc == ("corpus", "parts", "corpus"):

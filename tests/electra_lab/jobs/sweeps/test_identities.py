@@ -93,6 +93,8 @@ def test_cells_of_earlier_releases_are_found_again(tmp_path: Path):
     assert digest(load(file)) == "645ae8584d"
     assert digest(load(file, ["checkpoint.best=own_task_auc"])) != "645ae8584d"
     assert digest(load(file, ["checkpoint.milestones={tokens: [64]}"])) == "660fc55d99"
+    line = "schedules.sampler.temperature={type: linear, start: 2.0, end: 1.0"
+    assert digest(load(file, [f"{line}}}"])) == "ce17c42d0e" != digest(load(file, [f"{line}, stages: 2}}"]))
     for backbone, found in {"transformer": "f5b799ba03", "modernbert": "9048dfb255"}.items():  # before `qk_norm`
         file.write_text(PLAIN.replace("type: bert", f"type: {backbone}"))
         assert digest(load(file)) == found != digest(load(file, ["generator.qk_norm=true"]))
