@@ -203,12 +203,13 @@ class Two(World):
 
 
 def test_each_process_keeps_and_reads_its_own_rows(home: Path, tmp_path: Path, forwards: list[int]) -> None:
-    hot = "{sampler.temperature: {type: linear, start: 90.0, end: 80.0}, learning_rate: {warmup_steps: 2}}"
-    experiment = made(home, f"objective.cache={tmp_path / 'kept'}", schedules=hot)
+    hotter = "{sampler.temperature: {type: linear, start: 0.05, end: 90.0}, learning_rate: {warmup_steps: 2}}"
+    experiment = made(home, f"objective.cache={tmp_path / 'kept'}", schedules=hotter)
     run, settings, cpu = experiment.run, experiment.settings, torch.device("cpu")
     objective: Any = run.learner.objective.train()
     for parameter in objective.generator.parameters():
         parameter.data *= 8  # so that the temperature matters
+    run.learner.at_step(settings.seed, 0)
     parts = []
     for rank in (1, 0):
         run.learner.world = Two(rank)
