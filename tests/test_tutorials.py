@@ -46,7 +46,7 @@ def sequences(folder: Path) -> None:
     (folder / "genome" / "a.fa.gz").write_bytes(gzip.compress(fasta.encode()))
     (folder / "new.fa").write_text(">one first\nACGT\nacgt\n>two\nTTTT\n")
     (folder / "sequences.txt").write_text("ACGT\nTTTT\n")
-    visits = [{"user": f"u{n % 90}", "ids": rng.choices(range(5, 2000), k=9)} for n in range(400)]
+    visits = [{"user": f"u{n % 200}", "ids": rng.choices(range(5, 2000), k=9)} for n in range(400)]
     (folder / "visits.jsonl").write_text("\n".join(map(json.dumps, visits)))
 
 

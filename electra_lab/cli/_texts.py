@@ -63,10 +63,10 @@ def lines_of(texts: list[str] | None, file: Path | None) -> Iterator[tuple[str, 
         given = (text.encode("utf-8", "surrogateescape") for text in texts)  # bytes that are not text are surrogates
         return ((f"TEXT {number}", text) for number, text in enumerate(given, start=1))
     if file and str(file) != "-":
-        from electra_lab.sources.files import uncompressed
+        from electra_lab.sources.files import Files, uncompressed
 
         if uncompressed(file) != file:
-            return _lines(_unpacked(file), str(file))
+            return _lines(_split(Files([file], [""], {}).blocks(file)), str(file))
         try:
             return _lines(_of_stream(file.open("rb")), str(file))
         except OSError as error:
@@ -83,12 +83,12 @@ def _of_stream(stream: BinaryIO) -> Iterator[bytes]:
     return iter(partial(stream.readline, LONGEST_LINE + 1), b"")
 
 
-def _unpacked(file: Path) -> Iterator[bytes]:
-    """Yield the same of a compressed file. Raises DataError."""
-    from electra_lab.sources.files import LONGEST_LINE, Files
+def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the same of the blocks of a compressed file."""
+    from electra_lab.sources.files import LONGEST_LINE
 
     rest = b""
-    for block in Files([file], [""], {}).blocks(file):
+    for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
         yield from (line + b"\n" for line in lines)
         if len(rest) > LONGEST_LINE:

@@ -94,5 +94,5 @@ def predict(
             else:
                 answer_in_colour(terminal, result)
     if csv_ and table.is_empty:
-        some = {name.replace("words", "text"): "a" for name in job.names}  # the words of a table are a text
-        answer(table.header(dict.fromkeys(columns or field or job.needs), tuned.predict([some])[0].answer))
+        some = {name.replace("words", "text"): "a" for name in job.needs}  # a table and a line have words as a text
+        answer(table.header(dict.fromkeys(columns or field or some), tuned.predict([some])[0].answer))

@@ -123,7 +123,8 @@ class Fasta(FileCorpus):
             part = line.translate(None, b" \t\r").decode("latin-1")
             if wrong := self._wrong.search(part):
                 yield from self._written(waiting if len(waiting) > old else "")
-                cure = f"Correct it, or set letters to another kind than {self.letters}."
+                kinds = [kind for kind, letters in LETTERS.items() if wrong[0].upper() in letters]
+                cure = f"Correct it, or set letters: {kinds[0]}." if kinds else "Correct it."
                 raise BadInput(f"{file}:{number}", f"{wrong[0]!r} is not a letter of {self.letters}", cure)
             letters += len(part)
             rest += part.upper() if self.lower_case == "raise" else part

@@ -92,7 +92,8 @@ class TextFiles(FileCorpus):
                 yield Document(text, key)
         for name, pattern in (("remove", self._remove), ("group", self._group)):
             if pattern and number and not found[name]:
-                raise DataError(f"corpus.{name} {pattern.pattern!r} finds nothing in {number:,} documents.")
+                reason = f"corpus.{name} {pattern.pattern!r} finds nothing in {number:,} documents"
+                raise DataError(f"{reason}. Correct the pattern, or remove this key.")
 
     def _in_file(self, file: Path) -> Iterator[str | Skipped]:
         rest = ""

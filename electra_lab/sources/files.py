@@ -107,7 +107,9 @@ class Files:
             number += len(lines)
             if len(rest) > LONGEST_LINE:
                 reason = f"the line has more than {LONGEST_LINE >> 20} MiB"
-                raise BadInput(f"{file}:{number}", reason, "Write one record per line.", unit="ends of files")
+                raise BadInput(
+                    f"{file}:{number}", reason, "Write one record per line, and divide long ones.", unit="ends of files"
+                )
         yield rest
 
     def check(self, file: Path) -> None:

@@ -64,5 +64,6 @@ def words(
     )
     tokenizer.train_from_iterator(documents, trainer)
     if tokenizer.get_vocab_size() == len(SPECIAL):
-        raise DataError(f"tokenizer.pattern {pattern!r} finds no word {min_frequency} times or more in the text.")
+        reason = f"tokenizer.pattern {pattern!r} finds no word {min_frequency} times or more in the text"
+        raise DataError(f"{reason}. Correct it, or lower tokenizer.min_frequency.")
     return tokenizer

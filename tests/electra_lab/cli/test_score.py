@@ -112,6 +112,7 @@ def test_compressed_files_are_read(lab: Any, model: Path, tmp_path: Path, pack: 
         lab("score", model, "--file", tmp_path / name, "--csv", *CPU) for name in ("a.tsv", f"a.tsv.{ending}")
     )
     assert (plain[0], packed) == (0, plain)
+    assert "no file matches" in lab.fails(3, "score", "no model", "--file", f"absent.{ending}", *CPU)
     (tmp_path / f"cut.txt.{ending}").write_bytes(pack(b"the cat\n" * 9)[:-30])
     code, _, err = lab("detect", model, "--file", tmp_path / f"cut.txt.{ending}", *CPU)
     assert (code, "cut short" in err) == (3, True)

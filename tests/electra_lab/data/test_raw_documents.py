@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_lab.data import raw_documents
-from electra_lab.data.raw_documents import Sample, read_contents, read_piece, write_documents
+from electra_lab.data.raw_documents import Sample, held_out_texts, read_contents, read_piece, write_documents
 from electra_lab.data.splits import HELD_OUT, SPLITS, number_of, split_of
 from registry import LONGEST, Document, Skipped
 from registry.errors import DataError
@@ -172,3 +172,10 @@ def test_pieces_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sizes == sorted(sizes[:-1]) + sizes[-1:]
     assert max(sizes) == 400
     assert sum(sizes) == 40_000
+
+
+def test_by_order_the_last_documents_are_held_out(tmp_path: Path) -> None:
+    documents = [f"text {n}" for n in range(20)]
+    write_documents(Given(documents), "a", 0.2, tmp_path, lambda *_: None, "by_order")
+    assert texts(tmp_path) == {"train": documents[:16], "validation": documents[16:18], "test": documents[18:]}
+    assert [*held_out_texts(Given(documents), 0.2, "by_order")] == documents[16:]
