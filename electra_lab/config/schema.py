@@ -285,7 +285,7 @@ class ExperimentConfig(Strict):
         cloze = bool(generator and known.get(generator.type).declared["cloze"])
         kind = named if generator else None
         separates = bool(self.packing.declared(registry.packings, "separates_documents"))
-        setup = Setup(kind, self.embedding.tie, unbiased, steps, frozenset(self.init.models), separates, cloze)
+        setup = Setup(kind, str(self.embedding.tie), unbiased, steps, frozenset(self.init.models), separates, cloze)
         objective: Any = registry.objectives.get(self.objective.type)
         conflicts = getattr(objective.component, "conflicts", lambda *_: ())
         with using(objective):

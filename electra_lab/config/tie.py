@@ -14,6 +14,10 @@ class TieLayers(Strict):
 
     layers: Annotated[int, Field(ge=1, le=1000)] = Field(description="Number of layers that both networks share.")
 
+    def __str__(self) -> str:
+        """As YAML has it."""
+        return f"{{layers: {self.layers}}}"
+
 
 def one_of_both(value: Any) -> Any:
     """Validate what was written, a name or a mapping, so that errors are about that alone."""

@@ -139,7 +139,8 @@ def test_of_one_model_the_shared_part_is_in_both_networks(tmp_path: Path, tie: s
     ((_, network),) = found.items()
     other = weights(network)
     shared = {"none": (), "tokens": TABLE, "embeddings": "electra.embeddings.", "all": "electra.",
-              "gradient_disentangled": TABLE if name == "generator" else ()}[tie]  # fmt: skip
+              "gradient_disentangled": TABLE if name == "generator" else (),
+              "{layers: 1}": ("electra.embeddings", "electra.encoder.layer.0.")}[tie]  # fmt: skip
     same = {n for n in other.keys() & given.keys() if torch.equal(other[n], given[n])}
     assert same == {n for n in other if n.startswith(shared)}
 
@@ -150,6 +151,10 @@ def test_two_models_must_agree_on_what_is_shared(tmp_path: Path, tie: str) -> No
     guesses = generator(tmp_path / "pair" / "generator", detects, **DISCRIMINATOR)
     if tie == "all":
         guesses.electra = detects.electra
+        guesses.save_pretrained(tmp_path / "pair" / "generator")
+    if tie == "{layers: 1}":
+        guesses.electra.embeddings_project = detects.electra.embeddings_project
+        guesses.electra.encoder.layer[0] = detects.electra.encoder.layer[0]
         guesses.save_pretrained(tmp_path / "pair" / "generator")
     file = write(tmp_path, tie=tie, init=BOTH, **SAME_SIZES)
     assert check(load(file)) is None
