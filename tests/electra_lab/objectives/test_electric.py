@@ -106,6 +106,7 @@ def test_the_generator_learns_the_text_without_masks_at_every_place() -> None:
     batch = rows(CLS, 7, 8, 9, SEP, number=2)
     objective = tables("electric", Fixed(1, 3, empty=1), Says(5, 6, 5), 5, generator_weight=0.5)
     losses = objective(batch, streams(batch))
+    assert losses.detection.inputs[0].tolist() == [CLS, 5, 8, 6, SEP], "an empty slot writes nothing"
     term = losses.terms["generator"]
     of_text = objective.generator.guesses[PLACES][:, ORDINARY].log_softmax(-1)
     each = -of_text[[0, 1, 2], [ORDINARY.index(token) for token in (7, 8, 9)]]
