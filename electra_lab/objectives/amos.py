@@ -21,11 +21,11 @@ Depths = Annotated[list[Annotated[int, Field(ge=1, le=1000)]], Field(min_length=
 class Amos(Corrupting):
     """Detection of draws from several exits of one generator, mixed against the detector (Meng et al. 2022, AMOS).
 
-    Every exit predicts the masked tokens by the same head, and trains the layers down to the exit below: no gradient
-    passes an exit. At each masked position a linear map of the exits' states, and a softmax, weights their logits; the
-    replacement is drawn from the softmax of the weighted logits. A straight-through Gumbel-softmax brings the gradient
-    of detection back to the weights, reversed, so that they learn to raise that loss; the logits get none. The loss is
-    generator_weight * the sum of MLM at all exits + discriminator_weight * RTD; the authors' code has no reduction.
+    Every exit predicts the masked tokens by the same head, and trains the layers down to the exit below. At each masked
+    position, a linear map of the exits' states and a softmax weight their logits; the replacement is drawn from the
+    softmax of the weighted sum. A straight-through Gumbel-softmax brings the gradient of detection back to the weights,
+    reversed, so that they learn to raise that loss; the logits get none. The loss is generator_weight * the sum of MLM
+    at all exits (the authors' reduction is not published) + discriminator_weight * RTD.
 
     exits         layers of the generator, up to its last; by default those at one half, three quarters and all of it
     temperature   of the softmax whose slope stands in for that of a draw; draws are always at 1
@@ -92,21 +92,22 @@ class Amos(Corrupting):
         if self.training:
             return Losses(terms)
         mixture = Cloze(masked, originals, exits[-1], mixed, *cross_entropy(mixed, originals))
-        means = (term(weight, masked.valid, 1.0) for weight in weights.unbind(-1))
-        found = dict(zip(self.metrics, means, strict=True))
-        return Losses(terms, {"generator": mixture.prediction(self.vocabulary)}, detection, metrics=found)
+        each = zip(self.metrics, weights.unbind(-1), strict=True)
+        means = {name: term(weight, masked.valid, 1.0) for name, weight in each}
+        return Losses(terms, {"generator": mixture.prediction(self.vocabulary)}, detection, metrics=means)
 
     def _weights(self, exits: tuple[Tensor, ...], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K exits"]:
         stacked = torch.stack(exits, dim=2)  # [B T exits D]
         stacked = stacked.detach() if self.reverse_into == "mixture" else stacked
         stacked = stacked.gather(1, positions[..., None, None].expand(-1, -1, *stacked.shape[2:]))
-        scores: Tensor = self.mixture(stacked).squeeze(-1).to(self.mixture.weight.dtype)  # not of autocast's type
-        return scores.softmax(-1)
+        scores = self.mixture(stacked).squeeze(-1)
+        return torch.softmax(scores, -1, dtype=self.mixture.weight.dtype)  # not of autocast's type
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        masked, kinds = self.mask(batch, rng).valid.sum(), ("",) if self.z_loss is None else ("", "_z")
-        names = [f"generator_{depth}{kind}" for depth in self.depths for kind in kinds]
-        return {**dict.fromkeys(names, masked), "discriminator": batch.attention_mask.sum()}
+        masked = self.mask(batch, rng).valid.sum()
+        names = [f"generator_{depth}" for depth in self.depths]
+        squares = [] if self.z_loss is None else [f"{name}_z" for name in names]
+        return {**dict.fromkeys([*names, *squares], masked), "discriminator": batch.attention_mask.sum()}
 
     @classmethod
     def conflicts(cls, setup: Setup, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
