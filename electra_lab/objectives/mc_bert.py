@@ -31,11 +31,11 @@ AT_ONCE = 512  # positions of a batch whose vocabulary logits exist at the same 
 class McBert(Corrupting):
     """Choose the original of every token out of k options (Xu et al. 2020, "MC-BERT", and the authors' code).
 
-    The options of a token are "none of them" and k - 1 tokens from the generator's softmax, drawn with replacement,
-    with no gradient, from the state at which it predicts. Where the token has been replaced, its original takes the
-    place of the first of them and is the answer; elsewhere the answer is "none of them", even if the original is among
-    them. The loss is generator_weight * MLM + choice_weight * cross-entropy of the choice: MLM is averaged over the
-    masked tokens, the choice over all tokens that are not padding. The replacements are the sampler's.
+    The options of a token are "none of them" and k - 1 tokens, drawn with replacement from the generator's softmax at
+    its position, without a gradient. Where the token has been replaced, its original takes the place of the first draw
+    and is the answer; elsewhere the answer is "none of them", even if the original is among the draws.
+    The loss is generator_weight * MLM + choice_weight * cross-entropy of the choice: MLM is averaged over the masked
+    tokens, the choice over all tokens that are not padding. The replacements are the sampler's.
 
     k           options, "none of them" included
     duplicates  keep: other draws may be the original of a replaced token, too, and count as wrong, as in the authors'

@@ -22,9 +22,9 @@ class Teams(Corrupting):
 
     The loss is generator_weight * MLM + discriminator_weight * detection + choice_weight * cross-entropy of the choice:
     MLM and choice are averaged over the masked tokens, detection over all that are not padding. The candidates of a
-    masked token are its original and k - 1 other tokens, which are drawn from the generator's softmax one after
-    another, each from those that are left, with no gradient. Detection leaves the discriminator some layers below the
-    top and has its own layers; the choice is at the top, and it is what the network that is kept has learned last.
+    masked token are its original and k - 1 other tokens, drawn from the generator's softmax one after another, each
+    from those that are left, without a gradient. Detection branches off some layers below the top of the discriminator,
+    into layers that nothing else reads; the choice is made at the top.
 
     k          candidates, the original included
     below_top  layers of the discriminator above the branch, and of the branch
