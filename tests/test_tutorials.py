@@ -94,7 +94,7 @@ def here(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
         environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
         words = ["bash", "-o", "pipefail", "-c", command]
         return subprocess.run(
-            words, cwd=tmp_path / "work", env=environment, capture_output=True, text=True, timeout=900, check=False
+            words, cwd=tmp_path / "work", env=environment, capture_output=True, text=True, timeout=3600, check=False
         )
 
     return call
