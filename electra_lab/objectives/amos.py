@@ -13,8 +13,6 @@ from electra_lab.model.softmax import cross_entropy, only_slope
 from electra_lab.objectives._shared import Cloze, Corrupting, Weight, ZLoss, cloze, detect, must_learn, states, term
 from registry import Batch, Flops, Losses, Metric, Needs, Price, Setup, Streams, objectives
 
-Depths = Annotated[list[Annotated[int, Field(ge=1, le=1000)]], Field(min_length=2, max_length=100)]
-
 
 @objectives.register("amos", initialized_by_lab=True)
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -38,7 +36,7 @@ class Amos(Corrupting):
 
     generator_weight: Weight = 1.0
     discriminator_weight: Weight = 50.0
-    exits: Depths | None = None
+    exits: Annotated[list[Annotated[int, Field(ge=1, le=1000)]], Field(min_length=2, max_length=100)] | None = None
     temperature: Annotated[float, Field(ge=1e-3, le=1e3)] = 0.3
     reversal: Weight = 1.0
     reverse_into: Literal["generator", "mixture"] = "generator"
@@ -100,8 +98,8 @@ class Amos(Corrupting):
         stacked = torch.stack(exits, dim=2)  # [B T exits D]
         stacked = stacked.detach() if self.reverse_into == "mixture" else stacked
         stacked = stacked.gather(1, positions[..., None, None].expand(-1, -1, *stacked.shape[2:]))
-        scores = self.mixture(stacked).squeeze(-1)
-        return torch.softmax(scores, -1, dtype=self.mixture.weight.dtype)  # not of autocast's type
+        scores: Tensor = self.mixture(stacked).squeeze(-1).to(self.mixture.weight.dtype)  # not of autocast's type
+        return scores.softmax(-1)
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         masked = self.mask(batch, rng).valid.sum()
