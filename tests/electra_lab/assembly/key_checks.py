@@ -17,7 +17,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from electra_lab.assembly.experiment import assemble, open_data
-from electra_lab.backbones import bert
+from electra_lab.backbones import _bert_layer
 from electra_lab.config.load import load
 from electra_lab.jobs import saving
 from electra_lab.storage.run_directory import RunDirectory
@@ -82,7 +82,7 @@ def check_precision(file: Path, out: Path) -> None:
 
 
 def check_attention(file: Path, out: Path) -> None:
-    with patch.object(bert, "attend", wraps=bert.attend) as attending:
+    with patch.object(_bert_layer, "attend", wraps=_bert_layer.attend) as attending:
         path, _, _ = seen(file, out, {"train.attention": "products"})
     assert attending.call_args_list[-1].args[-1] == "products"
     assert RunDirectory.open(path).provenance().environment.attention == "products"

@@ -97,7 +97,7 @@ def test_every_number_of_an_objective_is_compiled_once(tmp_path: Path, name: str
             tmp_path,
             data="{sequence_length: 16, held_out: 0.3, store: store}",
             embedding=f"{{dim: 8, max_length: 16, tie: {'none' if name in OPTIONS else 'embeddings'}}}",
-            discriminator=f"{{type: bert, dim: 8, depth: {1 + (name == 'teams')}, heads: 2}}",
+            discriminator=f"{{type: bert, dim: 8, depth: {1 + (name in ('amos', 'teams'))}, heads: 2}}",
             objective=f"{{type: {name}{OPTIONS.get(name, '')}}}",
             train=TRAIN,
             schedules=scheduled(numbers),

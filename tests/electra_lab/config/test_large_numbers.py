@@ -74,7 +74,8 @@ def test_a_key_of_an_experiment(file: Path, key: str, number: int) -> None:
 def test_an_option_of_a_component(each: Registry[Any], name: str, option: str, number: int) -> None:
     if option == "seed" and 0 < number < 2**63:
         return
-    value: Any = number
+    listed = "." not in option and "list[" in str(each.get(name).schema.model_fields[option].annotation)
+    value: Any = [1, number] if listed else number
     for key in reversed(option.split(".")[1:]):
         value = [{key: value}]  # a list of components with weights
     with pytest.raises(ValidationError, match=r"must be (less|greater) than"):

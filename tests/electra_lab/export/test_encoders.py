@@ -32,6 +32,7 @@ ALL = {
     "roberta": "{type: hugging_face, model_type: roberta, dim: 8, depth: 1, heads: 2}",
     "gemma": "{type: hugging_face, model_type: gemma3_text, dim: 8, depth: 2, heads: 2, config: {sliding_window: 4}}",
     "transformer": "{type: transformer, dim: 8, depth: 1, heads: 2}",
+    "two_towers": "{type: two_towers, dim: 8, depth: 1, heads: 2}",
     "reformer": "{type: reformer, dim: 8, depth: 1, heads: 2, bucket_size: 4, hashes: 1}",
     "decoding deberta": DEBERTA.replace("}", ", mask_decoder: true}"),
     "modernbert": MODERN,
