@@ -6,7 +6,7 @@ EXPERIMENT ?= experiments/reformer_small.yaml
 PICTURES ?= build/pictures
 BENCH ?= build/bench
 
-.PHONY: run test test-all log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers laws-peers test-report test-wheel test-onnx test-encoders notebooks check format docs site release-check clean
+.PHONY: run test test-all log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers laws-peers test-report test-wheel test-onnx test-encoders notebooks check format docs pictures site release-check clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
@@ -125,6 +125,10 @@ log: $(VENV)/dev.stamp
 # The pages of all config keys, from the descriptions in the schema; docs/faithful.md's table of differences, from docs/official.yaml.
 docs: $(VENV)/dev.stamp
 	$(BIN)/python docs/generate.py
+
+# The pictures of README, of the newest run of `make run`. Needs chromium.
+pictures: $(VENV)/dev.stamp
+	$(BIN)/python docs/pictures.py $$(ls -d runs/reformer_small/*/ | tail -n 1)
 
 # The site from docs/, in build/site; broken links and anchors are errors.
 site: $(VENV)/dev.stamp

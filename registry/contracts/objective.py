@@ -130,7 +130,7 @@ class Setup:
     """The parts of an experiment that may conflict with an objective."""
 
     generator: Literal["network", "fixed"] | None  # "fixed" learns nothing
-    tie: object  # embedding.tie, a name or the lowest layers that are shared
+    tie: str  # embedding.tie, as YAML has it
     unbiased: bool | None  # the sampler draws from the generator's own softmax at every step; None without a sampler
     steps: int | None  # of training; None while a budget has not been turned into steps
     starts: frozenset[str] = frozenset()  # the networks whose weights `init` names

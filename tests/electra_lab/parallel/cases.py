@@ -61,7 +61,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
     # In the first stage one network has no gradient.
     "two_stage": ({"embedding": _UNTIED, "objective": "{type: two_stage, generator_steps: 1}", "train": _APART}, 2),
     "adversarial": ({"objective": "{type: adversarial}", "sampler": "{type: temperature}"}, 4),
-    "electric": ({"objective": "{type: electric}", "generator": "{type: two_towers, scale: 0.5}"}, 2),
+    "electric": ({"objective": "{type: electric}", "generator": "{type: two_towers, scale: 0.5, dropout: 0.0}"}, 2),
     "coco_lm": ({"objective": "{type: coco_lm, group: 2}"}, 2),
     "amos": ({"objective": "{type: amos}", "sampler": "null"}, 2),
     "recomputing": ({"train": _BASE["train"].replace("{", "{activation_checkpointing: true, ")}, 2),
