@@ -117,6 +117,7 @@ def test_it_works_where_there_is_no_repository(lab: Environment) -> None:
         "onnx",
         "notebooks",
         "clusters",
+        "site",
         "data",
         "tensorboard",
         "wandb",
