@@ -339,7 +339,7 @@ def _pair(loaded: Loaded, vocabulary: Vocabulary, seed: int | None) -> tuple[nn.
         reason = "all shares the whole encoder, but generator and discriminator differ."
         raise loaded.problem(("embedding", "tie"), f"{reason} {CURE_OF_ALL}")
     tie: Tie = embedding.tie if isinstance(embedding.tie, str) else embedding.tie.layers
-    if isinstance(tie, int) and not _differ_in_depth_alone(chosen, config.discriminator):
+    if chosen and isinstance(tie, int) and not _differ_in_depth_alone(chosen, config.discriminator):
         reason = "layers can be shared by networks that differ in depth alone."
         raise loaded.problem(("embedding", "tie"), f"{reason} Write generator: {{scale: 1.0, depth: ...}}.")
     _seed(seed, "generator")

@@ -42,6 +42,9 @@ def parallelize(loaded: Loaded, built: Built, world: World, device: torch.device
     if isinstance(getattr(learner.objective, "cache", None), Path):
         reason = "fsdp divides the generator, which draws outside the step. Use ddp, or remove this key."
         raise loaded.problem(("objective", "cache"), reason)
+    if not isinstance(loaded.config.embedding.tie, str):
+        reason = "fsdp cannot divide layers that two networks share. Use ddp, or another embedding.tie."
+        raise loaded.problem(("train", "parallel"), reason)
     networks: list[Any] = list(built.networks.values())
     reason = "fsdp cannot divide reversible layers. Use ddp, or reversible: false."
     if any(getattr(getattr(network, "backbone", None), "reversible", False) for network in networks):

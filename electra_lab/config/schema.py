@@ -334,6 +334,8 @@ class ExperimentConfig(Strict):
     def _wrong_schedules(self) -> Iterator[Wrong]:
         """Yield schedules of keys that cannot change, and those that leave the bounds of their number."""
         numbers = self._numbers()
+        if GENERATOR_RATE in self.schedules and self.train.generator_rate is not None:
+            yield ("train", "generator_rate"), f"schedules.{GENERATOR_RATE} takes its place. Remove one of them.", None
         for key, schedule in self.schedules.items():
             if key == "learning_rate":
                 continue

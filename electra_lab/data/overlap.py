@@ -23,7 +23,7 @@ INVERSE = pow(FACTOR, -1, 1 << 64)
 BITS = 16  # of the filter, for each run
 AT_ONCE = 1 << 18  # tokens whose runs are computed at a time; each needs about 100 bytes
 
-FILES = ("known.npy", "counts.npy", "filter.npy")
+FILES = ("known.npy", "counted.npy", "filter.npy")
 
 Hashes = NDArray[np.uint64]
 

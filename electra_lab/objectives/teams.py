@@ -44,6 +44,8 @@ class Teams(Corrupting):
 
     def __post_init__(self) -> None:
         model: Any = self.discriminator
+        if not model.inner_states:
+            raise ValueError("its discriminator must return states of inner layers. Use type: bert, or transformer.")
         if self.below_top >= model.depth:
             raise ValueError(f"below_top must be less than {model.depth}, the number of the discriminator's layers.")
 

@@ -199,9 +199,15 @@ LOCAL = "{type: transformer, dim: 16, depth: 1, heads: 2, local_heads: 1}"
         ({"generator": "{type: unigram}", "train": "{steps: 20000, batch_size: 4, learning_rate: 0.001}",
           "schedules": "{train.generator_rate: {type: linear, start: 1.0, end: 0.5}}"},
          "schedules", "schedules.train.generator_rate: is for two"),
+        ({"train": "{steps: 20000, batch_size: 4, learning_rate: 0.001, generator_rate: 0.5}",
+          "schedules": "{train.generator_rate: {type: linear, start: 1.0, end: 0.5}}"},
+         "train", "train.generator_rate: schedules.train.generator_rate takes its place"),
+        ({"objective": "{type: teams}", "discriminator": "{type: two_towers, dim: 16, depth: 2, heads: 2}"},
+         "objective", "objective: teams refuses this: its discriminator must return states of inner layers"),
     ],
     ids=["one encoder", "positions", "length", "documents", "documents in windows", "local heads", "a fixed generator",
-         "a frozen generator", "no generator", "a schedule of a fixed generator"],
+         "a frozen generator", "no generator", "a schedule of a fixed generator",
+         "a rate and its schedule", "a branch of no inner states"],
 )  # fmt: skip
 def test_what_cannot_be_built_is_refused_at_its_line(tmp_path, sections, key, reason) -> None:
     file = write_experiment(tmp_path, **sections)

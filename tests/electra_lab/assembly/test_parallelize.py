@@ -40,6 +40,13 @@ def test_reversible_layers_are_refused_by_fsdp(tmp_path: Path) -> None:
         parallelize(loaded, sketch(loaded), several(2), CPU, partly=False)
 
 
+def test_layers_that_both_networks_share_are_refused_by_fsdp(tmp_path: Path) -> None:
+    tied = "{dim: 16, max_length: 32, tie: {layers: 1}}"
+    loaded = load(write_experiment(tmp_path, train=TRAIN, embedding=tied, generator="{scale: 1.0}"), [])
+    with pytest.raises(ConfigError, match=r"train\.parallel: fsdp cannot divide layers that two networks share"):
+        parallelize(loaded, sketch(loaded), several(2), CPU, partly=False)
+
+
 def test_one_process_shares_nothing(tmp_path: Path) -> None:
     loaded = load(write_experiment(tmp_path, train=TRAIN), [])
     built = sketch(loaded)
