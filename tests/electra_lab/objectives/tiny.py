@@ -32,6 +32,7 @@ class Table(nn.Module):
         self.guesses, self.scores = (
             nn.Parameter(torch.randn(length, size, generator=numbers, dtype=torch.float64)) for _ in range(2)
         )
+        self.inner_states = True
         self.coupling = 0.0  # how much a detection depends on the mirrored place, too
 
     def hidden(self, tokens: Tensor, mask: Tensor, segments: Tensor, documents: Tensor | None = None) -> Tensor:
