@@ -114,57 +114,62 @@ class Fasta(FileCorpus):
                 begins = False
 
     def _windows(self, file: Path, lines: Iterator[Line], empty: BadInput) -> Iterator[str]:
-        """Yield the windows of a record as text. Raises BadInput; `empty` for a record without letters."""
+        """Yield the windows of a record as text. Raises BadInput; `empty` for a record without letters.
+
+        Before the error of a wrong letter comes the window that it cuts short.
+        """
         waiting = ""  # of the window that has begun; its first `old` letters were in the one before
-        old, rest, letters = 0, "", 0
-        for number, begins, line in lines:
-            if begins and line.startswith(b";"):
-                continue
-            part = line.translate(None, b" \t\r").decode("latin-1")
-            if wrong := self._wrong.search(part):
-                yield from self._written(waiting if len(waiting) > old else "")
-                kinds = [kind for kind, letters in LETTERS.items() if wrong[0].upper() in letters]
-                cure = f"Correct it, or set letters: {kinds[0]}." if kinds else "Correct it."
-                raise BadInput(f"{file}:{number}", f"{wrong[0]!r} is not a letter of {self.letters}", cure)
-            letters += len(part)
-            rest += part.upper() if self.lower_case == "raise" else part
-            # A gap at the end of the part may go on in the next one.
-            segments, rest = self._cut(rest)
-            for ended, segment in segments:
+        old, is_empty = 0, True
+        try:
+            for segment, ended in self._segments(self._letters(file, lines)):
+                is_empty = False
                 waiting, at = waiting + segment, 0
                 while len(waiting) - at >= self.window:
                     yield from self._written(waiting[at : at + self.window])
                     at, old = at + self.window - self.overlap, self.overlap
                 waiting = waiting[at:]
                 if ended:
-                    if len(waiting) > old:
-                        yield from self._written(waiting)
+                    yield from self._written(waiting[: len(waiting) if len(waiting) > old else 0])
                     waiting, old = "", 0
-        segments, rest = self._cut(rest, whole=True)
-        for _, segment in segments:
-            waiting += segment
+        except BadInput:
             if len(waiting) > old:
                 yield from self._written(waiting)
-            waiting, old = "", 0
-        if not letters:
+            raise
+        if is_empty:
             raise empty
 
-    def _cut(self, text: str, whole: bool = False) -> tuple[list[tuple[bool, str]], str]:
-        """Return the segments of a text, each with whether a gap ends it, and the N at its end, as far as they count.
+    def _letters(self, file: Path, lines: Iterator[Line]) -> Iterator[str]:
+        """Yield the letters of each line that has some. Raises BadInput at one that is not of the kind."""
+        for number, begins, line in lines:
+            if begins and line.startswith(b";"):
+                continue
+            part = line.translate(None, b" \t\r").decode("latin-1")
+            if wrong := self._wrong.search(part):
+                kinds = [kind for kind, letters in LETTERS.items() if wrong[0].upper() in letters]
+                cure = f"Correct it, or set letters: {kinds[0]}." if kinds else "Correct it."
+                raise BadInput(f"{file}:{number}", f"{wrong[0]!r} is not a letter of {self.letters}", cure)
+            if part:
+                yield part.upper() if self.lower_case == "raise" else part
 
-        These N may be part of a gap that goes on in the next text, even if they are enough for a gap already.
+    def _segments(self, parts: Iterator[str]) -> Iterator[tuple[str, bool]]:
+        """Yield what is between gaps, in pieces, each with whether a gap or the end of the record ends it.
+
+        N at the end of a part may belong to a gap that goes on in the next one, so they wait for it; of a gap, as many as
+        make it one.
         """
-        if self._gap is None:
-            return [(False, text)], ""
-        if whole:
-            return [(True, part) for part in self._gap.split(text)], ""
-        body = text if self._most is None else text.rstrip(self._unknown)
-        unknown = text[len(body) :]
-        *before, last = self._gap.split(body)
-        segments = [(True, part) for part in before]
-        if self._most is None:
-            return [*segments, (False, last)], ""
-        return [*segments, (len(unknown) > self._most, last)], unknown[: self._most + 1]
+        held, is_empty = "", True
+        for part in parts:
+            is_empty = False
+            text = held + part
+            body = text if self._most is None else text.rstrip(self._unknown)
+            held = text[len(body) :]
+            *before, last = self._gap.split(body) if self._gap else [body]
+            yield from ((segment, True) for segment in before)
+            is_gap = self._most is not None and len(held) > self._most
+            yield last, is_gap
+            held = held[: (self._most or 0) + 1]
+        if not is_empty:
+            yield "" if self._gap and self._gap.fullmatch(held) else held, True
 
     def _written(self, window: str) -> Iterator[str]:
         """Yield a window as text, and the other strand if it is asked for."""
