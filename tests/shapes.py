@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from typing import Any, ForwardRef
 
 import jaxtyping
 from beartype import BeartypeConf, beartype
+from beartype._check.code import codemain
 from jaxtyping import jaxtyped
 
 import registry
@@ -43,6 +45,8 @@ ROOMS = (
 PLUGINS = "electra_lab_plugin_"  # modules of plug-in files: the lab itself names their mistakes
 
 ShapeError = jaxtyping.TypeCheckError
+# Beartype looks at an element of a list at random, and must not draw from the global generator for that.
+codemain.getrandbits = random.Random(0).getrandbits  # type: ignore[attr-defined]
 # Beartype's tower takes an int where a float is written, as mypy does.
 check = jaxtyped(typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
 

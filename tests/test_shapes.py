@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import random
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -67,6 +68,10 @@ def inner(x: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
 
 def rows(x: Float[Tensor, "B T"]) -> Iterator[Float[Tensor, "T"]]:
     yield from x
+
+
+def joined(parts: list[Float[Tensor, "B"]]) -> Float[Tensor, "N"]:
+    return torch.cat(parts)
 
 
 def halves(x: Float[Tensor, "B T"]) -> Float[Tensor, "B T/2"]:
@@ -178,6 +183,12 @@ def test_accepted(made: Any, call: Callable[[Any], object]) -> None:
 def test_the_message_names_function_argument_and_shape(made: Any) -> None:
     with pytest.raises(ShapeError, match=r"(?s)made_for_shapes\.add\b.*\by\b.*3,5"):
         made.add(X, torch.zeros(3, 5))
+
+
+def test_checks_draw_from_no_global_generator(made: Any) -> None:
+    before = random.getstate()
+    made.joined([COLUMN, COLUMN])
+    assert random.getstate() == before
 
 
 def test_compiled_code_holds_no_checks(made: Any) -> None:

@@ -326,9 +326,9 @@ def brought_by(entry: Entry[Any], module: nn.Module) -> set[nn.Parameter]:
 
 
 def _seed(seed: int | None, role: str) -> None:
-    """Seed torch's global generator for the draws of a component while it is built."""
+    """Seed torch's global generator of the CPU for the draws of a component while it is built."""
     if seed is not None:
-        torch.manual_seed(digest("weights", seed, role) % 2**63)
+        torch.default_generator.manual_seed(digest("weights", seed, role) % 2**63)
 
 
 def _pair(loaded: Loaded, vocabulary: Vocabulary, seed: int | None) -> tuple[nn.Module | None, Network]:

@@ -353,7 +353,8 @@ def _restore(path: Path, saved: dict[str, Tensor], module: nn.Module, optimizer:
         held = None if parameter is None or parameter not in numbers else optimizer.state[parameter].get(kind)
         if parameter is None or held is None or not _fits(value, held):
             raise CheckpointError(f"{path}: belongs to another optimizer; it has {key}.")
-        state.setdefault(numbers[parameter], {})[kind] = _like(parameter, value) if value.ndim else value
+        exact = _like(parameter, value) if value.ndim else value
+        state.setdefault(numbers[parameter], {})[kind] = exact.to(held.device)
     stateful = [p for p in parameters if optimizer.state[p]]
     partly = [n for n, kinds in state.items() if kinds.keys() != optimizer.state[parameters[n]].keys()]
     if partly or (stateful and not state and _step(path)):
@@ -362,9 +363,8 @@ def _restore(path: Path, saved: dict[str, Tensor], module: nn.Module, optimizer:
     for name, held in _memory(module).items():
         held.copy_(remembered[name])
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    for number, exact in state.items():  # torch has cast all of it to the type of the parameter
-        held = optimizer.state[parameters[number]]
-        held.update({k: v.to(held[k].device) for k, v in exact.items() if v.dtype != held[k].dtype})
+    for number, kinds in state.items():  # torch has cast some of it to the type and the device of the parameter
+        optimizer.state[parameters[number]].update(kinds)
 
 
 def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:

@@ -19,6 +19,7 @@ from registry.signature import validate
 
 _CUDA = pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
 DEVICES = ["cpu", pytest.param("cuda", marks=_CUDA)]
+torch.backends.cudnn.allow_tf32 = False  # as where the lab trains: fp32 means fp32
 on_each_device = pytest.mark.parametrize("device", DEVICES)
 # Suites are inherited, so one property runs in several classes, on purpose.
 law = settings(

@@ -59,7 +59,7 @@ class MeasureContract(Contract):
     def trained(self, device: str = "cpu", *, detects: bool = True, seed: int = 0, padding: int = PAD) -> Trained:
         """Return a run whose weights depend on `seed` alone."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed CUDA's, too
             sizes = EmbeddingSizes(self.size, 16, 16, 0.1)
             encoder: Any = backbones.get("bert").component(16, 1, 2, 16, dropout=0.1)
             model = make_pair(None, 0, encoder, 16, sizes, "none", PAD, ["replaced" if detects else "tokens"])[1]
@@ -169,6 +169,7 @@ class MeasureContract(Contract):
         run = self.trained(device, detects=detects)
         network: Any = run.model
         weights, text = copy.deepcopy(network.state_dict()), [batch.tokens.clone() for batch in run.test(64)]
+        self.numbers(run, tmp_path / "first", device)  # a library may draw while it is imported
         before = generators()
         measure = self.prepared(tmp_path, run, device)
         shared = contents(tmp_path)

@@ -23,7 +23,10 @@ def choose_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: torch finds no CUDA device here. Use --device cpu or auto.")
-    return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+    if name == "cpu":
+        return torch.device(name)
+    torch.backends.cudnn.allow_tf32 = False  # so that fp32 means fp32 in convolutions, as it does in matrix products
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def bf16_units() -> str:

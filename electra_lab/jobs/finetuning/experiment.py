@@ -260,7 +260,7 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
     network = source.networks[config.network]
     prepare(task, source.model.parts[config.network].family)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # for heads that draw weights themselves
+        torch.default_generator.manual_seed(seed)  # for heads that draw weights themselves
         model = TaskModel(network, task, train.dropout, frozen=train.frozen)
     entry = tasks.get(config.task.type)
     brought = brought_by(entry, model.head)
