@@ -154,8 +154,8 @@ class Fasta(FileCorpus):
     def _segments(self, parts: Iterator[str]) -> Iterator[tuple[str, bool]]:
         """Yield what is between gaps, in pieces, each with whether a gap or the end of the record ends it.
 
-        N at the end of a part may belong to a gap that goes on in the next one, so they wait for it; of a gap, as many as
-        make it one.
+        N at the end of a part may belong to a gap that goes on in the next one, so they wait for it; of a gap, as many
+        as make it one.
         """
         held, is_empty = "", True
         for part in parts:
