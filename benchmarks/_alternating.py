@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 Seconds = dict[str, list[float]]
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
@@ -19,21 +21,61 @@ def alternate(
     warm_up: int = 1,
     before: Callable[[str], object] = lambda name: None,
     clock: Callable[[], float] = time.perf_counter,
+    calls: int = 1,
 ) -> Seconds:
     """Return the seconds of every call but the first `warm_up` rounds; every other round goes backwards.
 
-    before  called with the name before each call, which it may prepare; its time does not count
-    clock   time.process_time counts the processor's time, which other programs on the machine hardly change
+    before  called with the name before each way, which it may prepare; its time does not count
+    clock   time.process_time counts the processor's time, which other programs on the machine hardly change; `on` is
+            for GPUs
+    calls   of a way in each round, of which the mean is returned
     """
     seconds: Seconds = {name: [] for name in ways}
     for round in range(-warm_up, rounds):
         for name in list(ways)[:: 1 if round % 2 else -1]:
             before(name)
             began = clock()
-            ways[name]()
+            for _ in range(calls):
+                ways[name]()
             if round >= 0:
-                seconds[name].append(clock() - began)
+                seconds[name].append((clock() - began) / calls)
     return seconds
+
+
+def on(device: str, clock: Callable[[], float] = time.perf_counter) -> Callable[[], float]:
+    """Return a clock that first waits for a GPU to finish."""
+    if device == "cpu":
+        return clock
+
+    def after_waiting() -> float:
+        torch.cuda.synchronize()
+        return clock()
+
+    return after_waiting
+
+
+def device_name(device: str, threads: int) -> str:
+    """Return the name of a GPU, or the number of threads of a CPU."""
+    return f"{threads} threads" if device == "cpu" else torch.cuda.get_device_name()
+
+
+def tried(ways: Mapping[str, Callable[[], object]]) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
+    """Call each way once; return those that worked, and the errors of the others, by name."""
+    working, failed = dict[str, Callable[[], object]](), dict[str, str]()
+    for name, way in ways.items():
+        try:
+            way()
+        except Exception as error:  # a kernel that is missing, memory that does not suffice: the others go on
+            failed[name] = reason(error)
+        else:
+            working[name] = way
+    return working, failed
+
+
+def reason(error: Exception) -> str:
+    """Return the first line of an error, as a cell of a table."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"failed: {type(error).__name__}: {lines[0][:160]}".replace("|", "/")
 
 
 def ratios(seconds: Seconds, base: str, name: str) -> list[float]:
@@ -80,6 +122,7 @@ def parser(about: str | None, rounds: int, threads: int = 2, clock: str = "wall"
     made.add_argument("--rounds", type=int, default=rounds)
     made.add_argument("--threads", type=int, default=threads)
     made.add_argument("--clock", choices=CLOCKS, default=clock)
+    made.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     made.add_argument("--out", type=Path, help="folder; results.jsonl and results.md there are continued")
     return made
 

@@ -9,6 +9,7 @@ others have glibc's defaults.
 """
 
 import ctypes
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,10 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from electra_pytorch import Electra
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
 from electra_lab.assembly.build import BERT_VOCABULARY, Built, build, make_optimizer, vocabulary_size
 from electra_lab.config.load import Loaded, load
@@ -50,6 +49,7 @@ class Case:
     length: int | None = None
     batch: int | None = None
     changes: tuple[str, ...] = ()
+    device: str = "cpu"
 
     def loaded(self, *more: str) -> Loaded[Any]:
         changes = [*self.changes, "embedding.dropout=0.0", "discriminator.dropout=0.0", *more]
@@ -61,7 +61,8 @@ class Case:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        return stand_in_vocabulary(vocabulary_size(self.loaded()) or BERT_VOCABULARY)
+        size = vocabulary_size(self.loaded()) or BERT_VOCABULARY
+        return stand_in_vocabulary(size, torch.device(self.device))
 
     @cached_property
     def tokens(self) -> Tensor:
@@ -69,11 +70,13 @@ class Case:
         size = config.train.batch_size, config.data.sequence_length
         tokens = torch.randint(4, words.size, size, generator=torch.Generator().manual_seed(0))
         tokens[:, 0], tokens[:, -1] = words.cls_id, words.sep_id
-        return tokens
+        return tokens.to(self.device)
 
     def built(self, *more: str) -> tuple[Loaded[Any], Built]:
         loaded = self.loaded(*more)
-        return loaded, build(loaded, self.vocabulary, seed=0)
+        built = build(loaded, self.vocabulary, seed=0)
+        built.learner.objective.to(self.device)
+        return loaded, built
 
     def __str__(self) -> str:
         batch, length = self.tokens.shape
@@ -81,10 +84,17 @@ class Case:
 
 
 def make(case: Case, way: str) -> Step:
-    """Return the step of a peer, or of ours: `electra_lab HOW`. Raises Missing."""
+    """Return the step of a peer or of ours by its name and how it computes: `electra_lab HOW`. Raises Missing.
+
+    HOW is that of `ours`. Peers take fp32, bf16 (by autocast) and bf16+full (compiled), and are in fp32 without it.
+    """
     if way.startswith(LAB):
         return ours(case, way.removeprefix(LAB).strip())
-    return PEERS[way](case)
+    name = name_of_peer(way)
+    try:
+        return PEERS[name](case, way.removeprefix(name).strip())
+    except ImportError as error:
+        raise Missing(f"{error.name} is not installed") from error
 
 
 def ours(case: Case, how: str) -> Step:
@@ -101,7 +111,12 @@ def ours(case: Case, how: str) -> Step:
         group.setdefault("initial_lr", group["lr"])
     tokens, step = case.tokens, 0
     rows = len(tokens)
-    given = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens), torch.arange(rows))
+    given = Batch(
+        tokens,
+        torch.ones_like(tokens, dtype=torch.bool),
+        torch.zeros_like(tokens),
+        torch.arange(rows, device=case.device),
+    )
     built.learner.objective.train()
 
     def take() -> None:
@@ -115,8 +130,10 @@ def ours(case: Case, how: str) -> Step:
     return take
 
 
-def of_transformers(case: Case, attention: str = "sdpa") -> tuple[ElectraForMaskedLM, ElectraForPreTraining]:
+def of_transformers(case: Case, attention: str = "sdpa") -> tuple[nn.Module, nn.Module]:
     """Return transformers' pair of these sizes, with shared embeddings and dropout 0."""
+    from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
+
     config = case.loaded().config
 
     def sized(sizes: Any) -> ElectraConfig:
@@ -137,7 +154,7 @@ def of_transformers(case: Case, attention: str = "sdpa") -> tuple[ElectraForMask
     discriminator = ElectraForPreTraining(sized(config.discriminator.sizes))
     generator.electra.embeddings = discriminator.electra.embeddings
     generator.tie_weights()
-    return generator.train(), discriminator.train()
+    return generator.train().to(case.device), discriminator.train().to(case.device)
 
 
 class Logits(nn.Module):
@@ -166,12 +183,17 @@ def networks(case: Case) -> tuple[Logits, Logits]:
     return Logits(built.networks["generator"].train()), Logits(built.networks["discriminator"].train())
 
 
-def stepper(modules: nn.Module, loss_of: Callable[[], Tensor]) -> Step:
+def stepper(case: Case, how: str, modules: nn.Module, loss_of: Callable[[], Tensor]) -> Step:
+    words = how.split("+")
     parameters = list(modules.parameters())
+    for network in modules.modules():
+        if "full" in words and isinstance(network, Logits):
+            network.compile(dynamic=False)
     optimizer = torch.optim.AdamW(parameters, lr=5e-6, weight_decay=0.01)
 
     def take() -> None:
-        loss = loss_of()
+        with torch.autocast(case.device, torch.bfloat16, enabled="bf16" in words):
+            loss = loss_of()
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
@@ -180,24 +202,28 @@ def stepper(modules: nn.Module, loss_of: Callable[[], Tensor]) -> Step:
     return take
 
 
-def electra_pytorch(case: Case) -> Step:
+def electra_pytorch(case: Case, how: str = "") -> Step:
+    from electra_pytorch import Electra
+
     words, tokens = case.vocabulary, case.tokens
     model = Electra(
         *networks(case), num_tokens=words.size, mask_token_id=words.mask_id, pad_token_id=words.pad_id,
         mask_ignore_token_ids=[words.cls_id, words.sep_id],
     )  # fmt: skip
-    return stepper(model, lambda: model(tokens).loss)
+    return stepper(case, how, model, lambda: model(tokens).loss)
 
 
 def mask(case: Case) -> tuple[Tensor, Tensor]:
     """Return masked tokens, and labels, which are -100 elsewhere."""
     tokens, words = case.tokens, case.vocabulary
-    masked = torch.bernoulli(torch.full(tokens.shape, 0.15).masked_fill(words.is_special[tokens], 0.0)).bool()
-    kept = torch.bernoulli(torch.full(tokens.shape, 0.15)).bool()
+    masked = torch.bernoulli(
+        torch.full(tokens.shape, 0.15, device=case.device).masked_fill(words.is_special[tokens], 0.0)
+    ).bool()
+    kept = torch.bernoulli(torch.full(tokens.shape, 0.15, device=case.device)).bool()
     return torch.where(masked & ~kept, words.mask_id, tokens), torch.where(masked, tokens, -100)
 
 
-def usual(case: Case, pair: tuple[nn.Module, nn.Module] | None = None) -> Step:
+def usual(case: Case, how: str = "", pair: tuple[nn.Module, nn.Module] | None = None) -> Step:
     """Logits at every position, the cross-entropy of the masked ones, replacements by `torch.multinomial`."""
     generator, discriminator = pair or networks(case)
     tokens = case.tokens
@@ -214,10 +240,10 @@ def usual(case: Case, pair: tuple[nn.Module, nn.Module] | None = None) -> Step:
         found = F.binary_cross_entropy_with_logits(discriminator(corrupted), (corrupted != tokens).float())
         return guess + 50 * found
 
-    return stepper(nn.ModuleList([generator, discriminator]), loss)
+    return stepper(case, how, nn.ModuleList([generator, discriminator]), loss)
 
 
-def txtai(case: Case) -> Step:
+def txtai(case: Case, how: str = "") -> Step:
     """The model of txtai's trainer for `token-detection`, driven step by step."""
     if case.loaded().config.discriminator.type != "bert":
         raise Missing("has no such networks")
@@ -231,10 +257,21 @@ def txtai(case: Case) -> Step:
         total: Tensor = model(inputs, labels=labels, attention_mask=torch.ones_like(inputs))[0]
         return total
 
-    return stepper(model, loss)
+    return stepper(case, how, model, loss)
 
 
-PEERS: dict[str, Callable[[Case], Step]] = {"electra-pytorch": electra_pytorch, USUAL: usual, "txtai": txtai}
+PEERS: dict[str, Callable[[Case, str], Step]] = {"electra-pytorch": electra_pytorch, USUAL: usual, "txtai": txtai}
+
+
+def name_of_peer(way: str) -> str:
+    return next(name for name in PEERS if way.startswith(name))
+
+
+def peer(way: str) -> str:
+    """Return a way of a peer, for parsers."""
+    if not way.startswith(tuple(PEERS)):
+        raise ArgumentTypeError(f"{way!r} does not begin with one of {', '.join(PEERS)}")
+    return way
 
 
 def memory_of(way: str) -> None:

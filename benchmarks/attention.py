@@ -3,7 +3,8 @@
     python benchmarks/attention.py --threads 1 --clock processor
 
 Forward and backward of one layer's attention, without its projections, on 2,048 tokens in rows of each length. The
-lengths of documents are drawn from an exponential distribution. Also given: the bytes kept for the backward pass,
+lengths of documents are drawn from an exponential distribution. A GPU takes `--device cuda --kind bf16` and more
+tokens. Also given: the bytes kept for the backward pass,
 without queries, keys and values.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from _alternating import CLOCKS, alternate, markdown, parser, ratios, spread, write
+from _alternating import CLOCKS, alternate, device_name, markdown, on, parser, ratios, reason, spread, write
 from choices import processor
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,6 +21,9 @@ from electra_lab.model.attention import KERNELS, Visible, attend, visible_in
 
 SEED = 0
 Attention = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+
+
+KINDS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def documents_of(rows: int, length: int, mean: float) -> Tensor:
@@ -60,27 +64,46 @@ def main() -> None:
     options.add_argument("--width", type=int, default=64, help="of a head")
     options.add_argument("--document", type=float, default=150, help="mean length")
     options.add_argument("--dropout", type=float, default=0.1)
+    options.add_argument("--kind", choices=KINDS, default="fp32", help="the type of queries, keys and values")
     given = options.parse_args()
     torch.set_num_threads(given.threads)
     rows, every = [], {}
     for length in given.lengths:
         shape = (max(given.tokens // length, 1), length)
         drawn = torch.randn(3, *shape, given.heads, given.width, generator=torch.Generator().manual_seed(SEED))
-        inputs = drawn.transpose(2, 3).requires_grad_()
-        documents, real = documents_of(*shape, given.document), torch.ones(shape, dtype=torch.bool)
+        inputs = drawn.transpose(2, 3).to(given.device, KINDS[given.kind]).requires_grad_()
+        documents = documents_of(*shape, given.document).to(given.device)
+        real = torch.ones_like(documents, dtype=torch.bool)
         for separate, rate in ((documents, 0.0), (documents, given.dropout), (None, given.dropout)):
+            what = f"{length:,} x {shape[0]}, {'one document' if separate is None else 'documents'}, dropout {rate}"
             theirs, ours = torchs(visible_in(real, separate, blocks=False)), labs(visible_in(real, separate))
             calls = {"torch": partial(step, theirs, inputs, rate), "electra_lab": partial(step, ours, inputs, rate)}
-            found = alternate(calls, given.rounds, clock=CLOCKS[given.clock])
-            what = f"{length:,} x {shape[0]}, {'one document' if separate is None else 'documents'}, dropout {rate}"
-            times = [spread([second * 1e3 for second in seconds], ",.0f") for seconds in found.values()]
+            clock = on(given.device, CLOCKS[given.clock])
+            try:
+                found = alternate(calls, given.rounds, clock=clock, calls=1 if given.device == "cpu" else 10)
+            except torch.OutOfMemoryError as error:
+                rows.append([what, reason(error), "", "", "", ""])
+                continue
+            times = [
+                spread([second * 1e3 for second in seconds], ",.0f" if given.device == "cpu" else ",.2f")
+                for seconds in found.values()
+            ]
             faster = spread(ratios(found, "torch", "electra_lab"))
             rows.append([what, *times, faster, *(kept(way, inputs, rate) for way in (theirs, ours))])
             every[what] = found
-    about = f"{processor()}, {given.threads} threads, {given.clock} time, torch {torch.__version__}"
+    where = f"{processor()}, {given.threads} threads"
+    if given.device != "cpu":
+        where = f"{device_name(given.device, given.threads)}, {given.kind}"
+    about = f"{where}, {given.clock} time, torch {torch.__version__}"
     title = f"Attention, {given.heads} heads of {given.width}, documents of {given.document:g} on average: {about}"
     titles = ["", "torch, dense mask, ms", "electra_lab, ms", "times as fast", "torch, MB kept", "electra_lab, MB kept"]
-    write(given.out, title, markdown(titles, rows), {"case": "attention", "threads": given.threads}, {"seconds": every})
+    write(
+        given.out,
+        title,
+        markdown(titles, rows),
+        {"case": "attention", "threads": given.threads, "device": given.device},
+        {"seconds": every},
+    )
 
 
 def step(way: Attention, inputs: Tensor, dropout: float) -> None:

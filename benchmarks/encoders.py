@@ -115,7 +115,7 @@ def pairs(name: str, options: Any, length: int, rows: int) -> tuple[dict[str, St
             return super().forward(tokens).squeeze(-1)  # one label
 
     return {
-        USUAL: usual(case, (Logits(generator.train()), Detector(discriminator.train()))),
+        USUAL: usual(case, pair=(Logits(generator.train()), Detector(discriminator.train()))),
         f"{LAB} fp32": make(case, f"{LAB} fp32"),
     }, None
 

@@ -15,9 +15,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
-from _alternating import CLOCKS, Seconds, alternate, markdown, parser, spread, write
+from _alternating import CLOCKS, Seconds, alternate, device_name, markdown, on, parser, spread, write
 from _steps import LAB, Case, Step, make, memory_of
 from memory import growth
 
@@ -36,13 +35,15 @@ WAY = f"{LAB} fp32"
 ByLength = dict[int, list[float]]  # of each round
 
 
-def case_of(backbone: str, length: int) -> Case:
+def case_of(backbone: str, length: int, device: str = "cpu") -> Case:
     experiment, changes = BACKBONES[backbone]
-    return Case(experiment, length, 1, changes)
+    return Case(experiment, length, 1, changes, device)
 
 
 def grown(backbone: str, lengths: list[int], threads: int) -> dict[int, float]:
     """Return the MB of each length, up to the first one that might be too much."""
+    import psutil
+
     found = dict[int, float]()
     for length in lengths:
         if found:
@@ -53,13 +54,13 @@ def grown(backbone: str, lengths: list[int], threads: int) -> dict[int, float]:
     return found
 
 
-def timed(lengths: Mapping[str, Collection[int]], rounds: int, clock: str) -> dict[str, ByLength]:
+def timed(lengths: Mapping[str, Collection[int]], rounds: int, clock: str, device: str) -> dict[str, ByLength]:
     """Return the seconds of each round; the backbones take turns at each length."""
     found: dict[str, ByLength] = {backbone: {} for backbone in lengths}
     for length in sorted(set().union(*lengths.values())):
         backbones = [backbone for backbone, of_it in lengths.items() if length in of_it]
-        ways: dict[str, Step] = {backbone: make(case_of(backbone, length), WAY) for backbone in backbones}
-        seconds: Seconds = alternate(ways, rounds, before=lambda _: memory_of(WAY), clock=CLOCKS[clock])
+        ways: dict[str, Step] = {backbone: make(case_of(backbone, length, device), WAY) for backbone in backbones}
+        seconds: Seconds = alternate(ways, rounds, before=lambda _: memory_of(WAY), clock=on(device, CLOCKS[clock]))
         for backbone, values in seconds.items():
             found[backbone][length] = values
     return found
@@ -102,13 +103,19 @@ def main() -> None:
     options = parser(__doc__, rounds=3)
     options.add_argument("--backbones", nargs="+", choices=BACKBONES, default=list(BACKBONES))
     options.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
-    options.add_argument("--no-memory", action="store_true", help="measure time alone, of all lengths")
+    options.add_argument("--no-memory", action="store_true", help="measure time alone, of all lengths, as on a GPU")
     given = options.parse_args()
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     wanted = sorted(given.lengths)
-    megabytes = {} if given.no_memory else {name: grown(name, wanted, given.threads) for name in given.backbones}
-    seconds = timed({name: megabytes.get(name, wanted) for name in given.backbones}, given.rounds, given.clock)
+    megabytes = (
+        {}
+        if given.no_memory or given.device != "cpu"
+        else {name: grown(name, wanted, given.threads) for name in given.backbones}
+    )
+    seconds = timed(
+        {name: megabytes.get(name, wanted) for name in given.backbones}, given.rounds, given.clock, given.device
+    )
     rows = []
     for name, values in seconds.items():
         through_all, inside = exponents(values)
@@ -119,8 +126,14 @@ def main() -> None:
         cells = [f"{sizes[n]:,.0f} MB" if n in sizes else "left out" for n in wanted]
         rows.append([f"{name}, memory", *cells, f"{fitted(sizes):.2f}", "" if slope is None else f"{slope:.2f}"])
     titles = ["", *(f"{n:,}" for n in wanted), "exponent", f"from {BETWEEN[0]:,} to {BETWEEN[1]:,}"]
-    title = f"Lengths: {given.threads} threads, {given.clock} time, torch {torch.__version__}"
-    about = {"case": "lengths", "threads": given.threads, "clock": given.clock, "torch": torch.__version__}
+    title = f"Lengths: {device_name(given.device, given.threads)}, {given.clock} time, torch {torch.__version__}"
+    about = {
+        "case": "lengths",
+        "threads": given.threads,
+        "device": given.device,
+        "clock": given.clock,
+        "torch": torch.__version__,
+    }
     write(given.out, title, markdown(titles, rows), about, {"seconds": seconds, "megabytes": megabytes})
     if given.out is not None:
         plot(given.out / "lengths.svg", seconds, megabytes)

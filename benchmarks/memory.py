@@ -6,6 +6,8 @@ The ways are those of step.py. A process builds networks and optimizer and takes
 libraries import and allocate at their first step does not count. Growth is the peak resident memory up to the end of
 the first step, and of the third, less what was resident before: activations, logits, gradients and, of AdamW, two
 numbers for each weight. Reads /proc, so that it needs Linux.
+
+With `--device cuda` it is the peak of torch's memory on the GPU, less what was allocated before; one process does all.
 """
 
 import argparse
@@ -18,8 +20,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import torch
-from _alternating import markdown, write
-from _steps import LAB, PEERS, Case, Missing, make, memory_of
+from _alternating import device_name, markdown, reason, write
+from _steps import LAB, PEERS, Case, Missing, Step, make, memory_of, peer
 
 MINIATURE = ("discriminator.dim=64", "discriminator.depth=1", "embedding.dim=16", "tokenizer.vocab_size=2048")
 STEPS = (1, 3)
@@ -36,9 +38,11 @@ def measure(case: Case, way: str, steps: Collection[int]) -> Growth:
     """Return the growth up to the end of these steps in this process, which has done nothing else."""
     torch.manual_seed(0)
     memory_of(way)
-    make(Case(case.experiment, case.length, 1, (*case.changes, *MINIATURE)), way)()
+    make(Case(case.experiment, case.length, 1, (*case.changes, *MINIATURE), case.device), way)()
     gc.collect()
     step, grown = make(case, way), Growth()
+    if case.device == "cuda":
+        return allocated(step, steps)
     ctypes.CDLL(None).malloc_trim(0)  # what building has left over must not serve the step
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = resident("VmRSS")
@@ -49,8 +53,21 @@ def measure(case: Case, way: str, steps: Collection[int]) -> Growth:
     return grown
 
 
+def allocated(step: Step, steps: Collection[int]) -> Growth:
+    """Return the growth of torch's memory on a GPU up to the end of these steps."""
+    grown, before = Growth(), torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    for number in range(1, max(steps) + 1):
+        step()
+        if number in steps:
+            grown[number] = (torch.cuda.max_memory_allocated() - before) / 1e6
+    return grown
+
+
 def growth(case: Case, way: str, threads: int, steps: Collection[int] = STEPS) -> Growth:
-    """Return the growth in a separate process. Raises Missing."""
+    """Return the growth, on a CPU in a separate process. Raises Missing."""
+    if case.device == "cuda":
+        return measure(case, way, steps)
     given = json.dumps([case.experiment, case.length, case.batch, case.changes, way, threads, list(steps)])
     done = subprocess.run([sys.executable, __file__, "--child", given], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -76,8 +93,11 @@ def compare(case: Case, ways: Iterable[str], threads: int) -> tuple[str, dict[st
     for way in ways:
         try:
             found[way] = growth(case, way, threads)
-        except Missing as reason:
-            rows.append([way, str(reason), *[""] * (2 * len(STEPS) - 1)])
+        except Missing as absent:
+            rows.append([way, str(absent), *[""] * (2 * len(STEPS) - 1)])
+            continue
+        except torch.OutOfMemoryError as error:
+            rows.append([way, reason(error), *[""] * (2 * len(STEPS) - 1)])
             continue
         base = base or way
         values = [[f"{found[way][n]:,.0f}", f"{found[way][n] / found[base][n]:.2f}"] for n in STEPS]
@@ -93,18 +113,19 @@ def main() -> None:
     options.add_argument("--batch", type=int, help="by default the file's")
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--ours", nargs="+", default=["fp32"])
-    options.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
+    options.add_argument("--peers", nargs="*", type=peer, default=list(PEERS), metavar="PEER")
+    options.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options.add_argument("--out", type=Path, help="folder; results.jsonl and results.md there are continued")
     options.add_argument("--child", help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.child:
         child(given.child)
         return
-    case = Case(given.experiment, given.length, given.batch)
+    case = Case(given.experiment, given.length, given.batch, device=given.device)
     ways = [*given.peers, *(f"{LAB} {how}" for how in given.ours)]
     table, found = compare(case, ways, given.threads)
-    title = f"Memory of {case}: {given.threads} threads, torch {torch.__version__}"
-    about = {"case": f"memory of {case}", "threads": given.threads, "torch": torch.__version__}
+    title = f"Memory of {case}: {device_name(given.device, given.threads)}, torch {torch.__version__}"
+    about = {"case": f"memory of {case}", "threads": given.threads, "device": given.device, "torch": torch.__version__}
     write(given.out, title, table, about, {"megabytes": found})
 
 

@@ -6,31 +6,42 @@
 The ways are described in _steps.py; ours is written as precision[+attention][+compile][+sampler], with `temperature`
 unless another sampler is named. `--clock processor` counts the processor's time instead of the clock's.
 
+`--peers` takes names alone or with a precision, as in "usual step bf16+full". `--device cuda` times several calls at
+once, as the host does not wait between steps.
+
 The share of the peak is FLOPs / seconds / peak, round by round. FLOPs are those that the step needs, by the formula of
 electra_lab/model/flops.py: 3 x batch x (generator + discriminator), with vocabulary logits at masked positions alone.
 They are the same for every way, so what a way does beyond them counts for nothing. The peak is the rate of a product
-of two 2048 x 2048 matrices in float32, 2 x 2048^3 FLOPs, which takes its turns with the steps.
+of two 2048 x 2048 matrices in float32, 2 x 2048^3 FLOPs, which takes its turns with the steps; on a GPU, of 8192 x
+8192 matrices in bf16, for steps in any precision.
 """
 
 import statistics
+import sys
 
 import torch
-from _alternating import CLOCKS, Seconds, alternate, parser, spread, table, write
-from _steps import LAB, PEERS, Case, Missing, Step, make, memory_of
+from _alternating import CLOCKS, Seconds, alternate, device_name, on, parser, reason, spread, table, tried, write
+from _steps import LAB, PEERS, Case, Missing, Step, make, memory_of, peer
 
 PRODUCT = "matrix product"
 
 
-def product() -> Step:
-    one = torch.randn(2048, 2048)
-    return lambda: one @ one
+def product(device: str) -> tuple[Step, int]:
+    """Return a product of two square matrices, and its FLOPs."""
+    size, kind = (2048, torch.float32) if device == "cpu" else (8192, torch.bfloat16)
+    one = torch.randn(size, size, device=device, dtype=kind)
+    return lambda: one @ one, 2 * size**3
 
 
-def shares(seconds: Seconds, peak: list[float], flops: int) -> dict[str, str]:
-    """Return the share of the peak that each way reaches; `peak` are the seconds of the matrix product."""
+def shares(seconds: Seconds, peak: list[float], flops: int, of_product: int) -> dict[str, str]:
+    """Return the share of the peak that each way reaches.
+
+    peak        seconds of the matrix product
+    of_product  FLOPs of it
+    """
 
     def share(values: list[float]) -> list[float]:
-        return [100 * (flops / step) / (2 * 2048**3 / best) for step, best in zip(values, peak, strict=True)]
+        return [100 * (flops / step) / (of_product / best) for step, best in zip(values, peak, strict=True)]
 
     return {name: spread(share(values), ".0f") + " %" for name, values in seconds.items()}
 
@@ -41,30 +52,45 @@ def main() -> None:
     options.add_argument("--length", type=int, help="by default the file's")
     options.add_argument("--batch", type=int, help="by default the file's")
     options.add_argument("--ours", nargs="+", default=["fp32"])
-    options.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
+    options.add_argument("--peers", nargs="*", type=peer, default=list(PEERS), metavar="PEER")
+    options.add_argument("--calls", type=int, help="timed together; by default 1 on a CPU, 10 on a GPU")
     given = options.parse_args()
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
-    case = Case(given.experiment, given.length, given.batch)
+    case = Case(given.experiment, given.length, given.batch, device=given.device)
     ways, missing = dict[str, Step](), dict[str, str]()
     for name in (*given.peers, *(f"{LAB} {how}" for how in given.ours)):
         try:
             ways[name] = make(case, name)
-        except Missing as reason:
-            missing[name] = str(reason)
-    found = alternate({**ways, PRODUCT: product()}, given.rounds, 2, before=memory_of, clock=CLOCKS[given.clock])
+        except Missing as absent:
+            missing[name] = str(absent)
+        except Exception as error:
+            missing[name] = reason(error)
+    ways, failed = tried(ways)
+    missing |= failed
+    if not ways:
+        sys.exit(f"no way could be timed: {missing}")
+    ways[PRODUCT], of_product = product(given.device)
+    clock, calls = on(given.device, CLOCKS[given.clock]), given.calls or (1 if given.device == "cpu" else 10)
+    found = alternate(ways, given.rounds, 2, before=memory_of, clock=clock, calls=calls)
     peak, flops = found.pop(PRODUCT), case.built()[1].flops.per_step
     rates = {name: f"{1 / statistics.median(values):.2f}" for name, values in found.items()}
-    more = {"steps a second": rates, "share of the peak": shares(found, peak, flops)}
-    gflops = 2 * 2048**3 / statistics.median(peak) / 1e9
-    about = f"{given.threads} threads, {given.clock} time, torch {torch.__version__}"
+    more = {"steps a second": rates, "share of the peak": shares(found, peak, flops, of_product)}
+    gflops = of_product / statistics.median(peak) / 1e9
+    about = f"{device_name(given.device, given.threads)}, {given.clock} time, torch {torch.__version__}"
     title = f"Step of {case}: {about}, {flops / 1e9:,.0f} GFLOPs, matrix product at {gflops:,.0f} GFLOP/s"
-    bases = [name for name in given.peers if name in ways]
+    bases = [name for name in given.peers if name in found]
     write(
         given.out,
         title,
-        table(found, bases or [next(iter(ways))], more, missing),
-        {"case": str(case), "threads": given.threads, "clock": given.clock, "torch": torch.__version__},
+        table(found, bases or [next(iter(found))], more, missing),
+        {
+            "case": str(case),
+            "threads": given.threads,
+            "device": given.device,
+            "clock": given.clock,
+            "torch": torch.__version__,
+        },
         {"seconds": found, "missing": missing, "flops": flops, "product seconds": peak},
     )
 
