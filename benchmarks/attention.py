@@ -1,29 +1,33 @@
 """Compare attention with documents in a row, and attention with dropout, with torch's kernel and a dense mask.
 
     python benchmarks/attention.py --threads 1 --clock processor
+    python benchmarks/attention.py --device cuda --compile
 
-Forward and backward of one layer's attention, without its projections, on 2,048 tokens in rows of each length. The
-lengths of documents are drawn from an exponential distribution. A GPU takes `--device cuda --kind bf16` and more
-tokens. Also given: the bytes kept for the backward pass,
-without queries, keys and values.
+Forward and backward of one layer's attention, without its projections, on the same number of tokens in rows of each
+length. The lengths of documents are drawn from an exponential distribution. Also given: on a CPU the bytes kept for the
+backward pass, without queries, keys and values; on CUDA the peak of the allocated bytes above them, the time to prepare
+the mask or the sequences, once for all layers, and how far results and gradients are from a mask's in fp32.
 """
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import torch
-from _alternating import CLOCKS, alternate, device_name, markdown, on, parser, ratios, reason, spread, write
+from _alternating import CLOCKS, alternate, markdown, parser, ratios, spread, write
 from choices import processor
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.model.attention import KERNELS, Visible, attend, visible_in
+from electra_lab.data.rows import most_documents
+from electra_lab.model.attention import KERNELS, Visible, attend, documents_at_most, visible_in
 
 SEED = 0
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+CALLS = 5  # timed together on CUDA, so that waiting for the device hardly counts
 Attention = Callable[[Tensor, Tensor, Tensor, float], Tensor]
-
-
-KINDS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def documents_of(rows: int, length: int, mean: float) -> Tensor:
@@ -58,52 +62,130 @@ def kept(way: Attention, inputs: Tensor, dropout: float) -> str:
 
 def main() -> None:
     options = parser(__doc__, rounds=7)
-    options.add_argument("--lengths", nargs="+", type=int, default=[512, 1024, 2048])
-    options.add_argument("--tokens", type=int, default=2048)
-    options.add_argument("--heads", type=int, default=4)
+    options.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    options.add_argument("--types", nargs="+", choices=TYPES, help="fp32; on CUDA also bf16")
+    options.add_argument("--compile", action="store_true", help="also time what torch.compile makes of both")
+    options.add_argument("--lengths", nargs="+", type=int, help="512 1024 2048; on CUDA also 8192")
+    options.add_argument("--tokens", type=int, help="2048; on CUDA 16384")
+    options.add_argument("--heads", type=int, help="4; on CUDA 12")
     options.add_argument("--width", type=int, default=64, help="of a head")
-    options.add_argument("--document", type=float, default=150, help="mean length")
-    options.add_argument("--dropout", type=float, default=0.1)
-    options.add_argument("--kind", choices=KINDS, default="fp32", help="the type of queries, keys and values")
+    options.add_argument("--document", nargs="+", type=float, help="mean lengths: 150; on CUDA 200 1000")
+    options.add_argument("--dropout", type=float, default=0.1, help="on a CPU")
     given = options.parse_args()
     torch.set_num_threads(given.threads)
+    usual = (["bf16", "fp32"], [512, 1024, 2048, 8192], 16_384, 12, [200.0, 1000.0])
+    usual = usual if given.device == "cuda" else (["fp32"], [512, 1024, 2048], 2048, 4, [150.0])
+    for name, value in zip(("types", "lengths", "tokens", "heads", "document"), usual, strict=True):
+        setattr(given, name, getattr(given, name) or value)
+    (on_cuda if given.device == "cuda" else on_cpu)(given)
+
+
+def on_cpu(given: Any) -> None:
     rows, every = [], {}
-    for length in given.lengths:
-        shape = (max(given.tokens // length, 1), length)
-        drawn = torch.randn(3, *shape, given.heads, given.width, generator=torch.Generator().manual_seed(SEED))
-        inputs = drawn.transpose(2, 3).to(given.device, KINDS[given.kind]).requires_grad_()
-        documents = documents_of(*shape, given.document).to(given.device)
-        real = torch.ones_like(documents, dtype=torch.bool)
+    for kind, mean, length in product(given.types, given.document, given.lengths):
+        inputs, documents, real = drawn(given, length, mean, TYPES[kind])
         for separate, rate in ((documents, 0.0), (documents, given.dropout), (None, given.dropout)):
-            what = f"{length:,} x {shape[0]}, {'one document' if separate is None else 'documents'}, dropout {rate}"
             theirs, ours = torchs(visible_in(real, separate, blocks=False)), labs(visible_in(real, separate))
             calls = {"torch": partial(step, theirs, inputs, rate), "electra_lab": partial(step, ours, inputs, rate)}
-            clock = on(given.device, CLOCKS[given.clock])
-            try:
-                found = alternate(calls, given.rounds, clock=clock, calls=1 if given.device == "cpu" else 10)
-            except torch.OutOfMemoryError as error:
-                rows.append([what, reason(error), "", "", "", ""])
-                continue
-            times = [
-                spread([second * 1e3 for second in seconds], ",.0f" if given.device == "cpu" else ",.2f")
-                for seconds in found.values()
-            ]
+            found = alternate(calls, given.rounds, clock=CLOCKS[given.clock])
+            what = f"{size(real)}, {'one document' if separate is None else 'documents'}, dropout {rate}"
+            what += f", {kind}, of {mean:g}" if len(given.types) + len(given.document) > 2 else ""
+            times = [spread([second * 1e3 for second in seconds], ",.0f") for seconds in found.values()]
             faster = spread(ratios(found, "torch", "electra_lab"))
             rows.append([what, *times, faster, *(kept(way, inputs, rate) for way in (theirs, ours))])
             every[what] = found
-    where = f"{processor()}, {given.threads} threads"
-    if given.device != "cpu":
-        where = f"{device_name(given.device, given.threads)}, {given.kind}"
-    about = f"{where}, {given.clock} time, torch {torch.__version__}"
-    title = f"Attention, {given.heads} heads of {given.width}, documents of {given.document:g} on average: {about}"
+    about = f"{processor()}, {given.threads} threads, {given.clock} time, torch {torch.__version__}"
+    means = " or ".join(f"{mean:g}" for mean in given.document)
+    title = f"Attention, {given.heads} heads of {given.width}, documents of {means} on average: {about}"
     titles = ["", "torch, dense mask, ms", "electra_lab, ms", "times as fast", "torch, MB kept", "electra_lab, MB kept"]
-    write(
-        given.out,
-        title,
-        markdown(titles, rows),
-        {"case": "attention", "threads": given.threads, "device": given.device},
-        {"seconds": every},
-    )
+    write(given.out, title, markdown(titles, rows), {"case": "attention", "threads": given.threads}, {"seconds": every})
+
+
+def on_cuda(given: Any) -> None:
+    rows, every = [], {}
+    for kind, mean, length in product(given.types, given.document, given.lengths):
+        inputs, documents, real = drawn(given, length, mean, TYPES[kind])
+        most = most_documents(documents.cpu().numpy(), real.cpu().numpy())
+        prepare = {"torch": partial(visible_in, real, documents, blocks=False),
+                   "electra_lab": partial(sequences, real, documents, most)}  # fmt: skip
+        prepared = alternate({name: partial(repeated, way) for name, way in prepare.items()}, given.rounds, warm_up=2)
+        visible = {name: way() for name, way in prepare.items()}
+        ways = {"torch": torchs(visible["torch"]), "electra_lab": labs(visible["electra_lab"])}
+        away = difference(*(results(way, inputs) for way in ways.values()))
+        exact = results(ways["torch"], inputs.detach().float().requires_grad_())
+        off = [difference(results(way, inputs), exact) for way in ways.values()]
+        for compiled in (False, True) if given.compile else (False,):
+            if compiled:
+                torch._dynamo.reset()
+                ways = {name: torch.compile(way, dynamic=False) for name, way in ways.items()}
+            calls = {name: partial(repeated, partial(step, way, inputs, 0.0)) for name, way in ways.items()}
+            found = alternate(calls, given.rounds, warm_up=2)
+            what = (
+                f"{size(real)}, documents of {mean:g} (at most {most}), {kind}, {'compiled' if compiled else 'eager'}"
+            )
+            times = [spread([second / CALLS * 1e3 for second in found[name]], ",.3f") for name in ways]
+            before = [spread([second / CALLS * 1e3 for second in prepared[name]], ",.3f") for name in ways]
+            faster = spread(ratios(found, "torch", "electra_lab"))
+            most_bytes = [peak(prepare[name], way, inputs) for name, way in ways.items()]
+            rows.append([what, type(visible["electra_lab"]).__name__, *times, faster, *before, *most_bytes, away, *off])
+            every[what] = {"step": found, "prepare": prepared}
+            print(" | ".join(rows[-1]), flush=True)
+    about = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    title = f"Attention, {given.heads} heads of {given.width}, {given.tokens:,} tokens: {about}"
+    pair = ("torch, dense mask", "electra_lab")
+    titles = ["", "electra_lab reads", *(f"{name}, ms" for name in pair), "times as fast"]
+    titles += [*(f"{name}, ms to prepare" for name in pair), *(f"{name}, peak MB" for name in pair), "apart"]
+    titles += [f"{name}, from fp32" for name in pair]
+    write(given.out, title, markdown(titles, rows), {"case": "attention", "device": "cuda"}, {"seconds": every})
+
+
+def drawn(given: Any, length: int, mean: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values [3 B H T d], documents [B T] and which positions are real [B T]."""
+    shape = (max(given.tokens // length, 1), length)
+    source = torch.Generator().manual_seed(SEED)
+    inputs = torch.randn(3, *shape, given.heads, given.width, generator=source).to(given.device, dtype)
+    real = torch.ones(shape, dtype=torch.bool, device=given.device)
+    return inputs.transpose(2, 3).requires_grad_(), documents_of(*shape, mean).to(given.device), real
+
+
+def size(real: Tensor) -> str:
+    return f"{real.shape[1]:,} x {real.shape[0]}"
+
+
+def sequences(real: Tensor, documents: Tensor, most: int | None) -> Visible:
+    """Return what a backbone has in a step of training."""
+    backbone = SimpleNamespace(most_documents=None)
+    with documents_at_most(most, [backbone], documents.device):
+        visible: Visible = visible_in(real, documents, most=backbone.most_documents)
+    return visible
+
+
+def repeated(call: Callable[[], object]) -> None:
+    for _ in range(CALLS):
+        call()
+    torch.cuda.synchronize()
+
+
+def results(way: Attention, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what attention gives, and the gradient of the sum of its squares."""
+    attended = way(*inputs.unbind(), 0.0).float()
+    (gradient,) = torch.autograd.grad(attended.square().sum(), inputs)
+    return attended.detach(), gradient.float()
+
+
+def difference(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> str:
+    return ", ".join(f"{float((one - two).abs().max()):.1e}" for one, two in zip(found, expected, strict=True))
+
+
+def peak(prepare: Callable[[], Visible], way: Attention, inputs: Tensor) -> str:
+    """Return the MB that preparing and a step need at most, with the gradients."""
+    inputs.grad = None
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    held = prepare()
+    step(way, inputs, 0.0)
+    del held
+    return f"{(torch.cuda.max_memory_allocated() - before) / 1e6:,.1f}"
 
 
 def step(way: Attention, inputs: Tensor, dropout: float) -> None:

@@ -57,7 +57,7 @@ def steps(experiment: str) -> Callable[[str], list[Command]]:
 
 def attention(device: str) -> list[Command]:
     tiny = ["--lengths", "300", "--tokens", "600", "--heads", "1", "--width", "4", "--rounds", "1"]
-    real = ["--lengths", "512", "1024", "2048", "8192", "--tokens", "16384", "--heads", "12", "--kind", "bf16"]
+    real = ["--lengths", "512", "1024", "2048", "8192", "--tokens", "16384", "--heads", "12", "--types", "bf16"]
     return [["attention.py", *(tiny if device == "cpu" else [*real, "--rounds", "5"]), "--device", device]]
 
 

@@ -24,6 +24,7 @@ class Bert(nn.Module):
     positions = "lab"
     separates_documents = True
     inner_states = True
+    most_documents: int | None = None
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Bert(nn.Module):
         depths: Sequence[int] = (),
         apart: bool = False,
     ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
-        visible = visible_in(attention_mask, documents)
+        visible = visible_in(attention_mask, documents, most=self.most_documents)
         exits = Exits(depths, len(self.layers), apart)
         for depth, layer in enumerate(self.layers, 1):
             x = exits.after(depth, layer(x, visible))

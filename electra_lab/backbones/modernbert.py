@@ -1,6 +1,7 @@
 """The encoder of ModernBERT."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 from electra_lab.backbones._head_norm import HeadNorm
 from electra_lab.backbones._rotary import halves_turned, split_and_turned
 from electra_lab.backbones._windows import sliding_attention, sliding_mask
-from electra_lab.model.attention import Kernel, Visible, attend, visible_in
+from electra_lab.model.attention import WINDOWS, Kernel, Sequences, Visible, attend, reads_sequences, visible_in
 from electra_lab.model.exits import Exits
 from electra_lab.model.initialise import truncated_normal_
 from registry import backbones
@@ -51,7 +52,7 @@ class _Layer(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], turn: Turn, seen: Visible | Bool[Tensor, "..."]
     ) -> Float[Tensor, "B T D"]:
-        """seen  visible_in(...) for the whole row, or sliding_mask(...) for a layer with a reach"""
+        """seen  visible_in(...) for the whole row; for a layer with a reach the same with it, or sliding_mask(...)"""
         on_weights, on_attended, on_gated = self.dropouts if self.training else (0.0, 0.0, 0.0)
         # Attention: [B T 3D] -> three of [B H T d]
         columns = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1))
@@ -60,6 +61,8 @@ class _Layer(nn.Module):
         else:
             q, k, v = columns.permute(2, 0, 3, 1, 4).unbind()
             q, k = halves_turned(self.query_norm(q), *turn), halves_turned(self.key_norm(k), *turn)
+        if isinstance(seen, Sequences) and seen.reach and not reads_sequences(q, v, on_weights, self.kernel):
+            seen = sliding_mask(seen.attention_mask, seen.reach, seen.documents)
         if self.reach is not None and isinstance(seen, Tensor) and seen.dim() == 5:
             attended = sliding_attention(q, k, v, seen, self.reach, on_weights, self.kernel)
         else:
@@ -128,6 +131,7 @@ class ModernBert(nn.Module):
     bare_embeddings = True
     separates_documents = True
     inner_states = True
+    most_documents: int | None = None
 
     def __init__(
         self,
@@ -178,7 +182,7 @@ class ModernBert(nn.Module):
         apart: bool = False,
     ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
         length = x.shape[1]
-        whole = visible_in(attention_mask, documents)
+        whole = visible_in(attention_mask, documents, most=self.most_documents)
         near, local_turn = whole, None
         if any(layer.reach is not None for layer in self.layers):
             local_turn = self._turn(length, self.local_theta, x.device)
@@ -194,8 +198,10 @@ class ModernBert(nn.Module):
 
     def _near(
         self, whole: Visible, attention_mask: Bool[Tensor, "B T"], documents: Tensor | None
-    ) -> Bool[Tensor, "..."]:
-        """Return the mask of local layers: in blocks, or dense [B 1 T T] for short rows and for an export."""
+    ) -> Visible | Bool[Tensor, "..."]:
+        """Return what local layers see: in sequences; or in blocks, or dense [B 1 T T] for short rows and an export."""
+        if isinstance(whole, Sequences) and WINDOWS:
+            return replace(whole, reach=self.reach)
         # An export is asked for first: comparing its length would limit it.
         long = not torch.compiler.is_exporting() and attention_mask.shape[1] > WHOLE * self.reach
         if long or not isinstance(whole, Tensor):

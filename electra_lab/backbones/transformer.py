@@ -110,6 +110,8 @@ class Transformer(nn.Module):
     window       positions in a window; with local heads, the lab pads the length to a multiple of it
     """
 
+    most_documents: int | None = None
+
     def __init__(
         self,
         dim: int,
@@ -216,7 +218,7 @@ class Transformer(nn.Module):
         keys = attention_mask | ~attention_mask.any(-1, keepdim=True)
         visible = None
         if documents is not None:
-            visible = visible_in(attention_mask, documents, blocks=self.flash)
+            visible = visible_in(attention_mask, documents, blocks=self.flash, most=self.most_documents)
         exits = Exits(depths, self.depth, apart, self.encoder.final_norm)
         # Only keys are masked. Given `mask`, the library also sets padding to zero, which turns bfloat16 states into
         # float32, and fixes the traced sizes in an ONNX export.

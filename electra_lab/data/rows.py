@@ -58,6 +58,9 @@ class Rows:
             segments=moved(packed.segments),
             example_ids=_moved(example_ids, device),
             attention_document_ids=None if packed.documents is None else moved(packed.documents),
+            most_documents=None
+            if packed.documents is None
+            else most_documents(packed.documents, packed.attention_mask),
         )
 
     def training_batch(
@@ -164,6 +167,20 @@ def _hash(x: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def _keys(seed: int, epoch: int) -> NDArray[np.uint64]:
     key = hashlib.blake2b(f"order {seed} {epoch}".encode(), digest_size=8 * ROUNDS).digest()
     return np.frombuffer(key, "<u8").astype(np.uint64)
+
+
+def most_documents(documents: IndexArray, real: NDArray[np.bool_]) -> int | None:
+    """Return how many documents a row has at most, padding included, or None if one continues after another one.
+
+    A power of two, as compiled code is for one number; one more is for padding that a network may add.
+    """
+    new = np.ones(documents.shape, dtype=bool)
+    new[:, 1:] = (documents[:, 1:] != documents[:, :-1]) | (real[:, 1:] != real[:, :-1])
+    rows, places = np.nonzero(new & real)
+    seen = set(zip(rows.tolist(), documents[rows, places].tolist(), strict=True))
+    if len(seen) < len(rows):
+        return None
+    return 1 << int(new.sum(axis=1).max(initial=0)).bit_length()
 
 
 def _moved(array: NDArray[Any], device: torch.device) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Exact softmax attention by one of several kernels. Which is faster depends on the machine, the type, the length."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +26,11 @@ KERNELS: tuple[Kernel, ...] = ("fused", "products")  # that compute the same
 SHORT = 256  # positions; on a CPU, up to this many are attended to at once, whatever the mask and the dropout
 JOINED = 64  # positions; shorter documents that follow one another share a block
 QUERIES = 128  # whose weights exist at a time where weights are dropped
+# What FlashAttention can do on all devices that have it
+FLASH_TYPES = (torch.float16, torch.bfloat16)
+FLASH_WIDTH = 192  # of a head at most, and a multiple of 8
+FLASH_SEQUENCES = 65_535  # a dimension of the grid
+WINDOWS = torch.__version__ >= "2.11"  # whether varlen_attn has them
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,22 +47,62 @@ class Blocks:
     masks: list[Bool[Tensor, "1 1 _ n"] | None]
 
 
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """All rows as sequences that see nothing outside, one after the other: documents, and the padding beside them.
+
+    begins  the first position of each in [B*T], then B*T up to the number of sequences that there may be, and once more
+    reach   how far a position sees, None for its sequence
+    """
+
+    attention_mask: Bool[Tensor, "B T"]
+    documents: Int[Tensor, "B T"]
+    begins: Int[Tensor, " N"]
+    reach: int | None = None
+
+
 Mask = Bool[Tensor, " B #H #T S"]  # True at the keys that a query sees
-Visible = Mask | Blocks | None
+Visible = Mask | Blocks | Sequences | None
+
+
+@contextmanager
+def documents_at_most(number: int | None, backbones: Sequence[Any], device: torch.device) -> Iterator[None]:
+    """Set `most_documents` of backbones, which they pass to `visible_in`: the host must not ask the device for it.
+
+    It is None outside, where nothing is known, and where the device has no kernel for sequences.
+    """
+    known = number if number is not None and _has_flash(device) else None
+    for backbone in backbones:
+        backbone.most_documents = known
+    try:
+        yield
+    finally:
+        for backbone in backbones:
+            backbone.most_documents = None
 
 
 def visible_in(
-    attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"] | None = None, *, blocks: bool = True
+    attention_mask: Bool[Tensor, "B T"],
+    documents: Int[Tensor, "B T"] | None = None,
+    *,
+    blocks: bool = True,
+    most: int | None = None,
 ) -> Any:
     """Return which positions each position sees, for `attend`: the real ones of its row, or of its document there.
 
     A position without any, in padding, sees arbitrary ones, as the softmax of nothing is NaN.
 
-    blocks  allow Blocks instead of a mask Bool[B 1 #T T]. Only an eager forward pass over long rows on a CPU has them:
-            their number depends on the documents
+    blocks  allow Blocks or Sequences instead of a mask Bool[B 1 #T T], for long rows. Only an eager forward pass on a
+            CPU has Blocks: their number depends on the documents
+    most    documents of a row at most, from `documents_at_most`: a device with a kernel for sequences gets Sequences.
+            No document continues after another one
     """
-    if blocks and documents is not None and documents.shape[1] > SHORT and _is_eager_on_cpu(documents):
-        found = _blocks(attention_mask, documents) if _has_values(documents) else None
+    if blocks and documents is not None and documents.shape[1] > SHORT:
+        found: Blocks | Sequences | None = None
+        if most is not None and 0 < documents.shape[0] * most <= FLASH_SEQUENCES:
+            found = _sequences(attention_mask, documents, most)
+        elif _is_eager_on_cpu(documents) and _has_values(documents):
+            found = _blocks(attention_mask, documents)
         if found is not None:
             return found
     return _mask(attention_mask, documents)
@@ -75,8 +121,14 @@ def attend(
     visible  a mask, what `visible_in` returned, or None if every query sees every key
     kernel   fused: torch's scaled_dot_product_attention; products: two batched matrix products with a softmax in
              between, which keep the matrix of weights for the backward pass. On a CPU, neither drops weights of more
-             than SHORT keys: torch's kernel would also keep all of them
+             than SHORT keys: torch's kernel would also keep all of them. Sequences become a mask, unless
+             `reads_sequences`
     """
+    if isinstance(visible, Sequences):
+        if reads_sequences(query, value, dropout, kernel):
+            return _by_sequence(query, key, value, visible)
+        assert visible.reach is None, "the caller asks whether there is a kernel for it"
+        visible = _mask(visible.attention_mask, visible.documents)
     if isinstance(visible, Blocks):
         if not torch.compiler.is_compiling():
             return _by_block(query, key, value, visible, dropout, kernel)
@@ -95,6 +147,15 @@ def attend(
     weights = scores.softmax(-1, dtype=wide)
     attended: Tensor = F.dropout(weights, dropout).to(value.dtype) @ value
     return attended
+
+
+def reads_sequences(
+    query: Float[Tensor, "B H T d"], value: Float[Tensor, "B H T e"], dropout: float, kernel: Kernel
+) -> bool:
+    """Return whether torch's varlen_attn computes this: in half precision, without dropout."""
+    width = query.shape[-1]
+    fits = width == value.shape[-1] and width % 8 == 0 and width <= FLASH_WIDTH
+    return kernel == "fused" and not dropout and fits and _computed(value) in FLASH_TYPES
 
 
 def use_kernel(kernel: Kernel, networks: nn.Module) -> bool:
@@ -123,6 +184,46 @@ def _mask(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"] | N
     if documents is not None:
         visible = visible & (documents[:, :, None] == documents[:, None, :])
     return (visible | ~visible.any(-1, keepdim=True))[:, None]
+
+
+def _has_flash(device: torch.device) -> bool:
+    """Return whether FlashAttention, and so torch's varlen_attn, runs on a device: on NVIDIA's from Ampere on."""
+    built = torch.version.cuda is not None and torch.backends.cuda.is_flash_attention_available()
+    return device.type == "cuda" and built and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _computed(value: Tensor) -> torch.dtype:
+    """Return the type in which attention is computed: that of autocast, or of the values."""
+    kind = value.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
+
+
+def _sequences(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"], most: int) -> Sequences:
+    """Find the runs of equal numbers within a row, and of padding, without a size that depends on their number."""
+    new = (documents[:, 1:] != documents[:, :-1]) | (attention_mask[:, 1:] != attention_mask[:, :-1])
+    run = F.pad(new, (1, 0), value=True).flatten().cumsum(0)  # of each position of [B*T], counted from 1
+    expected = documents.shape[0] * most
+    torch._assert_async(run[-1] <= expected, f"rows have more documents than {most} on average")
+    numbers = torch.arange(1, expected + 2, device=run.device)
+    return Sequences(attention_mask, documents, torch.searchsorted(run, numbers, out_int32=True))
+
+
+def _by_sequence(
+    query: Float[Tensor, "B H T d"],
+    key: Float[Tensor, "B H T d"],
+    value: Float[Tensor, "B H T d"],
+    sequences: Sequences,
+) -> Float[Tensor, "B H T d"]:
+    from torch.nn.attention.varlen import varlen_attn  # imports torch's compiler, which takes seconds
+
+    batch, heads, length, width = query.shape
+    q, k, v = (  # [B H T d] -> [B*T H d]
+        x.to(_computed(value)).transpose(1, 2).reshape(batch * length, heads, width) for x in (query, key, value)
+    )
+    near: dict[str, Any] = {} if sequences.reach is None else {"window_size": (sequences.reach, sequences.reach)}
+    attended: Any = varlen_attn(q, k, v, sequences.begins, sequences.begins, length, length, **near)
+    found: Tensor = attended.view(batch, length, heads, width).transpose(1, 2)
+    return found
 
 
 def _blocks(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"]) -> Blocks | None:
@@ -180,7 +281,7 @@ def _drop(
     dropout: float,
 ) -> Float[Tensor, "B H T e"]:
     """Attend with dropout, keeping one bit for each weight; in the type of autocast, as torch's kernel does."""
-    kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else value.dtype
+    kind = _computed(value)
     with torch.autocast("cpu", enabled=False):
         inputs = query.to(kind), key.to(kind), value.to(kind)
         attended: Tensor = _Dropped.apply(*inputs, visible, dropout)  # type: ignore[no-untyped-call]

@@ -10,6 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from electra_lab.model.attention import documents_at_most
 from electra_lab.parallel.world import ALONE
 from electra_lab.training.compilation import uncompiled
 from electra_lab.training.device import Precision, autocast
@@ -39,6 +40,7 @@ class Learner:
         self.world, self.module, self.updating = ALONE, objective, False
         self.noted: list[Mapping[str, Tensor]] = []
         self._changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
+        self._told = [module for module in objective.modules() if hasattr(module, "most_documents")]
 
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step: seed torch's generator, set scheduled numbers, let components draw their own numbers."""
@@ -99,7 +101,8 @@ class Learner:
 
     def losses(self, batch: Batch, seed: int, step: int, precision: Precision) -> Losses:
         """Return the losses of one batch."""
-        with autocast(batch.tokens.device, precision):
+        device = batch.tokens.device
+        with autocast(device, precision), documents_at_most(batch.most_documents, self._told, device):
             losses: Losses = self.module(batch, Streams(seed, step, batch.example_ids))
         return losses
 

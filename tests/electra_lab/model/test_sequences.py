@@ -1,0 +1,246 @@
+"""Documents as sequences for torch's varlen_attn: on CUDA by its kernel, on a CPU by a plain one in its place."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.attention.varlen
+from torch import Tensor
+from torch.nn import functional as F
+
+from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.config.load import load
+from electra_lab.data.rows import most_documents
+from electra_lab.model import attention
+from electra_lab.model.attention import KERNELS, WINDOWS, Sequences, Softcap, attend, documents_at_most, visible_in
+from electra_lab.testing import on_each_device
+from electra_lab.training.recompute import recompute
+from electra_lab.training.step import gradients
+from registry import backbones
+from tests.helpers import write_experiment
+
+LONG = 300  # positions, more than a row that always has a mask
+PLACES = torch.arange(LONG)
+ROWS = {  # document and whether it is real, of each position of a row
+    "one document": (PLACES * 0, PLACES >= 0),
+    "single tokens": (PLACES.flip(0), PLACES >= 0),
+    "long and short": ((PLACES > 99).long() + (PLACES // 40 > 6), PLACES >= 0),
+    "padding behind": ((PLACES // 30).clamp(max=7), PLACES < 211),
+    "padding on both sides": (torch.where(PLACES < 17, 0, PLACES // 100), (PLACES >= 17) & (PLACES < 290)),
+    "padding alone": (PLACES * 0 - 1, PLACES < 0),
+}
+calls: list[tuple[Any, ...]] = []
+
+
+def plain(
+    q: Tensor, k: Tensor, v: Tensor, begins: Tensor, same: Tensor, longest: int, too: int, **window: tuple[int, int]
+) -> Tensor:
+    """Attend within sequences [begins[i], begins[i + 1]), as varlen_attn; positions behind the last are not written."""
+    assert begins is same
+    assert longest == too
+    if not torch.compiler.is_compiling():
+        calls.append((q, begins))
+        assert begins.dtype == torch.int32
+        assert begins[0] == 0
+        assert 0 <= begins.diff().min() <= begins.diff().max() <= longest
+    number = torch.searchsorted(begins[1:].contiguous(), torch.arange(len(q), dtype=torch.int32), right=True)
+    parts = (x.transpose(0, 1)[None] for x in (q, k, v))  # [N H d] -> [1 H N d]
+    before, after = window.get("window_size", (len(q), len(q)))
+    away = torch.arange(len(q)) - torch.arange(len(q))[:, None]
+    seen = (number[:, None] == number) & (-before <= away) & (away <= after)
+    attended = F.scaled_dot_product_attention(*parts, attn_mask=seen)[0].transpose(0, 1)
+    return attended.masked_fill((number == len(begins) - 1)[:, None, None], float("nan"))
+
+
+@pytest.fixture(autouse=True)
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, a plain kernel in float64; on CUDA count the calls alone."""
+    calls.clear()
+    on_cuda = "cuda" in request.node.name
+    real = torch.nn.attention.varlen.varlen_attn
+
+    def counted(*given: Any, **window: Any) -> Tensor:
+        if not torch.compiler.is_compiling():
+            calls.append((given[0], given[3]))
+        return real(*given, **window)
+
+    monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", counted if on_cuda else plain)
+    if not on_cuda:
+        monkeypatch.setattr(attention, "_has_flash", lambda device: True)
+        monkeypatch.setattr(attention, "FLASH_TYPES", (torch.float64, torch.bfloat16))
+
+
+def assert_same(found: list[Tensor], expected: list[Tensor], device: str) -> None:
+    """Within what half precision loses on CUDA, where a gradient in itself may be all rounding."""
+    one, two = (torch.cat([part.detach().double().flatten() for part in parts]) for parts in (found, expected))
+    away = float((one - two).norm() / two.norm())
+    assert away < (0.03 if device == "cuda" else 1e-5 if found[0].dtype == torch.float32 else 1e-9), (
+        f"the results are {away:.2g} of their norm apart"
+    )
+
+
+def rows_of(name: str, device: str = "cpu") -> tuple[Tensor, Tensor, int]:
+    """Return the documents of that row and of another one, which positions are real, and the bound for both."""
+    document, real = ROWS[name]
+    documents = torch.stack([document, (PLACES + 70) // 77])
+    mask = torch.stack([real, PLACES >= 0])
+    most = most_documents(documents.numpy(), mask.numpy())
+    assert most is not None
+    return documents.to(device), mask.to(device), most
+
+
+@on_each_device
+@pytest.mark.parametrize("name", ROWS)
+def test_sequences_are_as_exact_as_a_dense_mask(name: str, device: str) -> None:
+    """Values and gradients, in half precision on CUDA; whatever padding holds, bit by bit."""
+    documents, mask, most = rows_of(name, device)
+    visible = visible_in(mask, documents, most=most)
+    assert isinstance(visible, Sequences)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float64
+    drawn = torch.randn(3, 2, 2, LONG, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = drawn.to(device, dtype)
+    given, wanted = drawn.clone().requires_grad_(), drawn.double().requires_grad_()
+    found = attend(*given, visible, 0.0, "fused")
+    assert len(calls) == 1
+    assert found.dtype == dtype
+    assert found.isfinite().all()
+    # Each position sees the real ones of its document; padding is not compared.
+    at = mask[:, None, :, None]
+    expected = attend(*wanted, visible_in(mask, documents, blocks=False), 0.0, "products")
+    assert_same([found * at], [expected * at], device)
+    (found * at).double().square().sum().backward()
+    (expected * at).square().sum().backward()
+    assert given.grad is not None
+    assert wanted.grad is not None
+    assert_same([given.grad], [wanted.grad], device)
+    other = torch.where(at, drawn, drawn.flip(0) + 1)
+    assert torch.equal(attend(*other, visible, 0.0, "fused") * at, found * at)
+
+
+@on_each_device
+@pytest.mark.parametrize("what", ["float32", "dropout", "products", "softcap", "width"])
+def test_what_the_kernel_cannot_do_has_a_mask(what: str, device: str) -> None:
+    documents, mask, most = rows_of("padding behind", device)
+    dtype = torch.float32 if what == "float32" else torch.bfloat16
+    inputs = torch.randn(3, 2, 2, LONG, 12 if what == "width" else 16, device=device).to(dtype)
+    way: Any = {"products": KERNELS[1], "softcap": Softcap(20.0)}.get(what, "fused")
+    found = []
+    for visible in (visible_in(mask, documents, most=most), visible_in(mask, documents, blocks=False)):
+        torch.manual_seed(0)
+        found.append(attend(*inputs, visible, 0.5 if what == "dropout" else 0.0, way))
+    assert not calls
+    assert torch.equal(*found)
+
+
+@on_each_device
+@pytest.mark.parametrize("recomputed", [False, True])
+@pytest.mark.parametrize("name", ["bert", "transformer", "modernbert"])
+def test_backbones_read_sequences_where_they_know_a_bound(name: str, recomputed: bool, device: str) -> None:
+    """With the states and gradients of a mask; under autocast on CUDA."""
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"rotary": True} if name == "transformer" else {}
+    options |= {"local_attention": 8, "global_every": 2} if name == "modernbert" else {}
+    encoder: Any = backbones.get(name).component(32, 2, 2, LONG, dropout=0.0, **options).to(device)
+    encoder = encoder if device == "cuda" else encoder.double()
+    documents, mask, most = rows_of("padding behind", device)
+    x = torch.randn(2, LONG, 32, device=device, dtype=next(encoder.parameters()).dtype)
+    if recomputed:
+        recompute(encoder.layers if name != "transformer" else [part for pair in encoder.layers for part in pair[1:2]])
+    found, at = {}, mask[..., None]
+    for bound in (None, most):
+        encoder.zero_grad()
+        with (
+            torch.autocast(device, torch.bfloat16, enabled=device == "cuda"),
+            documents_at_most(bound, [encoder], torch.device(device)),
+        ):
+            states = encoder(x, mask, documents)
+        assert encoder.most_documents is None
+        assert len(calls) == (0 if bound is None else 1 if name == "modernbert" and not WINDOWS else 2)
+        (states * at).double().square().mean().backward()
+        found[bound] = [states * at, *(p.grad for p in encoder.parameters() if p.grad is not None)]
+    assert_same(found[most], found[None], device)
+
+
+@on_each_device
+@torch.no_grad()
+def test_one_graph_serves_all_rows_of_a_bound(device: str) -> None:
+    """Compiled layers, and whole backbones without a break of the graph."""
+    graphs: list[Any] = []
+    half = torch.bfloat16 if device == "cuda" else torch.float64
+    backend = "inductor" if device == "cuda" else "eager"
+    encoder: Any = backbones.get("bert").component(32, 2, 2, LONG, dropout=0.0).to(device, half).eval()
+    whole = torch.compile(encoder, backend=backend, fullgraph=True, dynamic=False)
+    x = torch.randn(2, LONG, 32, device=device, dtype=half)
+    for name in ("padding behind", "long and short"):
+        documents, mask, _ = rows_of(name, device)
+        expected = encoder(x, mask, documents) * mask[..., None]
+        with documents_at_most(16, [encoder], torch.device(device)):
+            found = whole(x, mask, documents) * mask[..., None]
+        assert_same([found], [expected], device)
+
+    def count(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    for layer in encoder.layers:
+        layer.compile(backend=count, dynamic=False)
+    for name in ("padding behind", "long and short"):
+        documents, mask, _ = rows_of(name, device)
+        with documents_at_most(16, [encoder], torch.device(device)):
+            assert encoder(x, mask, documents)[mask].isfinite().all()
+    assert len(graphs) == 1
+
+
+@on_each_device
+def test_both_networks_of_a_step_read_sequences(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the losses and the gradients of masks; micro-batches have the bound of their batch."""
+    monkeypatch.setattr(attention, "SHORT", 8)
+    if device == "cpu":
+        monkeypatch.setattr(attention, "FLASH_TYPES", (torch.float32,))
+    bert = "{type: bert, dim: 16, depth: 2, heads: 2, dropout: 0.0}"
+    file = write_experiment(
+        tmp_path,
+        data=f"{{sequence_length: 16, held_out: 0.3, store: {tmp_path / 'store'}}}",
+        packing="{type: contiguous, attention: within_documents}",
+        embedding="{dim: 8, max_length: 16, dropout: 0.0}",
+        discriminator=bert,
+        train="{steps: 5, batch_size: 8}",
+    )
+    loaded = load(file, [])
+    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device(device))
+    learner, batch = made.run.learner, made.train.training_batch(0, 0, 8, torch.device(device))
+    learner.objective.train()
+    assert batch.most_documents is not None
+    calls.clear()  # those of the check of the objective
+    precision: Any = "bf16" if device == "cuda" else "fp32"
+    found = []
+    for known in (batch, replace(batch, most_documents=None)):
+        learner.objective.zero_grad()
+        learner.at_step(0, 0)
+        sums, _, _ = gradients(learner, known, 0, 0, 4, precision, None)
+        slopes = [p.grad.clone() for p in learner.objective.parameters() if p.grad is not None]
+        found.append([*sums.values(), *slopes])
+    assert len(calls) == 8  # two micro-batches, two networks, two layers
+    assert_same(found[0], found[1], device)
+
+
+def test_too_small_a_bound_is_refused() -> None:
+    documents, mask, most = rows_of("single tokens")
+    with pytest.raises(RuntimeError):
+        visible_in(mask, documents, most=most // 4)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_the_host_does_not_wait_for_the_device_cuda() -> None:
+    documents, mask, most = rows_of("padding behind", "cuda")
+    inputs = torch.randn(3, 2, 2, LONG, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        attend(*inputs, visible_in(mask, documents, most=most), 0.0, "fused").sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(calls) == 1
