@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 DRAWN, BROUGHT = "initialized by the lab", "brought by the component"
 THETAS = ("theta", "global_theta", "local_theta")  # of rotary positions: longer rows may want another one
+ROPE = ("rope_parameters", "rope_theta")  # the same in configs of transformers
 NETWORKS = ("generator", "discriminator")  # in this order: a discriminator's table may be a difference to the other
 
 
@@ -214,13 +215,16 @@ def _refuse_other_sizes(loaded: Loaded, source: str, part: Part, network: str) -
 
 
 def _other_options(ours: dict[str, Any], theirs: dict[str, Any], network: str) -> dict[str, str]:
-    """Compare the configs of two encoders of transformers; rates of dropout and sizes of tables may differ."""
+    """Compare the configs of two encoders of transformers.
+
+    Rates of dropout, sizes of tables, and what is written of rotary positions may differ.
+    """
     if ours["model_type"] != theirs["model_type"]:
         return {"type": f"{network}.model_type is {ours['model_type']} here and {theirs['model_type']} there"}
     config_of = backbones.get("hugging_face").component.config_of  # type: ignore[attr-defined]
     here, there = (config_of(section, 1).to_dict() for section in (ours, theirs | {"ff_mult": ours["ff_mult"]}))
     del theirs["config"]
-    free = {"pad_token_id", "max_position_embeddings"}
+    free = {"pad_token_id", "max_position_embeddings", *(key for key in ROPE if key in ours["config"])}
     keys = [key for key in sorted(here.keys() | there.keys()) if "drop" not in key and key not in free]
     differing = [key for key in keys if here.get(key) != there.get(key)]
     return {key: f"{network}.config.{key} is {here.get(key)} here and {there.get(key)} there" for key in differing}

@@ -37,7 +37,8 @@ class TwoTowers(nn.Module):
     tower is read at the position before, the right-to-left one at the position after, and the two are concatenated.
     Each tower has half of `dim` and as many heads as `heads`, and reads half of the input. Before the first token and
     after the last one, the state is zero; in the official code the ends wrap around. The lab adds learned positions.
-    It is for generators: a discriminator that does not see its own token cannot judge it.
+    It is for generators. A discriminator that does not see a token cannot judge it, so objectives that ask for that
+    refuse it.
     """
 
     length_multiple = 1

@@ -367,6 +367,10 @@ class ExperimentConfig(Strict):
         if self.train.parallel == "fsdp" and not registry.optimizers.get(self.optimizer.type).declared["elementwise"]:
             reason = f"{self.optimizer.type} needs whole parameters. Use adamw, or train.parallel: ddp."
             yield ("optimizer", "type"), reason, None
+        judges = options_by_name(self.needs.heads).keys() - {"tokens"}
+        if judges and registry.backbones.get(self.discriminator.type).declared["cloze"]:
+            reason = f"{self.discriminator.type} does not see the token at a position, so it cannot judge it. Use bert."
+            yield ("discriminator", "type"), reason, None
         length, longest = self.data.sequence_length, self.embedding.max_length
         if length > longest:
             yield ("data", "sequence_length"), f"{length} is above embedding.max_length {longest}.", length

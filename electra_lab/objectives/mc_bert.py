@@ -106,6 +106,6 @@ class McBert(Corrupting):
         return counts | {"choice": counts.pop("discriminator")}
 
     def flops(self, price: Price) -> Flops:
-        """The generator's logits at all positions, from which candidates are drawn, have no backward pass."""
-        draws = price("generator", learns=False, everywhere=True) - price("generator", learns=False)
+        """The candidates are drawn from logits at all positions, besides those that learn. They have no backward."""
+        draws = price("generator", learns=False, everywhere=True) - price("generator", learns=False, heads=())
         return Flops(price("generator") + draws + price("discriminator"))

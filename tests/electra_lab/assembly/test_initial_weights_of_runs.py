@@ -152,6 +152,25 @@ def test_the_theta_of_rotary_positions_may_be_written_anew(tmp_path: Path) -> No
         assert all(torch.equal(tensor, saved[key]) for key, tensor in weights.items())
 
 
+def test_the_theta_of_an_encoder_of_transformers_may_be_written_anew(tmp_path: Path) -> None:
+    """One that is not written would be changed by mistake."""
+    section = "{type: hugging_face, model_type: llama, dim: 16, depth: 1, heads: 2"
+
+    def theta(base: float) -> str:
+        return f"{section}, config: {{rope_parameters: {{rope_type: default, rope_theta: {base}}}}}}}"
+
+    run(write(tmp_path, discriminator=theta(2e4), **SAME_SIZES), tmp_path / "run")
+    said = refusal(write(tmp_path, init=STARTED, discriminator=f"{section}}}", **SAME_SIZES), key="generator")
+    assert "generator.config.rope_parameters is" in said
+    begun = made(write(tmp_path, init=STARTED, discriminator=theta(5e5), **SAME_SIZES))
+    saved = load_file(tmp_path / "run" / "checkpoints" / "step-00000003" / "state.safetensors")
+    for name, network in networks(begun).items():
+        frequencies = network.get_buffer("backbone.model.rotary_emb.inv_freq")
+        torch.testing.assert_close(frequencies, 5e5 ** -(torch.arange(0, 8, 2) / 8))
+        weights = network.state_dict(prefix=f"model.{name}.")
+        assert all(torch.equal(tensor, saved[key]) for key, tensor in weights.items())
+
+
 def test_rows_may_become_longer_where_no_table_of_positions_ends(tmp_path: Path) -> None:
     """A second phase on longer rows starts from the weights of the first."""
     section = {"discriminator": "{type: modernbert, dim: 16, depth: 1, heads: 2, ff_mult: 2, dropout: 0.0}"}

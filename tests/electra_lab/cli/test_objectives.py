@@ -59,6 +59,10 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "a generator that sees the token that it predicts": (
         {"objective": "{type: electric}"}, "generator", "generator.type: electric .*two_towers, or unigram."
     ),
+    "a discriminator that does not see the token that it judges": (
+        {"discriminator": "{type: two_towers, dim: 16, depth: 1, heads: 2}"},
+        "discriminator", "discriminator.type: two_towers .* Use bert.",
+    ),
     "towers that cannot be halved": (
         {"objective": "{type: electric}", "generator": "{type: two_towers, dim: 6, heads: 2}"},
         "generator", "generator: .*half of dim 6.*",
@@ -78,6 +82,10 @@ RIGHT: dict[str, dict[str, str]] = {
     },
     "electric by word frequencies": {"objective": "{type: electric}", "generator": "{type: unigram}"},
     "electric with two towers": {"objective": "{type: electric}", "generator": "{type: two_towers, scale: 0.5}"},
+    "towers that predict": (
+        {"objective": "{type: mlm}", "generator": "null", "sampler": "null",
+         "discriminator": "{type: two_towers, dim: 16, depth: 1, heads: 2}"}
+    ),
     "adversarial with Gumbel noise": {"objective": "{type: adversarial}", "sampler": "{type: gumbel}"},
 }  # fmt: skip
 

@@ -243,10 +243,13 @@ BACKBONES = {
 
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_an_answer_does_not_depend_on_the_other_texts(tmp_path: Path, backbone: str) -> None:
-    network = f"{{type: {backbone}, {SIZES}{BACKBONES[backbone]}}}"
+    discriminator, generator = f"{{type: {backbone}, {SIZES}{BACKBONES[backbone]}}}", "{scale: 1.0}"
+    if backbone == "two_towers":  # which are no discriminator
+        discriminator, generator = f"{{type: bert, {SIZES}}}", discriminator
     train = "{steps: 8, batch_size: 4, precision: fp32, learning_rate: 0.1}"  # weights are large, attention is sharp
     with for_a_module():
-        path = run(experiment(tmp_path, discriminator=network, generator="{scale: 1.0}", train=train), tmp_path / "run")
+        networks = {"discriminator": discriminator, "generator": generator}
+        path = run(experiment(tmp_path, **networks, train=train), tmp_path / "run")
     pair = load(path, device="cpu")
     texts = ["the cat", LONG, "dogs", "the [MASK] sat on the mat and saw 7 dogs", TEXTS[3], "", "the cat [MASK] 12345"]
     for size in (2, 32):

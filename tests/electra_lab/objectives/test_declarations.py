@@ -112,7 +112,7 @@ FLOPS = {
     "amos": Flops(3 + 2 * (3 - 2) + 3000 + (1 - 0)),
     "electric": Flops(30 + 3000),
     "frozen_generator": Flops(1 + 3000),
-    "mc_bert": Flops(3 + (10 - 1) + 3000),
+    "mc_bert": Flops(3 + (10 - 0) + 3000),
     "sas": Flops(3000),
     "two_stage": Flops(1 + 3000, first=7, at_first=3),
 }

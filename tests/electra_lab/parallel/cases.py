@@ -64,6 +64,16 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
     "electric": ({"objective": "{type: electric}", "generator": "{type: two_towers, scale: 0.5, dropout: 0.0}"}, 2),
     "coco_lm": ({"objective": "{type: coco_lm, group: 2}"}, 2),
     "amos": ({"objective": "{type: amos}", "sampler": "null"}, 2),
+    "mc_bert": ({"objective": "{type: mc_bert, k: 4}"}, 2),
+    "teams": ({"objective": "{type: teams}"}, 2),
+    "shared_layers": (
+        {
+            "objective": "{type: teams}",
+            "embedding": _UNTIED.replace("none", "{layers: 1}"),
+            "generator": "{scale: 1.0}",
+        },
+        2,
+    ),
     "recomputing": ({"train": _BASE["train"].replace("{", "{activation_checkpointing: true, ")}, 2),
     # The last rank has memory for two rows at a time.
     "scarce": ({"train": _BASE["train"].replace("{", "{micro_batch_size: auto, ")}, 2),
@@ -80,7 +90,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
     "muon": ({"optimizer": "{type: muon}"}, 4),
     "reversible": ({"discriminator": _REFORMER.replace("hashes", "reversible: true, hashes")}, 4),
 }
-DDP_ALONE = ("adafactor", "muon", "reversible")
+DDP_ALONE = ("adafactor", "muon", "reversible", "shared_layers")
 CASES = [("ddp", name) for name in EXPERIMENTS] + [("fsdp", name) for name in EXPERIMENTS if name not in DDP_ALONE]
 if "ELECTRA_LAB_PARALLEL" not in os.environ:  # the rest: make test-parallel
     QUICK = {
