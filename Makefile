@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 EXPERIMENT ?= experiments/reformer_small.yaml
 PICTURES ?= build/pictures
 BENCH ?= build/bench
+GPU ?= build/gpu
 
-.PHONY: run test test-all log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers laws-peers test-report test-wheel test-onnx test-encoders notebooks check format docs pictures site release-check clean
+.PHONY: run test test-all log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers laws-peers test-report test-wheel test-onnx test-encoders notebooks check format docs pictures site release-check gpu check-cuda clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
@@ -118,6 +119,19 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/checkpoint.py --out $(BENCH)
 	$(BIN)/python benchmarks/lengths.py --out $(BENCH)
 
+# Try everything on a GPU, in at most 20 minutes: tables to paste into docs/performance.md, in $(GPU)/gpu.md. constraints.txt
+# pins the build of torch for CPUs; one for CUDA: .venv/bin/pip install --force-reinstall torch --index-url
+# https://download.pytorch.org/whl/cu130, or what pytorch.org names for your driver.
+gpu: $(VENV)/dev.stamp
+	$(BIN)/python benchmarks/gpu.py --out $(GPU)
+
+# Devices and waits of the host without a GPU, on tensors that only have shapes: a few minutes. They need torch with CUDA,
+# some 5 GB, in a separate environment.
+CUDA_VENV := .venv-cuda
+CUDA_TORCH ?= torch==2.11.0
+check-cuda: $(CUDA_VENV)/run.stamp
+	OMP_NUM_THREADS=1 $(CUDA_VENV)/bin/python -m pytest tests/test_cuda_without_gpu.py
+
 # Record the results of the shipped experiments in experiments/LOG.md: two hours on one core.
 log: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/shipped.py
@@ -145,7 +159,7 @@ format: $(VENV)/dev.stamp
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(CUDA_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
 
 $(VENV)/python.stamp:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "electra_lab needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
@@ -162,6 +176,12 @@ $(VENV)/run.stamp: $(VENV)/python.stamp pyproject.toml constraints.txt
 $(VENV)/dev.stamp: $(VENV)/run.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps electra-pytorch mlm-pytorch minicons txtai
+	touch $@
+
+$(CUDA_VENV)/run.stamp: $(VENV)/python.stamp pyproject.toml
+	$(BIN)/python -m venv $(CUDA_VENV)
+	$(CUDA_VENV)/bin/pip install --quiet --disable-pip-version-check $(CUDA_TORCH) -e '.[hugging-face]' \
+		pytest pytest-xdist hypothesis beartype
 	touch $@
 
 $(VENV)/trackers.stamp: $(VENV)/dev.stamp

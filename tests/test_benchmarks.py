@@ -189,3 +189,53 @@ def test_encoders(run: Run, tmp_path: Path, name: str) -> None:
     (tmp_path / "results.jsonl").unlink()
     found = run("encoders.py", *tiny, "--shapes", "16x2", "--whole")
     assert found["seconds"].keys() == {"usual step", "electra_lab fp32"}
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield runpy.run_path(str(FOLDER / "gpu.py"))
+
+
+def test_parts_that_fail_stop_no_others(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that raise, hang or write tables, in scripts of their own."""
+    scripts = {
+        "environment": "print('before'); raise SystemExit('no driver')",
+        "equality": "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])",
+        "tests": (
+            "import pathlib, sys; out = pathlib.Path(sys.argv[-1]);"
+            "(out / 'results.md').write_text('## A table\\n\\n| 1 |\\n');"
+            "(out / 'results.jsonl').write_text('{\"number\": 1}\\n')"
+        ),
+    }
+    for name, text in scripts.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        part, command = gpu["PARTS"][name], [str(tmp_path / f"{name}.py")]
+        object.__setattr__(part, "commands", lambda device, command=command: [command])
+        object.__setattr__(part, "share", 1.0)
+    monkeypatch.setitem(gpu["main"].__globals__, "LEAST", 0.0)
+    parts = ("--device", "cpu", "--minutes", "0.5", "--parts", *scripts)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path / "out"), *parts])
+    gpu["main"]()
+    shown = (tmp_path / "out" / "gpu.md").read_text(encoding="utf-8")
+    assert "no driver" in shown
+    assert "### A table" in shown
+    lines = (tmp_path / "out" / "gpu.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    failed = {record["part"]: len(record["failures"]) for record in records if "failures" in record}
+    assert failed == {"environment": 1, "equality": 1, "tests": 0}
+    assert {"part": "tests", "number": 1} in records
+    assert all(record["seconds"] < 25 for record in records if "seconds" in record)
+
+
+@pytest.mark.slow
+def test_gpu_without_one(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All parts of the script run on a CPU, in tiny sizes."""
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path), "--device", "cpu", "--minutes", "60"])
+    gpu["main"]()
+    records = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [record for record in records if record.get("failures")] == []
+    assert {record["part"] for record in records if "title" in record} == gpu["PARTS"].keys()
+    equal = next(record["rows"] for record in records if record.get("case") == "equality")
+    assert all(here == number for _, here, number in equal)

@@ -163,23 +163,26 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
         pair = 2 * self.bucket_size
         most, extra = -(-length // pair), memory // pair
         found = torch.zeros(most, width, self.n_hashes, most + extra)
-        with torch.random.fork_rng(devices=[]):
-            for pairs in range(1, most + 1):
-                torch.manual_seed(EVALUATION_SEED)
-                for _ in range(self.below + 1):
-                    drawn = torch.randn(width, self.n_hashes, pairs + extra)
-                found[pairs - 1, :, :, : pairs + extra] = drawn
+        for pairs in range(1, most + 1):
+            found[pairs - 1, :, :, : pairs + extra] = self._rotations(width, pairs + extra)
         self.register_buffer("rotations", found, persistent=False)
+
+    def _rotations(self, width: int, pairs: int, kind: torch.dtype = torch.float32) -> Float[Tensor, "d R N"]:
+        """Draw the rotations of evaluation. They depend on the number of pairs of buckets and on the layer alone.
+
+        On the CPU, so that all devices have the same ones.
+        """
+        generator = torch.Generator().manual_seed(EVALUATION_SEED)
+        for _ in range(self.below + 1):
+            drawn = torch.randn(width, self.n_hashes, pairs, dtype=kind, generator=generator)
+        return drawn
 
     # Otherwise torch would compile once per number of rows. torch.compiler.disable would import the compiler here.
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _by_length(
         self, to_hash: Tensor, qk: Tensor, v: Tensor, input_mask: Tensor, query_len: int
     ) -> Float[Tensor, "BH t d"]:
-        """Cut each row to its own length, in whole pairs of buckets, so that its neighbours do not matter.
-
-        Rotations depend on the length and the layer alone.
-        """
+        """Cut each row to its own length, in whole pairs of buckets, so that its neighbours do not matter."""
         places, pair = torch.arange(qk.shape[1], device=qk.device), 2 * self.bucket_size
         ends = (input_mask[:, :query_len] * (places[:query_len] + 1)).amax(-1).clamp(min=1)
         lengths = ends + -ends % pair  # [BH]
@@ -189,12 +192,8 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
             rows = slice(None) if whole else lengths == length
             kept = slice(None) if whole else (places < length) | (places >= query_len)  # the row and the memory
             hashed, keys, values, real = (part[rows][:, kept] for part in (to_hash, qk, v, input_mask))
-            buckets = keys.shape[1] // self.bucket_size
-            with torch.random.fork_rng(devices=[qk.device] if qk.is_cuda else []):
-                torch.manual_seed(EVALUATION_SEED)
-                for _ in range(self.below):
-                    torch.randn(qk.shape[2], self.n_hashes, buckets // 2, dtype=qk.dtype, device=qk.device)
-                attended[rows, :length] = self._attended(hashed, keys, values, real, length).to(v.dtype)
+            rotations = self._rotations(qk.shape[2], keys.shape[1] // pair, qk.dtype).to(qk.device)
+            attended[rows, :length] = self._attended(hashed, keys, values, real, length, rotations).to(v.dtype)
         return attended
 
     def _in_one_pass(
@@ -228,13 +227,21 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
         v: Float[Tensor, "BH T d"],
         input_mask: Bool[Tensor, "BH T"],
         query_len: int,
+        rotations: Float[Tensor, "d R N"] | None = None,
         _reverse: bool = False,
         _depth: int | None = None,
     ) -> Float[Tensor, "BH t d"]:
+        """rotations  of evaluation; by default the library draws others at every call"""
         length = qk.shape[1]
-        buckets = self.hash_vectors(
-            length // self.bucket_size, to_hash, key_namespace=_depth, fetch=_reverse, set_cache=self.training
-        )  # [BH M], M = rounds * T; bucket numbers of different rounds differ
+        number = length // self.bucket_size
+        if rotations is None:
+            options = {"key_namespace": _depth, "fetch": _reverse, "set_cache": self.training}
+            buckets = self.hash_vectors(number, to_hash, **options)
+        else:
+            rotated = torch.einsum("btf,bfhi->bhti", to_hash, rotations.expand(len(to_hash), -1, -1, -1))
+            buckets = torch.cat((rotated, -rotated), dim=-1).argmax(-1)  # [BH R T]
+            buckets = (buckets + number * torch.arange(self.n_hashes, device=qk.device).unsqueeze(1)).flatten(1)
+        # [BH M], M = rounds * T; bucket numbers of different rounds differ
         positions = torch.arange(length, device=qk.device).repeat(self.n_hashes)
         order = (length * buckets + positions).argsort(-1)  # by bucket and position
         return self._within(order, qk, v, input_mask, query_len)

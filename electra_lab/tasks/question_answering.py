@@ -164,7 +164,7 @@ class QuestionAnswering:
         return Independent(dim, dropout, self.layers if self.of_class else (), classifier=classifier)
 
     def losses(self, outputs: Mapping[str, Float[Tensor, "B ..."]], batch: Batch) -> Mapping[str, Term]:
-        count, terms = torch.tensor(len(batch), device=batch.tokens.device), {}
+        count, terms = torch.full((), len(batch), device=batch.tokens.device), {}
         for name in ("start", "end"):
             terms[name] = Term(F.cross_entropy(outputs[name], batch.labels[name], reduction="sum"), count, 0.5)
         if "no_answer" in outputs:

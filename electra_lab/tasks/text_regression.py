@@ -79,7 +79,7 @@ class TextRegression:
     def losses(self, outputs: Mapping[str, Float[Tensor, "B 1"]], batch: Batch) -> Mapping[str, Term]:
         guess = outputs["logits"].squeeze(1)
         total = F.mse_loss(guess, batch.labels["label"].to(guess.dtype), reduction="sum")
-        return {"number": Term(total, torch.tensor(len(batch), device=total.device), 1.0)}
+        return {"number": Term(total, torch.full((), len(batch), device=total.device), 1.0)}
 
     @torch.no_grad()
     def exported(self, head: nn.Module) -> nn.Module:

@@ -89,3 +89,17 @@ def test_the_encoder_is_the_librarys(training: bool, hashes: int, rotary: bool) 
         angles = model.rotary(alone) if model.rotary is not None else None
         expected = model.norm(theirs(alone.masked_fill(~real.unsqueeze(-1), 0.0), input_mask=real, pos_emb=angles))
         torch.testing.assert_close(states[row][mask[row]], expected[real], rtol=1e-8, atol=1e-8)
+
+
+def test_evaluation_asks_no_generator_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rotations come from a separate generator on the CPU, so that all devices have the same ones."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("a global generator was asked")
+
+    for name in ("torch.random.fork_rng", "torch.manual_seed", "torch.cuda.get_rng_state"):
+        monkeypatch.setattr(name, refused)
+    before, model = torch.get_rng_state(), reformer().double().eval()
+    with torch.no_grad():
+        model(torch.ones(2, LENGTH, DIM, dtype=torch.float64), torch.arange(LENGTH) < torch.tensor([[LENGTH], [5]]))
+    assert torch.equal(torch.get_rng_state(), before)

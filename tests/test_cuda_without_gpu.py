@@ -1,0 +1,113 @@
+"""A step of each experiment stays on one CUDA device, and the host never waits: asked of shapes, without a GPU.
+
+`make check-cuda`: it needs a CUDA build of torch, as the CPU build cannot pretend. Tensors of torch's FakeTensorMode
+have a device, a type and a shape, but no memory. A mix of devices, a tensor that forgot its device, `.item()` and
+`nonzero` raise. Forward pass, clipping, update and evaluation are tried; the backward pass is not, as autograd asks the
+driver.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from electra_lab.assembly.build import Built, build, make_optimizer, vocabulary_size
+from electra_lab.assembly.rows import allocate_memory
+from electra_lab.config.load import Loaded, load
+from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.training.step import clip, parameters_of, update
+from registry import Batch, Vocabulary
+from tests.helpers import ROOT
+
+ROWS, CUDA = 4, torch.device("cuda", 0)
+
+needs_a_build = pytest.mark.skipif(torch.version.cuda is None, reason="this is torch's CPU build: make check-cuda")
+
+
+def names() -> list[str]:
+    """Return the experiments that need no plug-in, no other run and no released tokenizer."""
+    files = [*(ROOT / "experiments").glob("*.yaml"), *(ROOT / "experiments" / "objectives").glob("*.yaml")]
+    found = [file.relative_to(ROOT / "experiments").with_suffix("").as_posix() for file in files]
+    return sorted({*found} - {"electra_large", "deberta_v3_small", "domain_deberta", "objectives/frozen_generator"})
+
+
+def to_cuda(module: nn.Module) -> None:
+    """Replace parameters and buffers by fake ones on CUDA; a shared parameter stays shared."""
+    moved: dict[int, nn.Parameter] = {}
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is None:
+                continue
+            if id(parameter) not in moved:
+                empty = torch.empty_like(parameter, device=CUDA)
+                moved[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
+            part._parameters[name] = moved[id(parameter)]
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = torch.empty_like(buffer, device=CUDA)
+
+
+def words_on_cuda(words: Vocabulary) -> Vocabulary:
+    tensors = {name: value for name, value in vars(words).items() if isinstance(value, torch.Tensor)}
+    return dataclasses.replace(words, **{name: torch.empty_like(old, device=CUDA) for name, old in tensors.items()})
+
+
+def made(name: str) -> tuple[Loaded[Any], Built]:
+    loaded = load(ROOT / "experiments" / f"{name}.yaml", ["discriminator.depth=2"])
+    return loaded, build(loaded, stand_in_vocabulary(vocabulary_size(loaded) or 30_522), seed=0)
+
+
+def batch_of(loaded: Loaded[Any]) -> Batch:
+    shape, ids = (ROWS, loaded.config.data.sequence_length), torch.empty(ROWS, dtype=torch.long, device=CUDA)
+    tokens = torch.empty(shape, dtype=torch.long, device=CUDA)
+    separate = loaded.config.packing.dump().get("attention") == "within_documents"
+    documents = torch.empty_like(tokens) if separate else None
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    return Batch(tokens, real, torch.zeros_like(tokens), ids, documents, row_ids=ids)
+
+
+@needs_a_build
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", names())
+def test_a_step_stays_on_the_device(name: str, precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Autocast asks whether there is a GPU.
+    monkeypatch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
+    loaded, built = made(name)
+    learner, objective = built.learner, built.learner.objective
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        to_cuda(objective)
+        objective.vocabulary = words_on_cuda(built.vocabulary)  # type: ignore[assignment]
+        allocate_memory(loaded, objective, 100, CUDA)
+        optimizer, batch = make_optimizer(loaded, built), batch_of(loaded)
+        # Forward
+        objective.train()
+        learner.at_step(0, 1)
+        terms = learner.losses(batch, 0, 1, precision).terms.values()
+        loss = torch.stack([term.weight * term.sum / term.count.clamp(min=1) for term in terms]).sum()
+        assert loss.device == CUDA
+        # Update; torch has no fake kernel of AdamW at a rate that is a tensor
+        for parameter in parameters_of(optimizer):
+            parameter.grad = torch.empty_like(parameter)
+        finite = clip(optimizer, 1.0, CUDA)[0].isfinite()
+        if loaded.config.optimizer.type != "stable_adamw":
+            update(optimizer, finite)
+        # Evaluation
+        objective.eval()
+        learner.losses(batch, 0, -1, precision)
+
+
+@needs_a_build
+@pytest.mark.parametrize("wrong", [lambda x: x.sum().item(), lambda x: x.nonzero(), lambda x: x + torch.ones(3)])
+def test_what_it_looks_for_raises(wrong: Any) -> None:
+    with FakeTensorMode(), pytest.raises((RuntimeError, DataDependentOutputException)):
+        wrong(torch.empty(3, device=CUDA))
+
+
+def test_there_are_experiments() -> None:
+    assert {"reformer_small", "electra_small", "objectives/sas"} <= set(names())
