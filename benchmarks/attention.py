@@ -16,12 +16,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from _alternating import CLOCKS, alternate, markdown, parser, ratios, spread, write
+from _alternating import CLOCKS, alternate, markdown, on, parser, ratios, spread, write
 from choices import processor
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.data.rows import most_documents
+from electra_lab.data.rows import document_counts
 from electra_lab.model.attention import KERNELS, Visible, attend, documents_at_most, visible_in
 
 SEED = 0
@@ -102,12 +102,14 @@ def on_cpu(given: Any) -> None:
 
 def on_cuda(given: Any) -> None:
     rows, every = [], {}
+    timed = partial(alternate, rounds=given.rounds, warm_up=2, clock=on("cuda"), calls=CALLS)
     for kind, mean, length in product(given.types, given.document, given.lengths):
         inputs, documents, real = drawn(given, length, mean, TYPES[kind])
-        most = most_documents(documents.cpu().numpy(), real.cpu().numpy())
+        counts = document_counts(documents.cpu().numpy(), real.cpu().numpy())
+        number = 0 if counts is None else int(counts.sum())
         prepare = {"torch": partial(visible_in, real, documents, blocks=False),
-                   "electra_lab": partial(sequences, real, documents, most)}  # fmt: skip
-        prepared = alternate({name: partial(repeated, way) for name, way in prepare.items()}, given.rounds, warm_up=2)
+                   "electra_lab": partial(sequences, real, documents, counts)}  # fmt: skip
+        prepared = timed(prepare)
         visible = {name: way() for name, way in prepare.items()}
         ways = {"torch": torchs(visible["torch"]), "electra_lab": labs(visible["electra_lab"])}
         away = difference(*(results(way, inputs) for way in ways.values()))
@@ -117,13 +119,12 @@ def on_cuda(given: Any) -> None:
             if compiled:
                 torch._dynamo.reset()
                 ways = {name: torch.compile(way, dynamic=False) for name, way in ways.items()}
-            calls = {name: partial(repeated, partial(step, way, inputs, 0.0)) for name, way in ways.items()}
-            found = alternate(calls, given.rounds, warm_up=2)
-            what = (
-                f"{size(real)}, documents of {mean:g} (at most {most}), {kind}, {'compiled' if compiled else 'eager'}"
+            found = timed({name: partial(step, way, inputs, 0.0) for name, way in ways.items()})
+            what = f"{size(real)}, documents of {mean:g} ({number}), {kind}, {'compiled' if compiled else 'eager'}"
+            times, before = (
+                [spread([second * 1e3 for second in seconds], ",.3f") for seconds in table.values()]
+                for table in (found, prepared)
             )
-            times = [spread([second / CALLS * 1e3 for second in found[name]], ",.3f") for name in ways]
-            before = [spread([second / CALLS * 1e3 for second in prepared[name]], ",.3f") for name in ways]
             faster = spread(ratios(found, "torch", "electra_lab"))
             most_bytes = [peak(prepare[name], way, inputs) for name, way in ways.items()]
             rows.append([what, type(visible["electra_lab"]).__name__, *times, faster, *before, *most_bytes, away, *off])
@@ -151,18 +152,12 @@ def size(real: Tensor) -> str:
     return f"{real.shape[1]:,} x {real.shape[0]}"
 
 
-def sequences(real: Tensor, documents: Tensor, most: int | None) -> Visible:
+def sequences(real: Tensor, documents: Tensor, counts: Tensor | None) -> Visible:
     """Return what a backbone has in a step of training."""
     backbone = SimpleNamespace(most_documents=None)
-    with documents_at_most(most, [backbone], documents.device):
+    with documents_at_most(counts, [backbone], documents.device):
         visible: Visible = visible_in(real, documents, most=backbone.most_documents)
     return visible
-
-
-def repeated(call: Callable[[], object]) -> None:
-    for _ in range(CALLS):
-        call()
-    torch.cuda.synchronize()
 
 
 def results(way: Attention, inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -47,7 +47,9 @@ class Rows:
 
     def batch(self, rows: IndexArray, example_ids: IndexArray, device: torch.device, width: int | None = None) -> Batch:
         """Return rows of the packing, cut to `width`; `example_ids` are their indices in the global batch."""
-        packed = self.packing.rows(rows)
+        packed, counts = self.packing.rows(rows), None
+        if packed.documents is not None:
+            counts = document_counts(packed.documents, packed.attention_mask)
 
         def moved(array: NDArray[Any]) -> torch.Tensor:
             return _moved(np.ascontiguousarray(array if width is None else array[:, :width]), device)
@@ -58,9 +60,7 @@ class Rows:
             segments=moved(packed.segments),
             example_ids=_moved(example_ids, device),
             attention_document_ids=None if packed.documents is None else moved(packed.documents),
-            most_documents=None
-            if packed.documents is None
-            else most_documents(packed.documents, packed.attention_mask),
+            document_counts=counts,
         )
 
     def training_batch(
@@ -169,18 +169,15 @@ def _keys(seed: int, epoch: int) -> NDArray[np.uint64]:
     return np.frombuffer(key, "<u8").astype(np.uint64)
 
 
-def most_documents(documents: IndexArray, real: NDArray[np.bool_]) -> int | None:
-    """Return how many documents a row has at most, padding included, or None if one continues after another one.
-
-    A power of two, as compiled code is for one number; one more is for padding that a network may add.
-    """
+def document_counts(documents: IndexArray, real: NDArray[np.bool_]) -> torch.Tensor | None:
+    """Return how many documents and pieces of padding each row has, or None if a document continues after another."""
     new = np.ones(documents.shape, dtype=bool)
     new[:, 1:] = (documents[:, 1:] != documents[:, :-1]) | (real[:, 1:] != real[:, :-1])
     rows, places = np.nonzero(new & real)
     seen = set(zip(rows.tolist(), documents[rows, places].tolist(), strict=True))
     if len(seen) < len(rows):
         return None
-    return 1 << int(new.sum(axis=1).max(initial=0)).bit_length()
+    return torch.from_numpy(new.sum(axis=1))
 
 
 def _moved(array: NDArray[Any], device: torch.device) -> torch.Tensor:

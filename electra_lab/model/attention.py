@@ -66,12 +66,19 @@ Visible = Mask | Blocks | Sequences | None
 
 
 @contextmanager
-def documents_at_most(number: int | None, backbones: Sequence[Any], device: torch.device) -> Iterator[None]:
+def documents_at_most(
+    counts: Int[Tensor, " B"] | None, backbones: Sequence[Any], device: torch.device
+) -> Iterator[None]:
     """Set `most_documents` of backbones, which they pass to `visible_in`: the host must not ask the device for it.
 
     It is None outside, where nothing is known, and where the device has no kernel for sequences.
+
+    counts  documents and pieces of padding of each row, on the CPU; their sum is rounded up to a power of two, as
+            compiled code is for one number
     """
-    known = number if number is not None and _has_flash(device) else None
+    known = None
+    if counts is not None and len(counts) and _has_flash(device):
+        known = 1 << (int(counts.sum()) - 1).bit_length()
     for backbone in backbones:
         backbone.most_documents = known
     try:
@@ -94,12 +101,12 @@ def visible_in(
 
     blocks  allow Blocks or Sequences instead of a mask Bool[B 1 #T T], for long rows. Only an eager forward pass on a
             CPU has Blocks: their number depends on the documents
-    most    documents of a row at most, from `documents_at_most`: a device with a kernel for sequences gets Sequences.
-            No document continues after another one
+    most    documents and pieces of padding in all rows, from `documents_at_most`: a device with a kernel for sequences
+            gets Sequences. No document continues after another one
     """
     if blocks and documents is not None and documents.shape[1] > SHORT:
         found: Blocks | Sequences | None = None
-        if most is not None and 0 < documents.shape[0] * most <= FLASH_SEQUENCES:
+        if most is not None and most <= FLASH_SEQUENCES:
             found = _sequences(attention_mask, documents, most)
         elif _is_eager_on_cpu(documents) and _has_values(documents):
             found = _blocks(attention_mask, documents)
@@ -202,9 +209,8 @@ def _sequences(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"
     """Find the runs of equal numbers within a row, and of padding, without a size that depends on their number."""
     new = (documents[:, 1:] != documents[:, :-1]) | (attention_mask[:, 1:] != attention_mask[:, :-1])
     run = F.pad(new, (1, 0), value=True).flatten().cumsum(0)  # of each position of [B*T], counted from 1
-    expected = documents.shape[0] * most
-    torch._assert_async(run[-1] <= expected, f"rows have more documents than {most} on average")
-    numbers = torch.arange(1, expected + 2, device=run.device)
+    torch._assert_async(run[-1] <= most, f"these rows have more documents than their batch says, {most} at most")
+    numbers = torch.arange(1, most + 2, device=run.device)
     return Sequences(attention_mask, documents, torch.searchsorted(run, numbers, out_int32=True))
 
 

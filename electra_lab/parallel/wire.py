@@ -21,7 +21,7 @@ def pack(batch: Batch, losses: Losses) -> bytes:
 
 
 def unpack(data: bytes, device: torch.device) -> tuple[Batch, Losses]:
-    """Return the arguments of `pack`; numbers have become tensors."""
+    """Return the arguments of `pack`; weights have become tensors."""
     tree: dict[str, Any] = {"batch": {}, "losses": {}}
     for name, value in load(data).items():
         *above, last = name.split(_BETWEEN)

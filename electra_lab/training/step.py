@@ -40,7 +40,9 @@ class Learner:
         self.world, self.module, self.updating = ALONE, objective, False
         self.noted: list[Mapping[str, Tensor]] = []
         self._changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
-        self._told = [module for module in objective.modules() if hasattr(module, "most_documents")]
+        # A row that a network makes longer has more padding than its batch knows.
+        told = [module for module in objective.modules() if hasattr(module, "most_documents")]
+        self._told = [module for module in told if module.length_multiple == 1]
 
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step: seed torch's generator, set scheduled numbers, let components draw their own numbers."""
@@ -102,7 +104,7 @@ class Learner:
     def losses(self, batch: Batch, seed: int, step: int, precision: Precision) -> Losses:
         """Return the losses of one batch."""
         device = batch.tokens.device
-        with autocast(device, precision), documents_at_most(batch.most_documents, self._told, device):
+        with autocast(device, precision), documents_at_most(batch.document_counts, self._told, device):
             losses: Losses = self.module(batch, Streams(seed, step, batch.example_ids))
         return losses
 

@@ -25,9 +25,9 @@ class Backbone(Protocol):
                          options, such as {"tokens": {"type": "modernbert_tokens", "depth": 12}}
     separates_documents  optional: True if `forward` also takes `documents` Int[B T] and attends within a document only;
                          its own positions are relative, or restart at each document
-    most_documents       optional: the lab sets it for each forward pass to an upper bound of the documents of a row,
-                         padding included, or to None where it knows none; for backbones that use
-                         electra_lab.model.attention.visible_in
+    most_documents       optional: the lab sets it for each forward pass to an upper bound of the documents and pieces
+                         of padding in all rows, or to None where it knows none; for backbones that pass it to
+                         electra_lab.model.attention.visible_in and whose length_multiple is 1
     inner_states         optional: True if `forward` also takes `depths` and `apart`, and returns the states after each
                          of these layers; see `forward`
     before_export(length)  optional: prepares for a graph of ONNX that reads rows of up to that length

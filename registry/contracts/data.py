@@ -102,9 +102,9 @@ class Batch:
     source_document_ids: Int[Tensor, "B T"] | None = None
     # Each row's number in the training text, the same in every epoch. None outside training, and if it is not known.
     row_ids: Int[Tensor, " B"] | None = None
-    # An upper bound of the documents of a row that attention separates, padding included. None if it is not known, or if
-    # a document of a row continues after another one.
-    most_documents: int | None = None
+    # How many documents attention separates in each row, and pieces of padding; on the CPU, wherever the batch is. None
+    # if it is not known, or if a document of a row continues after another one.
+    document_counts: Int[Tensor, " B"] | None = None
 
     def __getitem__(self, rows: slice) -> Batch:
         attended, source = self.attention_document_ids, self.source_document_ids
@@ -117,7 +117,7 @@ class Batch:
             {name: label[rows] for name, label in self.labels.items()},
             None if source is None else source[rows],
             None if self.row_ids is None else self.row_ids[rows],
-            self.most_documents,
+            None if self.document_counts is None else self.document_counts[rows],
         )
 
     def __getattr__(self, name: str) -> Any:

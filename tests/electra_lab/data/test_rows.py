@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from electra_lab.data.rows import WINDOW, Rows, most_documents, permuted
+from electra_lab.data.rows import WINDOW, Rows, document_counts, permuted
 from electra_lab.packings.contiguous import Contiguous
 from electra_lab.packings.documents import Documents
 from electra_lab.testing import SIGNIFICANCE, ArrayTokens, chi_square_p, vocabulary
@@ -298,24 +298,23 @@ def test_a_grouped_batch_is_a_function_of_its_step() -> None:
 
 @settings(deadline=None)
 @given(rows=st.lists(st.lists(st.sampled_from([-1, -1, 0, 1, 2, 3]), min_size=6, max_size=6), min_size=1, max_size=3))
-def test_documents_at_most(rows: list[list[int]]) -> None:
-    """A power of two for the documents and the padding of each row, and more of it; nothing if one continues."""
+def test_documents_are_counted(rows: list[list[int]]) -> None:
+    """The documents and the pieces of padding of each row; nothing if a document continues after another one."""
     documents = np.array(rows)
-    found = most_documents(documents, documents >= 0)
+    found = document_counts(documents, documents >= 0)
     runs = [[number for number, _ in groupby(row)] for row in rows]
     real = [[number for number in row if number >= 0] for row in runs]
     if any(len(set(row)) < len(row) for row in real):
         assert found is None
         return
-    needed = max(map(len, runs)) + 1
     assert found is not None
-    assert needed <= found < 2 * needed
-    assert found.bit_count() == 1
+    assert found.tolist() == [len(row) for row in runs]
 
 
-def test_batches_know_their_documents_at_most() -> None:
+def test_batches_know_how_many_documents_their_rows_have() -> None:
     made = Rows(Contiguous(ArrayTokens([[7] * 4, [8] * 2, [9] * 9]), 10, WORDS, attention="within_documents"))
     batch = one_batch(made)
-    assert batch.most_documents == 4  # [CLS] and two documents, a third; more padding
-    assert batch[1:].most_documents == 4
-    assert one_batch(counting(3)).most_documents is None
+    assert batch.document_counts is not None
+    assert batch.document_counts.tolist() == [3, 1, 2]
+    assert batch[1:].document_counts.tolist() == [1, 2]  # type: ignore[union-attr]
+    assert one_batch(counting(3)).document_counts is None

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.config.load import load
-from electra_lab.data.rows import most_documents
+from electra_lab.data.rows import document_counts
 from electra_lab.model import attention
 from electra_lab.model.attention import KERNELS, WINDOWS, Sequences, Softcap, attend, documents_at_most, visible_in
 from electra_lab.testing import on_each_device
@@ -81,22 +81,22 @@ def assert_same(found: list[Tensor], expected: list[Tensor], device: str) -> Non
     )
 
 
-def rows_of(name: str, device: str = "cpu") -> tuple[Tensor, Tensor, int]:
-    """Return the documents of that row and of another one, which positions are real, and the bound for both."""
+def rows_of(name: str, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+    """Return the documents of that row and of another one, which positions are real, and the counts of both."""
     document, real = ROWS[name]
     documents = torch.stack([document, (PLACES + 70) // 77])
     mask = torch.stack([real, PLACES >= 0])
-    most = most_documents(documents.numpy(), mask.numpy())
-    assert most is not None
-    return documents.to(device), mask.to(device), most
+    counts = document_counts(documents.numpy(), mask.numpy())
+    assert counts is not None
+    return documents.to(device), mask.to(device), counts
 
 
 @on_each_device
 @pytest.mark.parametrize("name", ROWS)
 def test_sequences_are_as_exact_as_a_dense_mask(name: str, device: str) -> None:
     """Values and gradients, in half precision on CUDA; whatever padding holds, bit by bit."""
-    documents, mask, most = rows_of(name, device)
-    visible = visible_in(mask, documents, most=most)
+    documents, mask, counts = rows_of(name, device)
+    visible = visible_in(mask, documents, most=int(counts.sum()))
     assert isinstance(visible, Sequences)
     dtype = torch.bfloat16 if device == "cuda" else torch.float64
     drawn = torch.randn(3, 2, 2, LONG, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -122,12 +122,12 @@ def test_sequences_are_as_exact_as_a_dense_mask(name: str, device: str) -> None:
 @on_each_device
 @pytest.mark.parametrize("what", ["float32", "dropout", "products", "softcap", "width"])
 def test_what_the_kernel_cannot_do_has_a_mask(what: str, device: str) -> None:
-    documents, mask, most = rows_of("padding behind", device)
+    documents, mask, counts = rows_of("padding behind", device)
     dtype = torch.float32 if what == "float32" else torch.bfloat16
     inputs = torch.randn(3, 2, 2, LONG, 12 if what == "width" else 16, device=device).to(dtype)
     way: Any = {"products": KERNELS[1], "softcap": Softcap(20.0)}.get(what, "fused")
     found = []
-    for visible in (visible_in(mask, documents, most=most), visible_in(mask, documents, blocks=False)):
+    for visible in (visible_in(mask, documents, most=int(counts.sum())), visible_in(mask, documents, blocks=False)):
         torch.manual_seed(0)
         found.append(attend(*inputs, visible, 0.5 if what == "dropout" else 0.0, way))
     assert not calls
@@ -144,12 +144,12 @@ def test_backbones_read_sequences_where_they_know_a_bound(name: str, recomputed:
     options |= {"local_attention": 8, "global_every": 2} if name == "modernbert" else {}
     encoder: Any = backbones.get(name).component(32, 2, 2, LONG, dropout=0.0, **options).to(device)
     encoder = encoder if device == "cuda" else encoder.double()
-    documents, mask, most = rows_of("padding behind", device)
+    documents, mask, counts = rows_of("padding behind", device)
     x = torch.randn(2, LONG, 32, device=device, dtype=next(encoder.parameters()).dtype)
     if recomputed:
         recompute(encoder.layers if name != "transformer" else [part for pair in encoder.layers for part in pair[1:2]])
     found, at = {}, mask[..., None]
-    for bound in (None, most):
+    for bound in (None, counts):
         encoder.zero_grad()
         with (
             torch.autocast(device, torch.bfloat16, enabled=device == "cuda"),
@@ -159,8 +159,8 @@ def test_backbones_read_sequences_where_they_know_a_bound(name: str, recomputed:
         assert encoder.most_documents is None
         assert len(calls) == (0 if bound is None else 1 if name == "modernbert" and not WINDOWS else 2)
         (states * at).double().square().mean().backward()
-        found[bound] = [states * at, *(p.grad for p in encoder.parameters() if p.grad is not None)]
-    assert_same(found[most], found[None], device)
+        found[bound is None] = [states * at, *(p.grad for p in encoder.parameters() if p.grad is not None)]
+    assert_same(found[False], found[True], device)
 
 
 @on_each_device
@@ -176,7 +176,7 @@ def test_one_graph_serves_all_rows_of_a_bound(device: str) -> None:
     for name in ("padding behind", "long and short"):
         documents, mask, _ = rows_of(name, device)
         expected = encoder(x, mask, documents) * mask[..., None]
-        with documents_at_most(16, [encoder], torch.device(device)):
+        with documents_at_most(torch.tensor([30, 30]), [encoder], torch.device(device)):
             found = whole(x, mask, documents) * mask[..., None]
         assert_same([found], [expected], device)
 
@@ -188,14 +188,14 @@ def test_one_graph_serves_all_rows_of_a_bound(device: str) -> None:
         layer.compile(backend=count, dynamic=False)
     for name in ("padding behind", "long and short"):
         documents, mask, _ = rows_of(name, device)
-        with documents_at_most(16, [encoder], torch.device(device)):
+        with documents_at_most(torch.tensor([30, 30]), [encoder], torch.device(device)):
             assert encoder(x, mask, documents)[mask].isfinite().all()
     assert len(graphs) == 1
 
 
 @on_each_device
 def test_both_networks_of_a_step_read_sequences(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the losses and the gradients of masks; micro-batches have the bound of their batch."""
+    """With the losses and the gradients of masks; micro-batches have bounds of their own."""
     monkeypatch.setattr(attention, "SHORT", 8)
     if device == "cpu":
         monkeypatch.setattr(attention, "FLASH_TYPES", (torch.float32,))
@@ -212,11 +212,11 @@ def test_both_networks_of_a_step_read_sequences(tmp_path: Path, device: str, mon
     made = assemble(loaded, open_data(loaded, lambda _: None), torch.device(device))
     learner, batch = made.run.learner, made.train.training_batch(0, 0, 8, torch.device(device))
     learner.objective.train()
-    assert batch.most_documents is not None
+    assert batch.document_counts is not None
     calls.clear()  # those of the check of the objective
     precision: Any = "bf16" if device == "cuda" else "fp32"
     found = []
-    for known in (batch, replace(batch, most_documents=None)):
+    for known in (batch, replace(batch, document_counts=None)):
         learner.objective.zero_grad()
         learner.at_step(0, 0)
         sums, _, _ = gradients(learner, known, 0, 0, 4, precision, None)
@@ -227,20 +227,20 @@ def test_both_networks_of_a_step_read_sequences(tmp_path: Path, device: str, mon
 
 
 def test_too_small_a_bound_is_refused() -> None:
-    documents, mask, most = rows_of("single tokens")
+    documents, mask, counts = rows_of("single tokens")
     with pytest.raises(RuntimeError):
-        visible_in(mask, documents, most=most // 4)
+        visible_in(mask, documents, most=int(counts.sum()) - 1)
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
 def test_the_host_does_not_wait_for_the_device_cuda() -> None:
-    documents, mask, most = rows_of("padding behind", "cuda")
+    documents, mask, counts = rows_of("padding behind", "cuda")
     inputs = torch.randn(3, 2, 2, LONG, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        attend(*inputs, visible_in(mask, documents, most=most), 0.0, "fused").sum().backward()
+        attend(*inputs, visible_in(mask, documents, most=int(counts.sum())), 0.0, "fused").sum().backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len(calls) == 1
