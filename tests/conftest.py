@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+import torch
 
 import registry
 from registry import discovery
@@ -75,6 +76,26 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     served = Lab(compiled_shim(folder), folder)
     yield served
     served.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _absent_devices_have_no_seed() -> Iterator[None]:
+    """torch.manual_seed formats the whole stack three times, for devices that might be used later."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not torch.accelerator.is_available():
+            for device in (torch.cuda, torch.xpu, torch.mtia):
+                patch.setattr(device, "manual_seed_all", lambda seed: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _dry_runs_are_short() -> Iterator[None]:
+    """A dry run takes its time from thirty steps and as many batches of each split; in tests two of each do."""
+    from electra_lab.planning import forecast
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forecast, "TRIES", forecast.FEWEST)
+        yield
 
 
 def pytest_collection_finish() -> None:

@@ -27,6 +27,7 @@ LONGER = (
     "checkpoint",
     "choices",
     "data",
+    "encoders",
     "finetuning",
     "int8",
     "lengths",
@@ -177,6 +178,7 @@ def test_predicting(run: Run) -> None:
     assert len(found["ratios"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from Linux's /proc")
 @pytest.mark.parametrize("name", ["modernbert", "deberta"])
 def test_encoders(run: Run, tmp_path: Path, name: str) -> None:

@@ -4,15 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.flops import counted_flops
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
-from electra_lab.testing.common import PAD, Contract, law, token_rows, worst
+from electra_lab.testing.common import PAD, Contract, token_rows, worst
 from electra_lab.training.random import seed_global
 from registry import backbones
 
@@ -57,21 +55,22 @@ class BackboneContract(Contract):
             assert states.dtype == torch.float32
             assert states.isfinite().all()
 
-    @law
-    @given(seed=st.integers(0, 1000), real=st.integers(1, 15), left=st.booleans())
-    def test_what_padding_holds_never_matters(self, device: str, seed: int, real: int, left: bool) -> None:
-        """Neither the tokens in the padding nor the vectors that a backbone receives there."""
+    def test_what_padding_holds_never_matters(self, device: str) -> None:
+        """Neither the tokens in the padding nor the vectors that a backbone receives there.
+
+        Every number of real tokens is tried, on the left and on the right: all of them together, and some alone.
+        """
         network = self.network(device)
         backbone: Any = network.backbone
         length = max(self.lengths) + -max(self.lengths) % backbone.length_multiple
-        generator = torch.Generator().manual_seed(seed)
-        x, noise = torch.randn(2, 2, length, self.sizes[0], generator=generator).to(device)
-        mask = torch.zeros(2, length, dtype=torch.bool, device=device)
-        mask[:, length - real :] = left
-        mask[:, :real] |= not left
-        with torch.no_grad():
-            one, two = backbone(x, mask), backbone(torch.where(mask.unsqueeze(-1), x, noise), mask)
-        assert torch.equal(one[mask], two[mask]), worst(one * mask.unsqueeze(-1), two * mask.unsqueeze(-1))
+        left = torch.arange(length, device=device) < torch.arange(1, 16, device=device).unsqueeze(1)
+        masks = torch.cat([left, left.flip(1)])  # [30, length]
+        for seed, mask in enumerate([masks, masks, masks, *masks[2::9].split(1)]):
+            generator = torch.Generator().manual_seed(seed)
+            x, noise = torch.randn(2, len(mask), length, self.sizes[0], generator=generator).to(device)
+            with torch.no_grad():
+                one, two = backbone(x, mask), backbone(torch.where(mask.unsqueeze(-1), x, noise), mask)
+            assert torch.equal(one[mask], two[mask]), worst(one * mask.unsqueeze(-1), two * mask.unsqueeze(-1))
 
     def test_a_result_does_not_depend_on_what_else_is_in_the_batch(self, device: str) -> None:
         """Each row has the states that it has alone, among rows of its length, and of shorter and longer ones."""

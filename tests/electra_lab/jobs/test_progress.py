@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import pty
 import re
-import subprocess
-import sys
+import select
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from electra_lab.jobs.progress import Pace
 from electra_lab.training.loop import splits_at
 from tests.electra_lab.training.test_loop import SETTINGS
-from tests.helpers import ROOT, write_experiment
+from tests.helpers import exit_code, write_experiment
+from tests.scorecard.lab import Lab
 
 ROWS = {"validation": 50, "test": 300}
 STEP, ROW, SAVE = 2.0, 0.2, 7.0  # seconds
@@ -85,34 +88,35 @@ def test_the_speed_is_that_of_recent_steps_and_falls_between_them() -> None:
     assert pace.left() == pytest.approx(399 * 3, rel=0.02)  # the pause is no part of a step
 
 
-def test_the_bar_of_a_run_shows_its_phases_losses_speed_and_time_left(tmp_path: Path) -> None:
+def slowed(*arguments: str) -> None:
+    """Run a command whose training is so slow that a bar which is drawn ten times a second shows every part."""
+
+    def slow(method: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+        return lambda *given: (time.sleep(seconds), method(*given))
+
+    for name, seconds in {"stepped": 0.03, "evaluated": 0.06, "saved": 0.15}.items():
+        setattr(Pace, name, slow(getattr(Pace, name), seconds))
+    exit_code(*arguments)
+
+
+def test_the_bar_of_a_run_shows_its_phases_losses_speed_and_time_left(forks: Lab, tmp_path: Path) -> None:
     file = write_experiment(
         tmp_path, train="{steps: 20, batch_size: 4, log_every: 5, precision: fp32}",
         evaluate="{every: 10, batch_size: 4}", checkpoint="{every: 10}",
         data=f"{{sequence_length: 16, held_out: 0.3, store: {tmp_path / 'store'}}}",
     )  # fmt: skip
-    # Slow every part down, so that a bar which is drawn ten times a second shows it.
-    code = (
-        "import time; from electra_lab.jobs import progress; from electra_lab import cli; P = progress.Pace\n"
-        "from electra_lab.jobs.pretraining import execute\n"
-        "execute.write_report = lambda directory, *_: directory.path / 'report.html'\n"
-        "for name, seconds in {'stepped': 0.03, 'evaluated': 0.06, 'saved': 0.15}.items():\n"
-        "    setattr(P, name, lambda self, *a, s=seconds, f=getattr(P, name): (time.sleep(s), f(self, *a)))\n"
-        "cli.main()"
-    )
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", code, "run", str(file), "--out", str(tmp_path / "run")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80"}
-    process = subprocess.Popen(command, stderr=theirs, stdout=subprocess.DEVNULL, env=environment, cwd=tmp_path)
-    os.close(theirs)
+    to_terminal = "stream", {"number": 2, "target": os.ttyname(theirs)}
+    process = forks.start(
+        f"{__name__}:slowed", "run", file, "--out", tmp_path / "run", cwd=tmp_path, hooks=[to_terminal],
+        environment={"TERM": "xterm", "COLUMNS": "80"},
+    )  # fmt: skip
     said = b""
-    while process.poll() is None or not said.endswith(b"report.html\r\n"):
-        try:
-            said += os.read(ours, 1 << 16)
-        except OSError:  # the other end is closed
-            break
+    while not said.endswith(b"report.html\r\n") and select.select([ours], [], [], 60)[0]:
+        said += os.read(ours, 1 << 16)
+    assert process.wait().code == 0
     os.close(ours)
-    assert process.wait() == 0
+    os.close(theirs)
     drawn = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode()).splitlines()
     bars = [line for line in drawn if " left " in line and " tok/s " in line]
     assert all(len(line) <= 80 for line in bars)

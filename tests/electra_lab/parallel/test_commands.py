@@ -80,19 +80,31 @@ def assert_equal(found: Path, expected: Path) -> None:
             assert token == twin
 
 
-def test_a_run_by_torchrun_is_that_of_one_process(tmp_path: Path, whole: Path) -> None:
+def test_a_run_in_two_processes_is_that_of_one(forks: Lab, tmp_path: Path, whole: Path) -> None:
     """One directory, one lock, one answer, one report, and no line twice."""
+    both = ended(start(forks, "run", str(file(tmp_path / "there")), "--device", "cpu", cwd=tmp_path))
+    assert [code for code, *_ in both] == [0, 0], both
+    assert_one_run(tmp_path, "".join(out for _, out, _ in both), "".join(said for *_, said in both))
+    assert_equal(next((tmp_path / "runs" / "tiny").iterdir()), whole)
+
+
+@SLOW
+def test_a_run_by_torchrun_is_that_of_one_process(tmp_path: Path, whole: Path) -> None:
     written = file(tmp_path / "there")
     with torchrun("electra_lab", "run", str(written), "--device", "cpu", cwd=tmp_path) as (process,):
         out, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
-    (path,) = (tmp_path / "runs" / "tiny").iterdir()
-    assert out == f"{path.relative_to(tmp_path)}\n"
+    assert_one_run(tmp_path, out, said)
+    assert_equal(next((tmp_path / "runs" / "tiny").iterdir()), whole)
+
+
+def assert_one_run(here: Path, out: str, said: str) -> None:
+    (path,) = (here / "runs" / "tiny").iterdir()
+    assert out == f"{path.relative_to(here)}\n"
     assert (path / "report.html").is_file()
     assert said.count("on cpu in 2 processes (ddp), fp32") == 1
     assert said.count("step     12  test") == said.count("trained in ") == 1
     assert json.loads((path / "provenance.json").read_text())["environment"]["processes"] == 2
-    assert_equal(path, whole)
 
 
 @SLOW

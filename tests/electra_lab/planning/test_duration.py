@@ -15,6 +15,7 @@ from electra_lab.assembly.experiment import open_data
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.planning import forecast as module
+from electra_lab.planning.forecast import TRIES  # those of a user; the other tests try two
 from tests.helpers import write_experiment
 
 CPU = torch.device("cpu")
@@ -43,6 +44,7 @@ def test_every_stage_every_evaluation_and_every_checkpoint_counts(tmp_path: Path
             clock[0] += 7.0 + first
             yield None
 
+    monkeypatch.setattr(module, "TRIES", TRIES)
     monkeypatch.setattr(module, "advance", advance)
     monkeypatch.setattr(module, "evaluation", evaluation)
     monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])

@@ -46,7 +46,7 @@ BACKBONES = {
 }
 
 
-@pytest.fixture(scope="module", params=BACKBONES)
+@pytest.fixture(scope="module", params=["bert", "reformer", pytest.param("transformer", marks=pytest.mark.slow)])
 def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """An experiment of each backbone, and a run of it."""
     folder = tmp_path_factory.mktemp(request.param)

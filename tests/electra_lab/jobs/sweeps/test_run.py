@@ -20,7 +20,6 @@ from registry import Outcome, Work, launchers
 from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError
 from tests.electra_lab.jobs.sweeps.small import (
     HERE,
-    PROCESSES,
     STEPS,
     InProcess,
     ablate,
@@ -59,10 +58,11 @@ def test_every_cell_is_trained_measured_and_reported(done: tuple[Path, Path]) ->
     assert (out / "ablation.yaml").read_text() == done[0].read_text()
 
 
-def test_processes_give_the_same_numbers_bit_for_bit(done: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_processes_give_the_same_numbers_bit_for_bit(done: tuple[Path, Path], tmp_path: Path, workers: int) -> None:
     file, before = done
-    other = file.with_name("processes.yaml")
-    other.write_text(file.read_text().replace(HERE, PROCESSES).replace("seeds: [0, 1]", "seeds: [1]"))
+    other, launcher = file.with_name("processes.yaml"), f"{{type: local, workers: {workers}, threads: 1}}"
+    other.write_text(file.read_text().replace(HERE, launcher).replace("seeds: [0, 1]", "seeds: [1]"))
     out = ablate(other, tmp_path / "out")
     expected = contents(before)
     found = contents(out)
