@@ -86,6 +86,9 @@ def absent_data(loaded: Loaded, built: Built) -> LabError | None:
         lambda: None if is_store(loaded.config.data.store) else open_corpus(loaded),
         lambda: refuse_other_parents(loaded, built.learner.objective),
         lambda: refuse_initial_weights(loaded, built),
+        lambda: _refuse_unknown_metric(
+            loaded, accumulator_of(built.learner.objective, stand_in_vocabulary(built.vocabulary.size))
+        ),
     ]
     for look in looks:
         try:
@@ -259,7 +262,7 @@ def assemble(
         choices.reasons.pop("attention", None)
     accumulate = accumulator_of(objective, vocabulary)
     with using(objectives.get(config.objective.type)):
-        _refuse_unknown_metric(loaded, accumulate(()).metrics)
+        _refuse_unknown_metric(loaded, accumulate)
     reached = _rehearsed(loaded, built, rows, accumulate, device, choices.precision)
     settings = loop_settings(
         config, seed=config.seed, steps=built.steps, flops=built.flops, examples=config.evaluate.examples,
@@ -344,8 +347,10 @@ def _try_plugins(loaded: Loaded, built: Built) -> None:
         # A plug-in may know the size of the vocabulary, which is only guessed before the tokenizer is trained.
 
 
-def _refuse_unknown_metric(loaded: Loaded, known: Collection[str]) -> None:
+def _refuse_unknown_metric(loaded: Loaded, accumulate: Accumulate) -> None:
+    """Raise ConfigError if checkpoint.best names a metric that the objective does not have."""
     best = loaded.config.checkpoint.best
-    if best not in (AUTO, OFF, *known):
-        hint = did_you_mean(best, [AUTO, OFF, *known])
-        raise loaded.problem(("checkpoint", "best"), f"the objective has no metric {best!r}.{hint}")
+    if best in (AUTO, OFF) or best in (known := accumulate(()).metrics):
+        return
+    hint = did_you_mean(best, [AUTO, OFF, *known])
+    raise loaded.problem(("checkpoint", "best"), f"the objective has no metric {best!r}.{hint}")

@@ -1,6 +1,8 @@
-"""electra-lab new NAME [DEST]"""
+"""electra-lab new NAME [DEST], electra-lab new --component KIND [NAME] [DEST]"""
 
+import keyword
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -8,25 +10,55 @@ from typing import Annotated
 import typer
 
 from electra_lab.cli._streams import answer
+from electra_lab.cli.registry_ import registry_of
 from electra_lab.config.load import kind_of_file
 from electra_lab.config.source import parse
 from registry.errors import ConfigError, UnknownName, command, did_you_mean
 
+PROJECT = """[build-system]
+requires = ["setuptools>=61"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "electra-lab-{dashed}"
+version = "0.1.0"
+description = "A {kind} for electra_lab."
+requires-python = ">=3.11"
+
+[project.entry-points."electra_lab.{plural}"]
+{name} = "{module}"
+
+[tool.setuptools]
+py-modules = ["{module}"]
+"""
+
 
 def new(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Name of a shipped experiment, such as reformer_small.")
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Name of a shipped experiment, such as reformer_small; or of the new component."
+        ),
     ] = None,
     folder: Annotated[
         Path,
         typer.Argument(metavar="DEST", help="Folder to copy into. Default: the working directory.", show_default=False),
     ] = Path(),
+    component: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="Begin a component of this kind instead, such as sampler, as a package with its tests."
+        ),
+    ] = None,
 ) -> None:
     """Copy a shipped experiment, to edit and run it. Without NAME, list all of them.
 
     The files that it extends, varies, imports or lists as tasks are copied too. Existing files are never overwritten.
     """
     root = _shipped()
+    if component is not None:
+        _package(component, name, folder, root)
+        return
     known = {file.relative_to(root).with_suffix("").as_posix(): file for file in root.rglob("*.yaml")}
     if name is None:
         for shipped in sorted(known, key=lambda name: (name.count("/"), name)):
@@ -41,8 +73,39 @@ def new(
     if folder.suffix in (".yaml", ".yml"):
         raise ConfigError(f"{folder}: is the name of a file; name a folder, in which {own.name} is written.")
     verb = {"ablation": "ablate", "experiment": "run"}.get(kind_of_file(known[name]), "finetune")
-    _copy({folder / file.relative_to(root): file for file in _with_needs(known[name], root)}, own, name)
+    files = _with_needs(known[name], root)
+    texts = {folder / file.relative_to(root): file.read_text(encoding="utf-8") for file in files}
+    _write(texts, own, command("new", name, "DEST"))
     answer(f"Run it with: {command(verb, own)}")
+
+
+def _package(kind: str, name: str | None, folder: Path, root: Path) -> None:
+    """Write the package of a component: the component, its tests and pyproject.toml, in a folder of its name.
+
+    Raises UnknownName for the kind, and ConfigError for a name that cannot be used or a file that exists.
+    """
+    r = registry_of(kind)
+    singular = r.singular.replace(" ", "_")
+    name = name or f"my_{singular}"
+    if not name.isidentifier() or not name.islower() or keyword.iskeyword(name):
+        raise ConfigError(f"'{name}': cannot be a component's name. Use small letters, digits and _: my_{singular}.")
+    if name in r.names():
+        raise ConfigError(f"there is a {r.singular} '{name}' already. Choose another name.")
+    own, module = folder / name, f"electra_lab_{name}"
+    # The templates have names such as my_sampler and MySampler.
+    texts = {}
+    for file, before in ((f"{singular}.py", ""), (f"test_{singular}.py", f"import {module}  # noqa: F401\n")):
+        text = before + (root / "components" / file).read_text(encoding="utf-8")
+        camel = ("".join(part.title() for part in word.split("_")) for word in (f"my_{singular}", name))
+        texts[file] = text.replace(f"my_{singular}", name).replace(*camel)
+    project = PROJECT.format(name=name, dashed=name.replace("_", "-"), kind=r.singular, plural=r.plural, module=module)
+    _write({
+        own / "pyproject.toml": project,
+        own / f"{module}.py": texts[f"{singular}.py"],
+        own / f"test_{name}.py": texts[f"test_{singular}.py"],
+    }, own / "pyproject.toml", command("new", name, "DEST", "--component", kind))  # fmt: skip
+    answer(f"Test it with: cd {shlex.quote(str(own))} && python -m pytest")
+    answer(f"Install it with: pip install -e {shlex.quote(str(own))}")
 
 
 def _shipped() -> Path:
@@ -72,18 +135,18 @@ def _with_needs(file: Path, root: Path) -> Iterator[Path]:
     yield file
 
 
-def _copy(files: dict[Path, Path], own: Path, name: str) -> None:
-    """Copy files, given by their targets, and print the new ones. Raises ConfigError before anything is written.
+def _write(texts: dict[Path, str], own: Path, elsewhere: str) -> None:
+    """Write texts, given by their files, and print the new files. Raises ConfigError before anything is written.
 
-    own  the target that must not exist; others may, with the same text, as experiments share what they extend
+    own        the file that must not exist; others may, with the same text, as experiments share what they extend
+    elsewhere  the command that writes to another folder
     """
     from electra_lab.storage.files import write_whole
 
-    cure = f"Name another folder: {command('new', name, 'DEST')}"
+    cure = f"Name another folder: {elsewhere}"
     missing: dict[Path, str] = {}
     try:
-        for target, file in files.items():
-            text = file.read_text(encoding="utf-8")
+        for target, text in texts.items():
             if not os.path.lexists(target):
                 missing[target] = text
             elif target == own or target.read_text(encoding="utf-8", errors="replace") != text:

@@ -14,6 +14,8 @@ from electra_lab.cli._texts import Batch, Json, OnError, Texts, answer_in_colour
 from electra_lab.cli.run import Device, OnDevice
 from registry.errors import ConfigError, command
 
+ANSWER = ("prediction", "probability", "probabilities")  # fields that are added to those of a record
+
 
 def predict(
     model: Annotated[
@@ -74,7 +76,8 @@ def predict(
     job = tuned.job
     default = () if read == Format.text else job.fields or ()
     columns: list[str] = []
-    given = items_of(lines, read, job.names, job.needs, field or default, pair, on_error, columns=columns)
+    taken = ANSWER if json_ or csv_ else ()
+    given = items_of(lines, read, job.names, job.needs, field or default, pair, on_error, taken, columns)
     waiting: deque[Record] = deque()  # the records of the items that are not predicted yet
 
     def items() -> Iterator[Record]:

@@ -40,7 +40,7 @@ def list_(
     """
     files = {plugin.file for plugin in _load(from_)}
     names: dict[Registry[Any], list[str]] = {}
-    for r in [_registry(kind)] if kind else registry.ALL:
+    for r in [registry_of(kind)] if kind else registry.ALL:
         found = [entry.name for entry in r.plugged_in() if entry.file in files] if from_ else r.names()
         if found or not from_:
             names[r] = found
@@ -70,7 +70,7 @@ def describe(
     """Describe a component: its purpose, its options with type, default and bounds, and YAML to paste."""
     import inspect
 
-    r = _registry(kind)
+    r = registry_of(kind)
     _load(from_)
     entry = r.get(name)
     package = f"  ({entry.package})" if entry.package else ""
@@ -145,7 +145,8 @@ def _type(annotation: Any) -> str:
     return f"{origin.__name__}[{', '.join('...' if part is ... else _type(part) for part in inner)}]"
 
 
-def _registry(kind: str) -> Registry[Any]:
+def registry_of(kind: str) -> Registry[Any]:
+    """Return the registry of a kind, given in the singular, the plural or by its key. Raises UnknownName."""
     word = kind.replace("-", "_").replace(" ", "_")
     for r in registry.ALL:
         if word in (r.plural, r.singular.replace(" ", "_"), r.key):

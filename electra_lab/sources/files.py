@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import glob
 import hashlib
@@ -27,7 +28,7 @@ BLOCK = 1 << 20  # bytes
 LITTLE = 1 << 9  # bytes, which may grow many thousandfold when they are decompressed
 LONGEST_LINE = 1 << 26  # bytes
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-COMPRESSED = (".gz", ".xz", ".zst")
+COMPRESSED = (".gz", ".xz", ".bz2", ".zst", ".zstd")
 DAMAGE = 2  # raise it when damaged files would give other documents
 
 
@@ -66,18 +67,18 @@ class Files:
                 state.update(digest)
         return state.hexdigest()
 
-    def blocks(self, file: Path) -> Iterator[bytes]:
-        """Yield the content of a text file, decompressed, in blocks of at most BLOCK bytes.
+    def blocks(self, file: Path, text: bool = True) -> Iterator[bytes]:
+        """Yield the content of a file, decompressed, in blocks of at most BLOCK bytes.
 
-        Raises BadInput for UTF-16 and, after everything that can be decompressed, for a truncated or corrupt file;
-        DataError for a file that cannot be read or has changed.
+        Raises BadInput for text in UTF-16 and, after everything that can be decompressed, for a truncated or corrupt
+        file; DataError for a file that cannot be read or has changed.
         """
         read = 0
         with opened(file) as raw:
             hashing = _Hashing(raw)
             try:
                 for block in _blocks(_unpacked(file, hashing)):
-                    if not read and _is_utf16(block):
+                    if text and not read and _is_utf16(block):
                         cure = "Convert it: iconv -f UTF-16 -t UTF-8."
                         raise BadInput(str(file), "is UTF-16, not UTF-8", cure, file.stat().st_size, "bytes")
                     read += len(block)
@@ -85,7 +86,7 @@ class Files:
             except (EOFError, zlib.error) as error:
                 self.check(file)  # a file that is being written to is cut short too
                 wrong = "is cut short" if isinstance(error, EOFError) else f"is damaged or not a {file.suffix} file,"
-                reason = f"{wrong} after {read:,} bytes of text"
+                reason = f"{wrong} after {read:,} bytes of {'text' if text else 'content'}"
                 raise BadInput(str(file), reason, "Copy or download it again.", unit="ends of files") from None
             except OSError as error:
                 _unreadable(file, error)
@@ -184,6 +185,8 @@ def _decompressor(file: Path) -> tuple[Callable[[], Any], type[Exception]]:
         return partial(zlib.decompressobj, zlib.MAX_WBITS | 16), zlib.error
     if kind == ".xz":
         return lzma.LZMADecompressor, lzma.LZMAError
+    if kind == ".bz2":
+        return bz2.BZ2Decompressor, OSError
     zstandard = needed("zstandard", f"to read {file.name}")
     return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
 

@@ -44,6 +44,14 @@ def test_absent_data_is_not_a_mistake_of_the_file(lab: Lab, tmp_path: Path):
     assert err == f"note: {sentence} A run would stop there.\n"
 
 
+def test_an_unknown_metric_of_the_best_checkpoint_is_found_before_data_is_read(lab: Lab, tmp_path: Path):
+    file = write_experiment(tmp_path / "there")
+    err = lab.fails(2, "check", file, "--set", "checkpoint.best=discriminator_acu")
+    assert "checkpoint.best" in err
+    assert "Did you mean 'discriminator_auc'?" in err
+    assert lab("check", file, "--set", "checkpoint.best=discriminator_auc")[0] == 0
+
+
 def test_errors_and_notes_are_folded_for_a_terminal_alone(lab, tmp_path: Path, monkeypatch) -> None:
     file = write_experiment(tmp_path / "there")
     (file.parent / "corpus.txt").unlink()

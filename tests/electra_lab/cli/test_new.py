@@ -6,14 +6,19 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import registry
 from electra_lab.cli import new
 from electra_lab.config.load import kind_of_file, load, load_finetuning
 from electra_lab.jobs.sweeps.file import load_ablation
+from registry import load_plugin
 from tests.helpers import ROOT
 
 SHIPPED = ROOT / "experiments"
@@ -144,6 +149,76 @@ def test_in_a_repository_a_file_may_need_what_cannot_be_copied(lab, tmp_path: Pa
     assert "where" in err
     assert "cannot be written" not in err
     assert written(Path.cwd()) == {}
+
+
+KINDS = [r.singular.replace(" ", "_") for r in registry.ALL]
+
+
+def laws(*folders: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of new packages, in one process."""
+    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *folders]
+    return subprocess.run(
+        words, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_component_of_every_kind_is_written_under_its_own_name(lab, kind: str):
+    name = "brand_new"
+    code, out, err = lab("new", "--component", kind, name, "some where")
+    assert (code, err) == (0, "")
+    files = written(Path("some where", name))
+    assert sorted(files) == [f"electra_lab_{name}.py", "pyproject.toml", f"test_{name}.py"]
+    assert shlex.split(out.splitlines()[-1])[-1] == str(Path("some where", name))
+    r = next(r for r in registry.ALL if r.singular.replace(" ", "_") == kind)
+    offered = tomllib.loads(files["pyproject.toml"])["project"]["entry-points"]
+    assert offered == {f"electra_lab.{r.plural}": {name: f"electra_lab_{name}"}}
+    for text in files.values():
+        assert name in text
+        assert not re.search(r"my_|My[A-Z]", text)
+    (plugin,) = [path for path in Path("some where", name).iterdir() if path.name == f"electra_lab_{name}.py"]
+    load_plugin(plugin)
+    assert r.get(name).file.samefile(plugin)
+
+
+def test_a_new_component_passes_its_tests(lab):
+    assert lab("new", "--component", "schedule")[0] == 0
+    done = laws("my_schedule")
+    assert done.returncode == 0, done.stdout
+    template = Path("my_schedule/electra_lab_my_schedule.py")
+    template.write_text(template.read_text().replace("progress**power", "progress / 0"))
+    assert laws("my_schedule").returncode == 1
+
+
+@pytest.mark.slow
+def test_new_components_of_all_kinds_pass_their_tests(lab):
+    for kind in KINDS:
+        assert lab("new", "--component", kind)[0] == 0
+    done = laws(*(f"my_{kind}" for kind in KINDS))
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["samplr"], "samplr"),
+        (["sampler", "gumbel"], "gumbel"),
+        (["sampler", "Mine"], "Mine"),
+        (["sampler", "a-b"], "a-b"),
+        (["sampler", "class"], "class"),
+    ],
+)
+def test_components_that_cannot_be_begun(lab, arguments: list[str], what: str):
+    assert f"'{what}'" in lab.fails(2, "new", "--component", *arguments)
+    assert written(Path.cwd()) == {}
+
+
+def test_a_component_is_not_overwritten(lab):
+    assert lab("new", "--component", "sampler", "mine")[0] == 0
+    before = written(Path.cwd())
+    err = lab.fails(2, "new", "--component", "sampler", "mine")
+    assert err.startswith(str(Path("mine", "pyproject.toml")))
+    assert written(Path.cwd()) == before
 
 
 def test_the_recipe_of_the_docs_for_own_text(lab):

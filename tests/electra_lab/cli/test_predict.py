@@ -154,12 +154,14 @@ def test_compressed_tables_are_read(lab: Any, tuned: dict[str, Path], tmp_path: 
         ("labels", ("a", "--seed", "9"), 2, "seed 9"), ("labels", ("a", "--pair", "b"), 2, "--pair"),
         ("labels", (), 2, "--file"), ("labels", ("--file", "none.csv"), 3, "none.csv"),
         ("labels", ("--file", "a.csv", "--field", "x"), 3, "a.csv:1"), ("labels", ("--file", "twice.csv"), 3, "'x'"),
+        ("labels", ("--file", "own.csv", "--csv"), 3, "own.csv:2: has the field 'prediction'"),
         ("pairs", ("--file", "a.csv", *("--field", "review") * 3), 2, "--field"),
         ("answers", ("who?",), 3, "--context"), ("pairs", ("a",), 3, "--pair"), ("nowhere", ("a",), 3, "nowhere"),
     ],
 )  # fmt: skip
 def test_mistakes_are_sentences(lab, tuned: dict[str, Path], name: str, words: Any, code: int, part: str) -> None:
     Path("a.csv").write_text("review,n\nthe cat,1\n")
+    Path("own.csv").write_text("review,prediction\nthe cat,good\n")
     Path("twice.csv").write_text("x,x\nthe cat,1\n")
     assert part in lab.fails(code, "predict", tuned.get(name, name), *words, *CPU)
 

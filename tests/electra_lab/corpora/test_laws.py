@@ -11,6 +11,7 @@ import pytest
 from electra_lab.corpora import docstrings
 from electra_lab.testing import CorpusContract
 from registry import LONGEST, corpora
+from tests.helpers import ROOT
 
 TEXTS = ["one", "two\nlines", "grüße 你好 🙂", "long " * (LONGEST // 4)]
 
@@ -84,6 +85,13 @@ class TestParquet(CorpusContract):
         pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         parquet.write_table(pyarrow.table({"text": [*TEXTS, None]}), folder / "a.parquet")
         return {"paths": [str(folder)], "on_error": "skip"}
+
+
+class TestMds(CorpusContract):
+    name = "mds"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        return {"paths": [str(ROOT / "tests" / "data" / "mds" / "plain")], "key": "book"}
 
 
 class TestHuggingFace(CorpusContract):

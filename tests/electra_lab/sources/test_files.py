@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import lzma
 import os
@@ -27,6 +28,7 @@ PACK: dict[str, Any] = {
     "": bytes,
     ".gz": partial(gzip.compress, mtime=0),
     ".xz": lambda data: lzma.compress(data, preset=0),
+    ".bz2": bz2.compress,
     ".zst": lambda data: zstandard.ZstdCompressor().compress(data),
 }
 TEXT = b"".join(b"line %d of a text that is longer than a block\n" % number for number in range(50_000))
@@ -101,7 +103,7 @@ def test_what_was_compressed_is_read_in_bounded_blocks(tmp_path: Path, ending: s
     assert max(map(len, blocks)) <= sources.BLOCK
 
 
-@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2", ".zst"])
 @pytest.mark.parametrize("cut_at", [0, 0.5, 0.9999])
 def test_a_file_that_is_cut_short(tmp_path: Path, ending: str, cut_at: float) -> None:
     """Everything that the libraries can still decompress comes before the error, which says how much it was."""
@@ -116,6 +118,7 @@ def test_a_file_that_is_cut_short(tmp_path: Path, ending: str, cut_at: float) ->
     libraries: dict[str, Any] = {
         ".gz": partial(zlib.decompressobj, 31),
         ".xz": lzma.LZMADecompressor,
+        ".bz2": bz2.BZ2Decompressor,
         ".zst": zstandard.ZstdDecompressor().decompressobj,
     }
     kept = libraries[ending]().decompress(packed)
@@ -138,7 +141,7 @@ def test_padding_may_follow_the_compressed_text_and_nothing_else(tmp_path: Path,
     assert b"".join(blocks) == b"text"
 
 
-@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2", ".zst"])
 def test_a_corrupt_file(tmp_path: Path, ending: str) -> None:
     packed = bytearray(PACK[ending](TEXT))
     packed[len(packed) // 2 : len(packed) // 2 + 8] = b"\xff" * 8

@@ -1,0 +1,5 @@
+from electra_lab.testing import BackboneContract
+
+
+class TestMyBackbone(BackboneContract):
+    name = "my_backbone"

@@ -1,0 +1,5 @@
+from electra_lab.testing import LauncherContract
+
+
+class TestMyLauncher(LauncherContract):
+    name = "my_launcher"

@@ -1,0 +1,5 @@
+from electra_lab.testing import MeasureContract
+
+
+class TestMyMeasure(MeasureContract):
+    name = "my_measure"

@@ -1,0 +1,5 @@
+from electra_lab.testing import OptimizerContract
+
+
+class TestMyOptimizer(OptimizerContract):
+    name = "my_optimizer"

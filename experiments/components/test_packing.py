@@ -1,0 +1,5 @@
+from electra_lab.testing import PackingContract
+
+
+class TestMyPacking(PackingContract):
+    name = "my_packing"

@@ -1,0 +1,5 @@
+from electra_lab.testing import TaskContract
+
+
+class TestMyTask(TaskContract):
+    name = "my_task"

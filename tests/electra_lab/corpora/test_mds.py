@@ -1,0 +1,162 @@
+"""MDS shards: `tests/data/mds` was written by MosaicML's streaming 0.13.0, with five samples."""
+
+import bz2
+import gzip
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from electra_lab.corpora.mds import Mds
+from electra_lab.sources import files
+from registry import Document, Skipped
+from registry.errors import DataError
+from tests.helpers import ROOT
+
+WRITTEN = ROOT / "tests" / "data" / "mds"
+TEXTS = ["one", "two\nlines", "grüße 你好 🙂", "five"]  # without the empty one
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a copy of the uncompressed dataset, in three shards."""
+    return Path(shutil.copytree(WRITTEN / "plain", tmp_path / "plain"))
+
+
+@pytest.mark.parametrize("name", ["plain", "zstd"])
+def test_what_the_library_wrote(name: str) -> None:
+    if name == "zstd":
+        pytest.importorskip("zstandard")
+    assert list(Mds(paths=[WRITTEN / name])) == TEXTS
+    keys = [("book", ["0", "-1", "0", "0"]), ("name", ["n0", "n1", "n2", "n4"])]
+    for key, values in keys:
+        corpus = Mds(paths=[WRITTEN / name / "index.json"], key=key)
+        assert list(corpus) == [Document(text, value) for text, value in zip(TEXTS, values, strict=True)]
+
+
+@pytest.mark.parametrize(("ending", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("br", bytes)])
+def test_compressed_shards(folder: Path, ending: str, pack: Callable[[bytes], bytes]) -> None:
+    index = json.loads((folder / "index.json").read_text())
+    for shard in index["shards"]:
+        file = folder / shard["raw_data"]["basename"]
+        packed = file.with_name(f"{file.name}.{ending}")
+        packed.write_bytes(pack(file.read_bytes()))
+        file.unlink()
+        shard["zip_data"] = {"basename": packed.name}
+    (folder / "index.json").write_text(json.dumps(index))
+    if ending == "br":
+        with pytest.raises(DataError, match=r"shard\.00000\.mds\.br: .* zstd"):
+            Mds(paths=[folder])
+    else:
+        assert list(Mds(paths=[folder])) == TEXTS
+
+
+def test_blocks_end_anywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in (1, 7, 64):
+        monkeypatch.setattr(files, "BLOCK", size)
+        assert list(Mds(paths=[folder])) == TEXTS
+
+
+def test_the_order_is_that_of_the_index_and_moving_changes_nothing(folder: Path) -> None:
+    before = Mds(paths=[folder]).fingerprint()
+    index = json.loads((folder / "index.json").read_text())
+    index["shards"].reverse()
+    (folder / "index.json").write_text(json.dumps(index))
+    reversed_ = Mds(paths=[folder])
+    assert list(reversed_)[-1] == TEXTS[1]
+    assert reversed_.fingerprint() != before
+    assert Mds(paths=[WRITTEN / "plain"]).fingerprint() == before
+    assert Mds(paths=[WRITTEN / "plain"], key="name").fingerprint() != before
+
+
+def cut(data: bytes) -> bytes:
+    return data[:-3]
+
+
+def longer(data: bytes) -> bytes:
+    return data + b"\0"
+
+
+def another(data: bytes) -> bytes:
+    return b"This is a text, not a shard."
+
+
+def header(data: bytes) -> bytes:
+    return data.replace(b'{"column', b'["column')
+
+
+def offset(data: bytes) -> bytes:
+    return data[:8] + b"\0\0\0\0" + data[12:]
+
+
+@pytest.mark.parametrize(
+    ("damage", "what", "kept"),
+    [
+        (cut, "sample 2", TEXTS),
+        (longer, "", TEXTS),
+        (offset, "sample 1", [*TEXTS[:2], "five"]),
+        (header, "", [*TEXTS[:2], "five"]),
+        (another, "1,936,287,828 samples", [*TEXTS[:2], "five"]),
+    ],
+)
+def test_a_damaged_shard_is_named_and_what_precedes_the_damage_kept(
+    folder: Path, damage: Callable[[bytes], bytes], what: str, kept: list[str]
+) -> None:
+    shard = folder / "shard.00001.mds"
+    shard.write_bytes(damage(shard.read_bytes()))
+    with pytest.raises(DataError) as refused:
+        list(Mds(paths=[folder]))
+    assert str(refused.value).startswith(f"{shard}: ")
+    assert what in str(refused.value)
+    found = list(Mds(paths=[folder], on_error="skip"))
+    (skipped,) = [item for item in found if isinstance(item, Skipped)]
+    assert (skipped.place, skipped.unit) == (str(shard), "ends of files")
+    assert [item for item in found if item != skipped] == kept
+
+
+def test_a_sample_that_is_not_text(folder: Path) -> None:
+    shard = folder / "shard.00001.mds"
+    shard.write_bytes(shard.read_bytes().replace("grüße".encode(), b"gr\xff\xff\xff\xffe"))
+    with pytest.raises(DataError, match="byte 2 of"):
+        list(Mds(paths=[folder]))
+    found = list(Mds(paths=[folder], on_error="skip"))
+    assert [item if isinstance(item, str) else item.place for item in found] == [
+        "one", "two\nlines", f"{shard}: sample 1", "five",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+@pytest.mark.parametrize(
+    ("column", "key", "what"),
+    [
+        ("txt", None, "'txt'. Did you mean 'text'?"),
+        ("text", "bok", "'bok'. Did you mean 'book'?"),
+        ("tokens", None, "ndarray:int32"),
+        ("book", None, "of type int,"),
+        ("text", "x", "float32"),
+    ],
+)
+def test_a_wrong_column_is_an_error_always(
+    folder: Path, on_error: str, column: str, key: str | None, what: str
+) -> None:
+    with pytest.raises(DataError) as refused:
+        list(Mds(paths=[folder], column=column, key=key, on_error=on_error))  # type: ignore[arg-type]
+    assert what in str(refused.value)
+
+
+def test_a_wrong_index(folder: Path) -> None:
+    index = folder / "index.json"
+    good = index.read_text()
+    (folder / "shard.00001.mds").rename(folder / "elsewhere")
+    with pytest.raises(DataError, match=r"shard\.00001\.mds: is missing"):
+        Mds(paths=[folder])
+    for wrong in ('{"shards": [], "version": 2}', '{"shards": 1}', "[]", "{", '{"shards": [{}]}', "\xff",
+                  good.replace('"mds"', '"json"')):  # fmt: skip
+        index.write_text(wrong, encoding="latin-1")
+        with pytest.raises(DataError, match=r"index\.json: "):
+            Mds(paths=[folder])
+    index.unlink()
+    with pytest.raises(DataError, match=r"index\.json"):
+        Mds(paths=[folder])
