@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from electra_lab.config.ablation import AblationConfig
-from electra_lab.config.schema import ExperimentConfig
+from electra_lab.config.schema import Embedding, ExperimentConfig
 from tests.helpers import ROOT
 
 GENERATE = runpy.run_path(str(ROOT / "docs" / "generate.py"))
@@ -45,22 +45,23 @@ def test_every_key_has_a_row_with_its_type_and_a_sentence(name: str, model: type
 
 
 def test_rows_by_hand() -> None:
+    """Key, type and default of some rows; each ends with the description of the schema."""
     lines = reference(*PAGES["config.md"]).splitlines()
-    for line in (
-        "# Keys of an experiment file",
-        "| `data.sequence_length` | integer at least 8 | `128` | Tokens per row, [CLS] and [SEP] included. |",
-        "| `train.steps` | integer above 0 and at most 1,000,000,000, or null | `null` | Number of optimizer steps. |",
-        "| `corpus` | component | required | The text. |",
-        "| `train` | mapping | required | How long and how to train. |",
-        "| `data` | mapping |  | The rows that are cut from the corpus. |",
-        "| `optimizer` | component | `adamw` | The optimizer. |",
-        '| `data.store` | text | `"runs/.store"` | Folder of the tokenized corpora, which runs share. |',
-        "| `sampler` | component | `null` | How replacements are drawn from the generator. |",
-        "| `imports` | list of text | `[]` | Plug-in files, relative to this file. |",
-        "## embedding",
-        "The embeddings of both networks.",
+    for row in (
+        "| `data.sequence_length` | integer at least 8 | `128` | ",
+        "| `train.steps` | integer above 0 and at most 1,000,000,000, or null | `null` | ",
+        "| `corpus` | component | required | ",
+        "| `train` | mapping | required | ",
+        "| `data` | mapping |  | ",
+        "| `optimizer` | component | `adamw` | ",
+        '| `data.store` | text | `"runs/.store"` | ',
+        "| `sampler` | component | `null` | ",
+        "| `imports` | list of text | `[]` | ",
     ):
-        assert line in lines, line
+        (line,) = [line for line in lines if line.startswith(row)]
+        assert re.fullmatch(r"[A-Z].+\. \|", line.removeprefix(row)), line
+    assert lines[0] == "# Keys of an experiment file"
+    assert lines[lines.index("## embedding") + 2] == Embedding.__doc__
     assert '| `train.precision` | `"auto"`, `"bf16"`, `"fp16"`, `"fp32"` | `"auto"` | ' in "\n".join(lines)
     assert "| `schedules` | mapping | `learning_rate`: `warmup_linear` | " in "\n".join(lines)
     assert not [line for line in lines if line.startswith("## ") and "sampler" in line], "components have no table"

@@ -14,7 +14,7 @@ import pytest
 from tests.helpers import ROOT
 
 BUILDER = Path(sys.executable).with_name("zensical")
-REPOSITORY = "https://github.com/electra-lab/electra-lab/blob/main/"
+REPOSITORY = "https://github.com/electra-lab/electra-lab/"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
 pytestmark = pytest.mark.skipif(not BUILDER.exists(), reason="zensical is not installed (the extra 'site')")
@@ -61,11 +61,12 @@ def test_pages_load_nothing_from_other_servers(site: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_into_the_repository_lead_to_a_file(page: Path) -> None:
+def test_links_into_the_repository_lead_to_a_file_or_folder(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "](../" not in text.replace("](../images", ""), "the site holds docs/ alone: write the whole address"
-    for link in re.findall(rf"{re.escape(REPOSITORY)}([^)\s#]+)", text):
-        assert (ROOT / link).exists(), link
+    for kind, link in re.findall(rf"{re.escape(REPOSITORY)}(blob|tree)/main/([^)\s#]+)", text):
+        place = ROOT / link
+        assert place.is_dir() if kind == "tree" else place.is_file(), link
 
 
 def test_a_broken_anchor_is_an_error(tmp_path: Path) -> None:

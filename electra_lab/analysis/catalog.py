@@ -94,7 +94,7 @@ def ordered(found: Sequence[Job], by: str) -> list[Job]:
     for job in found:
         metric = job.metrics.get(by, metric)
     if not metric.comparable:
-        raise ConfigError(f"--sort {by}: is measured on each run's own task, so it does not order runs.")
+        raise ConfigError(f"--sort {by}: is measured on each run's own task, so it cannot compare runs.")
     if by not in known:
         raise ConfigError(f"--sort {by}: is not a metric of these jobs.{did_you_mean(by, known)}")
     sign = -1 if metric.higher_is_better else 1

@@ -78,7 +78,7 @@ def subjects(paths: Sequence[Path]) -> list[Subject]:
     configs = [flat(config_of(path / "config.yaml")) for path in paths]
     tuned = [path for path, config in zip(paths, configs, strict=True) if "task.type" in config]
     if tuned and len(tuned) < len(paths):
-        raise ConfigError(f"{tuned[0]}: is a seed of a fine-tuning, which does not compare with pre-training runs.")
+        raise ConfigError(f"{tuned[0]}: is a seed of a fine-tuning; it cannot be compared with pre-training runs.")
     found, labels = list[Subject](), _labels(paths, [str(config.get("name")) for config in configs])
     for label, directory, config in zip(labels, directories, configs, strict=True):
         began = directory.provenance()
@@ -90,8 +90,8 @@ def subjects(paths: Sequence[Path]) -> list[Subject]:
 def _refuse_other_jobs(path: Path) -> None:
     if (path / "plan.json").is_file():
         raise ConfigError(
-            f"{path}: is the folder of an ablation, whose page compares its variants: {command('report', path)}. To "
-            f"compare cells, give their folders, such as {path / 'cells' / 'ID'}."
+            f"{path}: is an ablation. Its page compares the variants: {command('report', path)}. To compare cells, "
+            f"give their folders, such as {path / 'cells' / 'ID'}."
         )
     if (path / "finetuning.yaml").is_file():
         raise ConfigError(f"{path}: is a fine-tuning. Give its seeds, such as {path / 'seed-0'}.")

@@ -82,7 +82,7 @@ def budgeted_steps(loaded: Loaded, flops: Flops, paper_flops: Flops) -> int | No
         budget, price = float(getattr(train, key)), spent.total(1)
         steps = spent.steps(budget)
     if not steps:
-        raise loaded.problem(("train", key), f"{budget:g} does not pay for one step, which costs {price:g}.")
+        raise loaded.problem(("train", key), f"{budget:g} is too low: one step costs {price:g}.")
     _refuse_conflicts(loaded, key, steps)
     return steps
 

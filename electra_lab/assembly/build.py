@@ -228,7 +228,7 @@ def _refuse_one_learner(loaded: Loaded, networks: Mapping[str, nn.Module]) -> No
         for network in ("generator", "discriminator"):
             parameters = networks[network].parameters() if network in networks else ()
             if given and not any(parameter.requires_grad for parameter in parameters):
-                reason = f"is for two networks that learn, but there is no {network} that does. Remove this key."
+                reason = f"needs two trained networks, but no {network} is trained. Remove this key."
                 raise loaded.problem(key, reason)
 
 

@@ -113,12 +113,12 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
         source, loc = sources[network]
         if loc[0] == "init" and (parent := parents_of(built.learner.objective).get(network)):
             key = ".".join(map(str, place_of(loaded, parent)))
-            raise loaded.problem(loc, f"the {network} comes from {key} already. Remove one of the two keys.")
+            raise loaded.problem(loc, f"the {network} already gets its weights from {key}. Remove one of the two keys.")
         try:
             beginning = _beginning(loaded, source, network, cast("Network", built.networks[network]), tokenizer, loc)
             if loc[0] != "init" and beginning.account.new:
                 lacking = ", ".join(dict.fromkeys(filter(None, map(head_of, beginning.account.new))))
-                raise ValueError(f"it has no head '{lacking}', and the {network} will not learn one.")
+                raise ValueError(f"it has no head '{lacking}', which the {network} needs and does not learn.")
             found[network] = beginning
         except ConfigError as error:
             raise loaded.problem(loc, str(error)) from None
@@ -211,7 +211,9 @@ def _refuse_other_sizes(loaded: Loaded, source: str, part: Part, network: str) -
                 wrong[key] = f"{section}.{key} is {ours[section].get(key)} here and {value} there"
     if wrong:
         reason = wrong["type"] if "type" in wrong else "; ".join(wrong.values())  # other options follow from the type
-        raise ConfigError(f"{source}: is another network: {reason}. Write what is there, or name another model.")
+        raise ConfigError(
+            f"{source}: does not fit this network: {reason}. Write the values of the model, or name another one."
+        )
 
 
 def _other_options(ours: dict[str, Any], theirs: dict[str, Any], network: str) -> dict[str, str]:

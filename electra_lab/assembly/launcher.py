@@ -34,5 +34,5 @@ def make_launcher(chosen: Component, **options: Any) -> Launcher:
     with using(entry):
         made = entry.component(**{**chosen.keywords(), **options})
         if not (callable(made) and callable(made.check) and isinstance(made.here, bool)):
-            raise TypeError("needs check(), here, and to be called with work.")
+            raise TypeError("must be callable, with a method check() and a boolean `here`.")
         return made

@@ -179,6 +179,6 @@ def rows_at_a_time(
             return size
     cure = "" if divided else ", or divide them among devices by train.parallel: fsdp"
     raise OutOfMemoryError(
-        "there is not enough memory for a step of one row at a time (train.micro_batch_size: auto). Lower "
+        "there is not enough memory for a step of one row (train.micro_batch_size: auto). Lower "
         f"data.sequence_length or the networks' sizes{cure}."
     )

@@ -198,7 +198,7 @@ def _draw(part: Part, network: Network, seed: int) -> None:
     for module in drawn:
         known |= set(module.parameters(recurse=False))
     if not backbones.get(part.backbone["type"]).built_in or not known.issuperset(network.backbone.parameters()):
-        reason = "not all of its weights can be drawn again. Name the run that it was exported from."
+        reason = "some of its weights cannot be drawn at random. Name the run that it was exported from."
         raise ConfigError(f"{part.path}: {reason}")
     with torch.random.fork_rng(devices=[]):
         for module in drawn:

@@ -132,7 +132,7 @@ class Deberta(nn.Module):
     heads are 64 wide. The token vectors are normalized here, so the lab's embeddings are bare.
 
     buckets             of each direction: distances up to half of it have their own, longer ones share by logarithm
-    max_distance        that the last bucket begins at; longer ones fall into it, and rows may be longer
+    max_distance        distance at which the last bucket begins; it also has all longer ones
     share_projections   project relative positions by the layers' own keys and queries
     normalize_positions by a LayerNorm, once for all layers
     convolution         width of the kernel over the input that deberta-v2-xlarge has (3), 0 for none

@@ -107,18 +107,18 @@ class Performer(nn.Module):
     """Pre-LayerNorm encoder with FAVOR+ attention, linear in the length (Choromanski et al. 2021).
 
     rotary        rotary positions (Su et al. 2021) in every layer; without, the lab adds learned positions
-    features      random features that estimate the softmax, shared by a layer's heads; more are nearer to it, and cost
-                  in proportion. For heads of width d the paper has d log d in mind: 111 at 32, 266 at 64; see below
+    features      random features that estimate the softmax, shared by a layer's heads; more features are more exact and
+                  cost in proportion. The paper suggests d log d for heads of width d: 111 at 32, 266 at 64; see below
     local_heads   number of heads with exact attention over their window of positions and its two neighbours, instead
-                  of features: sharp nearby, where an estimate is poor, and blind to distant positions
+                  of features: exact nearby, where an estimate is poor, but without distant positions
     window        positions in a window; with local heads, the lab pads the length to a multiple of it
-    redraw_every  steps after which new features are drawn, so that weights do not grow used to one draw; 0 keeps
-                  the first, the same for every seed
+    redraw_every  steps after which new features are drawn, so that weights do not adapt to one draw; 0 keeps the first
+                  draw, which is the same for every seed
 
-    Features estimate a soft attention well and a sharp one badly, as their error grows exponentially with the size of
-    queries and keys. At a width of 32, over 128 positions, 256 features are off by 0.04 of the norm of what softmax
-    attention returns if queries and keys are normal numbers of deviation 0.25, by 0.24 at 0.5, and by 1.6 at 1, worse
-    than returning nothing; there, 4,096 features are off by 1.2.
+    Features estimate soft attention well and sharp attention badly, because their error grows exponentially with the
+    size of queries and keys. Example: a width of 32, 128 positions and 256 features, with normal queries and keys. For
+    standard deviations of 0.25, 0.5 and 1, the error is 0.04, 0.24 and 1.6 of the norm of the exact result. At 1 that
+    is worse than returning zeros, and 4,096 features still have an error of 1.2.
 
     They depend on (seed, step // redraw_every) alone, so generator and discriminator share them if their heads are of
     equal width. They are a buffer, so a checkpoint or an export holds those that its weights were trained with, and

@@ -106,7 +106,7 @@ class Transformer(nn.Module):
                  kernels cannot do it, so memory grows with the square of the length
     flash        torch's fused attention kernels, unless the lab finds that others are faster
     local_heads  number of heads in which a position sees only its window and the two neighbouring ones, not the whole
-                 row; needs flash. As windows are the row's, documents in a row cannot be separated then
+                 row; needs flash. Documents in a row cannot be separated with it
     window       positions in a window; with local heads, the lab pads the length to a multiple of it
     """
 

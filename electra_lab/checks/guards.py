@@ -134,7 +134,7 @@ class GuardedMasking(_Guard):
         if self.reads(masked.positions):
             self._read(masked, tokens, maskable, vocabulary)
             if masked.valid[:, most:].any():
-                raise self.refuse(f"returned slots that count beyond the first {most}, which are all that there are.")
+                raise self.refuse(f"marked slots after the first {most} as valid; the lab keeps only these.")
         if slots == most:
             return masked
         spare = (0, most - slots)  # a negative number cuts
@@ -143,7 +143,9 @@ class GuardedMasking(_Guard):
     def _read(self, masked: Masked, tokens: Tensor, maskable: Tensor, vocabulary: Vocabulary) -> None:
         positions, valid, size = masked.positions, masked.valid, vocabulary.size
         if ((positions < 0) | (positions >= tokens.shape[1])).any():
-            raise self.refuse(f"returned positions outside 0 to {tokens.shape[1] - 1}, in slots that count or do not.")
+            raise self.refuse(
+                f"returned positions outside 0 to {tokens.shape[1] - 1}; slots that are not valid need one, too."
+            )
         times = torch.zeros_like(tokens).scatter_add_(1, positions, valid.long())
         wrong = {
             "chose a position twice in one row.": times > 1,
@@ -253,7 +255,7 @@ def rehearse(
             refuse_losses(losses, counts, entry, batch)
             wrong = [name for name, term in losses.terms.items() if int(counts[name]) != int(term.count)]
             if wrong:
-                raise _bad(entry, f"returned another count of '{wrong[0]}' than counts() does.")
+                raise _bad(entry, f"returned a count of '{wrong[0]}' that differs from counts().")
             backward(losses.terms)
         reached = all(p.grad is not None for p in objective.parameters() if p.requires_grad)
         with torch.no_grad(), learner.evaluating(seed):

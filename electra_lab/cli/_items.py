@@ -85,7 +85,7 @@ def items_of(
             if isinstance(record, BadInput):
                 raise record
             if both := [name for name in record if name in taken]:
-                raise DataError(f"{place}: has the field '{both[0]}', which the answer has too. Rename it.")
+                raise DataError(f"{place}: has the field '{both[0]}', which the answer adds. Rename it.")
             found = {name: field for name, field in wanted.items() if field or name in needs or name in record}
             item = {name: _value(record, place, name, field) for name, field in found.items()}
         except BadInput as error:

@@ -15,13 +15,13 @@ def ablate(
     set_: Set = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Its folder; finished cells there are not run again. Default: runs/<name>."),
+        typer.Option(metavar="DIR", help="Its folder. Finished cells are not run again. Default: runs/<name>."),
     ] = None,
     device: OnDevice = Device.auto,
     launcher: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"Where cells run: {WHERE}. Default: as in the file.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Maximum number of cells at a time.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of cells to run at the same time.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the cells with parameters, FLOPs, memory and time without training.")
     ] = False,

@@ -20,7 +20,7 @@ def compare(
         typer.Option(
             "--on",
             metavar="MEASURE",
-            help="Measure all runs on one task: fixed_corruption, detection_probe, or with options, "
+            help="Measure all runs on one task: fixed_corruption or detection_probe; with options, "
             "'{type: fixed_corruption, steps: 200}'. The numbers are kept in the run directories.",
         ),
     ] = None,
@@ -28,10 +28,10 @@ def compare(
     json_: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of tables.")] = False,
     device: OnDevice = Device.auto,
 ) -> None:
-    """Compare runs: what differs in their configs, curves, results, costs, and the same test rows, on one page.
+    """Compare runs on one page: differences of configs, curves, results, costs, and the same test rows.
 
-    Metrics on a run's own task are marked: they do not compare runs. Nothing is tested, as one run of each setting
-    does not show how much the seed changes; `electra-lab ablate` repeats settings over seeds.
+    Metrics on a run's own task are marked, because they cannot compare runs. Nothing is tested, because one run of each
+    setting does not show how much the seed changes. `electra-lab ablate` repeats settings over seeds.
     """
     from electra_lab.analysis.run_comparison import subjects
     from electra_lab.presentation.compare_page import Comparison, page, text

@@ -12,10 +12,8 @@ def corrupt(
     model: given.Model,
     texts: given.Texts = None,
     file: given.File = None,
-    mask_prob: Annotated[float, typer.Option(help="Share of the tokens that are masked.")] = 0.15,
-    temperature: Annotated[
-        float, typer.Option(help="Temperature of the softmax that replacements are drawn from.")
-    ] = 1.0,
+    mask_prob: Annotated[float, typer.Option(help="Share of the tokens to mask.")] = 0.15,
+    temperature: Annotated[float, typer.Option(help="Temperature of the softmax for replacements.")] = 1.0,
     top: given.Top = 5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of masks and draws.")] = 0,
     json_: given.Json = False,
@@ -26,6 +24,6 @@ def corrupt(
     batch_size: given.Batch = 32,
     device: OnDevice = Device.auto,
 ) -> None:
-    """Replace tokens of a text by the generator's, and show which ones the discriminator detects."""
+    """Replace tokens of a text with the generator's, and show which of them the discriminator detects."""
     given.show("corrupt", model, given.step_of(step, best), device, given.texts_of(texts, file, on_error), json_, html,
          batch_size=batch_size, mask_prob=mask_prob, temperature=temperature, top=top, seed=seed)  # fmt: skip

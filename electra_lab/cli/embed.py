@@ -21,12 +21,10 @@ def embed(
     model: given.Model,
     texts: given.Texts = None,
     file: given.File = None,
-    pooling: Annotated[Pooling, typer.Option(help="The mean over all tokens, or the state of the first one.")] = (
-        Pooling.mean
-    ),
+    pooling: Annotated[Pooling, typer.Option(help="The mean over all tokens, or the state of [CLS].")] = (Pooling.mean),
     json_: given.Json = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the vectors to this file instead, as numpy's .npy.")
+        Path | None, typer.Option(metavar="FILE", help="Write the vectors to this .npy file instead.")
     ] = None,
     on_error: given.Wrong = given.OnError.stop,
     step: given.Step = None,

@@ -34,10 +34,10 @@ def export(
     onnx_size: Annotated[
         str | None,
         typer.Option(
-            metavar="BATCHxLENGTH", help="The only size that the ONNX files take, such as 1x128. Default: any."
+            metavar="BATCHxLENGTH", help="Fixed input size of the ONNX files, such as 1x128. Default: any size."
         ),
     ] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="Also write ONNX in int8, and show the difference.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Also write ONNX in int8, and show the effect.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the written files as JSON.")] = False,
 ) -> None:
     """Write the networks of a run as Hugging Face models, with tokenizer and model card.

@@ -22,20 +22,21 @@ def finetune(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Its folder, absent or empty. Default: runs/<name>/<time>.")
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder to write, absent or empty. Default: runs/<name>/<time>."),
     ] = None,
     best: Annotated[
         bool, typer.Option("--best", help="Start from the run directory's best checkpoint, as with --set step=best.")
     ] = False,
     device: OnDevice = Device.auto,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read the examples, and show the training and its time without it.")
+        bool, typer.Option("--dry-run", help="Read the examples, and show settings and time without training.")
     ] = False,
     trial: Trial = True,
 ) -> None:
     """Fine-tune a pre-trained model on a task, once per seed, or evaluate it without training.
 
-    To continue what stopped: electra-lab resume DIR. For several models or tasks: electra-lab ablate FILE
+    To continue a stopped fine-tuning: electra-lab resume DIR. For several models or tasks: electra-lab ablate FILE
     """
     import json
 

@@ -10,26 +10,26 @@ from electra_lab.cli._streams import answer, is_utf8, width
 
 
 def list_(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where to look, at any depth.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder to search, at any depth.")] = Path("runs"),
     sort: Annotated[
-        str, typer.Option(metavar="newest|name|METRIC", help="The order; the best number of a metric comes first.")
+        str, typer.Option(metavar="newest|name|METRIC", help="Order. By a metric, the best comes first.")
     ] = "newest",
     filter_: Annotated[
         list[str] | None,
         typer.Option(
             "--filter",
             metavar="WORD",
-            help="Only these: a state (running, finished, stopped, diverged, failed, damaged), a kind (run, "
-            "fine-tuning, ablation), a pattern of names or paths ('small*'), or KEY=VALUE of the config. Can be "
-            "repeated; all must hold.",
+            help="List only a state (running, finished, stopped, diverged, failed, damaged), a kind (run, "
+            "fine-tuning, ablation), a pattern of names or paths ('small*'), or KEY=VALUE of the config. If "
+            "repeated, all must hold.",
         ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print a JSON array with an object per job.")] = False,
 ) -> None:
     """List runs, fine-tunings and ablations: state, progress, time, and the metrics that compare them.
 
-    Cells of an ablation and seeds of a fine-tuning are part of it. Metrics on a run's own task, such as the AUC of
-    detecting its own generator's replacements, are left out: they do not compare runs.
+    Cells of an ablation and seeds of a fine-tuning are not listed. Metrics on a run's own task, such as the AUC of
+    detection, are left out, because they cannot compare runs.
     """
     from electra_lab.analysis.catalog import jobs, ordered
 

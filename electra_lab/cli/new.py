@@ -71,7 +71,7 @@ def new(
         raise UnknownName(f"no experiment '{name}' comes with electra_lab.{hint} To see what they do: electra-lab new")
     own = folder / known[name].relative_to(root)
     if folder.suffix in (".yaml", ".yml"):
-        raise ConfigError(f"{folder}: is the name of a file; name a folder, in which {own.name} is written.")
+        raise ConfigError(f"{folder}: is the name of a file. Name a folder for {own.name}.")
     verb = {"ablation": "ablate", "experiment": "run"}.get(kind_of_file(known[name]), "finetune")
     files = _with_needs(known[name], root)
     texts = {folder / file.relative_to(root): file.read_text(encoding="utf-8") for file in files}
@@ -121,7 +121,7 @@ def _with_needs(file: Path, root: Path) -> Iterator[Path]:
     Raises ConfigError if one of them is not below `root`.
     """
     if not (file.is_relative_to(root) and file.is_file()):
-        raise ConfigError(f"{file}: is needed, but does not come with electra_lab, so nothing was copied.")
+        raise ConfigError(f"{file}: is needed, but is not part of electra_lab. Nothing was copied.")
     if file.suffix == ".yaml":
         values = parse(file.read_text(encoding="utf-8"), str(file), file.parent).plain()
         assert isinstance(values, dict)

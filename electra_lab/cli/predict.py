@@ -31,23 +31,23 @@ def predict(
     ] = None,
     pair: Annotated[
         str | None,
-        typer.Option("--pair", "--context", metavar="TEXT", help="Second text of all texts; the context of questions."),
+        typer.Option(
+            "--pair", "--context", metavar="TEXT", help="Second text of each pair, or context of each question."
+        ),
     ] = None,
     format: Annotated[
         Format | None,
-        typer.Option(
-            help="Of the file or of standard input. Default: by the file's ending, otherwise a text per line."
-        ),
+        typer.Option(help="Format of the input. Default: by the file's ending, otherwise a text per line."),
     ] = None,
     field: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Field or column with the text, the question or the words; a second time, with the second text or the "
+            help="Field or column with the text, the question or the words. Repeat it for the second text or the "
             "context. Default: as in the training data, otherwise text and pair, question and context, or words.",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of a fine-tuning. Default: the best on validation.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed to use. Default: the best on validation.")] = None,
     ensemble: Annotated[bool, typer.Option("--ensemble", help="Average all seeds of a fine-tuning.")] = False,
     json_: Json = False,
     csv_: Annotated[bool, typer.Option("--csv", help="Print a table with the columns of the input.")] = False,

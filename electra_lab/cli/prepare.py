@@ -22,7 +22,9 @@ def prepare(
         str | None,
         typer.Option(metavar="NAME", help=f"Where shards are tokenized: {WHERE}. Default: all cores of this machine."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Number of shards at a time, with --launcher.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="With --launcher: number of shards at the same time.")
+    ] = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild an existing token store.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:

@@ -20,15 +20,15 @@ def push(
     milestones: Annotated[
         bool, typer.Option("--milestones", help="Also push each kept milestone as a branch, such as tokens-10M.")
     ] = False,
-    public: Annotated[bool, typer.Option("--public", help="Let everybody see it. Without this it is private.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="Make the repository public. Default: private.")] = False,
     license_: Annotated[
-        str | None, typer.Option("--license", metavar="ID", help="Its licence, such as mit or apache-2.0.")
+        str | None, typer.Option("--license", metavar="ID", help="Licence of the model, such as mit or apache-2.0.")
     ] = None,
     language: Annotated[
-        list[str] | None, typer.Option(metavar="CODE", help="A language of its text, such as en. Repeatable.")
+        list[str] | None, typer.Option(metavar="CODE", help="Language of the text, such as en; can be repeated.")
     ] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A dataset of the hub that it learned from. Repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Hub dataset it was trained on; can be repeated.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the files and their sizes, and send nothing.")
@@ -37,7 +37,7 @@ def push(
 ) -> None:
     """Upload a model to the Hugging Face hub, with a model card.
 
-    The token is that of `hf auth login` or HF_TOKEN. After a cut connection the same command continues.
+    The token is that of `hf auth login` or HF_TOKEN. After a lost connection, run the same command again to continue.
     """
     from electra_lab.cli.export import judge
     from electra_lab.export.push import push

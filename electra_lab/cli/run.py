@@ -23,9 +23,9 @@ Set = Annotated[
     ),
 ]
 Trial = Annotated[
-    bool, typer.Option("--trial/--no-trial", help="With --dry-run: try some steps here, to say how long it would take.")
+    bool, typer.Option("--trial/--no-trial", help="With --dry-run: try a few steps to estimate the time.")
 ]
-OnDevice = Annotated[Device, typer.Option("--device", help="Where to compute; auto uses CUDA if there is a device.")]
+OnDevice = Annotated[Device, typer.Option("--device", help="Device to use; auto is CUDA if it is available.")]
 
 
 def run(

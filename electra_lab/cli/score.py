@@ -42,32 +42,28 @@ def score(
     ] = None,
     format: Annotated[
         Format | None,
-        typer.Option(
-            help="Of the file or of standard input. Default: by the file's ending, otherwise a text per line."
-        ),
+        typer.Option(help="Format of the input. Default: by the file's ending, otherwise a text per line."),
     ] = None,
     field: Annotated[str, typer.Option(metavar="NAME", help="Field or column with the text.")] = "text",
     by: Annotated[
         By | None,
         typer.Option(
-            help="detection: log-odds that a token was replaced; energy: negative log-probability of a token in nats, "
-            "as electric estimates it in one pass; likelihood: the same from masks. Default: the first that it can."
+            help="detection: log-odds that a token was replaced. energy: negative log-probability of a token in nats, "
+            "estimated by electric in one pass. likelihood: the same, by masking. Default: the first the model has."
         ),
     ] = None,
-    reduce: Annotated[Reduce, typer.Option(help="How to combine the numbers of all tokens.")] = Reduce.mean,
+    reduce: Annotated[Reduce, typer.Option(help="Combination of the numbers of all tokens.")] = Reduce.mean,
     mask_prob: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the tokens that likelihood masks at once.")
     ] = 0.15,
-    exact: Annotated[bool, typer.Option("--exact", help="Mask each token alone: a pass for every token.")] = False,
-    top: Annotated[
-        int | None, typer.Option(min=1, help="Print this many of the highest scores, the highest first.")
-    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Mask one token at a time: one pass per token.")] = False,
+    top: Annotated[int | None, typer.Option(min=1, help="Print only the highest scores, the highest first.")] = None,
     normal: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Texts, one a line: also print the percentile of each score among theirs. validation: those that the "
-            "run kept from training.",
+            help="Normal texts, one a line. Adds the percentile of each score among theirs. validation: the texts that "
+            "the run kept from training.",
         ),
     ] = None,
     json_: given.Json = False,
@@ -78,7 +74,7 @@ def score(
     batch_size: given.Batch = 32,
     device: OnDevice = Device.auto,
 ) -> None:
-    """Give each text a number: how unusual it is. To find anomalies and to filter or rank texts."""
+    """Score how unusual each text is, to find anomalies and to filter or rank texts."""
     from electra_lab.inference.opening import load
     from electra_lab.presentation.console import Console
 

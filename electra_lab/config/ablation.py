@@ -22,7 +22,7 @@ LONGEST_NAME = 80  # characters of a variant's name, which appears in tables and
 
 
 class Power(Strict):
-    """The known spread of the leading metric before the ablation: exactly one of the two."""
+    """Known spread of the leading metric: exactly one of sd and pilot."""
 
     sd: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Standard deviation of the differences between two variants with the same seed."
@@ -50,7 +50,7 @@ def _varied(vary: dict[str, Any]) -> dict[str, Any]:
             reason = f"a variant's name is one line of at most {LONGEST_NAME} characters, without spaces around it."
             wrong[key,] = reason
     if len({type(values) for values in vary.values() if isinstance(values, list | dict)}) > 1:
-        wrong[()] = "mixes keys with lists of values and names with changes; write one kind of them."
+        wrong[()] = "mixes keys (with lists of values) and names (with changes). Use one of the two forms."
     if wrong:
         raise problems((loc, reason, None) for loc, reason in wrong.items())
     return vary
@@ -60,45 +60,45 @@ class AblationConfig(Strict):
     """An ablation file."""
 
     name: Name = Field(description="Name of the ablation; its default folder is `runs/<name>`.")
-    question: str = Field("", description="The question that it is to answer; the headline of the report.")
+    question: str = Field("", description="The question of the ablation, which is the headline of the report.")
     imports: list[Path] = Field(
-        default_factory=list, description="Plug-in files. Those with parts of the base are imported by every cell."
+        default_factory=list,
+        description="Plug-in files, relative to this file. Every cell imports those with its components.",
     )
     base: Path | Annotated[list[Path], Field(min_length=1)] = Field(
-        description="The file that is varied, relative to this file: an experiment, a fine-tuning, or a list of "
-        "fine-tunings, whose tasks are the columns of the table."
+        description="The file to vary, relative to this file: an experiment, a fine-tuning, or a list of fine-tunings. "
+        "Each fine-tuning of a list is a column of the table."
     )
     set: dict[str, Any] = Field(default_factory=dict, description="Changes to the base that hold for every cell.")
     vary: Annotated[dict[str, Any], AfterValidator(_varied)] = Field(
-        description="Keys and their values, all combinations of which are run; or names of variants and their changes."
+        description="Keys and their values, in all combinations; or names of variants and their changes."
     )
-    seeds: Seeds = Field(description="Each variant is run with each of them. From five on, differences are tested.")
-    budget: Budget | None = Field(
-        None, description="The budget of every experiment; without it, the base's `train` decides."
-    )
+    seeds: Seeds = Field(description="Each variant is run with each seed. With five or more, differences are tested.")
+    budget: Budget | None = Field(None, description="The budget of every experiment. By default, `train` of the base.")
     baseline: str | None = Field(
         None,
-        description="The variant that others are compared to; without it, the one that equals the base, or the first.",
+        description="The variant to compare others with. By default, the one that equals the base, or the first.",
     )
     measure: Annotated[list[Annotated[Component, Of(measures)]], Field(min_length=1)] = Field(
         default_factory=lambda: [default(measures, "fixed_corruption"), default(measures, "pretraining")],
-        description="The measures that experiments are compared by. Fine-tunings are compared by the metric of their "
-        "task.",
+        description="The measures that compare experiments. Fine-tunings are compared by the metric of their task.",
     )
     metric: str | None = Field(
         None,
-        description="The primary metric, which the question is about; without it, the first of the first measure, or "
-        "the average over the tasks. All others are secondary.",
+        description="The primary metric, which answers the question. By default, the first metric of the first "
+        "measure, or the average over the tasks. All others are secondary.",
     )
     power: Power | None = Field(
         None,
-        description="The basis for the smallest difference that can be found, in the dry run and the report. "
-        "It changes no cell.",
+        description="Known spread, from which the dry run and the report compute the smallest difference that can be "
+        "found. It changes no cell.",
     )
     launcher: Annotated[Component, Of(launchers, default=DEFAULTS["launcher",])] = Field(
         default_factory=lambda: default(launchers, DEFAULTS["launcher",]), description="Where cells run."
     )
-    retries: Annotated[int, Field(ge=0, le=10**9)] = Field(1, description="How often a failing cell is tried again.")
+    retries: Annotated[int, Field(ge=0, le=10**9)] = Field(
+        1, description="Number of times that a failed cell is tried again."
+    )
 
     @property
     def bases(self) -> list[Path]:

@@ -14,8 +14,8 @@ class BatchWarmup(Strict):
     """A batch size that rises over the first steps."""
 
     start: Rows = Field(description="Rows of the first step, fewer than train.batch_size.")
-    increment: Rows = Field(description="Rows that are added at a time, until train.batch_size is reached.")
-    every: Annotated[int, Field(gt=0, le=10**8)] = Field(description="Steps of each size.")
+    increment: Rows = Field(description="Rows to add after each stage, up to train.batch_size.")
+    every: Annotated[int, Field(gt=0, le=10**8)] = Field(description="Steps of each stage.")
 
     def refuse_large(self, batch_size: int) -> None:
         """Raise ValidationError if batches do not begin smaller."""

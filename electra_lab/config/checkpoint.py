@@ -20,8 +20,8 @@ class Milestones(Strict):
     )
     words: Amounts | None = Field(
         None,
-        description="Numbers of words read, those of repeated epochs included, as in BabyLM's rules: words of the raw "
-        "text, separated by white space. Those of a document count as evenly spread over its tokens.",
+        description="Numbers of words read, as in BabyLM's rules: words of the raw text, separated by white space, and "
+        "counted again in each epoch. The words of a document are spread evenly over its tokens.",
     )
 
     @model_validator(mode="after")
@@ -53,9 +53,9 @@ class Checkpoint(Strict):
     )
     best: Annotated[str, BeforeValidator(_off_if_null, json_schema_input_type=str | None)] = Field(
         "auto",
-        description="Also save and keep the checkpoint with the best validation value of this metric. auto: of the "
-        "checkpoints that are saved anyway, the best by the objective's first metric that compares the steps of a run, "
-        "such as generator_mask_loss. off: none.",
+        description="Metric on validation data whose best checkpoint is also saved and kept. auto: keep the best of "
+        "the saved checkpoints, by the objective's first metric that can compare steps, such as generator_mask_loss. "
+        "off: keep none.",
     )
     milestones: Milestones | None = Field(None, description=MILESTONES)
     asynchronous: bool = Field(

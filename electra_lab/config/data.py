@@ -14,25 +14,25 @@ class Data(Strict):
     sequence_length: Annotated[int, Field(ge=8)] = Field(128, description="Tokens per row, [CLS] and [SEP] included.")
     held_out: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.05,
-        description="Share of the documents never trained on: half for validation, half for the test. Ignored if the "
+        description="Share of the documents that are held out: half for validation, half for the test. Ignored if the "
         "corpus has its own splits.",
     )
     split: Literal["by_order"] | None = Field(
         None,
-        description="Which documents are held out: by default a hash of their keys decides. by_order: the last ones "
-        "that are read, for text in the order of time.",
+        description="Choice of the held-out documents. If null, by a hash of their keys. by_order: the last documents, "
+        "for text in the order of time.",
     )
     overlap: Annotated[float, Field(ge=0, le=1)] = Field(
         0.1, description="Drop a training document if held-out text contains more than this share of its 13-grams."
     )
     tokenizer_characters: Annotated[float, Field(ge=1000)] = Field(
-        3e7, description="Maximum number of characters of the training split to train the tokenizer on."
+        3e7, description="Maximum number of training characters that the tokenizer is trained on."
     )
     group_by_length: bool = Field(
-        False, description="Batch rows of similar lengths together and cut each batch to its longest row. For packings "
-        "with rows that are not full: documents, segments.",
+        False, description="Batch rows of similar lengths together, and cut each batch to its longest row. For "
+        "packings with padded rows: documents, segments.",
     )  # fmt: skip
     engine: Literal["auto", "tokenizers"] = Field(
         "auto", description="No effect; accepted for older files. The tokenizers library tokenizes all text."
     )
-    store: Path = Field(Path("runs/.store"), description="Folder of the tokenized corpora, which runs share.")
+    store: Path = Field(Path("runs/.store"), description="Folder of the tokenized corpora. Runs share it.")

@@ -44,7 +44,8 @@ class FinetuningTrain(Strict):
         None, description="Rows per forward pass, if a batch does not fit into memory."
     )
     precision: Literal["auto", "bf16", "fp16", "fp32"] = Field(
-        "auto", description="Precision of matrix products; auto is bf16 on CUDA, or fp16 without it, otherwise fp32."
+        "auto",
+        description="Precision of matrix products. auto is bf16 on GPUs, fp16 on GPUs without bf16, fp32 on CPUs.",
     )
     learning_rate: Annotated[float, Field(gt=0)] = Field(
         1e-4, description="Peak learning rate of the task's head; `schedules.learning_rate` multiplies it."
@@ -56,8 +57,8 @@ class FinetuningTrain(Strict):
     )
     layer_decay_rule: Literal["exact", "official"] = Field(
         "exact",
-        description="official: one more factor of decay for all layers below the head, as in google-research/electra, "
-        "which counts layers off by one.",
+        description="official: multiply the rates of all layers below the head by layer_decay once more, as "
+        "google-research/electra does, which counts layers off by one.",
     )
     frozen: bool = Field(False, description="Probing: train only the task's head, on the states of the frozen model.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="Dropout before the task's output layer.")
@@ -82,8 +83,8 @@ class FinetuningEvaluate(Strict):
     batch_size: Rows = Field(32, description="Rows per batch. Affects only speed and memory.")
     select: Literal["last", "best"] = Field(
         "last",
-        description="Weights to keep and evaluate: those of the last step, or those with the best validation `metric`. "
-        "The validation result of the best weights is optimistic.",
+        description="Weights to keep and evaluate. last: those of the last step. best: those with the best validation "
+        "`metric`; their validation result is optimistic.",
     )
     metric: str | None = Field(None, description="Main metric of the reports; by default the first one of the task.")
     errors: Annotated[int, Field(ge=0, le=1000)] = Field(10, description="Number of wrong predictions in the report.")
@@ -123,8 +124,8 @@ class FinetuningConfig(Strict):
     )
     step: Annotated[int, Field(ge=0)] | Literal["best"] | None = Field(
         None,
-        description="Checkpoint of a run directory to start from: a step, or best, see checkpoint.best of experiments. "
-        "The newest if null.",
+        description="Checkpoint of a run directory to start from: a step, or best (see checkpoint.best of "
+        "experiments). The newest if null.",
     )
     network: Literal["discriminator", "generator"] = Field(
         "discriminator", description="Network of the pre-trained pair to fine-tune."
@@ -134,9 +135,7 @@ class FinetuningConfig(Strict):
     )
     task: Annotated[Component, Of(registry.tasks)] = Field(description="The task.")
     dataset: Annotated[Component, Of(registry.datasets)] = Field(description="The examples.")
-    data: FinetuningData = Field(
-        FinetuningData.model_validate({}), description="The rows that are made of the examples."
-    )
+    data: FinetuningData = Field(FinetuningData.model_validate({}), description="The rows made from the examples.")
     optimizer: Annotated[Component, Of(registry.optimizers, default=DEFAULTS["optimizer",])] = Field(
         default_factory=lambda: default(registry.optimizers, DEFAULTS["optimizer",]), description="The optimizer."
     )
@@ -185,8 +184,8 @@ class FinetuningConfig(Strict):
                 if key in self.model_fields_set:
                     yield (key,), f"{self.task.type} trains nothing; remove this key.", None
             if len(self.seeds) > 1 and self.init == "pretrained":
-                yield ("seeds",), f"{self.task.type} trains nothing, so every seed gives the same. Keep one.", None
+                yield ("seeds",), f"{self.task.type} trains nothing, so all seeds give the same result. Keep one.", None
         if self.trains and self.evaluate.select == "best" and self.evaluate.every is None:
             yield ("evaluate", "select"), "best needs several evaluations; set evaluate.every.", None
         if self.init == "random" and self.train.frozen:
-            yield ("train", "frozen"), "would probe states of random weights; write init: pretrained.", None
+            yield ("train", "frozen"), "does not work with init: random. Write init: pretrained.", None

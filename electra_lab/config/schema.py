@@ -54,7 +54,7 @@ class Embedding(Strict):
 
 
 class Init(Strict):
-    """The weights that training starts from: random ones, or those of other models."""
+    """Initial weights: random, or those of other models."""
 
     distribution: Literal["official", "normal"] = Field(
         "official",
@@ -67,7 +67,7 @@ class Init(Strict):
         description="Initial weights of the discriminator: a model in Hugging Face format (a folder "
         "relative to this file, or a name on the hub) or a run directory.",
     )
-    generator: FolderOrName | None = Field(None, description="Initial weights of the generator, given in the same way.")
+    generator: FolderOrName | None = Field(None, description="Initial weights of the generator, in the same form.")
 
     @property
     def models(self) -> dict[str, FolderOrName]:
@@ -77,55 +77,55 @@ class Init(Strict):
 
 
 class Train(Budget):
-    """How long and how to train. Exactly one of steps, epochs, tokens, flops and paper_flops says when it ends."""
+    """Training. Set its length by exactly one of steps, epochs, tokens, flops and paper_flops."""
 
     batch_size: Rows = Field(128, description="Rows per optimizer step.")
     micro_batch_size: Rows | Literal["auto"] | None = Field(
         None,
-        description="Rows per forward pass, if a batch does not fit into memory. auto halves the number until it fits. "
+        description="Rows per forward pass, if a batch does not fit into memory. auto halves the batch until it fits. "
         "Masks and draws do not depend on it.",
     )
     batch_warmup: BatchWarmup | None = Field(
         None,
-        description="Begin with smaller batches. Schedules count steps; the training must outlast the warm-up.",
+        description="Begin with smaller batches. Schedules count steps. Training must be longer than the warm-up.",
     )
     parallel: Literal["auto", "ddp", "fsdp"] = Field(
         "auto",
-        description="How processes started by torchrun or accelerate share the work. With ddp (auto) each holds all "
-        "parameters; with fsdp each holds a shard of the parameters and of the optimizer state. Masks and draws do not "
-        "depend on it.",
+        description="Division of work among processes started by torchrun or accelerate. With ddp (auto) each process "
+        "holds all parameters. With fsdp each holds a shard of the parameters and of the optimizer state. Masks and "
+        "draws do not depend on it.",
     )
     precision: Literal["auto", "bf16", "fp16", "fp32"] = Field(
         "auto",
         description="Precision of matrix products. auto is bf16 on GPUs, and on CPUs with AVX-512 BF16 or AMX if the "
-        "discriminator is at least 256 wide; otherwise fp32. GPUs without bf16 take fp16, with an adaptive loss scale.",
+        "discriminator is at least 256 wide; otherwise fp32. GPUs without bf16 use fp16, with an adaptive loss scale.",
     )
     attention: Literal["auto", "fused", "products"] = Field(
         "auto",
-        description="How exact attention is computed: by torch's fused kernels, or by two batched matrix products. "
-        "auto is products on CPUs in bf16 for rows of up to 512 tokens, otherwise fused.",
+        description="Computation of exact attention. fused: torch's fused kernels. products: two batched matrix "
+        "products. auto is products on CPUs in bf16 for rows of up to 512 tokens, otherwise fused.",
     )
     compile: Literal["auto", "off", "layers", "full"] = Field(
         "auto",
-        description="What torch.compile compiles: each layer of the backbones, or the whole objective, which takes "
-        "minutes. auto is layers for long trainings on GPUs and on CPUs in bf16, otherwise off.",
+        description="Use of torch.compile. layers: for each layer of the backbones. full: for the whole objective, "
+        "which takes minutes. auto is layers for long trainings on GPUs and on CPUs in bf16, otherwise off.",
     )
     activation_checkpointing: bool = Field(
         False,
-        description="Recompute the activations of each layer in the backward pass. Uses less memory, takes about a "
-        "third longer, and gives the same numbers.",
+        description="Recompute the activations of each layer in the backward pass. This needs less memory and about a "
+        "third more time, and gives the same numbers.",
     )
     learning_rate: Annotated[float, Field(gt=0)] = Field(
         5e-4, description="Peak learning rate; `schedules.learning_rate` multiplies it."
     )
     generator_rate: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
-        None, description="Learning rate of the generator as a factor of learning_rate. By default both are equal."
+        None, description="Learning rate of the generator, as a factor of learning_rate. If null, both are equal."
     )
     clip_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Maximum norm of the gradient.")
     clip: Literal["per_network"] | None = Field(
         None,
-        description="Gradients that clip_norm limits together: by default those of all parameters. per_network: those "
-        "of each network, as two optimizers would.",
+        description="Norm that clip_norm limits. If null, the norm of all gradients together. per_network: the norm of "
+        "each network's gradients, as with two optimizers.",
     )
     log_every: Positive = Field(50, description="Steps between log lines. A shorter run logs its first and last step.")
     on_non_finite: Literal["stop", "skip", "roll_back"] = Field(
@@ -158,8 +158,8 @@ class Evaluate(Strict):
     )
     at_start: Literal["auto"] | bool = Field(
         "auto",
-        description="Evaluate before the first step. auto does if weights were loaded, so that continued pre-training "
-        "has numbers from before.",
+        description="Evaluate before the first step, to compare with the end. auto: only if weights were loaded, as in "
+        "continued pre-training.",
     )
     batch_size: Rows = Field(32, description="Rows per batch. Affects only speed and memory.")
     tokens: Positive = Field(65_536, description="Approximate number of tokens of the fixed validation sample.")
@@ -172,7 +172,7 @@ class Process(Strict):
 
     max_minutes: Annotated[float, Field(gt=0)] | None = Field(
         None,
-        description="Minutes after which `run` or `resume` saves and stops with exit code 75, to be resumed later. For "
+        description="Minutes after which `run` or `resume` saves and stops with exit code 75. Resume it later. For "
         "clusters with a time limit.",
     )
 
@@ -199,7 +199,7 @@ class ExperimentConfig(Strict):
     tokenizer: Annotated[Component, Of(registry.tokenizers)] = Field(
         description="The tokenizer, trained on the training split or read from files."
     )
-    data: Data = Field(Data.model_validate({}), description="The rows that are cut from the corpus.")
+    data: Data = Field(Data.model_validate({}), description="Splits, and the rows that are cut from the corpus.")
     packing: Annotated[Component, Of(registry.packings, default=DEFAULTS["packing",])] = Field(
         default_factory=lambda: default(registry.packings, DEFAULTS["packing",]),
         description="How documents become rows.",
@@ -212,13 +212,13 @@ class ExperimentConfig(Strict):
         Component | None, Of(registry.backbones, sized=True, scaled=True, optional=True, also=registry.generators)
     ] = Field(None, description="The network that fills in masked tokens, or a generator without training.")
     init: Annotated[Init, BeforeValidator(lambda given: {} if given is None else given)] = Field(
-        Init.model_validate({}), description="The weights that training starts from."
+        Init.model_validate({}), description="Initial weights."
     )
     masking: Annotated[Component, Of(registry.masking_strategies)] = Field(description="The choice of masked tokens.")
     sampler: Annotated[Component | None, Of(registry.samplers, optional=True)] = Field(
-        None, description="How replacements are drawn from the generator."
+        None, description="The way to draw replacements from the generator."
     )
-    objective: Annotated[Component, Of(registry.objectives)] = Field(description="What the networks learn.")
+    objective: Annotated[Component, Of(registry.objectives)] = Field(description="The task that the networks learn.")
     optimizer: Annotated[Component, Of(registry.optimizers, default=DEFAULTS["optimizer",])] = Field(
         default_factory=lambda: default(registry.optimizers, DEFAULTS["optimizer",]), description="The optimizer."
     )
@@ -229,7 +229,7 @@ class ExperimentConfig(Strict):
         description="Numbers that change during training: learning_rate, train.generator_rate, masking.mask_prob, and "
         "numeric options of sampler and objective by their dotted keys.",
     )
-    train: Train = Field(description="How long and how to train.")
+    train: Train = Field(description="Length and settings of the training.")
     evaluate: Evaluate = Field(Evaluate.model_validate({}), description="Evaluation on held-out documents.")
     checkpoint: Checkpoint = Field(Checkpoint.model_validate({}), description="Checkpoints.")
     run: Process = Field(Process.model_validate({}), description="The process that trains.")
@@ -363,7 +363,7 @@ class ExperimentConfig(Strict):
             yield ("generator", "type"), reason, None
         if self.init.generator and (self.generator is None or not self.generator.sizes):
             reason = f"{self.generator.type} learns nothing" if self.generator else "there is no generator"
-            yield ("init", "generator"), f"{reason}, so it starts from no weights. Remove this key.", None
+            yield ("init", "generator"), f"{reason}, so there is nothing to initialize. Remove this key.", None
         if self.train.parallel == "fsdp" and not registry.optimizers.get(self.optimizer.type).declared["elementwise"]:
             reason = f"{self.optimizer.type} needs whole parameters. Use adamw, or train.parallel: ddp."
             yield ("optimizer", "type"), reason, None

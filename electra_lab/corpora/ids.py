@@ -24,8 +24,8 @@ class Ids(FileCorpus):
     Write the tokenizer as `{type: ids, vocab_size: N, special: {...}}` with the same number. A document is its ids with
     spaces between them.
 
-    paths       files, patterns, or folders, of which all .jsonl, .ndjson, .json (also compressed), .parquet and .npy
-                files are read; relative to the experiment file
+    paths       files, patterns, or folders (all their .jsonl, .ndjson, .json, .parquet and .npy files, also compressed
+                JSON lines); relative to the experiment file
     vocab_size  ids are from 0 to one below it
     field       the field or the column with the list, or `a.b`; null: each line of JSON is the list itself
     key         the field that determines the split, such as a user: sequences with the same value stay together; by

@@ -17,8 +17,8 @@ class JsonLines(FileCorpus):
     A file may also be one array of objects. Empty lines and empty texts are ignored. A text above 1,000,000 characters
     becomes several documents, cut at white space.
 
-    paths     files, patterns such as `wiki/*.jsonl.gz`, or folders, of which all .jsonl, .ndjson and .json files are
-              read; relative to the experiment file
+    paths     files, patterns such as `wiki/*.jsonl.gz`, or folders (all their .jsonl, .ndjson and .json files);
+              relative to the experiment file
     field     the field with the text; `a.b` is the field b of the object in field a
     key       the field that determines the split, such as an article's number: documents with the same value stay
               together; by default the text

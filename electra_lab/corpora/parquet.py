@@ -19,8 +19,8 @@ class Parquet(FileCorpus):
 
     Empty texts are ignored. A text above 1,000,000 characters becomes several documents, cut at white space.
 
-    paths     files, patterns such as `data/*.parquet`, or folders, of which all .parquet files are read; relative to
-              the experiment file
+    paths     files, patterns such as `data/*.parquet`, or folders (all their .parquet files); relative to the
+              experiment file
     column    the column with the text
     key       the column that determines the split, such as a book's name: documents with the same value stay together;
               by default the text

@@ -38,8 +38,8 @@ class TextFiles(FileCorpus):
     All line ends are read as a line feed, and a byte order mark is dropped. A document above 1,000,000 characters
     becomes several, cut at white space.
 
-    paths       files, patterns such as `books/*.txt`, or folders, of which all .txt, .text and .md files are read;
-                relative to the experiment file
+    paths       files, patterns such as `books/*.txt`, or folders (all their .txt, .text and .md files); relative to
+                the experiment file
     documents   the unit of text: `paragraphs` (separated by blank lines, as in google-research/electra), `lines`, or
                 whole `files`
     join_lines  join the lines of a paragraph by spaces, for text with hard line breaks

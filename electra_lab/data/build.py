@@ -198,8 +198,7 @@ def _held_out(
         keep, _, sufficient = texts.without_overlap(known, recipe.overlap)
         if not keep.any():
             raise Unsplittable(
-                f"the split {split} has no tokens: its documents contain nothing that the tokenizer keeps, or only "
-                "text that validation has too."
+                f"the split {split} has no tokens: the tokenizer drops its text, or validation has the same."
             )
         hashes.append(_runs_of(texts, keep))
         others = _runs_of(texts, ~keep & (texts.lengths > 0))

@@ -239,7 +239,7 @@ def _refuse_empty(contents: Contents, held_out: float, given: str | None) -> Non
     if empty := [split for split, count in contents.documents.items() if not count]:
         split = empty[0]
         if given:
-            raise Unsplittable(f"{given}, and no documents for {split}.")
+            raise Unsplittable(f"{given}, but no documents for {split}.")
         raise Unsplittable(
             f"with {held_out}, the split {split} is empty: none of {documents} documents fell into it. Set it to "
             f"{min(0.5, 20 / documents):.1g}, or make the documents smaller: text_files has documents: paragraphs.",

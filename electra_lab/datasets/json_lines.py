@@ -20,8 +20,8 @@ class JsonLines(TextFields, NamedFiles[TextExample]):
     A file may also be one array of objects. A field `a.b` is the field b of the object in field a. White space around
     texts and labels is removed. A null or empty label is unknown, and objects of the test may have none.
 
-    train, validation, test  a file, a pattern such as `*.jsonl.gz`, or a folder, of which all .jsonl, .ndjson and .json
-                             files are read; relative to the fine-tuning file
+    train, validation, test  a file, a pattern such as `*.jsonl.gz`, or a folder (all its .jsonl, .ndjson and .json
+                             files); relative to the fine-tuning file
     text                     the field with the text
     pair                     the field with the second text, for pairs
     label                    the field with the label

@@ -26,8 +26,8 @@ class TableFiles(TextFields, NamedFiles[TextExample]):
     Columns between commas or semicolons may be quoted, as in RFC 4180; between tabs, quotes are ordinary characters.
     White space around texts and labels is removed. An empty label is unknown, and the test may lack the column.
 
-    train, validation, test  a file, a pattern such as `*.tsv.gz`, or a folder, of which all .csv and .tsv files are
-                             read; relative to the fine-tuning file
+    train, validation, test  a file, a pattern such as `*.tsv.gz`, or a folder (all its .csv and .tsv files); relative
+                             to the fine-tuning file
     text                     the column with the text
     pair                     the column with the second text, for pairs
     label                    the column with the label

@@ -166,13 +166,13 @@ def exportable(model: TrainedModel, part: Part) -> Exportable:
     found = Exportable(part, describe(part, model.tokenizer, part.family), parameters, longest, notes, limits)
     if part.class_ending == "ForTokenClassification":
         limits.append(
-            "Classes of transformers for tasks would take the layers of detection for their own: to fine-tune there, "
-            "begin with the folder `encoder`."
+            "To fine-tune in transformers, load the folder `encoder`. From this folder, the classes of tasks would "
+            "silently use the detection layers."
         )
     elif found.head == "replaced" and "tokens" in part.heads:
-        notes.append("The file has a masked language modelling head too, for `AutoModelForMaskedLM`.")
+        notes.append("The file also has a masked language modelling head, for `AutoModelForMaskedLM`.")
     if "energy" in part.heads:
-        notes.append("The file has the head `energy` too, for `electra-lab score --by energy` and minimal pairs.")
+        notes.append("The file also has the head `energy`, for `electra-lab score --by energy` and minimal pairs.")
     if other := electra_options(model.tokenizer)[1]:
         notes.append(other)
     if part.plugin:

@@ -37,8 +37,8 @@ REFUSALS = {
     403: "your token may not write there. Use one with write access",
     404: "it does not exist, or your token may not see it. Check its name and the token",
     409: f"another change is in progress. {AGAIN}",
-    412: "somebody else has written to it since this command began, and that stays. Look at the change, then run the "
-    "same command again to push on top of it",
+    412: "another person has changed it since this command began. Look at the change, then run the same command again "
+    "to push on top of it",
     429: f"there were too many requests. Wait some minutes. {AGAIN}",
 }
 Files = dict[str, Path | bytes]  # by path in the repository
@@ -187,7 +187,7 @@ def _connected(repository: str, *, public: bool, say: Callable[[str], None]) -> 
             f"{repository}: is public already. To push there, add --public; otherwise choose another name."
         )
     if private and public:
-        say(f"note: {repository} is private and stays so. Its settings on the hub can change that.")
+        say(f"note: {repository} stays private. Change that in its settings on the hub.")
 
     def send(branch: str, files: Files) -> str:
         with _in_a_sentence(f"{repository}, branch {branch}"):

@@ -175,7 +175,7 @@ class FineTuned(Pair):
 
     def _refused(self, *_: Any) -> NoReturn:
         cure = predict_command(self.name, self.job.needs)
-        raise ConfigError(f"{self.name}: is fine-tuned and has the head of its task alone. To use it: {cure}")
+        raise ConfigError(f"{self.name}: is fine-tuned, so it has only the head of its task. Use it with: {cure}")
 
     detector = property(_refused)
     writer = property(_refused)

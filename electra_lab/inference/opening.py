@@ -176,7 +176,7 @@ def _task_of(kind: str, config: Mapping[str, Any], outputs: int, part: Part) -> 
     labels = [str(given.get(str(number), f"LABEL_{number}")) for number in range(outputs)]
     problem = config.get("problem_type") or ("regression" if outputs == 1 else None)
     if problem == "multi_label_classification":
-        raise ConfigError(f"{part.path}: gives several labels to a text, which the lab does not have.")
+        raise ConfigError(f"{part.path}: is a multi-label model, which the lab does not support.")
     if kind == "ForQuestionAnswering":
         return TASKS[kind], task_of(kind, part, {"unanswerable": False})
     if kind == "ForTokenClassification":

@@ -73,7 +73,7 @@ class Pair:
         self.device = vocabulary.is_special.device
         if length < 3:
             raise ConfigError(
-                f"{name}: reads {length} tokens at once; it must be 3 or more, as [CLS] and [SEP] are two."
+                f"{name}: reads {length} tokens at once; it needs at least 3, for [CLS], [SEP] and a token."
             )
         masks_take_words(tokenizer, self._token(vocabulary.mask_id))
 

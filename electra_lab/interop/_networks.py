@@ -96,8 +96,8 @@ class HiddenLayerExtractor(nn.Module):
         def too_early(module: nn.Module, _: Any) -> None:
             if not heard:
                 raise RuntimeError(
-                    f"discr_layer: {self.layer!r} needs a {type(module).__name__} that the discriminator defines "
-                    "after it; distributed training would not average its gradients. Define it before."
+                    f"discr_layer: {self.layer!r} uses a {type(module).__name__} that the discriminator defines after "
+                    "it, so distributed training would not average its gradients. Define it before."
                 )
 
         handles = [layer.register_forward_hook(listen)]
@@ -111,7 +111,7 @@ class HiddenLayerExtractor(nn.Module):
             for handle in handles:
                 handle.remove()
         if not heard:
-            raise ValueError(f"discr_layer: {self.layer!r} took no part in the discriminator's forward pass.")
+            raise ValueError(f"discr_layer: {self.layer!r} was not called in the discriminator's forward pass.")
         if self._runs_once is None:
             self._runs_once = len(heard) == 1
         return heard[-1]

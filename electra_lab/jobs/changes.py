@@ -44,8 +44,8 @@ def refuse_others(
     if wrong:
         blamed = [f" (--set {words})" for words in overrides if not f"{words.partition('=')[0]}.".startswith(above)]
         raise ConfigError(
-            f"{path}: these values decide the steps so far and must stay: {described(wrong)}{''.join(blamed)}. "
-            f"To train with others, start a new run. May change: {', '.join(allowed)}."
+            f"{path}: these values affected earlier steps and cannot change: {described(wrong)}{''.join(blamed)}. "
+            f"To use other values, start a new run. Allowed changes: {', '.join(allowed)}."
         )
 
 
@@ -89,20 +89,20 @@ def refuse_other_data(loaded: Loaded, directory: RunDirectory) -> None:
     if is_store(root):
         if (other := key_of(read_manifest(root).identity)) == key:
             return
-        raise DataError(f"{root}: is another token store ({other}) than the one that the run began with ({key}).")
+        raise DataError(f"{root}: is not the token store of this run (its key is {other}, the run's is {key}).")
     try:
         found = key_of(recipe_of(loaded, open_corpus(loaded)).identity)
     except DataError as error:
         cure = cure or (
-            f" If the text was moved, name its new place: {command(*resume, 'corpus.KEY=VALUE')}. If its token store "
-            f"was: {command(*resume, f'data.store=FOLDER/{key}')}"
+            f" If the text was moved, name its new place: {command(*resume, 'corpus.KEY=VALUE')}. If the token store "
+            f"was moved: {command(*resume, f'data.store=FOLDER/{key}')}"
         )
         raise DataError(f"{error}{cure}") from None
     if found != key:
         raise DataError(
-            f"{directory.path}: the corpus or the tokenizer is not the one that the run began with (token store "
-            f"{found}, was {key}). Its files changed, or the version of tokenizers; for corpus docstrings, of Python "
-            f"or torch.{cure}"
+            f"{directory.path}: the corpus or the tokenizer has changed since the run began (token store {found}, was "
+            f"{key}). The cause may be changed files, another version of tokenizers or, for corpus docstrings, of "
+            f"Python or torch.{cure}"
         )
 
 

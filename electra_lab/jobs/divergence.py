@@ -49,7 +49,7 @@ def roll_back(job: Job, rejected: StepRejected, saver: Saver, trackers: Trackers
             trackers.rewind(run.step)
     job.console.say(
         f"note: {str(rejected).partition('. ')[0]}. Rolled back to step {run.step:,} ({rollbacks} of at most {most} "
-        f"times); {run.offset:,} batches are left out so far"
+        f"times); {run.offset:,} batches left out in total"
     )
 
 
@@ -58,5 +58,5 @@ def with_cures(error: DivergedError, directory: RunDirectory) -> DivergedError:
     step = None
     with suppress(CheckpointError):  # the first error matters
         step = newest_sound(directory.checkpoints)
-    where = "There is no checkpoint." if step is None else f"The newest sound checkpoint is that of step {step:,}."
+    where = "There is no checkpoint." if step is None else f"The newest intact checkpoint is that of step {step:,}."
     return DivergedError(f"{error} {where} To find the cause: {command('replay', directory.path)}")

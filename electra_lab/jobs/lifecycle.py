@@ -255,7 +255,6 @@ def enough_memory() -> Iterator[None]:
             raise
         raise OutOfMemoryError(
             f"there is not enough memory ({(str(error).splitlines() or ['no details'])[0]}). Lower "
-            "train.micro_batch_size, which changes no mask and no draw, or evaluate.batch_size; a run that has begun "
-            "takes them by: electra-lab resume RUN_DIR --set train.micro_batch_size=NUMBER. Or make the networks "
-            "smaller."
+            "train.micro_batch_size (masks and draws stay the same) or evaluate.batch_size. For a run that has begun: "
+            "electra-lab resume RUN_DIR --set train.micro_batch_size=NUMBER. Or make the networks smaller."
         ) from error

@@ -78,7 +78,7 @@ def _config_of(subject: Subject) -> Loaded:
         raise ConfigError(f"--on: {subject.directory.path} is a seed of a fine-tuning; only pre-training is measured.")
     if not subject.directory.has_checkpoint(subject.began.steps):
         final, again = subject.directory.last_checkpoint(), command("resume", subject.directory.path)
-        raise CheckpointError(f"{final}: is not there, so the run cannot be measured. Finish it: {again}")
+        raise CheckpointError(f"{final}: is missing, so the run cannot be measured. Finish the run: {again}")
     return load(subject.directory.path / "config.yaml")
 
 
@@ -176,4 +176,4 @@ def _open(path: Path, device: str) -> tuple[Trained, Any]:
 
 
 def _refuse_to_finetune(file: Path) -> float:
-    raise ConfigError(f"--on: {file}: runs are not fine-tuned by a comparison. Use: {command('ablate', 'FILE')}")
+    raise ConfigError(f"--on: {file}: a comparison does not fine-tune runs. Use: {command('ablate', 'FILE')}")

@@ -105,7 +105,7 @@ def _devices(gpus: int | None) -> list[str]:
     else:
         found = [str(n) for n in range(_nvidia_gpus())]
     if gpus is not None and gpus > len(found):
-        raise ConfigError(f"launcher 'local': gpus is {gpus}, but this machine shows {len(found)}. Ask for fewer.")
+        raise ConfigError(f"launcher 'local': gpus is {gpus}, but this machine has {len(found)}. Ask for fewer.")
     return found[:gpus]
 
 
@@ -202,7 +202,7 @@ def _end(team: list[_Worker]) -> None:
 
 def _death(code: int) -> str:
     if code >= 0:
-        return f"the worker process ended with exit code {code} before its piece was done."
+        return f"the worker process ended with exit code {code} before its work was finished."
     name = next((known.name for known in signal.Signals if known == -code), "a real-time signal")
     hint = "; the system sends it when memory runs out" if -code == signal.SIGKILL else ""
     return f"the worker process died by signal {-code} ({name}{hint})."

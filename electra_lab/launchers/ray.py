@@ -142,5 +142,5 @@ def _refuse_silent(address: str) -> None:
 def _no_cluster(address: str | None, error: Exception) -> ConfigError:
     return ConfigError(
         f"launcher 'ray' finds no cluster at {address} ({sentence(error)}). Start one there with "
-        "`ray start --head`, or leave out address and RAY_ADDRESS for one of this machine."
+        "`ray start --head`, or remove address and RAY_ADDRESS to start one on this machine."
     )

@@ -211,7 +211,7 @@ def _outcome(said: Mapping[str, Any] | None, state: str | None, began: bool, log
     if said and not (said["stopped"] and state == "CANCELLED"):
         return Outcome(said["status"], said["error"])
     if began and not said:  # submitit caught an exception from outside the piece
-        return Outcome("failed", f"the job could not start its piece; the log is {log}.")
+        return Outcome("failed", f"the job could not start its work; the log is {log}.")
     words = "Slurm has forgotten its job" if state == "forgotten" else f"its job ended as {state}"
     return Outcome("lost", f"{words}{', after it was saved' if said else ''}; the log is {log}.")
 

@@ -43,10 +43,10 @@ class DetectionProbe:
     The detectors are fitted on rows of training text, drawn at random, and judged on all test text that the run was
     tested on. Rows and replacements are the same for all cells.
 
-    mask_prob   the share of the tokens that are offered for replacement
-    rows        of training text to fit on, at most
-    seed        of the rows, the replacements and the head's first weights
-    batch_size  rows at a time, which affects only speed and memory
+    mask_prob   share of the tokens to choose for replacement
+    rows        maximum number of rows of training text to fit on
+    seed        seed of the rows, the replacements and the head's initial weights
+    batch_size  rows per batch; affects only speed and memory
     """
 
     same_rows = True

@@ -37,19 +37,19 @@ REFERENCES = {"small": "the small generator", "large": "the large generator", "u
 class FixedCorruption:
     """Detection of replaced tokens in fixed corruptions of the test text, made once for all cells.
 
-    A larger generator makes a cell's own task harder, so the scores of discriminators against their own generators
-    compare the generators as much as the discriminators. Here all see the same replacements. But a discriminator
-    learns how its own generator differs from text, so replacements like those of its generator favour it. Therefore
-    there are three references, which replace tokens of the same text at the same positions: a small and a large
-    generator, trained separately with the objective `mlm` and used in no cell, and draws by word frequencies.
+    A larger generator makes a cell's own task harder, so scores against the own generator compare the generators as
+    much as the discriminators. Here all discriminators see the same replacements. But a discriminator is better at
+    replacements like those of its own generator. Therefore there are three references, which replace tokens of the same
+    text at the same positions: a small and a large generator, trained separately with the objective `mlm` and used in
+    no cell, and draws by word frequencies.
 
-    mask_prob   the share of the tokens that are offered for replacement
+    mask_prob   share of the tokens to choose for replacement
     small       the small generator's width and heads, as a share of the base's discriminator, rounded so that the heads
-                divide the width. Best below the scales of all generators that are compared
-    large       the same of the large generator. Best above them
-    steps       of their training; without it, as many as the base's
-    seed        of their training and of the corruption
-    batch_size  rows at a time, which affects only speed and memory
+                divide the width. Choose it below the scales of all compared generators
+    large       the same for the large generator. Choose it above these scales
+    steps       steps of their training; by default those of the base
+    seed        seed of their training and of the corruption
+    batch_size  rows per batch; affects only speed and memory
     """
 
     same_rows = True

@@ -17,8 +17,8 @@ BASELINES = tuple(dict.fromkeys(chain.from_iterable(PRETRAINING[name].baselines 
 class Pretraining:
     """The test of each run at its end, and baselines that need no training.
 
-    Detection is of replacements by the cell's own generator, so it does not compare cells. The generator's loss at
-    [MASK] does, unless cells differ in text, masking or objective; reports say so.
+    Detection cannot compare cells, because replacements come from each cell's own generator. The generator's loss at
+    [MASK] can, unless cells differ in text, masking or objective; reports say so.
     """
 
     same_rows = False

@@ -85,8 +85,8 @@ def make_pair(
     shared = embeddings(generator)
     if tie == "embeddings" and _parts(shared) != _parts(own):
         raise ValueError(
-            "tie: embeddings shares tokens, positions, segments and LayerNorm, but only one of the two backbones uses "
-            "all that the other does. Use tie: tokens, or two backbones of the same kind."
+            "tie: embeddings shares tokens, positions, segments and LayerNorm, but the two backbones use different "
+            "ones of these. Use tie: tokens, or two backbones of the same kind."
         )
     if isinstance(tie, int):
         _share_layers(generator, discriminator, tie)
@@ -113,7 +113,8 @@ def _share_layers(generator: Any, discriminator: Any, number: int) -> None:
     if number > least or len(generator.layers) > len(discriminator.layers):
         raise ValueError(
             f"{number} layers are shared, but the generator has {len(generator.layers)} and the discriminator "
-            f"{len(discriminator.layers)}. Neither may have fewer, nor the generator more than the discriminator."
+            f"{len(discriminator.layers)}. Both need at least {number}, and the generator at most as many as the "
+            "discriminator."
         )
     _refuse_reversible(discriminator, "layers")
     for own, other in zip(generator.layers[:number], discriminator.layers[:number], strict=True):

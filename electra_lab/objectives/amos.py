@@ -26,7 +26,7 @@ class Amos(Corrupting):
     at all exits (the authors' reduction is not published) + discriminator_weight * RTD.
 
     exits         layers of the generator, up to its last; by default those at one half, three quarters and all of it
-    temperature   of the softmax whose slope stands in for that of a draw; draws are always at 1
+    temperature   of the softmax whose gradient replaces that of a draw; draws always have 1
     reversal      factor of the reversed gradient
     reverse_into  generator: it reaches all of the generator, as in the authors' code; mixture: the linear map alone
     z_loss        weight of the mean squared log-normalizer of each exit's softmax, such as 1e-4
@@ -111,7 +111,7 @@ class Amos(Corrupting):
     def conflicts(cls, setup: Setup, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from must_learn("amos", setup)
         if setup.tie == "all":
-            yield "embedding.tie", "amos trains two encoders against each other, which all makes one. Use tie: tokens."
+            yield "embedding.tie", "amos trains two encoders against each other; all makes them one. Use tie: tokens."
 
     def flops(self, price: Price) -> Flops:
         """A head for each exit; the slope, one product with the token table, costs a head's forward pass."""

@@ -100,5 +100,5 @@ class CocoLm(ElectraCorrect):
     @classmethod
     def conflicts(cls, setup: Setup, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if setup.separates:
-            reason = "coco_lm contrasts whole rows by [CLS], which here sees one document of its row."
+            reason = "coco_lm compares whole rows by [CLS], but here [CLS] sees only one document."
             yield "packing.attention", f"{reason} Use attention: full, or packing: {{type: documents}}."

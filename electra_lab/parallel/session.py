@@ -150,8 +150,8 @@ def _reason(
     final = error
     if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and _LOST.search(str(error))):
         final = LabError(
-            f"another of the {world.size} processes ended without a word (killed, or its machine failed), so all stop "
-            f"({_brief(error)}). Continue from the last checkpoint: electra-lab resume RUN_DIR"
+            f"another of the {world.size} processes died without a message (killed, or its machine failed), so all "
+            f"stop ({_brief(error)}). Continue from the last checkpoint: electra-lab resume RUN_DIR"
         )
     with suppress(RuntimeError):  # the store is gone, with rank 0
         if store.add("failures", 1) > 1:

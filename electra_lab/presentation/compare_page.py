@@ -22,9 +22,9 @@ AXES = {"step": "step", "tokens": "training tokens", "flops": "training FLOPs"}
 MOST_KEYS = 4  # that are named in a sentence
 MOST_CURVES = 5  # metrics that are drawn, over each of the axes
 UNTESTED = (
-    "Nothing is tested here. Training again with another seed changes every number, and one run of each setting does "
-    "not show by how much, so a difference may be due to the seed alone. To test one, repeat the settings over seeds: "
-    "electra-lab ablate, docs/ablations.md."
+    "Nothing is tested here. Another seed changes every number, and one run of each setting does not show by how much. "
+    "So a difference may be due to the seed. To test it, repeat the settings over seeds with electra-lab ablate "
+    "(docs/ablations.md)."
 )
 
 

@@ -22,8 +22,9 @@ SKILLS: dict[Skill, tuple[str, str]] = {  # a description of each skill, and the
     "tokens": ("more than word frequencies", "loss at [MASK]"),
 }
 OWN_TASK = (
-    "Detection is of replacements by the run's own generator, and a better generator makes it harder. Compare runs, or "
-    "steps of a run, by the loss at [MASK]; discriminators by a task that is the same for all (docs/ablations.md)."
+    "Replacements come from the run's own generator, and a better generator makes detection harder. Compare runs, or "
+    "steps of a run, by the loss at [MASK]. Compare discriminators by a task that is the same for all "
+    "(docs/ablations.md)."
 )
 OWN_TEXT = "docs/own-text.md says what to change for your own text, and how to see early that nothing is learned."
 

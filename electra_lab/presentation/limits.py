@@ -19,9 +19,9 @@ def limits(results: Results) -> Iterator[str]:
     if groups := bimodal(results.values(plan.metric)):
         cut, torn = groups
         yield (
-            f"The cells fall into two groups, below and above {number(cut)}, and the seeds of "
-            f"{listed([*map(named, torn)])} into both: some seem to have made a step that others have not. Intervals "
-            "may be too narrow then. Train longer, or take more seeds."
+            f"The cells fall into two groups, below and above {number(cut)}. Seeds of {listed([*map(named, torn)])} "
+            "are in both groups: some seem to have made a step that others have not. So intervals may be too narrow. "
+            "Train longer, or use more seeds."
         )
     growing = [named(v.label) for v in plan.variants if (late_gain(results.of(v.label)) or 0) >= LAST]
     if growing:
@@ -41,8 +41,8 @@ def limits(results: Results) -> Iterator[str]:
     for name in dict.fromkeys(chain(*layered.values())):
         if lacking := [named(label) for label, layers in layered.items() if name not in layers]:
             yield (
-                f"The intervals of {listed(lacking)} do not include other {name}, which are known for fewer than two "
-                "seeds: they are narrower than the others."
+                f"The intervals of {listed(lacking)} are too narrow: they do not cover other {name}, which are known "
+                "for fewer than two seeds."
             )
 
 
@@ -63,8 +63,8 @@ def power(metric: str, seeds: int, comparisons: int, known: Sequence[Expected]) 
     said = f"With {seeds} seeds, {POWER:.0%} of such ablations find a difference of"
     if not known:
         return (
-            f"{said} {size:.2g} standard deviations (of the differences between two variants with the same seed). How "
-            "much that is, only pilot runs can tell: `power` in the file of the ablation."
+            f"{said} {size:.2g} standard deviations (of the differences between two variants with the same seed). "
+            "Pilot runs tell how much that is: set `power` in the file of the ablation."
         )
     return f"{said} {', and of '.join(_found(expected, metric, seeds, comparisons) for expected in known)}."
 

@@ -19,8 +19,8 @@ def linear(
 ) -> float:
     """From `start` to `end` in equal steps; `until` is the share of training after which it stays at `end`.
 
-    stages  changes only at the beginnings of so many equal parts of this share, from `start` in the first one to `end`
-            in the last one: with as many as epochs, once per epoch
+    stages  number of equal parts of this share; the value changes only at their beginnings, from `start` in the first
+            to `end` in the last. With one stage per epoch, it changes once per epoch
     """
     share = min(progress / until, 1.0)
     if stages is not None:

@@ -25,7 +25,7 @@ def find(root: Path) -> Iterator[tuple[Path, Kind | None, str]]:
     """
     refuse_unusable(root)
     if not root.is_dir():
-        raise ConfigError(f"{root}: is not a folder. Give the folder that your runs lie in.")
+        raise ConfigError(f"{root}: is not a folder. Give the folder of your runs.")
     unreadable = list[OSError]()
     for folder, below, files in os.walk(root, onerror=unreadable.append):
         if kind := _kind({*below, *files}):

@@ -86,7 +86,7 @@ class RunDirectory:
         """Open the directory of an existing run. Raises ConfigError."""
         if (path / ".lock").is_file() and is_unfinished_start(path):
             raise ConfigError(
-                f"{path}: is not a run directory yet: it was stopped before it had begun, and nothing is lost. Start "
+                f"{path}: is not a run directory yet: the run was stopped before it began, and nothing is lost. Start "
                 f"it again: {command('run', 'FILE', '--out', path)}"
             )
         if not is_run(path):
@@ -264,8 +264,8 @@ class RunDirectory:
         """Remove the remains of killed processes. Raises CheckpointError if all saved checkpoints are gone."""
         if self.lost_checkpoints():
             raise CheckpointError(
-                f"{self.checkpoints}: is empty or missing, but this run has saved checkpoints. Is the disk mounted on "
-                "which they lie? Nothing was changed. To train again from the beginning: "
+                f"{self.checkpoints}: is empty or missing, but this run has saved checkpoints. Is their disk "
+                "mounted? Nothing was changed. To train again from the beginning: "
                 f"{command('run', self.path / 'config.yaml')}"
             )
         sweep(self.checkpoints)
@@ -351,6 +351,5 @@ def refuse_to_hold(out: Path | None, store: Path) -> None:
     """Raise ConfigError if the token stores, which other runs share, would lie inside `--out`."""
     if out is not None and store.absolute().is_relative_to(out.absolute()):
         raise ConfigError(
-            f"--out {out}: is where the token stores lie (data.store: {store}). Choose another folder, such as "
-            f"{out / 'NAME'}."
+            f"--out {out}: holds the token stores (data.store: {store}). Choose another folder, such as {out / 'NAME'}."
         )

@@ -90,7 +90,7 @@ class MinimalPairs:
 
     def __post_init__(self) -> None:
         if self.score in (DETECTION, ENERGY) and self.variant != "salazar":
-            raise ConfigError(f"variant: {self.variant} is one of pseudo_likelihood, but score is {self.score}.")
+            raise ConfigError(f"variant: {self.variant} needs score: pseudo_likelihood, but score is {self.score}.")
 
     def __call__(self, examples: Sequence[PairExample], model: Pretrained) -> Results:
         network, score = self._chosen(model)
@@ -114,7 +114,7 @@ class MinimalPairs:
         where = "" if self.network == "auto" else f" in the {self.network}"
         has = ", ".join(f"the {name} has {' and '.join(heads) or 'none'}" for name, heads in model.heads.items())
         cure = "Choose another network, score or model."
-        raise ConfigError(f"minimal_pairs needs the head {asked}{where}, but of the model's {has}. {cure}")
+        raise ConfigError(f"minimal_pairs needs the head {asked}{where}, but {has}. {cure}")
 
     def _fitting(self, examples: Sequence[PairExample], pairs: Sequence[Texts], length: int) -> list[bool]:
         """Return whether the model can read each pair. Raises DataError if not, unless they may be left out."""

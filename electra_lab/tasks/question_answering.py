@@ -35,7 +35,7 @@ from registry.errors import DataError, listed
 
 @tasks.register("question_answering", takes=QuestionExample, initialized_by_lab=True)
 class QuestionAnswering:
-    """An answer to a question, which is a part of a context, or that there is none: SQuAD 1.1 and 2.0.
+    """The answer to a question, as a part of a context, or no answer: SQuAD 1.1 and 2.0.
 
     As in google-research/electra: a row is [CLS] question [SEP] context [SEP]. Longer contexts are read in windows. A
     window without the complete answer is trained to find it at [CLS], as are all windows of a question without an

@@ -168,7 +168,7 @@ class ElectraLabModel(ElectraLabPreTrainedModel):
     ) -> BaseModelOutput:
         """Take integers [B, T]; without a mask every token is real. Returns states Float[B T D]."""
         if input_ids is None:
-            raise ValueError("input_ids is required: the network looks its embeddings up itself.")
+            raise ValueError("input_ids is required; inputs_embeds is not supported.")
         real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         segments = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         return BaseModelOutput(last_hidden_state=self.network.hidden(input_ids, real.bool(), segments))

@@ -210,7 +210,7 @@ def examples_of(
             with using(entry):
                 found[split] = list(dataset.read(split))
                 if (kind := entry.declared["yields"]) and not all(isinstance(item, kind) for item in found[split]):
-                    raise TypeError(f"it yields something else than {kind.__name__}.")
+                    raise TypeError(f"it must yield {kind.__name__}.")
         except LabError as error:
             errors.append(error)
             continue

@@ -46,7 +46,7 @@ def notes(examples: Mapping[str, Sequence[AnyExample]]) -> Iterator[str]:
         yield f"labels of a single training example: {', '.join(sorted(rare)[:10])}{', ...' * (len(rare) > 10)}."
     if counts and counts[0][1] >= SHARE * len(words):
         share = f"{counts[0][1] / len(words):.0%} of the training examples have the label '{counts[0][0]}'"
-        yield f"{share}: compare accuracy with that share, or use another metric as evaluate.metric."
+        yield f"{share}. Compare accuracy with this share, or set another evaluate.metric."
 
 
 def _first(found: Sequence[AnyExample]) -> str:

@@ -72,7 +72,7 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
     """Fine-tune, or judge, as a file says; returns the folder. Raises LabError."""
     refuse_several_processes()
     refuse_used(out)
-    with ending(lambda: "Nothing was saved. Start again by the same command."):
+    with ending(lambda: "Nothing was saved. Start again with the same command."):
         loaded, target = load_finetuning(file, overrides), choose_device(device)
         declared(loaded)  # a mistake of the file comes before anything is written
         dataset = open_dataset(loaded)
@@ -142,7 +142,9 @@ def _refuse_other_settings(then: Provenance, now: Loaded[FinetuningConfig], seed
     if then.config_sha256 == hashlib.sha256(dump(now.config).encode()).hexdigest():
         return
     if not then.config:  # of an older release, which kept its hash alone
-        raise ConfigError(f"{file}: the settings have changed since seed {seed} began. Undo that, or start a new one.")
+        raise ConfigError(
+            f"{file}: the settings have changed since seed {seed} began. Undo the change, or start a new fine-tuning."
+        )
     before = content(load_finetuning(then.config))  # with the defaults of newer keys
     refuse_others(changes(before, content(now)), file, MAY_CHANGE)
 
@@ -170,7 +172,7 @@ def _train(
 
     def show(record: Record) -> None:
         if best and record.values["split"] == VALIDATION and not math.isfinite(record.values.get(first, math.nan)):
-            reason = f"{first} has no value on validation data, so no weights are the best."
+            reason = f"{first} has no value on validation data, so the best weights are not known."
             raise loaded.problem(("evaluate", "metric"), reason, DataError)
 
     job = Job(

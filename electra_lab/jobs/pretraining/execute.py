@@ -52,7 +52,7 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str, scale
     def cure() -> str:
         if begun and is_run(begun[0].path):
             return _continue(begun[0].path)
-        return "Nothing was saved. Start again by the same command."
+        return "Nothing was saved. Start again with the same command."
 
     with session(device, exit_code) as world, ending(cure):
         # Validate.
@@ -172,7 +172,7 @@ def _reopened(
     # Restore.
     restored, steps = restore(directory, experiment.run, console.say), experiment.settings.steps
     if (done := experiment.run.step) > steps:
-        raise ConfigError(f"{path}: the run has done {done:,} steps already, more than the {steps:,} it would have.")
+        raise ConfigError(f"{path}: the run has already done {done:,} steps, so it cannot end at {steps:,}.")
     return loaded, experiment, restored
 
 
@@ -214,8 +214,8 @@ def _config_of(directory: RunDirectory, began: Provenance, overrides: Sequence[s
     if hashlib.sha256(config.read_bytes()).hexdigest() not in known:
         found = described(changes(began.config, content(load(config)))) if began.config else ""
         raise ConfigError(
-            f"{config}: was changed since the run began{f' ({found})' if found else ''}. Undo that. What may change is "
-            f"given as: {command('resume', path, '--set', 'KEY=VALUE')}."
+            f"{config}: has changed since the run began{f' ({found})' if found else ''}. Undo the change. To change a "
+            f"key on resume: {command('resume', path, '--set', 'KEY=VALUE')}."
         )
     loaded = load(config, overrides)  # once: the files that it names may have been moved
     if overrides:

@@ -85,9 +85,8 @@ def replay(path: Path, device: str, store: Path | None = None) -> Finding:
         text = f"there is no step to repeat: the newest checkpoint is that of the last step, {last:,}."
         return Finding("nothing", last, text)
     text = (
-        f"nothing was refused: the run ended after at most {last:,} steps, and of those after its newest checkpoint, "
-        f"that of step {begun:,}, every one is finite here. The cause may lie in the device, or in the differences "
-        "named above."
+        f"no step was refused: from the newest checkpoint, at step {begun:,}, to the end of the run, at step {last:,} "
+        "or before, all steps are finite here. The cause may be the device, or the differences named above."
     )
     return Finding("nothing", last, text)
 
@@ -109,9 +108,11 @@ def _store_of(loaded: Loaded, began: Provenance, given: Path | None) -> Store:
     root = given or loaded.config.data.store
     folder = root if is_store(root) else root / began.data.store
     if not is_store(folder):
-        raise DataError(f"{folder}: there is no token store. If it was moved, name it by --store.")
+        raise DataError(f"{folder}: there is no token store. If it was moved, name it with --store.")
     if (other := key_of(read_manifest(folder).identity)) != began.data.store:
-        raise DataError(f"{folder}: is another token store ({other}) than that of the run ({began.data.store}).")
+        raise DataError(
+            f"{folder}: is not the token store of this run (its key is {other}, the run's is {began.data.store})."
+        )
     return load_store(folder)
 
 
@@ -142,7 +143,7 @@ def _repeated(directory: RunDirectory, loaded: Loaded, experiment: Experiment) -
     options = ", ".join(f"{key} {value}" for key, value in loaded.config.optimizer.keywords().items())
     text = (
         f"step {step + 1:,}: loss and gradient are finite (norm {float(result.gradient_norm):.3g}), but after the "
-        f"update {name} is not, nor are {len(spoilt) - 1:,} other tensors. Learning rate "
+        f"update {name} and {len(spoilt) - 1:,} other tensors are not. Learning rate "
         f"{settings.learning_rate * rate:.3g}; {loaded.config.optimizer.type}: {options}."
     )
     return Finding("update", step + 1, text, parameter=name)
@@ -192,8 +193,8 @@ def _described(directory: RunDirectory, loaded: Loaded, found: Found, step: int)
     else:
         of = f", that of {found.parameter}" if found.parameter else ""
         text = (
-            f"the forward pass is finite; backwards, {what} is the first to make a gradient that is not finite{of}, "
-            f"from finite gradients of its outputs{part}."
+            f"the forward pass is finite; in the backward pass, {what} is the first to turn finite gradients of its "
+            f"outputs into one that is not finite{of}{part}."
         )
     return Finding(found.kind, step, start + text, call.name, of_class, place, component, found.parameter)
 

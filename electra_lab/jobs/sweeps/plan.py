@@ -112,7 +112,7 @@ def _references(ablation: Ablation, number: int, chosen: Component) -> dict[str,
             problems.add(error)
             continue
         if digest(loaded) in contents:
-            reason = f"the {label} is also a cell, and would be measured by itself. Give it another seed."
+            reason = f"the {label} is also a cell, which would be measured against itself. Give it another seed."
             problems.add(f"{mark}: measure.{number}: {reason}")
         found[name] = Cell(id=identity_of(label, loaded), variant=label, seed=seed_of(loaded))
         ablation.loaded[found[name].id] = loaded
@@ -132,7 +132,8 @@ def _other_rows(ablation: Ablation) -> Iterator[str]:
         if other := next((key for key in base if base[key] != theirs[key]), None):
             yield (
                 f"{variant.mark}: vary: {variant.label} reads other rows than the base ({other} differs), so {wanting} "
-                f"cannot show all cells the same. Remove {wanting} from `measure`, or change {other} under `set`."
+                f"cannot measure all cells on the same rows. Remove {wanting} from `measure`, or change {other} under "
+                "`set`."
             )
 
 

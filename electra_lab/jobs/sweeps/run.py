@@ -194,8 +194,9 @@ def _refuse_other_text(folder: AblationFolder, cell: Cell, key: str) -> None:
     with suppress(CheckpointError):  # damaged: the parts that are still needed are recreated
         if (then := run.provenance().data.store) != key:
             raise DataError(
-                f"{run.path}: was trained on other text (token store {then}, now {key}): its files changed, or the "
-                "version of tokenizers; for corpus docstrings, of Python or torch. Choose another --out."
+                f"{run.path}: was trained on other text (token store {then}, now {key}). The cause may be changed "
+                "files, another version of tokenizers or, for corpus docstrings, of Python or torch. Choose another "
+                "--out."
             )
 
 

@@ -114,9 +114,9 @@ def test_flops_are_spent_stage_by_stage(tmp_path: Path, flops: int, steps: int) 
 
 @pytest.mark.parametrize(
     ("budget", "reason"),
-    [("tokens: 63", "train.tokens: 63 does not pay for one step, which costs 64."),
-     ("flops: 6.5", "train.flops: 6.5 does not pay for one step, which costs 7."),
-     ("paper_flops: 3", "train.paper_flops: 3 does not pay for one step, which costs 4.")],
+    [("tokens: 63", "train.tokens: 63 is too low: one step costs 64."),
+     ("flops: 6.5", "train.flops: 6.5 is too low: one step costs 7."),
+     ("paper_flops: 3", "train.paper_flops: 3 is too low: one step costs 4.")],
 )  # fmt: skip
 def test_too_little_for_one_step_is_refused_with_its_price(tmp_path: Path, budget: str, reason: str) -> None:
     file = write_experiment(tmp_path, train=f"{{{budget}, batch_size: {BATCH}}}", schedules=NO_WARM_UP)

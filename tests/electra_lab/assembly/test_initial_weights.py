@@ -176,7 +176,7 @@ def test_two_models_must_agree_on_what_is_shared(tmp_path: Path, tie: str) -> No
 
 BIAS = "electra.encoder.layer.0.output.dense.bias"
 PREDICTION = "discriminator_predictions.dense_prediction.weight"
-ANOTHER = "is another network: {}. Write what is there, or name another model."
+ANOTHER = "does not fit this network: {}. Write the values of the model, or name another one."
 # Sizes of the model, a change of its tensors, sections of the experiment, and the reason; {model} is its folder.
 REFUSED: dict[str, tuple[dict[str, Any], Callable[[Any], object] | None, dict[str, str], str]] = {
     "depth": ({"num_hidden_layers": 2}, None, {}, ANOTHER.format("discriminator.depth is 1 here and 2 there")),
@@ -264,13 +264,13 @@ def test_what_is_not_there_is_a_note_of_check_and_stops_a_run(tmp_path: Path, so
 def test_a_mistake_of_the_file_comes_before_what_is_not_there(tmp_path: Path) -> None:
     discriminator(tmp_path / "model", num_hidden_layers=2)
     said = refusal(write(tmp_path, init="{discriminator: model, generator: ./none}"))
-    assert said.startswith(f"{tmp_path / 'model'}: is another network: ")
+    assert said.startswith(f"{tmp_path / 'model'}: does not fit this network: ")
 
 
 @pytest.mark.parametrize(
     ("sections", "key", "reason"),
     [
-        ({"generator": "{type: uniform}"}, "generator", "uniform learns nothing, so it starts from no weights."),
+        ({"generator": "{type: uniform}"}, "generator", "uniform learns nothing, "),
         (
             {"generator": "null", "objective": "{type: mlm}", "sampler": "null"},
             "generator",

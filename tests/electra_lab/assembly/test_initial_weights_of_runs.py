@@ -126,7 +126,7 @@ def beside(earlier: Path, tmp_path: Path) -> Path:
 def test_a_run_with_another_network_is_refused_without_the_corpus(beside: Path, name: str) -> None:
     sections, reason = RUNS[name]
     said = refusal(write(beside, init=STARTED, **sections), key="generator")
-    assert said.startswith(f"{beside / 'run'}: is another network: {reason}. ")
+    assert said.startswith(f"{beside / 'run'}: does not fit this network: {reason}. ")
 
 
 def test_dropout_data_and_training_may_differ_from_the_run(beside: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_network_that_the_objective_takes_from_a_run_is_not_started_twice(earl
         "objective": "{type: frozen_generator, run: run}",
         "corpus": f"{{type: text_files, paths: [{earlier / 'corpus.txt'}]}}",
     }
-    assert "comes from objective.run already" in refusal(write(beside, init=STARTED, **sections), key="generator")
+    assert "weights from objective.run. Remove" in refusal(write(beside, init=STARTED, **sections), key="generator")
 
 
 # Resuming

@@ -95,7 +95,7 @@ def test_an_out_around_the_token_stores_is_refused_before_there_are_any(lab, tmp
     file = write_experiment(tmp_path / "there", data="{sequence_length: 16, held_out: 0.3, store: runs/.store}")
     out, store = tmp_path / "there" / "runs", tmp_path / "there" / "runs" / ".store"
     code, _, err = lab("run", file, "--out", out, *arguments)
-    reason = f"is where the token stores lie (data.store: {store}). Choose another folder, such as {out}/NAME."
+    reason = f"holds the token stores (data.store: {store}). Choose another folder, such as {out}/NAME."
     assert (code, err) == (2, f"--out {out}: {reason}\n")
     assert not out.exists()
     assert lab("run", file, "--out", out / "one")[0] == 0

@@ -115,7 +115,7 @@ def test_experiments_share_what_they_extend(lab, tmp_path: Path):
 
 
 def test_a_folder_has_no_name_of_a_file(lab, tmp_path: Path):
-    sentence = "is the name of a file; name a folder, in which reformer_small.yaml is written."
+    sentence = "is the name of a file. Name a folder for reformer_small.yaml."
     assert lab("new", "reformer_small", "mine.yaml") == (2, "", f"mine.yaml: {sentence}\n")
     assert written(tmp_path) == {}
 

@@ -340,5 +340,5 @@ def test_a_length_without_room_for_a_token_is_refused(pair: Pair) -> None:
     """Windows of nothing would never come to an end."""
     with pytest.raises(ConfigError) as refused:
         Pair("it", pair.tokenizer, pair.vocabulary, 2, discriminator=pair.discriminator)
-    assert str(refused.value) == "it: reads 2 tokens at once; it must be 3 or more, as [CLS] and [SEP] are two."
+    assert str(refused.value) == "it: reads 2 tokens at once; it needs at least 3, for [CLS], [SEP] and a token."
     assert Pair("it", pair.tokenizer, pair.vocabulary, 3, discriminator=pair.discriminator).detect(TEXTS[0])

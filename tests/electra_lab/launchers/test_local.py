@@ -162,14 +162,14 @@ def test_the_check_names_gpus_that_are_not_there(monkeypatch, gpus: int | None, 
     if not missing:
         assert launcher.check() is None
         return
-    with pytest.raises(ConfigError, match=r"launcher 'local': gpus is 3, but this machine shows 2\. Ask for fewer\."):
+    with pytest.raises(ConfigError, match=r"launcher 'local': gpus is 3, but this machine has 2\. Ask for fewer\."):
         launcher.check()
 
 
 def test_how_a_process_died_is_reported(tmp_path: Path) -> None:
     outcomes = dict(local(probes.behave, str(tmp_path), ["killed", "gone"]))
     assert outcomes["killed"].error.startswith("the worker process died by signal 9 (SIGKILL; ")
-    assert outcomes["gone"].error == "the worker process ended with exit code 3 before its piece was done."
+    assert outcomes["gone"].error == "the worker process ended with exit code 3 before its work was finished."
 
 
 @needs_proc

@@ -190,7 +190,7 @@ SAVED = {"status": "preempted", "error": "saved", "stopped": True}
         ({"status": "failed", "error": "no", "stopped": False}, "CANCELLED", True, Outcome("failed", "no")),
         (SAVED, "COMPLETED", True, Outcome("preempted", "saved")),
         (SAVED, "CANCELLED", True, Outcome("lost", "its job ended as CANCELLED, after it was saved; the log is err.")),
-        (None, "COMPLETED", True, Outcome("failed", "the job could not start its piece; the log is err.")),
+        (None, "COMPLETED", True, Outcome("failed", "the job could not start its work; the log is err.")),
         (None, "NODE_FAIL", False, Outcome("lost", "its job ended as NODE_FAIL; the log is err.")),
         (None, "forgotten", False, Outcome("lost", "Slurm has forgotten its job; the log is err.")),
     ],

@@ -123,7 +123,7 @@ def test_the_others_are_told_the_code_that_the_first_ends_with(error: BaseExcept
     store = torch.distributed.HashStore()
     final = reason(error, store)
     assert int(store.get("exit_code")) == exit_code(final) == code
-    assert ("ended without a word" in str(final)) == lost
+    assert ("died without a message" in str(final)) == lost
     later = reason(DataError("of the second"), store)
     assert isinstance(later, Reported)
     assert later.exit_code == code

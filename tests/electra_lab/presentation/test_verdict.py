@@ -265,7 +265,7 @@ def test_power_in_words() -> None:
     assert f"by the file (standard deviation of paired differences 0.0100), and of {0.02 * size:.4f} in auc" in said
     assert said.endswith("by these cells (standard deviation of paired differences 0.0200).")
     assert f"find a difference of {size:.2g} standard deviations (of the" in power("auc", 5, 3, [])
-    assert "only pilot runs can tell: `power` in the file of the ablation." in power("auc", 5, 3, [])
+    assert "`power` in the file of the ablation" in power("auc", 5, 3, [])
     assert power("auc", 1, 3, []) == "With 1 seed no difference is tested; from 5 seeds on, they are."
     shared = {
         "documents": Shared(units=40, variance=0.004**2, noise=0.1),

@@ -119,7 +119,7 @@ def test_slots_that_count_must_not_come_after_the_last_one() -> None:
     entry = replace(masking_strategies.get("replace_prob"), component=late)
     guard = GuardedMasking(entry, 0.5, mask_prob=torch.tensor(0.2, dtype=torch.float64))
     tokens = torch.full((2, 10), 7)
-    with pytest.raises(BadResult, match="returned slots that count beyond the first 5, which are all that there are"):
+    with pytest.raises(BadResult, match="slots after the first 5 "):
         guard(tokens, tokens == 7, vocabulary(20), Streams(0, 0, torch.arange(2))("m"))
 
 

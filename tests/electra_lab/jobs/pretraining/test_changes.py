@@ -96,7 +96,7 @@ def test_what_decides_the_steps_so_far_may_not(stopped: Path, change: str) -> No
     assert f"{key[0]}" in str(refused.value)
     assert f"(--set {change})" in str(refused.value)
     assert " -> " in str(refused.value)
-    assert "train.log_every" not in str(refused.value).partition("May change")[0]
+    assert "train.log_every" not in str(refused.value).partition("Allowed changes")[0]
     assert files(stopped) == before
 
 
@@ -211,7 +211,7 @@ def test_more_steps_continue_a_finished_run(tmp_path: Path, capsys: pytest.Captu
     assert [(r["step"], r["split"]) for r in lines(path)][-3:] == [(20, "train"), (20, "validation"), (20, "test")]
     directory = RunDirectory(path)
     assert (directory.provenance().steps, directory.last_checkpoint().name) == (20, "step-00000020")
-    with pytest.raises(ConfigError, match="has done 20 steps already, more than the 15 it would have"):
+    with pytest.raises(ConfigError, match=r"\b20 steps.*\b15\b"):
         execute.resume(path, "cpu", ["train.steps=15"])
 
 
@@ -253,7 +253,7 @@ def test_another_text_is_refused_before_it_is_tokenized(stopped: Path, whole: Pa
     (corpus,) = config(stopped)["corpus"]["paths"]
     text, kept = Path(corpus).read_text(), store(stopped)
     Path(corpus).write_text(text + "\n\nOne more document, of no importance.")
-    with pytest.raises(DataError, match="is not the one that the run began with") as refused:
+    with pytest.raises(DataError, match="corpus or the tokenizer has changed") as refused:
         execute.resume(stopped, "cpu")
     assert store(stopped) == kept
     cure = str(refused.value).rpartition("electra-lab resume ")[2]

@@ -84,7 +84,7 @@ def test_a_rolled_back_run_leaves_out_the_batches_from_the_checkpoint_to_the_ref
     kept = state(path)["trouble"]
     assert (kept["offset"], kept["rollbacks"], kept["refused"]) == (BAD + 1 - EVERY, 1, 0)
     said = capsys.readouterr().err
-    assert "first that of step 7. Rolled back to step 4 (1 of at most 3 times); 3 batches are left out so far" in said
+    assert "first that of step 7. Rolled back to step 4 (1 of at most 3 times); 3 batches" in said
 
 
 def test_it_is_the_run_that_has_the_offset_from_the_checkpoint_on(tmp_path: Path, monkeypatch) -> None:
@@ -175,7 +175,7 @@ def test_rollbacks_have_a_limit(tmp_path: Path) -> None:
     file = spying(tmp_path, train=ROLL_BACK, objective="{type: spy, poison: 6}", checkpoint="{every: 4}")
     path = tmp_path / "run"
     with pytest.raises(
-        DivergedError, match=r"^step 8: .* rolled back 2 times \(train.most_rollbacks\)\. The newest sound"
+        DivergedError, match=r"^step 8: .* rolled back 2 times \(train.most_rollbacks\)\. The newest intact"
     ):
         run(file, path, "train.most_rollbacks=2")
     assert newest_first(path) == [4]

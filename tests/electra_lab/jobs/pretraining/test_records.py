@@ -249,7 +249,7 @@ def test_stop_ends_the_run_at_the_next_log_line(tmp_path: Path, spoils_loss: boo
     path = tmp_path / "run"
     sentence = (
         r"^step 10: the loss or gradient of 1 of the steps .*, first that of step 7\. .* no weight is damaged\. "
-        r".*on_non_finite: skip\. The newest sound checkpoint is that of step 5\. .*electra-lab replay .*run$"
+        r".*on_non_finite: skip\. The newest intact checkpoint is that of step 5\. .*electra-lab replay .*run$"
     )
     with pytest.raises(DivergedError, match=sentence):
         run(file, path, "checkpoint.every=5")

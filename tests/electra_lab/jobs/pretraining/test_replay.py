@@ -147,7 +147,7 @@ def test_only_the_run_directory_and_the_store_are_needed(forks: Lab, tmp_path: P
     path = diverged(fragile(tmp_path, "forward"), tmp_path / "run")
     (tmp_path / "corpus.txt").unlink()
     (tmp_path / "store").rename(tmp_path / "moved")
-    with pytest.raises(DataError, match=r"there is no token store\. If it was moved, name it by --store"):
+    with pytest.raises(DataError, match=r"there is no token store\. If it was moved, name it with --store"):
         replay(path, "cpu")
     (tmp_path / "fragile.py").unlink()
     done = forks("replay", path, "--json", "--store", tmp_path / "moved", cwd=tmp_path)

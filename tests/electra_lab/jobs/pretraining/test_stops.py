@@ -231,7 +231,7 @@ def test_a_signal_outside_of_training_ends_the_run_with_a_cure(
         assert cure == f"Resume with: electra-lab resume {path}"
         execute.resume(path, "cpu")
     else:
-        assert cure == "Nothing was saved. Start again by the same command."
+        assert cure == "Nothing was saved. Start again with the same command."
         run(file, path)
     assert_same(whole, path)
 

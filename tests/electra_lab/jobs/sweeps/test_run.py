@@ -282,7 +282,7 @@ def test_torchrun_is_refused(here: Path, tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_gpu_that_the_launcher_lacks_is_said_before_anything_is_written(here: Path, tmp_path: Path) -> None:
     file = here.with_name("gpus.yaml")
     file.write_text(here.read_text().replace(HERE, "{type: local, gpus: 64}"))
-    with pytest.raises(ConfigError, match="gpus is 64, but this machine shows"):
+    with pytest.raises(ConfigError, match="gpus is 64, but this machine has"):
         ablate(file, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
