@@ -194,9 +194,9 @@ def test_encoders(run: Run, tmp_path: Path, name: str) -> None:
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(FOLDER))
-    yield runpy.run_path(str(FOLDER / "gpu.py"))
+    return runpy.run_path(str(FOLDER / "gpu.py"))
 
 
 def test_parts_that_fail_stop_no_others(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

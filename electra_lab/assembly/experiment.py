@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from electra_lab.training.device import use_exact_kernels
 from electra_lab.training.random import Streams
 from registry import Batch, Entry, Registry, Vocabulary
 from registry.signature import validate
 
 _CUDA = pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
 DEVICES = ["cpu", pytest.param("cuda", marks=_CUDA)]
-torch.backends.cudnn.allow_tf32 = False  # as where the lab trains: fp32 means fp32
+use_exact_kernels()  # as where the lab trains
 on_each_device = pytest.mark.parametrize("device", DEVICES)
 # Suites are inherited, so one property runs in several classes, on purpose.
 law = settings(

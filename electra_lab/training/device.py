@@ -25,8 +25,18 @@ def choose_device(name: str) -> torch.device:
         raise ConfigError("--device cuda: torch finds no CUDA device here. Use --device cpu or auto.")
     if name == "cpu":
         return torch.device(name)
-    torch.backends.cudnn.allow_tf32 = False  # so that fp32 means fp32 in convolutions, as it does in matrix products
+    use_exact_kernels()
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def use_exact_kernels() -> None:
+    """Let torch on CUDA use no kernels whose results are not those of their definition.
+
+    Convolutions in fp32 stay in fp32, as matrix products do. cuDNN's attention is off: torch prefers it on Hopper,
+    where with a mask it gave wrong gradients (pytorch/pytorch#196678) and outputs (#191612).
+    """
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def bf16_units() -> str:

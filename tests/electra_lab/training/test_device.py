@@ -18,8 +18,12 @@ def test_auto_is_cuda_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cuda.enable_cudnn_sdp(True)
     assert choose_device("auto") == choose_device("cuda") == torch.device("cuda", 3)
     assert choose_device("cpu") == CPU
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 @pytest.mark.parametrize(

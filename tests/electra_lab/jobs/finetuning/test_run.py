@@ -21,6 +21,8 @@ from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry.errors import ConfigError, DataError, Interrupted, LabError
 from tests.electra_lab.jobs.finetuning.small import predictions, pretrained, write_finetuning, write_lines
 
+CUDA = (pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"))
+WAYS = [("fp32", 1e-3), ("bf16", 0.03)]
 TIMES = ("seconds", "tokens_per_second", "peak_memory_bytes")
 
 
@@ -38,6 +40,23 @@ def refusal(path: Path, *overrides: str) -> str:
     with pytest.raises(LabError) as caught:
         finetune(path, overrides, path.parent / "refused", "cpu")
     return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "bound"),
+    [("cpu", "bf16", 0.03), *(pytest.param("cuda", *rest, marks=CUDA) for rest in WAYS)],
+)
+def test_the_losses_of_every_device_and_precision(
+    tmp_path: Path, model: Path, device: str, precision: str, bound: float
+) -> None:
+    """Beside those in fp32 on a CPU, of rows of several lengths."""
+    losses = []
+    for where, how in (("cpu", "fp32"), (device, precision)):
+        file = write_finetuning(tmp_path, model, seeds=[0], data={"max_length": 16})
+        out = finetune(file, [f"train.precision={how}", "train.log_every=1"], tmp_path / where / how, where)
+        losses.append([record["loss"] for record in records(out / "seed-0") if record["split"] == "train"])
+    assert losses[1] == pytest.approx(losses[0], abs=bound)
+    assert max(losses[0]) - min(losses[0]) > 5 * bound  # training changes them by more
 
 
 def test_leaves_all_results_of_every_seed(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
