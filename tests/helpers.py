@@ -71,6 +71,12 @@ def exit_code(*words: str) -> int:
     return 0
 
 
+def ended(command: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Return exit code and standard error of a command, in this process."""
+    capsys.readouterr()
+    return exit_code(*command), capsys.readouterr().err
+
+
 @contextmanager
 def pipe(path: Path, seconds: int = 5) -> Iterator[None]:
     """Put a named pipe in the place of a file; whoever waits for its other end reads nothing after some seconds."""

@@ -18,7 +18,7 @@ from sklearn.metrics import roc_auc_score
 
 from electra_lab.metrics import Gain, PretrainingMetrics, auc_by_document, auc_gain, mean_gain
 from registry import Batch, Detection, Losses
-from tests.electra_lab.test_metrics import WORDS, detected, flat, maskable, measured, of_documents, predicted, text
+from tests.electra_lab.metric_batches import WORDS, detected, flat, maskable, measured, of_documents, predicted, text
 
 Array = np.ndarray
 

@@ -1,4 +1,4 @@
-"""In a file of several components, the one that is wrong is named, by kind, name and line; more in test_plugins."""
+"""In a file of several components, the one that is wrong is named, by kind, name and line."""
 
 from __future__ import annotations
 

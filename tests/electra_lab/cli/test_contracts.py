@@ -170,7 +170,7 @@ def refused(lab: Any, folder: Path, kind: str, text: str, verb: str) -> None:
     assert not (folder / "run").exists()
 
 
-@pytest.mark.parametrize("verb", ["check", "run"])
+@pytest.mark.parametrize("verb", ["check", pytest.param("run", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", OF_OBJECTIVES)
 def test_an_objective_that_breaks_its_contract(lab: Any, tmp_path: Path, case: str, verb: str) -> None:
     refused(lab, tmp_path, "objective", OF_OBJECTIVES[case], verb)

@@ -15,9 +15,10 @@ from electra_lab.pretrained import writing
 from electra_lab.storage.files import damage
 from electra_lab.storage.lock import lock
 from registry.errors import CheckpointError, ConfigError, InUse
+from tests.electra_lab.export import killed
 from tests.electra_lab.export.exports import finished
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
-from tests.helpers import python
+from tests.scorecard.lab import Lab
 
 FILES = ["MANIFEST.json", "README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
 
@@ -155,83 +156,12 @@ def test_two_processes_do_not_write_one_folder(run: Path, tmp_path: Path) -> Non
     export(run, tmp_path / "out")
 
 
-KILLED = """
-import os, pathlib, shutil, sys
-sys.modules["transformers"] = None  # writing needs it not, nor does anything but reading; it takes seconds
-import electra_lab.jobs.sweeps.run, electra_lab.jobs.finetuning.run, electra_lab.jobs.pretraining.execute
-from electra_lab.export import export as module
-from electra_lab.pretrained import writing
-from electra_lab.storage import files
-
-run, place = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-assert not any(name.startswith("transformers.") for name in sys.modules)
-
-
-def kill(*_, **__):
-    os.kill(os.getpid(), 9)
-
-
-def after(function, number):
-    calls = []
-
-    def called(*given, **options):
-        calls.append(function(*given, **options))
-        if len(calls) == number:
-            kill()
-        return calls[-1]
-
-    return called
-
-
-def partly(folder, **_):
-    "Delete one file of a folder, then die."
-    next(path for path in folder.rglob("*") if path.is_file()).unlink()
-    kill()
-
-
-def without(number):
-    "Refuse to exchange two folders, and die after so many renames."
-    def _exchange(*_):
-        pathlib.Path.rename = after(pathlib.Path.rename, number)
-        return False
-    return _exchange
-
-
-points = {
-    "before anything": (module, "_write", kill),
-    "the first tensors are there": (writing, "save_file", after(writing.save_file, 1)),
-    "half of the tensors": (writing, "save_file", lambda _, file, **__: (file.write_bytes(b"half"), kill())),
-    "one of two networks": (module, "seal", after(module.seal, 1)),
-    "both networks": (module, "seal", after(module.seal, 2)),
-    "all of it": (files, "flush", lambda path: kill() if path == out.parent else None),
-    "the new one is beside the old one": (pathlib.Path, "rename", after(pathlib.Path.rename, 3)),
-    "both were exchanged": (files, "_exchange", after(files._exchange, 1)),
-    "they cannot be exchanged, and the old one is aside": (files, "_exchange", without(2)),
-    "they cannot be exchanged, and the new one is in its place": (files, "_exchange", without(3)),
-    "half of the old one is deleted": (files.shutil, "rmtree", lambda path, **_: (
-        partly(path) if pathlib.Path(path).name.endswith(".old") and path.exists() else None)),
-}
-for number, (name, (owner, attribute, replacement)) in enumerate(points.items()):
-    out = place / str(number) / "out"
-    for earlier in (False, True)[number > 5 :]:  # the last points are about an earlier export
-        if earlier:
-            module.export(run, out, 8)
-        if not (child := os.fork()):
-            setattr(owner, attribute, replacement)
-            module.export(run, out, 12)
-            os._exit(0)
-        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        out.parent.rename(place / f"{name}, {earlier}")
-        print(name, earlier, ended, sep=";")
-"""
-
-
-def test_a_killed_export_leaves_the_old_folder_the_new_one_or_none(run: Path, tmp_path: Path) -> None:
+def test_a_killed_export_leaves_the_old_folder_the_new_one_or_none(forks: Lab, run: Path, tmp_path: Path) -> None:
     """Killed at eleven points, with an earlier export of step 8 and without; the next export cleans up."""
-    done = python("-c", KILLED, str(run), str(tmp_path), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = forks(f"{killed.__name__}:main", run, tmp_path, cwd=tmp_path)
+    assert done.code == 0, done
     found: dict[str, list[int | None]] = {}
-    for name, earlier, ended in (line.split(";") for line in done.stdout.splitlines()):
+    for name, earlier, ended in (line.split(";") for line in done.out.splitlines()):
         assert ended == "-9", name
         out = tmp_path / f"{name}, {earlier}" / "out"
         step = json.loads((out / MARK).read_text())["step"] if out.exists() else None

@@ -95,7 +95,7 @@ CASES = [("ddp", name) for name in EXPERIMENTS] + [("fsdp", name) for name in EX
 if "ELECTRA_LAB_PARALLEL" not in os.environ:  # the rest: make test-parallel
     QUICK = {
         "ddp": "uneven scarce two_stage sas coco_lm poisoned overflowing muon",
-        "fsdp": "tied poisoned overflowing recomputing plug_in",
+        "fsdp": "tied poisoned recomputing plug_in",
     }
     CASES = [(parallel, name) for parallel, names in QUICK.items() for name in names.split()]
 

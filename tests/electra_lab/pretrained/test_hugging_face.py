@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertForPreTraining, ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
@@ -31,18 +29,13 @@ from electra_lab.pretrained.trained_model import Part
 from electra_lab.storage.files import sha256
 from registry.errors import ConfigError, DataError, LabError
 from tests.electra_lab.model.theirs import TINY, model, saved
-from tests.helpers import pipe, python
+from tests.helpers import pipe
 
 WHOLE = "model.safetensors"
 
 
 def sections(values: dict[str, Any], place: object = CONFIG) -> Any:
     return FAMILIES[values.get("model_type", "electra")].read(Config(values, str(place)))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(model(ElectraForPreTraining), tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
@@ -388,70 +381,3 @@ def test_sizes_that_cannot_be_are_refused(folder: Path, key: str, value: object,
     with pytest.raises(ConfigError) as refused:
         sections({**read_config(folder), key: value})
     assert str(refused.value) == f"config.json: {reason}"
-
-
-@pytest.fixture
-def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of the hub's package, which asks nobody."""
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    return tmp_path / "cache"
-
-
-def test_a_name_of_the_hub_is_found_in_its_cache(folder: Path, offline: Path) -> None:
-    cached = offline / "models--google--electra-tiny"
-    (cached / "refs").mkdir(parents=True)
-    (cached / "refs" / "main").write_text("0123abcd")
-    (cached / "snapshots").mkdir()
-    (cached / "snapshots" / "0123abcd").symlink_to(folder)
-    assert read("google/electra-tiny").path == cached / "snapshots" / "0123abcd"
-    assert_same(tensors(Path("google/electra-tiny")), load_file(folder / WHOLE))
-
-
-def test_of_a_model_of_the_hub_what_is_read_is_downloaded(folder: Path, tmp_path: Path) -> None:
-    """From a hub of this machine; .bin files only if there is nothing else."""
-    for name in ("both", "old", "other"):
-        (tmp_path / "org" / name).mkdir(parents=True)
-        for file in (CONFIG, "spm.model", "tf_model.h5", "pytorch_model.bin", WHOLE):
-            (tmp_path / "org" / name / file).write_bytes(b"x")
-        (tmp_path / "org" / name / CONFIG).write_bytes((folder / CONFIG).read_bytes())
-    for name in ("old", "other"):
-        torch.save(load_file(folder / WHOLE), tmp_path / "org" / name / "pytorch_model.bin")
-        (tmp_path / "org" / name / WHOLE).unlink()
-    save_file({"other": torch.zeros(1)}, tmp_path / "org" / "other" / "adapter.safetensors")
-    (tmp_path / "org" / "both" / WHOLE).write_bytes((folder / WHOLE).read_bytes())
-    hub = Path(__file__).with_name("hub_here.py")
-    done = python(str(hub), str(tmp_path), "org/both", "org/old", "org/other", "org/none", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    number = len(load_file(folder / WHOLE))
-    assert done.stdout.splitlines() == [
-        f"config.json model.safetensors spm.model {number}",
-        f"config.json pytorch_model.bin spm.model {number}",
-        f"adapter.safetensors config.json pytorch_model.bin spm.model {number}",
-        "org/none: is neither a folder here, such as a run directory or an export, nor a model that can be downloaded: "
-        "the Hugging Face hub has no model of that name that you may read. Check the name, or name a folder.",
-    ]
-
-
-@pytest.mark.parametrize("name", ["google/electra-none", "electra-none"])
-def test_without_network_a_name_is_one_clear_sentence(offline: Path, name: str) -> None:
-    assert refusal(DataError, name) == (
-        f"{name}: is neither a folder here, such as a run directory or an export, nor a model that can be downloaded: "
-        "the Hugging Face hub cannot be reached, and its local cache has no copy. Check the name, or name a folder."
-    )
-
-
-def test_a_name_that_the_hub_does_not_allow(offline: Path) -> None:
-    said = refusal(DataError, "a--b/c..d")
-    assert "nor a model that can be downloaded: the Hugging Face hub did not give it (" in said
-
-
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert refusal(DataError, "google/electra-none").endswith("pip install 'electra-lab[hugging-face]'")
-
-
-def test_folders_need_neither_the_package_nor_the_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("huggingface_hub", "transformers", "tokenizers"):
-        monkeypatch.setitem(sys.modules, name, None)
-    assert read(folder).tensors

@@ -7,9 +7,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.jobs.pretraining import execute
+from registry.errors import LabError
 from tests.electra_lab.jobs.pretraining.tiny import experiment
 
 PLUGIN = Path(__file__).with_name("lines.py")
@@ -57,3 +60,10 @@ def write_finetuning(folder: Path, model: Path, **sections: Any) -> Path:
 def predictions(folder: Path, split: str) -> list[dict[str, Any]]:
     text = (folder / f"predictions-{split}.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
+
+
+def refusal(path: Path, *overrides: str) -> str:
+    """Return why a file cannot be fine-tuned from."""
+    with pytest.raises(LabError) as caught:
+        finetune(path, overrides, path.parent / "refused", "cpu")
+    return str(caught.value)

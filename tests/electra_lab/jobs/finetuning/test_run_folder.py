@@ -23,7 +23,8 @@ from electra_lab.storage.run_directory import RunDirectory
 from registry import Results, Table
 from registry.errors import CheckpointError, ConfigError, DataError, LabError
 from tests.electra_lab.jobs.finetuning.small import PLUGIN, predictions, write_finetuning
-from tests.electra_lab.jobs.finetuning.test_run import PAIRS, _interrupt, records
+from tests.electra_lab.jobs.finetuning.test_run import _interrupt, records
+from tests.electra_lab.jobs.finetuning.test_without_training import PAIRS
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 from tests.electra_lab.presentation.finetuned import leave_out_curve
 

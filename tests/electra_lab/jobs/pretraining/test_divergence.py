@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,14 +150,15 @@ def passed_by(monkeypatch: pytest.MonkeyPatch, train: Any, kill: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("stop", [5, 9, 13])
-def test_stopped_by_a_signal_after_a_rollback_it_is_the_same_run(tmp_path: Path, stop: int) -> None:
+def test_stopped_by_a_signal_after_a_rollback_it_is_the_same_run(tmp_path: Path) -> None:
     file = rolling(tmp_path, 2, checkpoint="{every: 1, keep: 99}")
-    expected, path = run(file, tmp_path / "whole"), tmp_path / "run"
-    stop_at(stop, lambda: run(file, path))
-    assert state(path)["trouble"]["offset"] == 1
-    execute.resume(path, "cpu")
-    assert_same(expected, path)
+    expected = run(file, tmp_path / "whole")
+    for stop in (5, 9, 13):
+        path = tmp_path / f"stopped at {stop}"
+        stop_at(stop, partial(run, file, path))
+        assert state(path)["trouble"]["offset"] == 1
+        execute.resume(path, "cpu")
+        assert_same(expected, path)
 
 
 def test_a_signal_between_divergence_and_its_discovery_stops_at_the_checkpoint(tmp_path: Path, monkeypatch) -> None:

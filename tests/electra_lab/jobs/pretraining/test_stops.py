@@ -22,6 +22,7 @@ from electra_lab.training import step as step_
 from electra_lab.training.loop import Record
 from registry.errors import Interrupted, Preempted
 from tests.electra_lab.jobs.pretraining.tiny import (
+    IN_PARTS,
     Killed,
     assert_same,
     experiment,
@@ -48,9 +49,9 @@ BACKBONES = {
 
 @pytest.fixture(scope="module", params=["bert", "reformer", pytest.param("transformer", marks=pytest.mark.slow)])
 def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """An experiment of each backbone, and a run of it."""
+    """An experiment of each backbone, with micro-batches, and a run of it."""
     folder = tmp_path_factory.mktemp(request.param)
-    file = experiment(folder, discriminator=BACKBONES[request.param])
+    file = experiment(folder, discriminator=BACKBONES[request.param], train=IN_PARTS)
     with for_a_module():
         return file, run(file, folder / "whole")
 

@@ -1,0 +1,67 @@
+"""Tasks without training judge a model; what training alone has is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from electra_lab.jobs.finetuning.run import finetune, resume
+from electra_lab.storage.finetuning_folder import FinetuningFolder
+from tests.electra_lab.jobs.finetuning.small import predictions, refusal, write_finetuning
+
+PAIRS = {
+    "name": "grammar",
+    "task": {"type": "minimal_pairs"},
+    "dataset": {"type": "line_pairs", "folder": "texts"},
+    "train": None,
+    "checkpoint": None,
+    "evaluate": None,
+}
+
+
+def test_a_task_without_training_judges_the_model_as_it_is(tmp_path: Path, model: Path) -> None:
+    folder = finetune(write_finetuning(tmp_path, model, **PAIRS), [], tmp_path / "out", "cpu")
+    results = FinetuningFolder(folder).results(0)
+    assert results.step == 0
+    found = predictions(folder / "seed-0", "test")
+    counts = [{True: 1.0, False: 0.0, None: 0.5}[each["correct"]] for each in found]
+    assert results.splits["test"].metrics["grammar_accuracy"] == sum(counts) / 20
+    assert not (folder / "seed-0" / "checkpoints").exists()
+    assert "\ntrain:" not in (folder / "finetuning.yaml").read_text()
+    before = (folder / "results.json").read_text()
+    (folder / "seed-0" / "results.json").unlink()
+    resume(folder, "cpu")
+    assert (folder / "results.json").read_text() == before
+
+
+def test_a_task_without_training_judges_the_network_that_the_file_names(tmp_path: Path, model: Path) -> None:
+    scores = []
+    for number, given in enumerate((["network=generator"], ["task.network=generator"], [])):
+        task = ["task.score=pseudo_likelihood"] if given else []
+        folder = finetune(write_finetuning(tmp_path, model, **PAIRS), [*given, *task], tmp_path / str(number), "cpu")
+        scores.append([each["good_score"] for each in predictions(folder / "seed-0", "test")])
+    assert scores[0] == scores[1] != scores[2]
+    said = refusal(write_finetuning(tmp_path, model, **PAIRS), "network=generator", "task.score=detection")
+    assert "needs the head 'replaced', but of the model's the generator has tokens" in said
+
+
+def test_random_weights_give_the_null_distribution(tmp_path: Path, model: Path) -> None:
+    path = write_finetuning(tmp_path, model, **PAIRS, init="random", seeds=[0, 1, 2])
+    folder = finetune(path, [], tmp_path / "out", "cpu")
+    scores = [[each["good_score"] for each in predictions(folder / f"seed-{n}", "test")] for n in range(3)]
+    assert scores[0] != scores[1] != scores[2]
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("train.epochs=1", "train: minimal_pairs trains nothing; remove this key."),
+        ("trackers=[{type: tensorboard}]", "trackers: minimal_pairs trains nothing; remove this key."),
+        ("seeds=[0, 1]", "seeds: minimal_pairs trains nothing, so every seed gives the same. Keep one."),
+        ("task.score=pseudo_likelihood", "task: "),
+    ],
+)
+def test_what_training_alone_has_is_refused(tmp_path: Path, model: Path, override: str, reason: str) -> None:
+    overrides = [override, *(["task.network=discriminator"] if "score" in override else [])]
+    assert reason in refusal(write_finetuning(tmp_path, model, **PAIRS), *overrides)
