@@ -143,7 +143,7 @@ def _repeated(directory: RunDirectory, loaded: Loaded, experiment: Experiment) -
     options = ", ".join(f"{key} {value}" for key, value in loaded.config.optimizer.keywords().items())
     text = (
         f"step {step + 1:,}: loss and gradient are finite (norm {float(result.gradient_norm):.3g}), but after the "
-        f"update {name} and {len(spoilt) - 1:,} other tensors are not. Learning rate "
+        f"update {name} is not (other tensors: {len(spoilt) - 1:,}). Learning rate "
         f"{settings.learning_rate * rate:.3g}; {loaded.config.optimizer.type}: {options}."
     )
     return Finding("update", step + 1, text, parameter=name)
