@@ -96,8 +96,7 @@ def _package(kind: str, name: str | None, folder: Path, root: Path) -> None:
     texts = {}
     for file, before in ((f"{singular}.py", ""), (f"test_{singular}.py", f"import {module}  # noqa: F401\n")):
         text = before + (root / "components" / file).read_text(encoding="utf-8")
-        camel = ("".join(part.title() for part in word.split("_")) for word in (f"my_{singular}", name))
-        texts[file] = text.replace(f"my_{singular}", name).replace(*camel)
+        texts[file] = text.replace(f"my_{singular}", name).replace(_camel(f"my_{singular}"), _camel(name))
     project = PROJECT.format(name=name, dashed=name.replace("_", "-"), kind=r.singular, plural=r.plural, module=module)
     _write({
         own / "pyproject.toml": project,
@@ -106,6 +105,11 @@ def _package(kind: str, name: str | None, folder: Path, root: Path) -> None:
     }, own / "pyproject.toml", command("new", name, "DEST", "--component", kind))  # fmt: skip
     answer(f"Test it with: cd {shlex.quote(str(own))} && python -m pytest")
     answer(f"Install it with: pip install -e {shlex.quote(str(own))}")
+
+
+def _camel(name: str) -> str:
+    """Return the name of a class: `my_sampler` becomes `MySampler`."""
+    return "".join(part.title() for part in name.split("_"))
 
 
 def _shipped() -> Path:

@@ -65,7 +65,8 @@ class BackboneContract(Contract):
         length = max(self.lengths) + -max(self.lengths) % backbone.length_multiple
         left = torch.arange(length, device=device) < torch.arange(1, 16, device=device).unsqueeze(1)
         masks = torch.cat([left, left.flip(1)])  # [30, length]
-        for seed, mask in enumerate([masks, masks, masks, *masks[2::9].unsqueeze(1)]):
+        alone = [mask.unsqueeze(0) for mask in masks[2::9]]
+        for seed, mask in enumerate([masks, masks, masks, *alone]):
             generator = torch.Generator().manual_seed(seed)
             x, noise = torch.randn(2, len(mask), length, self.sizes[0], generator=generator).to(device)
             with torch.no_grad():
