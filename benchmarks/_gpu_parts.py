@@ -248,7 +248,8 @@ def trained(device: str, out: Path, *changes: str, ranks: int = 1) -> list[dict[
     every = [f"train.steps={steps}", f"evaluate.every={steps // 5}", f"train.log_every={steps // 10}"]
     kept = [f"checkpoint.every={steps}", f"schedules.learning_rate.warmup_steps={steps // 10}"]
     corpus = ["corpus={type: docstrings}", "data.held_out=0.05"]
-    sizes = ["tokenizer.vocab_size=8192", "train.batch_size=128"] if device == "cuda" else []
+    few = ["evaluate.tokens=2048", "evaluate.test_tokens=2048"]
+    sizes = ["tokenizer.vocab_size=8192", "train.batch_size=128"] if device == "cuda" else few
     corpus.append(f"data.store={out.parent / 'store'}")
     folder = out / f"run-{ranks}-{time.time_ns()}"
     command = ["-m", "electra_lab", "run", str(EXPERIMENTS / f"{name}.yaml")]

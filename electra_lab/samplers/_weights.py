@@ -9,15 +9,19 @@ from torch._subclasses import FakeTensor
 
 from registry import Random
 
-ROWS, WEIGHTS = 16, 1 << 16  # worked on at a time on the CPU, whichever is more: many more would not stay in its cache
+# Worked on at a time, whichever is more: on the CPU, many more would not stay in its cache; elsewhere, the numbers of a
+# large batch would take several times the memory of its logits.
+ROWS = 16
+WEIGHTS = {"cpu": 1 << 16}
+MOST = 1 << 26
 
 
 def by_rows(
     draw: Callable[[Tensor, Tensor], Int[Tensor, "n ..."]], weights: Float32[Tensor, "N V"], rng: Random, width: int
 ) -> Int[Tensor, "N ..."]:
-    """Return draw(weights, numbers) with `width` random numbers a row; on the CPU, some rows at a time."""
-    rows, some = len(weights), max(ROWS, WEIGHTS // weights.shape[-1])
-    if weights.device.type != "cpu" or torch.compiler.is_compiling() or rows <= some:
+    """Return draw(weights, numbers) with `width` random numbers a row, some rows at a time."""
+    rows, some = len(weights), max(ROWS, WEIGHTS.get(weights.device.type, MOST) // weights.shape[-1])
+    if torch.compiler.is_compiling() or rows <= some:
         return draw(weights, rng.uniform(rows, width))
     parts = zip(torch.split(weights, some), rng.in_parts(some, rows, width), strict=True)
     if isinstance(weights, FakeTensor):  # a forecast of memory, of which each part takes the same

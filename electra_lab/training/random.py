@@ -92,27 +92,36 @@ class Random:
         first, second, numbers = self._next_call(rows, shape)
         if _in_numpy(first):
             return torch.from_numpy(_on_the_cpu(numbers, first.numpy(), second.numpy())).view(rows, *shape)
-        bits = torch.arange(numbers, device=first.device).to(torch.int32) + first.unsqueeze(1)
-        mix_(mix_(bits).bitwise_xor_(second.unsqueeze(1)))
-        # 23 bits and a half: exact in float32, and never 0 or 1.
-        bits.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF)
-        return bits.float().mul_(2.0**-23).add_(2.0**-24).view(rows, *shape)
+        return _in_torch(numbers, first, second).view(rows, *shape)
 
     def in_parts(self, some: int, rows: int, *shape: int) -> Iterator[Float32[Tensor, " some *shape"]]:
-        """Yield the rows of one call of `uniform`, `some` at a time; on the CPU only one part exists at once."""
-        if not _in_numpy(self._keys[0]):
+        """Yield the rows of one call of `uniform`, `some` at a time, of which only one part exists at once.
+
+        Compiled code has all of them at once.
+        """
+        if torch.compiler.is_compiling():
             return iter(torch.split(self.uniform(rows, *shape), some))
         first, second, _ = self._next_call(rows, shape)
-        keys = first.numpy().view(np.uint32), second.numpy().view(np.uint32)
-        of_one, width = rows // max(len(first), 1), math.prod(shape)
+        of_one, width = max(rows // max(len(first), 1), 1), math.prod(shape)
 
         def part(begin: int) -> Tensor:
-            example, row = np.divmod(np.arange(begin, min(begin + some, rows)), max(of_one, 1))
+            places = torch.arange(begin, min(begin + some, rows), device=first.device)
+            example, row = places // of_one, places % of_one
+            counted = first[example] + (row * width).to(torch.int32)
+            return _in_torch(width, counted, second[example]).view(len(places), *shape)
+
+        begins = range(0, max(rows, 1), some)
+        if not _in_numpy(first):
+            return map(part, begins)
+        keys = first.numpy().view(np.uint32), second.numpy().view(np.uint32)
+
+        def part_on_the_cpu(begin: int) -> Tensor:
+            example, row = np.divmod(np.arange(begin, min(begin + some, rows)), of_one)
             counted = keys[0][example] + (row * width).astype(np.uint32)
             made = _on_the_cpu(width, counted.view(np.int32), keys[1][example].view(np.int32))
             return torch.from_numpy(made).view(len(made), *shape)
 
-        return map(part, range(0, max(rows, 1), some))
+        return map(part_on_the_cpu, begins)
 
     def _next_call(self, rows: int, shape: tuple[int, ...]) -> tuple[Int32[Tensor, " B"], Int32[Tensor, " B"], int]:
         """Return two keys for each example, and the count of its numbers."""
@@ -127,6 +136,15 @@ class Random:
         call = _signed(self._calls * 0x9E3779B9)
         # The call enters both words: otherwise two long calls with overlapping counters would share some numbers.
         return mix_(first + call), mix_(second ^ call), numbers
+
+
+def _in_torch(numbers: int, first: Int32[Tensor, " B"], second: Int32[Tensor, " B"]) -> Float32[Tensor, " B numbers"]:
+    """Return the numbers of `uniform`, [B numbers]."""
+    bits = torch.arange(numbers, device=first.device).to(torch.int32) + first.unsqueeze(1)
+    mix_(mix_(bits).bitwise_xor_(second.unsqueeze(1)))
+    # 23 bits and a half: exact in float32, and never 0 or 1.
+    bits.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF)
+    return bits.float().mul_(2.0**-23).add_(2.0**-24)
 
 
 def _on_the_cpu(numbers: int, first: NDArray[np.int32], second: NDArray[np.int32]) -> NDArray[np.float32]:

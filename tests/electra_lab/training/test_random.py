@@ -221,3 +221,13 @@ def test_the_numbers_of_numpy_are_those_of_torch(shape: tuple[int, ...], monkeyp
     ours = Streams(5, 1, torch.arange(3))("sampling").uniform(*shape)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert torch.equal(Streams(5, 1, torch.arange(3))("sampling").uniform(*shape), ours)
+
+
+@pytest.mark.parametrize("some", [1, 4, 5, 100])
+def test_parts_in_torch_are_those_of_the_whole(some: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where the numbers of a large batch would take several times the memory of its logits."""
+    whole = Streams(0, 1, torch.arange(3))("sampling").uniform(12, 7)
+    monkeypatch.setattr(random, "_in_numpy", lambda _: False)
+    parts = list(Streams(0, 1, torch.arange(3))("sampling").in_parts(some, 12, 7))
+    assert [len(part) for part in parts[:-1]] == [some] * (len(parts) - 1)
+    assert torch.equal(torch.cat(parts), whole)
