@@ -96,7 +96,7 @@ def _package(kind: str, name: str | None, folder: Path, root: Path) -> None:
     texts = {}
     for file, before in ((f"{singular}.py", ""), (f"test_{singular}.py", f"import {module}  # noqa: F401\n")):
         text = before + (root / "components" / file).read_text(encoding="utf-8")
-        texts[file] = text.replace(f"my_{singular}", name).replace(_camel(f"my_{singular}"), _camel(name))
+        texts[file] = text.replace(f"my_{singular}", name).replace(_in_capitals(f"my_{singular}"), _in_capitals(name))
     project = PROJECT.format(name=name, dashed=name.replace("_", "-"), kind=r.singular, plural=r.plural, module=module)
     _write({
         own / "pyproject.toml": project,
@@ -107,8 +107,8 @@ def _package(kind: str, name: str | None, folder: Path, root: Path) -> None:
     answer(f"Install it with: pip install -e {shlex.quote(str(own))}")
 
 
-def _camel(name: str) -> str:
-    """Return the name of a class: `my_sampler` becomes `MySampler`."""
+def _in_capitals(name: str) -> str:
+    """Return the name of a class: MySampler for my_sampler."""
     return "".join(part.title() for part in name.split("_"))
 
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 
 COUNTS, MANIFEST, TOKENIZER_SEAL = "counts.npy", "manifest.json", "tokenizer.seal.json"
+UNFINISHED = 2  # raise it when the files of an interrupted build mean something else
 
 
 class Unfinished(DataError):
@@ -152,7 +153,7 @@ def _fill(folder: Path, recipe: Recipe, announce: Callable[[str], None], progres
 
 def _raw_documents(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress) -> Contents:
     raw, mark = folder / RAW, folder / "identity.json"
-    identity = json.dumps(recipe.identity, sort_keys=True, default=str)
+    identity = json.dumps([UNFINISHED, recipe.identity], sort_keys=True, default=str)
     if mark.exists() and mark.read_bytes() == identity.encode() and (raw / SEAL).exists():
         damaged = damage(raw)
         if damaged is None:

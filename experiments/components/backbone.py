@@ -55,6 +55,9 @@ class MyBackbone(nn.Module):
         states: Tensor = self.norm(x)
         return states
 
+    def at_step(self, seed: int, step: int) -> None:
+        """Prepare for a step: nothing changes over time."""
+
     def flops(self, length: int) -> int:
         """Return the operations of the matrix products for a row, forward."""
         return len(self.layers) * 2 * length * self.inner * 3 * self.dim

@@ -101,6 +101,18 @@ def test_a_lost_shard_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
     assert left(tmp_path) == sorted([store.key, "b"])
 
 
+@pytest.mark.usefixtures("small_pieces")
+def test_a_build_that_another_release_began_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = Documents(TEXT)
+    now = module.UNFINISHED
+    monkeypatch.setattr(module, "UNFINISHED", now - 1)
+    with pytest.raises(Unfinished):
+        open_store(tmp_path, recipe(corpus, words, launcher=lambda _: Failing()), [].append)
+    monkeypatch.setattr(module, "UNFINISHED", now)
+    open_store(tmp_path, recipe(corpus, words), [].append)
+    assert corpus.readings == 2
+
+
 class Logging:
     """A launcher that keeps its logs in the folder, as Slurm does."""
 
