@@ -136,13 +136,21 @@ check-cuda: $(CUDA_VENV)/run.stamp
 log: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/shipped.py
 
-# The pages of all config keys, from the descriptions in the schema; docs/faithful.md's table of differences, from docs/official.yaml.
+# The pages of all config keys, from the schema; docs/faithful.md's table, from docs/official.yaml; the pages of the Python
+# API, from docstrings; the bars of docs/family.md.
 docs: $(VENV)/dev.stamp
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/api.py
+	$(BIN)/python docs/pictures.py
 
-# The pictures of README, of the newest run of `make run`. Needs chromium.
+# The pictures of README: the page of the newest run of `make run`, and that of a short ablation (five minutes). Needs chromium.
+PICTURED ?= build/pictures/ablation
 pictures: $(VENV)/dev.stamp
-	$(BIN)/python docs/pictures.py $$(ls -d runs/reformer_small/*/ | tail -n 1)
+	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/pictures.py run $$(ls -d runs/reformer_small/*/ | tail -n 1)
+	OMP_NUM_THREADS=1 $(BIN)/electra-lab ablate experiments/ablations/sampler.yaml --set "seeds=[0, 1, 2]" \
+		--set budget.flops=3.0e11 --out $(PICTURED)
+	$(BIN)/python docs/pictures.py ablation $(PICTURED)
 
 # The site from docs/, in build/site; broken links and anchors are errors.
 site: $(VENV)/dev.stamp

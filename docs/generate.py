@@ -34,9 +34,10 @@ def with_differences(page: str, official: dict[str, Any]) -> str:
     rows = [entry["row"] for entry in official["differences"] if isinstance(entry["row"], dict)]
     table = "\n".join(f"| {row['here']} | {row['there']} | {row['why']} |" for row in rows)
     section = (
-        "Defaults are those of google-research/electra's code, with these differences, the most important first. "
-        f"A test compares\nall {len(official['differences']) + len(official['same'])} values and behaviours in "
-        "[official.yaml](official.yaml) with the lab's.\n\n"
+        "Defaults are those of google-research/electra's code, with these differences, the most important first. They "
+        "keep more of the text,\nmake numbers mean what they say, or save time. A test compares all "
+        f"{len(official['differences']) + len(official['same'])} values and behaviours in "
+        "[official.yaml](official.yaml)\nwith the lab's.\n\n"
         f"| here | there | why |\n|---|---|---|\n{table}"
     )
     start = page.index(HEADING) + len(HEADING)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -63,7 +64,10 @@ def test_pages_load_nothing_from_other_servers(site: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_into_the_repository_lead_to_a_file_or_folder(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert "](../" not in text.replace("](../images", ""), "the site holds docs/ alone: write the whole address"
+    for link in re.findall(r"\]\((\.\./[^)\s#]+)", text):
+        assert (page.parent / link).resolve().is_relative_to(ROOT / "docs"), (
+            "the site is docs/: write the whole address"
+        )
     for kind, link in re.findall(rf"{re.escape(REPOSITORY)}(blob|tree)/main/([^)\s#]+)", text):
         place = ROOT / link
         assert place.is_dir() if kind == "tree" else place.is_file(), link
@@ -75,3 +79,23 @@ def test_a_broken_anchor_is_an_error(tmp_path: Path) -> None:
     done = build(tmp_path)
     assert done.returncode != 0
     assert "trackers.md" in done.stdout + done.stderr
+
+
+def test_the_bars_of_the_family_are_those_of_its_table() -> None:
+    pictures = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
+    drawn = (ROOT / "docs" / "images" / "family.svg").read_text(encoding="utf-8")
+    assert drawn == pictures["bars"](pictures["costs"]()), "run: make docs"
+    page = (ROOT / "docs" / "family.md").read_text(encoding="utf-8")
+    table = page[page.index("| | lab |") : page.index("## Notation")]
+    costs = re.findall(r"^\| `[^|]+\| ([\d.]+) \|", table, flags=re.M)
+    assert re.findall(r">([\d.]+)</text>", drawn) == costs
+    assert [round(int(width) / 180, 2) for width in re.findall(r'class="bar".* width="(\d+)"', drawn)] == [
+        *map(float, costs)
+    ]
+
+
+def test_performance_opens_with_numbers_of_its_tables() -> None:
+    opening, _, rest = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8").partition("\n## ")
+    ratios = re.findall(r"\d+\.\d+ \([\d.]+ to [\d.]+\)", opening)
+    assert len(ratios) >= 7
+    assert [ratio for ratio in ratios if ratio not in rest] == []

@@ -30,6 +30,7 @@ QUERIES = 128  # whose weights exist at a time where weights are dropped
 FLASH_TYPES = (torch.float16, torch.bfloat16)
 FLASH_WIDTH = 192  # of a head at most, and a multiple of 8
 FLASH_SEQUENCES = 65_535  # a dimension of the grid
+FLASH_BEYOND = 512  # positions; up to this many, a mask is as fast (an H200, docs/performance.md)
 WINDOWS = torch.__version__ >= "2.11"  # whether varlen_attn has them
 
 
@@ -104,11 +105,12 @@ def visible_in(
     most    documents and pieces of padding in all rows, from `documents_at_most`: a device with a kernel for sequences
             gets Sequences. No document continues after another one
     """
-    if blocks and documents is not None and documents.shape[1] > SHORT:
+    if blocks and documents is not None:
         found: Blocks | Sequences | None = None
-        if most is not None and most <= FLASH_SEQUENCES:
+        length = documents.shape[1]
+        if most is not None and most <= FLASH_SEQUENCES and length > FLASH_BEYOND:
             found = _sequences(attention_mask, documents, most)
-        elif _is_eager_on_cpu(documents) and _has_values(documents):
+        elif length > SHORT and _is_eager_on_cpu(documents) and _has_values(documents):
             found = _blocks(attention_mask, documents)
         if found is not None:
             return found

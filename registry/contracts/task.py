@@ -1,4 +1,4 @@
-"""Downstream tasks, for which a pre-trained model is fine-tuned, or on which it is judged without training."""
+"""Tasks: what a pre-trained model is fine-tuned for, or judged on without training."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from electra_lab.training.step import gradients
 from registry import backbones
 from tests.helpers import write_experiment
 
-LONG = 300  # positions, more than a row that always has a mask
+LONG = 300  # positions
 PLACES = torch.arange(LONG)
 ROWS = {  # document and whether it is real, of each position of a row
     "one document": (PLACES * 0, PLACES >= 0),
@@ -58,6 +58,7 @@ def plain(
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, a plain kernel in float64; on CUDA count the calls alone."""
     calls.clear()
+    monkeypatch.setattr(attention, "FLASH_BEYOND", LONG - 1)
     on_cuda = "cuda" in request.node.name
     real = torch.nn.attention.varlen.varlen_attn
 
@@ -196,7 +197,7 @@ def test_one_graph_serves_all_rows_of_a_bound(device: str) -> None:
 @on_each_device
 def test_both_networks_of_a_step_read_sequences(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the losses and the gradients of masks; micro-batches have bounds of their own."""
-    monkeypatch.setattr(attention, "SHORT", 8)
+    monkeypatch.setattr(attention, "FLASH_BEYOND", 8)
     if device == "cpu":
         monkeypatch.setattr(attention, "FLASH_TYPES", (torch.float32,))
     bert = "{type: bert, dim: 16, depth: 2, heads: 2, dropout: 0.0}"
