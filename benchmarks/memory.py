@@ -23,7 +23,7 @@ import torch
 from _alternating import device_name, markdown, reason, write
 from _steps import LAB, PEERS, Case, Missing, Step, make, memory_of, peer
 
-MINIATURE = ("discriminator.dim=64", "discriminator.depth=1", "embedding.dim=16", "tokenizer.vocab_size=2048")
+MINIATURE = ("discriminator.dim=96", "discriminator.depth=1", "embedding.dim=16", "tokenizer.vocab_size=2048")
 STEPS = (1, 3)
 Growth = dict[int, float]  # MB, by the number of steps
 
