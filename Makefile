@@ -143,13 +143,13 @@ docs: $(VENV)/dev.stamp
 	$(BIN)/python docs/api.py
 	$(BIN)/python docs/pictures.py
 
-# The pictures of README: the page of the newest run of `make run`, and that of a short ablation (five minutes). Needs chromium.
+# The pictures of README: the page of the newest run of `make run`, and that of a short ablation. Needs chromium.
 PICTURED ?= build/pictures/ablation
 pictures: $(VENV)/dev.stamp
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/pictures.py run $$(ls -d runs/reformer_small/*/ | tail -n 1)
-	OMP_NUM_THREADS=1 $(BIN)/electra-lab ablate experiments/ablations/sampler.yaml --set "seeds=[0, 1, 2]" \
-		--set budget.flops=3.0e11 --out $(PICTURED)
+	OMP_NUM_THREADS=1 $(BIN)/electra-lab ablate experiments/ablations/generator_size.yaml --out $(PICTURED) \
+		--set "measure=[{type: pretraining}]" --set "vary={generator.scale: [0.125, 0.25, 0.5]}" --set budget.flops=4.0e11
 	$(BIN)/python docs/pictures.py ablation $(PICTURED)
 
 # The site from docs/, in build/site; broken links and anchors are errors.

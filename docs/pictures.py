@@ -21,7 +21,7 @@ from PIL import Image
 DOCS = Path(__file__).parent
 IMAGES = DOCS / "images"
 SCHEMES = {"dark": 0, "light": 1}
-SIZES = {"run": (1100, 1500), "ablation": (1100, 1320)}  # of the top of a page
+SIZES = {"run": (1100, 1500), "ablation": (1100, 1280)}  # of the top of a page
 COLOURS = 64  # enough for text and curves, and a quarter of the size
 
 COST = re.compile(r"^\| (`\w+`(?:, [^|]+?)?) \| (\d\.\d\d) \|", re.MULTILINE)
