@@ -191,14 +191,14 @@ LOCAL = "{type: transformer, dim: 16, depth: 1, heads: 2, local_heads: 1}"
          "generator: transformer refuses this: local_heads 1 must be below heads 1: one head at least "
          "has to see the whole row. A generator takes local_heads over from the discriminator, unless it sets its "
          "own."),
-        ({"generator": "{type: unigram}", "train": "{steps: 1, clip: per_network}"}, "train", "train.clip: is for two"),
+        ({"generator": "{type: unigram}", "train": "{steps: 1, clip: per_network}"}, "train", "train.clip: needs two"),
         ({"objective": "{type: frozen_generator, run: earlier}", "embedding": "{dim: 8, max_length: 16, tie: none}",
-          "train": "{steps: 1, generator_rate: 0.5}"}, "train", "train.generator_rate: is for two"),
+          "train": "{steps: 1, generator_rate: 0.5}"}, "train", "train.generator_rate: needs two"),
         ({"objective": "{type: mlm}", "generator": "null", "sampler": "null",
-          "train": "{steps: 1, generator_rate: 0.5}"}, "train", "train.generator_rate: is for two"),
+          "train": "{steps: 1, generator_rate: 0.5}"}, "train", "train.generator_rate: needs two"),
         ({"generator": "{type: unigram}", "train": "{steps: 20000, batch_size: 4, learning_rate: 0.001}",
           "schedules": "{train.generator_rate: {type: linear, start: 1.0, end: 0.5}}"},
-         "schedules", "schedules.train.generator_rate: is for two"),
+         "schedules", "schedules.train.generator_rate: needs two"),
         ({"train": "{steps: 20000, batch_size: 4, learning_rate: 0.001, generator_rate: 0.5}",
           "schedules": "{train.generator_rate: {type: linear, start: 1.0, end: 0.5}}"},
          "train", "train.generator_rate: schedules.train.generator_rate takes its place"),

@@ -26,15 +26,9 @@ def error(deviation: float, features: int, draws: int = 4) -> float:
 
 
 def test_the_errors_are_those_that_the_docstring_states() -> None:
-    sentence = (
-        "At a width of 32, over 128 positions, N features are off by N of the norm of what softmax attention returns "
-        "if queries and keys are normal numbers of deviation N, by N at N, and by N at N, worse than returning "
-        "nothing; there, N features are off by N"
-    )
-    said = re.search(sentence.replace("N", r"([\d.,]*\d)"), TEXT)
-    assert said
-    few, *numbers, many, last = (float(number.replace(",", "")) for number in said.groups())
-    near, one, nearer, two, far, three = numbers
+    sentence = TEXT[TEXT.index("Example: a width of 32, 128 positions and ") :]
+    numbers = [float(number.replace(",", "")) for number in re.findall(r"\d[\d.,]*\d|\d", sentence)]
+    few, one, two, three, near, nearer, far, _, many, last = numbers[2:12]
     for stated, deviation, features in ((near, one, few), (nearer, two, few), (far, three, few), (last, three, many)):
         assert error(deviation, int(features)) == pytest.approx(stated, rel=0.12)
     assert min(far, last) > 1, "returning nothing has an error of 1"

@@ -139,7 +139,7 @@ def test_6_too_little_memory_for_training(lab: Any, tmp_path: Path, verb: str) -
     if verb == "resume":
         code, out, err = lab("resume", tmp_path / "run")
     assert (code, out) == (6, "")
-    assert re.search(r"(?m)^there is not enough memory .* train\.micro_batch_size, .*: electra-lab resume", err)
+    assert re.search(r"(?m)^there is not enough memory .* train\.micro_batch_size .*: electra-lab resume", err)
 
 
 STOPS = [(75, signal.SIGTERM, "SIGTERM"), (75, signal.SIGHUP, "SIGHUP"), (130, signal.SIGINT, "Ctrl-C")]

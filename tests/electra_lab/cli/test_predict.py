@@ -19,7 +19,7 @@ from electra_lab.pretrained.opening import finetuned_config
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 
 CPU = ("--device", "cpu")
-TABLE = 'n,review,prediction\n1,"the cat, sat",old\n2,3 dogs,old\n'
+TABLE = 'n,review,kept\n1,"the cat, sat",old\n2,3 dogs,old\n'
 
 
 @pytest.fixture
@@ -52,7 +52,6 @@ def test_texts_are_labelled_from_every_source(lab: Any, tuned: dict[str, Path], 
 def test_columns_are_kept_and_the_field_is_that_of_training(
     lab, tuned, tmp_path: Path, given: Any, ending: str
 ) -> None:
-    """A column with the name of an answer is replaced."""
     read = list(csv.DictReader(io.StringIO(TABLE)))
     tabs, semicolons = (TABLE.replace('"the cat, sat"', "the cat. sat").replace(",", mark) for mark in "\t;")
     texts = {"csv": TABLE, "tsv": tabs.replace(". ", ", "), "semicolons": semicolons.replace(". ", ", ")}
@@ -65,9 +64,12 @@ def test_columns_are_kept_and_the_field_is_that_of_training(
     code, out, _ = lab("predict", tuned["labels"], "--file", tmp_path / name, "--csv", *CPU)
     table = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
-    columns = ["n", "review", "prediction", "probability", "probability_cat", "probability_dogs"]
+    columns = ["n", "review", "kept", "prediction", "probability", "probability_cat", "probability_dogs"]
     assert [*table[0]] == columns
-    assert [(row["n"], row["review"]) for row in table] == [("1", "the cat, sat"), ("2", "3 dogs")]
+    assert [[row[name] for name in columns[:3]] for row in table] == [
+        ["1", "the cat, sat", "old"],
+        ["2", "3 dogs", "old"],
+    ]
     for row, wanted in zip(table, found, strict=True):
         assert row["prediction"] == wanted["prediction"]
         assert float(row["probability_cat"]) == pytest.approx(wanted["probabilities"]["cat"], abs=1e-5)
@@ -75,7 +77,7 @@ def test_columns_are_kept_and_the_field_is_that_of_training(
     format = "csv" if ending == "semicolons" else ending
     code, again, _ = lab("predict", tuned["labels"], "-", "--format", format, "--json", *CPU)
     for row, old, wanted in zip(rows(again), read, found, strict=True):
-        assert {**row, "prediction": "old"}.items() >= old.items()
+        assert row.items() >= old.items()
         assert row["prediction"] == wanted["prediction"]
 
 

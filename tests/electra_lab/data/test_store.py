@@ -196,7 +196,7 @@ def test_the_split_has_its_share(tmp_path: Path) -> None:
         (DOCUMENTS[:3], 1e-9, "the split validation is empty: none of 3 documents"),
         ([" " * n for n in range(1, 40)], 0.4, "no document has any text"),
         (["\u200b" * n for n in range(1, 60)], 0.4, "the split validation has no tokens"),
-        ([Document("a b", split="train"), Document("c", split="test")], 0.4, "own splits, and no .* for validation"),
+        ([Document("a b", split="train"), Document("c", split="test")], 0.4, "own splits, but no .* for validation"),
     ],
 )
 def test_a_corpus_that_is_no_use_is_a_sentence(
