@@ -155,7 +155,8 @@ def size(real: Tensor) -> str:
 def sequences(real: Tensor, documents: Tensor, counts: Tensor | None) -> Visible:
     """Return what a backbone has in a step of training."""
     backbone = SimpleNamespace(most_documents=None)
-    with documents_at_most(counts, [backbone], documents.device):
+    half = torch.autocast(documents.device.type, torch.bfloat16)
+    with half, documents_at_most(counts, [backbone], documents.device, documents.shape[1]):
         visible: Visible = visible_in(real, documents, most=backbone.most_documents)
     return visible
 

@@ -38,7 +38,7 @@ class Bert(nn.Module):
         dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1,
     ) -> None:
         super().__init__()
-        self.dim, self.heads, self.inner = dim, heads, round(dim * ff_mult)
+        self.dim, self.heads, self.inner, self.dropout = dim, heads, round(dim * ff_mult), dropout
         if self.inner < 1:
             raise ValueError(f"ff_mult {ff_mult} leaves the feed-forward no width at dim {dim}.")
         self.layers = nn.ModuleList(BertLayer(dim, heads, self.inner, dropout) for _ in range(depth))
@@ -52,7 +52,8 @@ class Bert(nn.Module):
         depths: Sequence[int] = (),
         apart: bool = False,
     ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
-        visible = visible_in(attention_mask, documents, most=self.most_documents)
+        most = None if self.training and self.dropout else self.most_documents
+        visible = visible_in(attention_mask, documents, most=most)
         exits = Exits(depths, len(self.layers), apart)
         for depth, layer in enumerate(self.layers, 1):
             x = exits.after(depth, layer(x, visible))

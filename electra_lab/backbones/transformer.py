@@ -155,7 +155,7 @@ class Transformer(nn.Module):
         self.inner_states = not value_residual  # by which later layers reach into the first
         self.local_dim, self.window = dim // heads * local_heads, window
         self.dim, self.depth, self.ff_mult, self.glu = dim, depth, ff_mult, glu
-        self.gates = heads * (depth - 1) if value_residual else 0
+        self.dropout, self.gates = dropout, heads * (depth - 1) if value_residual else 0
         self.encoder = Encoder(
             dim=dim,
             depth=depth,
@@ -218,7 +218,8 @@ class Transformer(nn.Module):
         keys = attention_mask | ~attention_mask.any(-1, keepdim=True)
         visible = None
         if documents is not None:
-            visible = visible_in(attention_mask, documents, blocks=self.flash, most=self.most_documents)
+            most = None if self.training and self.dropout else self.most_documents
+            visible = visible_in(attention_mask, documents, blocks=self.flash, most=most)
         exits = Exits(depths, self.depth, apart, self.encoder.final_norm)
         # Only keys are masked. Given `mask`, the library also sets padding to zero, which turns bfloat16 states into
         # float32, and fixes the traced sizes in an ONNX export.

@@ -22,6 +22,10 @@ COMPLEMENT = str.maketrans("ACGTURYKMBDHVacgturykmbdhv", "TGCAAYRMKVHDBtgcaayrmk
 Line = tuple[int, bool, bytes]  # its number; whether it begins here; the line, or a part of it
 
 
+class _WrongLetter(BadInput):
+    """A letter that is not of the kind: what came before it is sound."""
+
+
 @corpora.register("fasta")
 class Fasta(FileCorpus):
     """Records of FASTA files, plain or compressed (.gz, .xz, .zst), in windows; each window is a document.
@@ -131,7 +135,7 @@ class Fasta(FileCorpus):
                 if ended:
                     yield from self._written(waiting[: len(waiting) if len(waiting) > old else 0])
                     waiting, old = "", 0
-        except BadInput:
+        except _WrongLetter:
             if len(waiting) > old:
                 yield from self._written(waiting)
             raise
@@ -147,7 +151,7 @@ class Fasta(FileCorpus):
             if wrong := self._wrong.search(part):
                 kinds = [kind for kind, letters in LETTERS.items() if wrong[0].upper() in letters]
                 cure = f"Correct it, or set letters: {kinds[0]}." if kinds else "Correct it."
-                raise BadInput(f"{file}:{number}", f"{wrong[0]!r} is not a letter of {self.letters}", cure)
+                raise _WrongLetter(f"{file}:{number}", f"{wrong[0]!r} is not a letter of {self.letters}", cure)
             if part:
                 yield part.upper() if self.lower_case == "raise" else part
 

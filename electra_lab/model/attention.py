@@ -68,17 +68,18 @@ Visible = Mask | Blocks | Sequences | None
 
 @contextmanager
 def documents_at_most(
-    counts: Int[Tensor, " B"] | None, backbones: Sequence[Any], device: torch.device
+    counts: Int[Tensor, " B"] | None, backbones: Sequence[Any], device: torch.device, length: int
 ) -> Iterator[None]:
     """Set `most_documents` of backbones, which they pass to `visible_in`: the host must not ask the device for it.
 
-    It is None outside, where nothing is known, and where the device has no kernel for sequences.
+    It is None outside, where nothing is known, and where rows of this length have a mask.
 
     counts  documents and pieces of padding of each row, on the CPU; their sum is rounded up to a power of two, as
             compiled code is for one number
+    length  of the rows
     """
     known = None
-    if counts is not None and len(counts) and _has_flash(device):
+    if counts is not None and len(counts) and length > FLASH_BEYOND and _has_flash(device):
         known = 1 << (int(counts.sum()) - 1).bit_length()
     for backbone in backbones:
         backbone.most_documents = known
@@ -196,9 +197,12 @@ def _mask(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"] | N
 
 
 def _has_flash(device: torch.device) -> bool:
-    """Return whether FlashAttention, and so torch's varlen_attn, runs on a device: on NVIDIA's from Ampere on."""
+    """Return whether torch's varlen_attn runs on a device, NVIDIA's from Ampere on, in the type of autocast."""
+    if device.type != "cuda" or not torch.is_autocast_enabled("cuda"):
+        return False
     built = torch.version.cuda is not None and torch.backends.cuda.is_flash_attention_available()
-    return device.type == "cuda" and built and torch.cuda.get_device_capability(device) >= (8, 0)
+    narrow = torch.get_autocast_dtype("cuda") in FLASH_TYPES
+    return built and narrow and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _computed(value: Tensor) -> torch.dtype:

@@ -29,6 +29,11 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
+def planned_device(name: str) -> torch.device:
+    """Return the device of a plan, which may be for another machine: CUDA need not be here. Raises ConfigError."""
+    return torch.device(name) if name == "cuda" and not torch.cuda.is_available() else choose_device(name)
+
+
 def use_exact_kernels() -> None:
     """Let torch on CUDA use no kernels whose results are not those of their definition.
 

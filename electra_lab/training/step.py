@@ -104,7 +104,8 @@ class Learner:
     def losses(self, batch: Batch, seed: int, step: int, precision: Precision) -> Losses:
         """Return the losses of one batch."""
         device = batch.tokens.device
-        with autocast(device, precision), documents_at_most(batch.document_counts, self._told, device):
+        known = batch.document_counts, self._told, device, batch.tokens.shape[1]
+        with autocast(device, precision), documents_at_most(*known):
             losses: Losses = self.module(batch, Streams(seed, step, batch.example_ids))
         return losses
 

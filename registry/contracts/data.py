@@ -103,7 +103,8 @@ class Batch:
     # Each row's number in the training text, the same in every epoch. None outside training, and if it is not known.
     row_ids: Int[Tensor, " B"] | None = None
     # How many documents attention separates in each row, and pieces of padding; on the CPU, wherever the batch is. None
-    # if it is not known, or if a document of a row continues after another one.
+    # if it is not known, or if a document of a row continues after another one. An objective that gives documents to a
+    # network gives it rows with at most as many, without holes.
     document_counts: Int[Tensor, " B"] | None = None
 
     def __getitem__(self, rows: slice) -> Batch:

@@ -33,7 +33,7 @@ from electra_lab.presentation.run_page import closing, write_report
 from electra_lab.storage.checkpoint import checkpoints
 from electra_lab.storage.provenance import Environment, Provenance, described
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_to_hold, refuse_used
-from electra_lab.training.device import choose_device
+from electra_lab.training.device import choose_device, planned_device
 from electra_lab.training.loop import Record, batch_of
 from electra_lab.training.step import backward
 from registry.errors import CheckpointError, ConfigError, DataError, DivergedError, command
@@ -113,8 +113,7 @@ def dry_run(file: Path, overrides: list[str], out: Path | None, device: str, *, 
     built = sketch(loaded)
     if absent := absent_data(loaded, built):
         Console().say(f"note: {absent} A run would stop there.")
-    # A dry run may be meant for another machine, so a missing device is not an error.
-    target = torch.device(device) if device == "cuda" else choose_device(device)
+    target = planned_device(device)
     store = None if absent else prepared(loaded)
     needs = forecast(loaded, target, store)
     with enough_memory():

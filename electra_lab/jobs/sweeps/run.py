@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from electra_lab.analysis.results import CellResult, cell_result, left_to_do, waiting_work
 from electra_lab.assembly.build import sketch
 from electra_lab.assembly.experiment import open_data, prepared
@@ -34,7 +32,7 @@ from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_fold
 from electra_lab.storage.plan import Cell, Plan
 from electra_lab.storage.provenance import described
 from electra_lab.storage.run_directory import refuse_to_hold
-from electra_lab.training.device import choose_device, threads
+from electra_lab.training.device import choose_device, planned_device, threads
 from registry import Launcher, Outcome
 from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError, Interrupted, LabError, Preempted
 
@@ -98,8 +96,7 @@ def dry_run(
     tries  say how long it would take, from some steps of each variant
     """
     ablation, launch, path = _prepared(file, overrides, out, launcher, workers)
-    # A plan may be for another machine, so a device that is not here is not a mistake.
-    target = torch.device(device) if device == "cuda" else choose_device(device)
+    target = planned_device(device)
     folder, needs, stores = AblationFolder(path), dict[str, summary.Need](), dict[str, Store | None]()
     for label in ablation.sketches:
         loaded = _sketched(ablation, label)

@@ -113,7 +113,7 @@ def test_b12_a_layer_that_needs_later_ones_is_refused() -> None:
             return self.mix(self.out(self.table(tokens)))
 
     trainer = Electra(net.Tiny(net.SIZE), Backwards(8), discr_dim=8, discr_layer="mix", **net.IDS)
-    with pytest.raises(RuntimeError, match="^discr_layer: 'mix' uses a Linear"):
+    with pytest.raises(RuntimeError, match=r"^discr_layer: 'mix' uses a Linear"):
         trainer(net.text())
 
 

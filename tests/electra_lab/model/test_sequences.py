@@ -73,6 +73,10 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(attention, "FLASH_TYPES", (torch.float64, torch.bfloat16))
 
 
+def half_precision(device: str) -> torch.autocast:
+    return torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
+
+
 def assert_same(found: list[Tensor], expected: list[Tensor], device: str) -> None:
     """Within what half precision loses on CUDA, where a gradient in itself may be all rounding."""
     one, two = (torch.cat([part.detach().double().flatten() for part in parts]) for parts in (found, expected))
@@ -153,8 +157,8 @@ def test_backbones_read_sequences_where_they_know_a_bound(name: str, recomputed:
     for bound in (None, counts):
         encoder.zero_grad()
         with (
-            torch.autocast(device, torch.bfloat16, enabled=device == "cuda"),
-            documents_at_most(bound, [encoder], torch.device(device)),
+            half_precision(device),
+            documents_at_most(bound, [encoder], torch.device(device), LONG),
         ):
             states = encoder(x, mask, documents)
         assert encoder.most_documents is None
@@ -162,6 +166,19 @@ def test_backbones_read_sequences_where_they_know_a_bound(name: str, recomputed:
         (states * at).double().square().mean().backward()
         found[bound is None] = [states * at, *(p.grad for p in encoder.parameters() if p.grad is not None)]
     assert_same(found[False], found[True], device)
+
+
+@pytest.mark.parametrize("name", ["bert", "transformer"])
+def test_a_bound_is_set_only_where_sequences_are_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of longer rows, and without dropout: compiled code is for one bound, and a mask is made once."""
+    monkeypatch.setattr(attention, "_sequences", None)
+    encoder: Any = backbones.get(name).component(32, 2, 2, LONG, dropout=0.5)
+    documents, mask, _ = rows_of("padding behind")
+    x = torch.randn(2, LONG, 32)
+    for length in (LONG - 1, LONG):
+        with documents_at_most(torch.tensor([30, 30]), [encoder], torch.device("cpu"), length):
+            assert (encoder.most_documents is None) == (length < LONG)
+            encoder.train()(x, mask, documents)
 
 
 @on_each_device
@@ -177,7 +194,7 @@ def test_one_graph_serves_all_rows_of_a_bound(device: str) -> None:
     for name in ("padding behind", "long and short"):
         documents, mask, _ = rows_of(name, device)
         expected = encoder(x, mask, documents) * mask[..., None]
-        with documents_at_most(torch.tensor([30, 30]), [encoder], torch.device(device)):
+        with half_precision(device), documents_at_most(torch.tensor([30, 30]), [encoder], torch.device(device), LONG):
             found = whole(x, mask, documents) * mask[..., None]
         assert_same([found], [expected], device)
 
@@ -189,7 +206,7 @@ def test_one_graph_serves_all_rows_of_a_bound(device: str) -> None:
         layer.compile(backend=count, dynamic=False)
     for name in ("padding behind", "long and short"):
         documents, mask, _ = rows_of(name, device)
-        with documents_at_most(torch.tensor([30, 30]), [encoder], torch.device(device)):
+        with half_precision(device), documents_at_most(torch.tensor([30, 30]), [encoder], torch.device(device), LONG):
             assert encoder(x, mask, documents)[mask].isfinite().all()
     assert len(graphs) == 1
 
