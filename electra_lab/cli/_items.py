@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,16 +53,14 @@ def items_of(
     fields: Sequence[str],
     second: str | None,
     on_error: OnError,
-    taken: Collection[str] = (),
     columns: list[str] | None = None,
-) -> Iterator[tuple[Record, Record]]:
-    """Yield each item with the record that it comes from.
+) -> Iterator[tuple[str, Record, Record]]:
+    """Yield the place of each item, the record that it comes from, and the item.
 
     names   the fields of an item: `text` and `pair`, `question` and `context`, `words`
     needs   those that every item must have
     fields  those of the records that hold them, in the same order; by default they have these names
     second  the second text of all items
-    taken   names of the answer that the records must not have
     columns receives the names of the columns of a table, once its header is read
 
     Raises ConfigError, DataError.
@@ -84,8 +82,6 @@ def items_of(
         try:
             if isinstance(record, BadInput):
                 raise record
-            if both := [name for name in record if name in taken]:
-                raise DataError(f"{place}: has the field '{both[0]}', which the answer adds. Rename it.")
             found = {name: field for name, field in wanted.items() if field or name in needs or name in record}
             item = {name: _value(record, place, name, field) for name, field in found.items()}
         except BadInput as error:
@@ -94,7 +90,13 @@ def items_of(
         if isinstance(item.get("words"), str):
             item = {"text": item["words"]}
         known = {} if second is None else {names[1]: second}
-        yield record | {key: value for key, value in known.items() if key not in record}, item | known
+        yield place, record | {key: value for key, value in known.items() if key not in record}, item | known
+
+
+def refuse_overwriting(place: str, record: Record, added: Collection[str]) -> None:
+    """Raise DataError if a record has a field that its answer adds."""
+    if both := [name for name in record if name in added]:
+        raise DataError(f"{place}: has the field '{both[0]}', which the answer adds. Rename it.")
 
 
 def _value(record: Record, place: str, name: str, field: str | None) -> Any:
@@ -186,8 +188,19 @@ def json_line(value: Record) -> str:
     return line if line.isascii() or not re.search("[\ud800-\udfff]", line) else json.dumps(value)
 
 
+def cells_of(answer: Record) -> Record:
+    """Return an answer as cells of a table: the probability of each label has its own."""
+    cells: Record = {}
+    for name, value in answer.items():
+        if name == "probabilities" and isinstance(value, dict):
+            cells |= {f"probability_{label}": chance for label, chance in value.items()}
+        else:
+            cells[name] = value
+    return cells
+
+
 class Table:
-    """Rows of a CSV file whose columns are those of the first one; each probability has its own."""
+    """Rows of a CSV file whose columns are those of the first one."""
 
     def __init__(self) -> None:
         self._columns: list[str] = []
@@ -197,18 +210,13 @@ class Table:
         """True as long as nothing was returned."""
         return not self._columns
 
-    def header(self, record: Record, found: Record) -> str:
+    def header(self, columns: Iterable[str]) -> str:
         """Return the header alone, of a table without rows."""
-        return self.line(record, found).split("\n")[0]
+        return self.line(dict.fromkeys(columns)).split("\n")[0]
 
-    def line(self, record: Record, found: Record) -> str:
+    def line(self, record: Record) -> str:
         """Return a row, the first time below the header."""
         cells = {name: self._cell(value) for name, value in record.items()}
-        for name, value in found.items():
-            if name == "probabilities" and isinstance(value, dict):
-                cells |= {f"probability_{label}": chance for label, chance in value.items()}
-            else:
-                cells[name] = self._cell(value)
         first, self._columns = not self._columns, self._columns or [*cells]
         text = io.StringIO()
         writer = csv.DictWriter(text, self._columns, restval="", extrasaction="ignore", lineterminator="\n")

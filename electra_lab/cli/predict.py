@@ -8,13 +8,11 @@ from typing import Annotated
 
 import typer
 
-from electra_lab.cli._items import Format, Record, Table, format_of, items_of, json_line
+from electra_lab.cli._items import Format, Record, Table, cells_of, format_of, items_of, json_line, refuse_overwriting
 from electra_lab.cli._streams import answer
 from electra_lab.cli._texts import Batch, Json, OnError, Texts, answer_in_colour, colours, lines_of
 from electra_lab.cli.run import Device, OnDevice
 from registry.errors import ConfigError, command
-
-ANSWER = ("prediction", "probability", "probabilities")  # fields that are added to those of a record
 
 
 def predict(
@@ -76,26 +74,28 @@ def predict(
     job = tuned.job
     default = () if read == Format.text else job.fields or ()
     columns: list[str] = []
-    taken = ANSWER if json_ or csv_ else ()
-    given = items_of(lines, read, job.names, job.needs, field or default, pair, on_error, taken, columns)
-    waiting: deque[Record] = deque()  # the records of the items that are not predicted yet
+    given = items_of(lines, read, job.names, job.needs, field or default, pair, on_error, columns)
+    waiting: deque[tuple[str, Record, Record]] = deque()  # the items that are not predicted yet
 
     def items() -> Iterator[Record]:
-        for record, item in given:
-            waiting.append(record)
+        for place, record, item in given:
+            waiting.append((place, record, item))
             yield item
 
     table, terminal, console = Table(), colours(), Console()
     with nullcontext() if terminal.is_terminal else console.progress(0, None, "predict", "texts"):
         for number, result in enumerate(tuned.stream("predict", items(), batch_size=batch_size), start=1):
             console.advance(number)
-            record = waiting.popleft()
-            if csv_:
-                answer(table.line(record, result.answer))
-            elif json_:
-                answer(json_line(record | result.answer))
-            else:
+            place, record, item = waiting.popleft()
+            if not (csv_ or json_):
                 answer_in_colour(terminal, result)
+                continue
+            added = cells_of(result.answer) if csv_ else result.answer
+            # The words of a text that the column `words` holds take its place.
+            same = {"words"} if "text" in item and record.get("words") == item["text"] else set()
+            refuse_overwriting(place, record, added.keys() - same)
+            answer(table.line(record | added) if csv_ else json_line(record | added))
     if csv_ and table.is_empty:
         some = {name.replace("words", "text"): "a" for name in job.needs}  # a table and a line have words as a text
-        answer(table.header(dict.fromkeys(columns or field or some), tuned.predict([some])[0].answer))
+        added = cells_of(tuned.predict([some])[0].answer)
+        answer(table.header([*(columns or field or some), *added]))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from electra_lab.cli import _texts as given
-from electra_lab.cli._items import Format, Record, Table, format_of, items_of, json_line
+from electra_lab.cli._items import Format, Record, Table, format_of, items_of, json_line, refuse_overwriting
 from electra_lab.cli._streams import answer
 from electra_lab.cli.run import Device, OnDevice
 from registry.errors import ConfigError
@@ -86,7 +86,7 @@ def score(
     added = ("score", "percentile") if normal else ("score",)
     columns: list[str] = []
     taken = added if json_ or csv_ else ()
-    items = items_of(lines, read, ("text",), ("text",), fields, None, on_error, taken, columns)
+    items = items_of(lines, read, ("text",), ("text",), fields, None, on_error, columns)
     pair, console, terminal = (
         load(model, device=device.value, step=given.step_of(step, best)),
         Console(),
@@ -105,7 +105,7 @@ def score(
         # Every row has the same fields, whether or not its text has tokens.
         found = {**result.answer, **({"percentile": result.percentile} if normal else {})}
         if csv_:
-            answer(table.line(record, found))
+            answer(table.line(record | found))
         elif json_:
             answer(json_line(record | found))
         else:
@@ -115,7 +115,7 @@ def score(
     highest: list[tuple[float, int, Record, Scored]] = []
     quiet = terminal.is_terminal and top is None
     with nullcontext() if quiet else console.progress(0, None, "score", "texts"):
-        for number, (record, result) in enumerate(_scored(pair, items, options, reference), start=1):
+        for number, (record, result) in enumerate(_scored(pair, items, options, reference, taken), start=1):
             console.advance(number)
             if top is None:
                 show(record, result)
@@ -125,19 +125,24 @@ def score(
     for _, _, record, result in sorted(highest, key=lambda entry: entry[:2], reverse=True):
         show(record, result)
     if csv_ and table.is_empty:
-        answer(table.header(dict.fromkeys(columns or [field]), dict.fromkeys(added)))
+        answer(table.header([*(columns or [field]), *added]))
 
 
 def _scored(
-    pair: "Pair", items: Iterator[tuple[Record, Record]], options: dict[str, Any], reference: Sequence[float]
+    pair: "Pair",
+    items: Iterator[tuple[str, Record, Record]],
+    options: dict[str, Any],
+    reference: Sequence[float],
+    taken: Sequence[str],
 ) -> Iterator[tuple[Record, "Scored"]]:
-    """Yield the records with their scores, and these with their percentiles."""
+    """Yield the records with their scores, and these with their percentiles. Raises DataError for the taken names."""
     from electra_lab.inference.scoring import percentile
 
     waiting: deque[Record] = deque()  # the records of the texts that are not scored yet
 
     def texts() -> Iterator[str]:
-        for record, item in items:
+        for place, record, item in items:
+            refuse_overwriting(place, record, taken)
             waiting.append(record)
             yield item["text"]
 

@@ -168,6 +168,41 @@ def test_mistakes_are_sentences(lab, tuned: dict[str, Path], name: str, words: A
     assert part in lab.fails(code, "predict", tuned.get(name, name), *words, *CPU)
 
 
+@pytest.mark.parametrize(
+    ("name", "form", "fields", "taken"),
+    [
+        ("answers", "--csv", ("question", "context"), "start"), ("answers", "--json", ("question", "context"), "end"),
+        ("tags", "--json", ("text",), "offsets"), ("tags", "--csv", ("text",), "words"),
+        ("tags", "--csv", ("text",), "entities"), ("labels", "--csv", ("review",), "probability_cat"),
+        ("labels", "--json", ("review",), "probabilities"), ("labels", "--json", ("prediction",), "prediction"),
+    ],
+)  # fmt: skip
+def test_no_column_is_overwritten(lab, tuned, name: str, form: str, fields: tuple[str, ...], taken: str) -> None:
+    columns = [*dict.fromkeys([*fields, taken])]
+    Path("own.csv").write_text(f"{','.join(columns)}\n{','.join(f'the cat {n}' for n in range(len(columns)))}\n")
+    options = (form, *(word for field in fields for word in ("--field", field)))
+    assert f"own.csv:2: has the field '{taken}'" in lab.fails(
+        3, "predict", tuned[name], "--file", "own.csv", *options, *CPU
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "fields", "free"),
+    [
+        ("numbers", "--csv", ("review",), "probability"), ("numbers", "--json", ("review",), "probabilities"),
+        ("labels", "--csv", ("review",), "start"), ("labels", "--csv", ("review",), "probabilities"),
+        ("labels", "--json", ("review",), "probability_cat"), ("tags", "--csv", ("words",), "words"),
+    ],
+)  # fmt: skip
+def test_columns_that_no_answer_has_are_kept(lab, tuned, name: str, form: str, fields: Any, free: str) -> None:
+    columns = [*dict.fromkeys([*fields, free])]
+    Path("own.csv").write_text(f"{','.join(columns)}\n{','.join(f'the cat {n}' for n in range(len(columns)))}\n")
+    options = (form, *(word for field in fields for word in ("--field", field)))
+    code, out, _ = lab("predict", tuned[name], "--file", "own.csv", *options, *CPU)
+    [row] = csv.DictReader(io.StringIO(out)) if form == "--csv" else rows(out)
+    assert (code, row[free]) == (0, '["the", "cat", "0"]' if free == "words" else "the cat 1")
+
+
 def test_verbs_of_pairs_name_predict_and_predict_names_finetune(lab: Any, tuned: dict[str, Path]) -> None:
     folder = tuned["labels"]
     assert "electra-lab predict" in lab.fails(2, "detect", folder, "the cat", *CPU)
