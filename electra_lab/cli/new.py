@@ -1,7 +1,9 @@
 """electra-lab new NAME [DEST], electra-lab new --component KIND [NAME] [DEST]"""
 
+import ast
 import keyword
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +24,7 @@ build-backend = "setuptools.build_meta"
 [project]
 name = "electra-lab-{dashed}"
 version = "0.1.0"
-description = "A {kind} for electra_lab."
+description = "electra_lab {kind} '{name}'."
 requires-python = ">=3.11"
 
 [project.entry-points."electra_lab.{plural}"]
@@ -87,15 +89,22 @@ def _package(kind: str, name: str | None, folder: Path, root: Path) -> None:
     r = registry_of(kind)
     singular = r.singular.replace(" ", "_")
     name = name or f"my_{singular}"
-    if not name.isidentifier() or not name.islower() or keyword.iskeyword(name):
-        raise ConfigError(f"'{name}': cannot be a component's name. Use small letters, digits and _: my_{singular}.")
+    if not re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
+        cure = f"Use small letters and digits, in words that _ joins: my_{singular}."
+        raise ConfigError(f"'{name}': cannot be a component's name. {cure}")
     if name in r.names():
         raise ConfigError(f"there is a {r.singular} '{name}' already. Choose another name.")
+    files = (f"{singular}.py", f"test_{singular}.py")
+    templates = {file: (root / "components" / file).read_text(encoding="utf-8") for file in files}
+    if keyword.iskeyword(name):
+        raise ConfigError(f"'{name}': is a keyword of Python. Choose another name.")
+    if {name, _in_capitals(name)} & {imported for text in templates.values() for imported in _imported(text)}:
+        raise ConfigError(f"'{name}': is a name that the new files import. Choose another name.")
     own, module = folder / name, f"electra_lab_{name}"
     # The templates have names such as my_sampler and MySampler.
     texts = {}
-    for file, before in ((f"{singular}.py", ""), (f"test_{singular}.py", f"import {module}  # noqa: F401\n")):
-        text = before + (root / "components" / file).read_text(encoding="utf-8")
+    for (file, template), before in zip(templates.items(), ("", f"import {module}  # noqa: F401\n"), strict=True):
+        text = before + template
         texts[file] = text.replace(f"my_{singular}", name).replace(_in_capitals(f"my_{singular}"), _in_capitals(name))
     project = PROJECT.format(name=name, dashed=name.replace("_", "-"), kind=r.singular, plural=r.plural, module=module)
     _write({
@@ -105,6 +114,13 @@ def _package(kind: str, name: str | None, folder: Path, root: Path) -> None:
     }, own / "pyproject.toml", command("new", name, "DEST", "--component", kind))  # fmt: skip
     answer(f"Test it with: cd {shlex.quote(str(own))} && python -m pytest")
     answer(f"Install it with: pip install -e {shlex.quote(str(own))}")
+
+
+def _imported(text: str) -> Iterator[str]:
+    """Yield the names that a file of Python imports."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (each.asname or each.name for each in node.names)
 
 
 def _in_capitals(name: str) -> str:

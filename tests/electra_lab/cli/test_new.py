@@ -171,8 +171,9 @@ def test_a_component_of_every_kind_is_written_under_its_own_name(lab, kind: str)
     assert sorted(files) == [f"electra_lab_{name}.py", "pyproject.toml", f"test_{name}.py"]
     assert shlex.split(out.splitlines()[-1])[-1] == str(Path("some where", name))
     r = next(r for r in registry.ALL if r.singular.replace(" ", "_") == kind)
-    offered = tomllib.loads(files["pyproject.toml"])["project"]["entry-points"]
-    assert offered == {f"electra_lab.{r.plural}": {name: f"electra_lab_{name}"}}
+    project = tomllib.loads(files["pyproject.toml"])["project"]
+    assert project["description"] == f"electra_lab {r.singular} '{name}'."
+    assert project["entry-points"] == {f"electra_lab.{r.plural}": {name: f"electra_lab_{name}"}}
     for text in files.values():
         assert name in text
         assert not re.search(r"my_|My[A-Z]", text)
@@ -205,11 +206,21 @@ def test_new_components_of_all_kinds_pass_their_tests(lab):
         (["sampler", "gumbel"], "gumbel"),
         (["sampler", "Mine"], "Mine"),
         (["sampler", "a-b"], "a-b"),
+        (["sampler", "x_"], "x_"),
+        (["sampler", "a__b"], "a__b"),
+        (["sampler", "größe"], "größe"),
         (["sampler", "class"], "class"),
+        (["optimizer", "torch"], "torch"),
+        (["backbone", "nn"], "nn"),
+        (["backbone", "tensor"], "tensor"),
+        (["schedule", "schedules"], "schedules"),
+        (["tokenizer", "pytest"], "pytest"),
     ],
 )
 def test_components_that_cannot_be_begun(lab, arguments: list[str], what: str):
-    assert f"'{what}'" in lab.fails(2, "new", "--component", *arguments)
+    err = lab.fails(2, "new", "--component", *arguments)
+    assert f"'{what}'" in err
+    assert ("Python" in err) == (what == "class")
     assert written(Path.cwd()) == {}
 
 
