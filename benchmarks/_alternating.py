@@ -116,13 +116,16 @@ def markdown(titles: list[str], rows: Iterable[list[str]]) -> str:
     return "\n".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|" for line in lines)
 
 
-def parser(about: str | None, rounds: int, threads: int = 2, clock: str = "wall") -> argparse.ArgumentParser:
-    """Return a parser of the options that all comparisons share."""
+def parser(
+    about: str | None, rounds: int, threads: int = 2, clock: str = "wall", devices: bool = False
+) -> argparse.ArgumentParser:
+    """Return a parser of the options that all comparisons share; with `devices`, also of `--device`."""
     made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--rounds", type=int, default=rounds)
     made.add_argument("--threads", type=int, default=threads)
     made.add_argument("--clock", choices=CLOCKS, default=clock)
-    made.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    if devices:
+        made.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     made.add_argument("--out", type=Path, help="folder; results.jsonl and results.md there are continued")
     return made
 

@@ -61,7 +61,7 @@ def kept(way: Attention, inputs: Tensor, dropout: float) -> str:
 
 
 def main() -> None:
-    options = parser(__doc__, rounds=7)
+    options = parser(__doc__, rounds=7, devices=True)
     options.add_argument("--types", nargs="+", choices=TYPES, help="fp32; on CUDA also bf16")
     options.add_argument("--compile", action="store_true", help="also time what torch.compile makes of both")
     options.add_argument("--lengths", nargs="+", type=int, help="512 1024 2048; on CUDA also 8192")

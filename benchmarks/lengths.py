@@ -100,7 +100,7 @@ def plot(file: Path, seconds: Mapping[str, ByLength], megabytes: Mapping[str, Ma
 
 
 def main() -> None:
-    options = parser(__doc__, rounds=3)
+    options = parser(__doc__, rounds=3, devices=True)
     options.add_argument("--backbones", nargs="+", choices=BACKBONES, default=list(BACKBONES))
     options.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
     options.add_argument("--no-memory", action="store_true", help="measure time alone, of all lengths, as on a GPU")

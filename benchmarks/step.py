@@ -47,7 +47,7 @@ def shares(seconds: Seconds, peak: list[float], flops: int, of_product: int) -> 
 
 
 def main() -> None:
-    options = parser(__doc__, rounds=7)
+    options = parser(__doc__, rounds=7, devices=True)
     options.add_argument("--experiment", default="electra_small", help="a file of experiments/")
     options.add_argument("--length", type=int, help="by default the file's")
     options.add_argument("--batch", type=int, help="by default the file's")

@@ -167,7 +167,10 @@ def test_longer_scripts_start(script: str, monkeypatch: pytest.MonkeyPatch, caps
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(FOLDER / f"{script}.py"), run_name="__main__")
     assert ended.value.code == 0
-    assert f"python benchmarks/{script}.py" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"python benchmarks/{script}.py" in shown
+    source = (FOLDER / f"{script}.py").read_text(encoding="utf-8")
+    assert ("--device" in shown) == ("given.device" in source), "an option that nobody reads"
 
 
 @pytest.mark.slow
