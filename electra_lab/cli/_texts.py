@@ -33,7 +33,10 @@ Model = Annotated[
 ]
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; - reads standard input.")]
 File = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Read the texts from this file, one a line; also .gz, .xz, .zst.")
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Read this file, a text on each line, plain or compressed (.gz, .xz, .bz2, .zst)."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object per text.")]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a coloured page to this file instead.")]

@@ -28,7 +28,7 @@ class _WrongLetter(BadInput):
 
 @corpora.register("fasta")
 class Fasta(FileCorpus):
-    """Records of FASTA files, plain or compressed (.gz, .xz, .zst), in windows; each window is a document.
+    """Records of FASTA files, plain or compressed (.gz, .xz, .bz2, .zst), in windows; each window is a document.
 
     The windows of a record are in the same split, and so are those of records with the same name, the first word of
     their header.

@@ -12,7 +12,7 @@ from registry import Document, Skipped, corpora
 
 @corpora.register("json_lines")
 class JsonLines(FileCorpus):
-    """Files with a JSON object on each line, plain or compressed (.gz, .xz, .zst); each is one document.
+    """Files with a JSON object on each line, plain or compressed (.gz, .xz, .bz2, .zst); each is one document.
 
     A file may also be one array of objects. Empty lines and empty texts are ignored. A text above 1,000,000 characters
     becomes several documents, cut at white space.

@@ -33,7 +33,7 @@ Pattern = Annotated[str, Field(min_length=1), AfterValidator(_compiles)]
 
 @corpora.register("text_files")
 class TextFiles(FileCorpus):
-    r"""UTF-8 text files, plain or compressed (.gz, .xz, .zst).
+    r"""UTF-8 text files, plain or compressed (.gz, .xz, .bz2, .zst).
 
     All line ends are read as a line feed, and a byte order mark is dropped. A document above 1,000,000 characters
     becomes several, cut at white space.

@@ -15,7 +15,7 @@ from registry import PairExample, datasets
 
 @datasets.register("blimp", yields=PairExample)
 class Blimp(FileSplits[PairExample]):
-    """BLiMP (Warstadt et al., 2020) and others in its format: JSON lines, plain or compressed (.gz, .xz, .zst).
+    """BLiMP (Warstadt et al., 2020) and others in its format: JSON lines, plain or compressed (.gz, .xz, .bz2, .zst).
 
     Each object has `sentence_good` and `sentence_bad`. The paradigm is its `UID`, or by default the name of the file.
     The only split is test, and an id is the paradigm with the number of the pair in it.

@@ -30,7 +30,7 @@ Sentence = list[tuple[str, list[str]]]  # the places and the columns of its line
 @datasets.register("conll", yields=WordsExample)
 @dataclass(kw_only=True, eq=False)
 class Conll(NamedFiles[WordsExample]):
-    """Words with tags in columns, one word on a line, plain or compressed (.gz, .xz, .zst).
+    """Words with tags in columns, one word on a line, plain or compressed (.gz, .xz, .bz2, .zst).
 
     Blank lines separate sentences. If most lines of a file have a tab, only tabs separate columns, and words may
     contain spaces; otherwise spaces separate columns too. Lines that begin with -DOCSTART- are left out, and so are

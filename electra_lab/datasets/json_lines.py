@@ -15,7 +15,7 @@ from registry import TextExample, datasets
 @datasets.register("json_lines", yields=TextExample)
 @dataclass(kw_only=True, eq=False)
 class JsonLines(TextFields, NamedFiles[TextExample]):
-    """Files with a JSON object on each line, plain or compressed (.gz, .xz, .zst); each is one example.
+    """Files with a JSON object on each line, plain or compressed (.gz, .xz, .bz2, .zst); each is one example.
 
     A file may also be one array of objects. A field `a.b` is the field b of the object in field a. White space around
     texts and labels is removed. A null or empty label is unknown, and objects of the test may have none.

@@ -16,7 +16,7 @@ from registry import Answer, QuestionExample, datasets
 @datasets.register("squad", yields=QuestionExample)
 @dataclass(kw_only=True, eq=False)
 class Squad(NamedFiles[QuestionExample]):
-    """SQuAD 1.1 and 2.0 and others in their JSON format, plain or compressed (.gz, .xz, .zst).
+    """SQuAD 1.1 and 2.0 and others in their JSON format, plain or compressed (.gz, .xz, .bz2, .zst).
 
     Questions with `is_impossible: true` have no answer; the answers of questions without `answers` are unknown.
 

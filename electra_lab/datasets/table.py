@@ -21,7 +21,7 @@ CHARACTERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
 @datasets.register("table", yields=TextExample)
 @dataclass(kw_only=True, eq=False)
 class TableFiles(TextFields, NamedFiles[TextExample]):
-    """CSV and TSV files, plain or compressed (.gz, .xz, .zst); each row is one example.
+    """CSV and TSV files, plain or compressed (.gz, .xz, .bz2, .zst); each row is one example.
 
     Columns between commas or semicolons may be quoted, as in RFC 4180; between tabs, quotes are ordinary characters.
     White space around texts and labels is removed. An empty label is unknown, and the test may lack the column.
