@@ -98,7 +98,7 @@ def _package(kind: str, name: str | None, folder: Path, root: Path) -> None:
     templates = {file: (root / "components" / file).read_text(encoding="utf-8") for file in files}
     if keyword.iskeyword(name):
         raise ConfigError(f"'{name}': is a keyword of Python. Choose another name.")
-    if {name, _in_capitals(name)} & {imported for text in templates.values() for imported in _imported(text)}:
+    if {name, _in_capitals(name)} & {*_imported("\n".join(templates.values()))}:
         raise ConfigError(f"'{name}': is a name that the new files import. Choose another name.")
     own, module = folder / name, f"electra_lab_{name}"
     # The templates have names such as my_sampler and MySampler.

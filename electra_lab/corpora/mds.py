@@ -9,7 +9,6 @@ import numpy as np
 
 from electra_lab.corpora._common import FieldName, FileCorpus, Paths, documents_in
 from electra_lab.sources.files import LONGEST_LINE, BadInput, Files, opened, uncompressed
-from electra_lab.sources.records import decoded
 from registry import Document, Skipped, corpora
 from registry.errors import DataError, did_you_mean
 
@@ -46,7 +45,7 @@ class Mds(FileCorpus):
     ) -> None:
         self.column, self.key = column, key
         self._samples: dict[Path, int] = {}  # of each shard, as its index says
-        for index in Files(paths, ["index.json"], {}).files:
+        for index in Files(paths, ["/index.json"], {}).files:
             self._samples.update(_shards(index))
         super().__init__([*self._samples], [], {"column": column, "key": key, "on_error": on_error})
 
@@ -98,7 +97,7 @@ class Mds(FileCorpus):
         for name, kind, size in columns:
             end = begin + (sizes.get(name, 0) if size is None else size)
             if name in (self.column, self.key):
-                record[name] = _value(kind, data[begin:end], place)
+                record[name] = _value(name, kind, data[begin:end], place)
             begin = end
         if begin != len(data):
             raise BadInput(place, f"has {len(data):,} bytes, and its values have {begin:,}", CURE)
@@ -135,10 +134,14 @@ class _Content:
             raise _damaged(self._file, "continues after its last sample")
 
 
-def _value(kind: str, data: bytes, place: str) -> str | int:
+def _value(column: str, kind: str, data: bytes, place: str) -> str | int:
     if kind in NUMBERS:
         return int.from_bytes(data, "little", signed=not kind.startswith("u"))
-    return decoded(data, place)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        reason = f"byte {error.start} of the column '{column}' is not UTF-8"
+        raise BadInput(place, reason, "Write the shards again, from text in UTF-8.") from None
 
 
 def _integers(data: bytes) -> list[int]:
@@ -152,6 +155,8 @@ def _damaged(file: Path, reason: str) -> BadInput:
 
 def _shards(index: Path) -> dict[Path, int]:
     """Return the shards that an index names, and how many samples each has. Raises DataError."""
+    if uncompressed(index).suffix == ".mds":
+        raise DataError(f"{index}: is a shard. Give its index.json, or their folder.")
     found: dict[Path, int] = {}
     try:
         with opened(index) as raw:

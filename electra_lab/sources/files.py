@@ -35,7 +35,7 @@ DAMAGE = 2  # raise it when damaged files would give other documents
 class Files:
     """The files of a corpus or a dataset, and the hashes of their content.
 
-    extensions  of the files to read in a folder, also with one of COMPRESSED appended
+    extensions  of the files to read in a folder, also with one of COMPRESSED appended; "/a.b" is a whole name
     options     everything else that determines the documents or the examples
 
     `files` are read. `ignored` are other files that the paths match, and links to folders, which are not followed.
@@ -236,7 +236,7 @@ def _found(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Path
         for folder in folders:
             found, links = below(folder)
             for file in found:
-                has_extension = uncompressed(file).name.lower().endswith(tuple(extensions))
+                has_extension = f"/{uncompressed(file).name.lower()}".endswith(tuple(extensions))
                 (files if has_extension else ignored).append(file)
             ignored += links
         if files:

@@ -119,7 +119,7 @@ def test_a_damaged_shard_is_named_and_what_precedes_the_damage_kept(
 def test_a_sample_that_is_not_text(folder: Path) -> None:
     shard = folder / "shard.00001.mds"
     shard.write_bytes(shard.read_bytes().replace("grüße".encode(), b"gr\xff\xff\xff\xffe"))
-    with pytest.raises(DataError, match="byte 2 of"):
+    with pytest.raises(DataError, match="byte 2 of the column 'text'"):
         list(Mds(paths=[folder]))
     found = list(Mds(paths=[folder], on_error="skip"))
     assert [item if isinstance(item, str) else item.place for item in found] == [
@@ -144,6 +144,15 @@ def test_a_wrong_column_is_an_error_always(
     with pytest.raises(DataError) as refused:
         list(Mds(paths=[folder], column=column, key=key, on_error=on_error))  # type: ignore[arg-type]
     assert what in str(refused.value)
+
+
+def test_other_files_are_no_indexes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "model.safetensors.index.json").write_text("{}")
+    monkeypatch.chdir(folder)
+    for given in (folder, Path()):
+        assert list(Mds(paths=[given])) == TEXTS
+    with pytest.raises(DataError, match=r"shard\.00000\.mds: .* index\.json"):
+        Mds(paths=[folder / "shard.00000.mds"])
 
 
 def test_a_wrong_index(folder: Path) -> None:
