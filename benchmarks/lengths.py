@@ -6,17 +6,19 @@ A batch is one row, trained on by small pairs of the same sizes: width 128, two 
 `reformer` are those of experiments/*_long.yaml. An exponent of 1 means that twice the positions take twice the time.
 Two are given, round by round: of a line through all lengths on logarithmic axes, and from 1,024 to 8,192 positions.
 Memory is measured first, as in memory.py, in a process for each length; a length that would take half of the memory
-that is free, if memory grew with the square of the length, is left out. With --out, a plot is written to lengths.svg.
+that is free, if memory grew with the square of the length, is left out. A length that fails is a cell with its error.
+With --out, a plot is written to lengths.svg.
 """
 
 import math
 import statistics
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
-from _alternating import CLOCKS, Seconds, alternate, device_name, markdown, on, parser, spread, write
+from _alternating import CLOCKS, Seconds, alternate, device_name, markdown, on, parser, reason, spread, tried, write
 from _steps import LAB, Case, Step, make, memory_of
 from memory import growth
 
@@ -54,16 +56,27 @@ def grown(backbone: str, lengths: list[int], threads: int) -> dict[int, float]:
     return found
 
 
-def timed(lengths: Mapping[str, Collection[int]], rounds: int, clock: str, device: str) -> dict[str, ByLength]:
-    """Return the seconds of each round; the backbones take turns at each length."""
+def timed(
+    lengths: Mapping[str, Collection[int]], rounds: int, clock: str, device: str
+) -> tuple[dict[str, ByLength], dict[str, dict[int, str]]]:
+    """Return the seconds of each round, and the errors; the backbones take turns at each length."""
     found: dict[str, ByLength] = {backbone: {} for backbone in lengths}
+    failed: dict[str, dict[int, str]] = {backbone: {} for backbone in lengths}
     for length in sorted(set().union(*lengths.values())):
-        backbones = [backbone for backbone, of_it in lengths.items() if length in of_it]
-        ways: dict[str, Step] = {backbone: make(case_of(backbone, length, device), WAY) for backbone in backbones}
+        ways = dict[str, Step]()
+        memory_of(WAY)
+        for backbone in (backbone for backbone, of_it in lengths.items() if length in of_it):
+            try:
+                ways[backbone] = make(case_of(backbone, length, device), WAY)
+            except Exception as error:
+                failed[backbone][length] = reason(error)
+        ways, errors = tried(ways)
+        for backbone, why in errors.items():
+            failed[backbone][length] = why
         seconds: Seconds = alternate(ways, rounds, before=lambda _: memory_of(WAY), clock=on(device, CLOCKS[clock]))
         for backbone, values in seconds.items():
             found[backbone][length] = values
-    return found
+    return found, failed
 
 
 def fitted(values: Mapping[int, float]) -> float:
@@ -82,7 +95,8 @@ def between(values: Mapping[int, float]) -> float | None:
 def exponents(values: ByLength) -> tuple[list[float], list[float]]:
     """Return both exponents of each round."""
     rounds = [dict(zip(values, each, strict=True)) for each in zip(*values.values(), strict=True)]
-    return [fitted(each) for each in rounds], [slope for each in rounds if (slope := between(each)) is not None]
+    through_all = [fitted(each) for each in rounds if len(each) > 1]
+    return through_all, [slope for each in rounds if (slope := between(each)) is not None]
 
 
 def plot(file: Path, seconds: Mapping[str, ByLength], megabytes: Mapping[str, Mapping[int, float]]) -> None:
@@ -113,14 +127,17 @@ def main() -> None:
         if given.no_memory or given.device != "cpu"
         else {name: grown(name, wanted, given.threads) for name in given.backbones}
     )
-    seconds = timed(
+    seconds, failed = timed(
         {name: megabytes.get(name, wanted) for name in given.backbones}, given.rounds, given.clock, given.device
     )
+    if not any(seconds.values()):
+        sys.exit(f"no length could be timed: {failed}")
     rows = []
     for name, values in seconds.items():
         through_all, inside = exponents(values)
-        cells = [f"{statistics.median(values[n]) * 1e3:,.0f} ms" if n in values else "left out" for n in wanted]
-        rows.append([f"{name}, time", *cells, spread(through_all), spread(inside) if inside else ""])
+        known = {n: f"{statistics.median(each) * 1e3:,.0f} ms" for n, each in values.items()} | failed[name]
+        slopes = [spread(each) if each else "" for each in (through_all, inside)]
+        rows.append([f"{name}, time", *(known.get(n, "left out") for n in wanted), *slopes])
     for name, sizes in megabytes.items():
         slope = between(sizes)
         cells = [f"{sizes[n]:,.0f} MB" if n in sizes else "left out" for n in wanted]
@@ -134,7 +151,9 @@ def main() -> None:
         "clock": given.clock,
         "torch": torch.__version__,
     }
-    write(given.out, title, markdown(titles, rows), about, {"seconds": seconds, "megabytes": megabytes})
+    write(
+        given.out, title, markdown(titles, rows), about, {"seconds": seconds, "megabytes": megabytes, "failed": failed}
+    )
     if given.out is not None:
         plot(given.out / "lengths.svg", seconds, megabytes)
 

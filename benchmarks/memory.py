@@ -71,7 +71,8 @@ def growth(case: Case, way: str, threads: int, steps: Collection[int] = STEPS) -
     given = json.dumps([case.experiment, case.length, case.batch, case.changes, way, threads, list(steps)])
     done = subprocess.run([sys.executable, __file__, "--child", given], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{case}, {way}: {done.stderr[-2000:]}")
+        print(done.stderr, file=sys.stderr)
+        raise RuntimeError((done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1])
     answer = json.loads(done.stdout.splitlines()[-1])
     if isinstance(answer, str):
         raise Missing(answer)
@@ -88,7 +89,7 @@ def child(given: str) -> None:
 
 
 def compare(case: Case, ways: Iterable[str], threads: int) -> tuple[str, dict[str, Growth]]:
-    """Return a table, and the growth of each way; others are compared with the first one that is not missing."""
+    """Return a table, and the growth of each way that worked; the first one is what the others are compared with."""
     found, rows, base = dict[str, Growth](), list[list[str]](), ""
     for way in ways:
         try:
@@ -96,7 +97,7 @@ def compare(case: Case, ways: Iterable[str], threads: int) -> tuple[str, dict[st
         except Missing as absent:
             rows.append([way, str(absent), *[""] * (2 * len(STEPS) - 1)])
             continue
-        except torch.OutOfMemoryError as error:
+        except Exception as error:  # a kernel that is missing, memory that does not suffice: the others go on
             rows.append([way, reason(error), *[""] * (2 * len(STEPS) - 1)])
             continue
         base = base or way
@@ -124,6 +125,8 @@ def main() -> None:
     case = Case(given.experiment, given.length, given.batch, device=given.device)
     ways = [*given.peers, *(f"{LAB} {how}" for how in given.ours)]
     table, found = compare(case, ways, given.threads)
+    if not found:
+        sys.exit(f"no way could be measured:\n{table}")
     title = f"Memory of {case}: {device_name(given.device, given.threads)}, torch {torch.__version__}"
     about = {"case": f"memory of {case}", "threads": given.threads, "device": given.device, "torch": torch.__version__}
     write(given.out, title, table, about, {"megabytes": found})

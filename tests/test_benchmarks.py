@@ -119,6 +119,20 @@ def test_memory(run: Run) -> None:
     assert all(0 < grown["1"] <= grown["3"] for grown in found["megabytes"].values())
 
 
+def test_a_way_that_fails_is_a_row(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = runpy.run_path(str(FOLDER / "memory.py"))
+    case = memory["Case"]("transformer_tiny", 16, 2)
+
+    def growth(case: Any, way: str, threads: int) -> dict[int, float]:
+        return {1: 2.0, 3: 4.0} if way == "works" else {}[way]
+
+    monkeypatch.setitem(memory["compare"].__globals__, "growth", growth)
+    table, found = memory["compare"](case, ["fails", "works"], 1)
+    assert found == {"works": {1: 2.0, 3: 4.0}}
+    assert [line.split("|")[1].strip() for line in table.splitlines()[2:]] == ["fails", "works"]
+    assert "KeyError" in table
+
+
 def test_coverage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["coverage.py", "--trials", "1"])
     runpy.run_path(str(FOLDER / "coverage.py"), run_name="__main__")
@@ -142,6 +156,14 @@ def test_exponents(run: Run) -> None:  # for the scripts' folder on the path
     for slopes in lengths["exponents"](quadratic):
         assert slopes == pytest.approx([2.0, 2.0])
     assert lengths["between"]({512: 1.0, 1024: 2.0}) is None
+
+
+def test_a_backbone_that_fails_stops_no_others(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = runpy.run_path(str(FOLDER / "lengths.py"))
+    monkeypatch.setitem(lengths["timed"].__globals__["BACKBONES"], "none", ("nowhere", ()))
+    seconds, failed = lengths["timed"]({"none": [32], "bert": [32]}, 1, "wall", "cpu")
+    assert {name: [*values] for name, values in seconds.items()} == {"none": [], "bert": [32]}
+    assert {name: [*values] for name, values in failed.items()} == {"none": [32], "bert": []}
 
 
 def test_startup(run: Run) -> None:
