@@ -153,7 +153,7 @@ def size(real: Tensor) -> str:
 
 
 def sequences(real: Tensor, documents: Tensor, counts: Tensor | None) -> Visible:
-    """Return what a backbone has in a step of training."""
+    """Return what a backbone passes to its layers in a training step."""
     backbone = SimpleNamespace(most_documents=None)
     half = torch.autocast(documents.device.type, torch.bfloat16)
     with half, documents_at_most(counts, [backbone], documents.device, documents.shape[1]):
@@ -162,7 +162,7 @@ def sequences(real: Tensor, documents: Tensor, counts: Tensor | None) -> Visible
 
 
 def results(way: Attention, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what attention gives, and the gradient of the sum of its squares."""
+    """Return the output of attention, and the gradient of the sum of its squares."""
     attended = way(*inputs.unbind(), 0.0).float()
     (gradient,) = torch.autograd.grad(attended.square().sum(), inputs)
     return attended.detach(), gradient.float()

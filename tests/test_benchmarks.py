@@ -241,7 +241,7 @@ def test_parts_that_fail_stop_no_others(gpu: Any, tmp_path: Path, monkeypatch: p
         object.__setattr__(part, "commands", lambda device, command=command: [command])
         object.__setattr__(part, "share", 1.0)
     monkeypatch.setitem(gpu["main"].__globals__, "LEAST", 0.0)
-    parts = ("--device", "cpu", "--minutes", "0.5", "--parts", *scripts)
+    parts = ("--device", "cpu", "--minutes", "0.2", "--parts", *scripts)
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path / "out"), *parts])
     gpu["main"]()
     shown = (tmp_path / "out" / "gpu.md").read_text(encoding="utf-8")
