@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, cast
 
@@ -63,9 +63,20 @@ def choose_precision(name: str, device: torch.device) -> Precision:
     return "bf16" if bf16 else "fp16"
 
 
-def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[None]:
-    """Compute matrix products in a narrow type; weights, softmax and losses stay in fp32."""
-    return torch.autocast(device.type, NARROW.get(precision, torch.bfloat16), enabled=precision in NARROW)
+@contextmanager
+def autocast(device: torch.device, precision: Precision) -> Iterator[None]:
+    """Compute matrix products in a narrow type; weights, softmax and losses stay in fp32.
+
+    Torch keeps narrow copies of weights until the outermost block ends. They are dropped here, as a training within
+    another block would compute all steps with the copies of its first one, and pass no gradient to a weight that was
+    copied without.
+    """
+    torch.clear_autocast_cache()
+    with torch.autocast(device.type, NARROW.get(precision, torch.bfloat16), enabled=precision in NARROW):
+        try:
+            yield
+        finally:
+            torch.clear_autocast_cache()
 
 
 def peak_memory(device: torch.device) -> dict[str, int]:

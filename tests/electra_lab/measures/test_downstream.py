@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from electra_lab.analysis.results import cell_result
+from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.jobs.sweeps.file import load_ablation
 from electra_lab.jobs.sweeps.plan import checked, plan_of
 from electra_lab.measures.downstream import Downstream
@@ -68,6 +69,18 @@ def test_every_cell_is_fine_tuned_from_its_final_weights(tmp_path: Path) -> None
         assert cell_result(folder, plan, cell.id).metrics == {"animals": mean}
         began = json.loads((own / "seed-0" / "provenance.json").read_text())
         assert began["init"]["discriminator"]["source"] == str(folder.run(cell.id).path.resolve())
+
+
+def test_in_bf16_it_is_what_the_command_finds(tmp_path: Path) -> None:
+    """The measure is computed within autocast, which must not reach the training inside."""
+    train = {"epochs": 3, "batch_size": 6, "learning_rate": 3e-2, "precision": "bf16", "log_every": 1}
+    file = write_both(tmp_path, seeds=[0], train=train)
+    folder = AblationFolder(ablate(file, tmp_path / "out"))
+    first = folder.plan.cells[0].id
+    (own,) = (folder.path / "downstream" / first).iterdir()
+    alone = finetune(tmp_path / "animals.yaml", [f"model={folder.run(first).path}"], tmp_path / "alone", "cpu")
+    losses = [[record.get("loss") for record in FinetuningFolder(path).seed(0).records()] for path in (own, alone)]
+    assert losses[0] == losses[1]
 
 
 def test_nothing_is_done_again_unless_the_file_changes(tmp_path: Path) -> None:

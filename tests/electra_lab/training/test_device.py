@@ -66,3 +66,17 @@ def test_products_are_narrow_and_losses_are_not() -> None:
             assert (a @ a).dtype == expected
             assert torch.nn.functional.cross_entropy(a, a[0].long()).dtype == torch.float32
         assert (a @ a).dtype == torch.float32
+
+
+def test_a_training_within_another_block_sees_its_present_weights() -> None:
+    layer, ones = torch.nn.Linear(2, 2, bias=False), torch.ones(1, 2)
+    with autocast(CPU, "bf16"):
+        with torch.no_grad():
+            layer(ones)  # its narrow copy of the weight has no gradient
+        for weight in (0.5, 3.0):
+            layer.weight.data.fill_(weight)
+            with autocast(CPU, "bf16"):
+                found = layer(ones)
+                found.sum().backward()
+            assert found.tolist() == [[2 * weight, 2 * weight]]
+        assert torch.equal(layer.weight.grad, torch.full((2, 2), 2.0))  # of two steps
