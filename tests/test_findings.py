@@ -16,7 +16,7 @@ STUDIES = {page.stem: page.read_text(encoding="utf-8") for page in sorted((DOCS 
 FOLDED = re.compile(r'<details markdown id="(\w+)">\n(.+?)</details>', flags=re.DOTALL)
 TABLES = {name: text for page in STUDIES.values() for name, text in FOLDED.findall(page)}  # by the name of their cells
 ALONE = {
-    "family_gpu",
+    "family_rates",
     "fast_and_plain",
     "fast_and_plain_bert",
     "long_rows_local_heads_pilot",
