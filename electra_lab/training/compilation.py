@@ -1,5 +1,6 @@
 """Compile the layers of backbones, or the whole objective."""
 
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -66,7 +67,8 @@ def uncompiled() -> Iterator[None]:
     """Run everything eagerly in this process until the last of these blocks is left, in whatever order threads do."""
     global _open
     with _lock:
-        if not _open:
+        # Without torch's compiler, whose import takes seconds, there is no compiled code.
+        if not _open and "torch._dynamo" in sys.modules:
             _stance.enter_context(torch.compiler.set_stance("force_eager"))
         _open += 1
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ def grouped(parameters: list[torch.Tensor], decay: float) -> list[dict[str, Any]
             for wide in (True, False)]  # fmt: skip
 
 
+@cache  # many keys change no weight
 def by_hand(
     file: Path, *, optimizer: Callable[[Any], Any] | None = None, rates: Rates = lambda *_: 1.0, steps: int = STEPS,
     batch: int = BATCH, clip: float = 1e9, bf16: bool = False, networks: tuple[Rates, ...] = (),

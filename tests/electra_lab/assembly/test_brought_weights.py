@@ -20,7 +20,7 @@ from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.jobs.pretraining import execute
 from electra_lab.storage.checkpoint import read_model
 from tests.electra_lab.jobs.finetuning.small import PLUGIN, write_finetuning
-from tests.electra_lab.jobs.pretraining.tiny import experiment
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module
 from tests.helpers import write_experiment
 
 LAB, OWN = "initialized by the lab", "brought by the component"
@@ -109,16 +109,38 @@ class Known(TextClassification):
 '''
 
 
-@pytest.fixture
-def weights(tmp_path: Path) -> dict[str, Tensor]:
-    """The tensors of a BERT, numbers that no initialization draws, in backbone.safetensors."""
+def write_weights(folder: Path) -> dict[str, Tensor]:
+    """Write the tensors of a BERT, numbers that no initialization draws, into backbone.safetensors; returns them."""
     from electra_lab.backbones.bert import Bert
 
-    (tmp_path / "mine.py").write_text(PLUG_IN)
+    (folder / "mine.py").write_text(PLUG_IN)
     tensors = {name: torch.full_like(t, 0.25) + torch.arange(len(t)).view(-1, *[1] * (t.dim() - 1))
                for name, t in Bert(16, 1, 2, 16).state_dict().items()}  # fmt: skip
-    save_file(tensors, tmp_path / "backbone.safetensors")
+    save_file(tensors, folder / "backbone.safetensors")
     return tensors
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> dict[str, Tensor]:
+    return write_weights(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run."""
+    folder = tmp_path_factory.mktemp("first")
+    with for_a_module():
+        return execute.run(experiment(folder), [], folder / "first", "cpu")
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose backbone brings its weights."""
+    folder = tmp_path_factory.mktemp("loaded")
+    write_weights(folder)
+    sections = {"discriminator": backbone(folder, "loaded"), "generator": "{type: bert, scale: 0.5}"}
+    with for_a_module():
+        return execute.run(experiment(folder, imports="[mine.py]", **sections), [], folder / "model", "cpu")
 
 
 def built(folder: Path, seed: int = 0, **sections: str) -> Built:
@@ -191,8 +213,7 @@ def masked_model(folder: Path, size: int) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def test_a_run_with_a_loaded_generator_keeps_it_and_says_so(tmp_path: Path, weights: dict[str, Tensor], capsys) -> None:
-    first = execute.run(experiment(tmp_path), [], tmp_path / "first", "cpu")
+def test_a_run_with_a_loaded_generator_keeps_it_and_says_so(first: Path, tmp_path: Path, weights, capsys) -> None:
     size = json.loads((first / "provenance.json").read_text())["data"]["vocabulary"]
     assert size < 200
     saved = masked_model(tmp_path / "masked", size)
@@ -225,8 +246,7 @@ def test_a_generator_that_is_a_network_of_the_lab_keeps_its_weights(tmp_path: Pa
     assert origins(made)["generator.embeddings"] == OWN
 
 
-def test_loaded_weights_are_said_to_be_loaded(tmp_path: Path, weights: dict[str, Tensor]) -> None:
-    first = execute.run(experiment(tmp_path), [], tmp_path / "first", "cpu")
+def test_loaded_weights_are_said_to_be_loaded(first: Path, tmp_path: Path) -> None:
     file = experiment(tmp_path, init=f"{{generator: {first}}}")
     path = execute.run(file, [], tmp_path / "second", "cpu")
     said = json.loads((path / "provenance.json").read_text())["weights"]
@@ -237,9 +257,8 @@ def test_loaded_weights_are_said_to_be_loaded(tmp_path: Path, weights: dict[str,
     assert {said["discriminator.backbone"], said["discriminator.heads.replaced"]} == {LAB}
 
 
-def test_a_difference_to_a_loaded_table_is_not_the_table(tmp_path: Path, weights: dict[str, Tensor]) -> None:
+def test_a_difference_to_a_loaded_table_is_not_the_table(first: Path, tmp_path: Path) -> None:
     """tie: gradient_disentangled; the generator's table is drawn, the discriminator's difference to it is loaded."""
-    first = execute.run(experiment(tmp_path), [], tmp_path / "first", "cpu")
     tie = "{dim: 8, max_length: 16, tie: gradient_disentangled}"
     file = experiment(tmp_path, init=f"{{discriminator: {first}}}", embedding=tie)
     path = execute.run(file, [], tmp_path / "second", "cpu")
@@ -252,19 +271,16 @@ def test_a_difference_to_a_loaded_table_is_not_the_table(tmp_path: Path, weights
     ("task", "init", "origin"),
     [("known", "pretrained", OWN), ("text_classification", "pretrained", LAB), ("known", "random", OWN)],
 )
-def test_a_head_keeps_what_it_brings(tmp_path, weights, capsys, task, init, origin) -> None:
-    model = execute.run(
-        experiment(tmp_path, imports="[mine.py]", discriminator=backbone(tmp_path, "loaded"),
-                   generator="{type: bert, scale: 0.5}"), [], tmp_path / "model", "cpu")  # fmt: skip
+def test_a_head_keeps_what_it_brings(loaded, tmp_path, capsys, task, init, origin) -> None:
     capsys.readouterr()
-    file = write_finetuning(tmp_path, model, task={"type": task}, init=init, imports=[
-        str(tmp_path / "mine.py"), str(PLUGIN)])  # fmt: skip
+    file = write_finetuning(tmp_path, loaded, task={"type": task}, init=init, imports=[
+        str(loaded.with_name("mine.py")), str(PLUGIN)])  # fmt: skip
     folder = finetune(file, ["train.learning_rate=1e-30", "optimizer.weight_decay=0"], tmp_path / "out", "cpu")
     said = json.loads((folder / "seed-0" / "provenance.json").read_text())["weights"]
     assert said["head"] == origin
     assert f"head: {origin}" in capsys.readouterr().err.replace("discriminator, ", "")
     if init == "pretrained":
-        assert said["discriminator"] == f"loaded from {model}"
+        assert said["discriminator"] == f"loaded from {loaded}"
     else:
         assert said["discriminator.backbone"] == OWN
         assert said["discriminator.embeddings"] == LAB

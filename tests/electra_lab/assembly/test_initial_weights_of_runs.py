@@ -55,11 +55,10 @@ def test_a_run_that_goes_on_from_another_begins_where_that_one_ended(tmp_path: P
     assert abs(fresh["loss"] - ended["loss"]) > 1e-3, "three steps changed something"
 
 
-def test_what_two_networks_of_a_run_do_not_share_cannot_be_shared_now(tmp_path: Path) -> None:
-    run(write(tmp_path), tmp_path / "run")
-    said = refusal(write(tmp_path, tie="embeddings", init=STARTED))
+def test_what_two_networks_of_a_run_do_not_share_cannot_be_shared_now(beside: Path) -> None:
+    said = refusal(write(beside, tie="embeddings", init=STARTED))
     assert said.startswith("the two models have different values of embeddings.tokens.weight, which both")
-    made(write(tmp_path, tie="embeddings", init="{discriminator: run}"))
+    made(write(beside, tie="embeddings", init="{discriminator: run}"))
 
 
 def test_a_run_without_generator_starts_either_network(tmp_path: Path) -> None:

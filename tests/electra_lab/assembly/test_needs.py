@@ -50,7 +50,7 @@ def test_parts_divide_the_batch_and_halve_at_least() -> None:
     assert list(parts_of(7)) == [7, 1]
 
 
-@pytest.mark.parametrize(("room", "expected"), [(9, 4), (4, 4), (3.9, 2), (1.5, 1)])
+@pytest.mark.parametrize(("room", "expected"), [(4, 4), (3.9, 2)])
 def test_as_many_rows_as_fit_with_the_same_result(auto, tmp_path, monkeypatch, capsys, room, expected) -> None:
     memory(monkeypatch, 30 + room, state=30)
     path = run(auto, tmp_path / "auto")
@@ -173,8 +173,11 @@ def test_a_dry_run_says_how_many_rows_would_fit_here(auto: Path, monkeypatch: py
     """By the same rule: at a memory between what two and what four rows need."""
     bytes_of = {}
     for rows in (2, 4):
-        text = execute.dry_run(auto, [f"train.micro_batch_size={rows}", "evaluate.batch_size=1"], None, "cpu")
+        text = execute.dry_run(
+            auto, [f"train.micro_batch_size={rows}", "evaluate.batch_size=1"], None, "cpu", tries=False
+        )
         bytes_of[rows] = float(text.split("about ")[1].split(" MB")[0])
         assert f" {rows} rows at a time (train.micro_batch_size)" in text
     monkeypatch.setattr(forecast, "free_bytes", lambda device: sum(bytes_of.values()) / 2 * 1e6 / FREE)
-    assert " 2 rows at a time (train.micro_batch_size)" in execute.dry_run(auto, ["evaluate.batch_size=1"], None, "cpu")
+    text = execute.dry_run(auto, ["evaluate.batch_size=1"], None, "cpu", tries=False)
+    assert " 2 rows at a time (train.micro_batch_size)" in text

@@ -17,6 +17,8 @@ from electra_lab.jobs.sweeps.file import load_ablation
 from tests.helpers import ROOT, write_experiment
 
 ABLATIONS = sorted((ROOT / "experiments" / "ablations").glob("*.yaml"))
+# What is varied at full size, others of these files vary at a small one.
+SLOW = {file: [pytest.mark.slow] if file.stem.endswith("_full") else [] for file in ABLATIONS}
 Weights = dict[str, Tensor]
 
 
@@ -39,7 +41,7 @@ def unlike(one: Weights, other: Weights) -> list[str]:
     return sorted(n for n in both if one[n].shape == other[n].shape and not torch.equal(one[n], other[n]))
 
 
-@pytest.mark.parametrize("file", ABLATIONS, ids=lambda f: f.stem)
+@pytest.mark.parametrize("file", [pytest.param(f, id=f.stem, marks=SLOW[f]) for f in ABLATIONS])
 def test_the_variants_of_every_shipped_ablation_are_paired(file: Path) -> None:
     """Whatever is shared or varied: a generator's own table, which `tie` gives to it or takes away, is another part."""
     one_layer = ["discriminator.depth=1"] if "_full" in file.stem and file.stem != "backbones_full" else []

@@ -13,7 +13,7 @@ import torch
 from electra_lab.assembly.experiment import Experiment, assemble, open_data
 from electra_lab.config.load import load
 from electra_lab.training.loop import train
-from tests.electra_lab.jobs.pretraining.tiny import passes, spying
+from tests.electra_lab.jobs.pretraining.tiny import for_a_module, passes, spying
 
 # Each draws from torch's own generator in its own way: dropout, LSH rotations alone, features that are redrawn.
 BACKBONES = {
@@ -50,18 +50,20 @@ def at_rest(made: Experiment) -> tuple[list[Any], list[Any]]:
     return [p for p in found if p.training], [p for p in found if p.evaluating]
 
 
-@pytest.fixture(params=BACKBONES)
-def two_seeds(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+@pytest.fixture(params=BACKBONES, scope="module")
+def two_seeds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Both seeds with the weights of the first, and the first once more."""
+    folder = tmp_path_factory.mktemp("seeds")
     runs = []
     weights: list[torch.Tensor] = []
     for seed in (0, 1, 0):
-        made = assembled(tmp_path, request.param, seed)
-        own = list(made.run.learner.objective.parameters())
-        weights = weights or [p.detach().clone() for p in own]
-        for parameter, value in zip(own, weights, strict=True):
-            parameter.data.copy_(value)
-        runs.append(at_rest(made))
+        with for_a_module():
+            made = assembled(folder, request.param, seed)
+            own = list(made.run.learner.objective.parameters())
+            weights = weights or [p.detach().clone() for p in own]
+            for parameter, value in zip(own, weights, strict=True):
+                parameter.data.copy_(value)
+            runs.append(at_rest(made))
     return SimpleNamespace(first=runs[0], other=runs[1], again=runs[2], name=request.param)
 
 

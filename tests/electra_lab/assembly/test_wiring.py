@@ -23,7 +23,6 @@ SHARED = {
     "evaluate.test_tokens",
 }  # checked elsewhere
 WARM = {f"schedules.learning_rate.{key}": None for key in ("type", "start", "end")}  # back to the default schedule
-SLOPE = {"schedules.learning_rate.start": 1.0, "schedules.learning_rate.end": 0.0}
 ADAFACTOR = {"optimizer": "{type: adafactor}", "train.learning_rate": 0.05}
 
 
@@ -38,17 +37,10 @@ WEIGHTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "train.clip": ({"train.clip": "per_network", "train.clip_norm": 0.5}, {"clip": 0.5, "networks": (at(1.0),) * 2}),
     "optimizer.adamw.weight_decay": ({"optimizer.weight_decay": 0.9}, {"optimizer": adamw(weight_decay=0.9)}),
     "optimizer.adamw.betas": ({"optimizer.betas": [0.5, 0.7]}, {"optimizer": adamw(betas=(0.5, 0.7))}),
-    "optimizer.adamw.epsilon": ({"optimizer.epsilon": 1.0}, {"optimizer": adamw(eps=1.0)}),
     "optimizer.type": (ADAFACTOR, {"optimizer": adafactor()}),
-    "optimizer.adafactor.clip": ({**ADAFACTOR, "optimizer.clip": 1.2}, {"optimizer": adafactor(d=1.2)}),
-    "schedules.linear.start": (
-        {"schedules.learning_rate.start": 3.0}, {"rates": lambda step, steps: 3.0 - 2.0 * step / (steps - 1)}),
     "schedules.exponential.rate": (
         {"schedules": "{train.generator_rate: {type: exponential, start: 0.1, end: 2.0, rate: 3.0}}"},
         {"networks": (lambda step, steps: 2.0 - 1.9 * math.exp(-3.0 * step / (steps - 1)), at(1.0))}),
-    "schedules.cosine.end": (
-        {**SLOPE, "schedules.learning_rate.type": "cosine", "schedules.learning_rate.end": 0.5},
-        {"rates": lambda step, steps: 0.75 + 0.25 * math.cos(math.pi * step / (steps - 1))}),
     "schedules.warmup_linear.warmup_steps": (
         {**WARM, "schedules.learning_rate.warmup_steps": 3},
         {"rates": lambda step, steps: (1 - step / steps) * min(1.0, (step + 1) / 3)}),
@@ -76,8 +68,6 @@ def test_a_key_changes_the_weights_as_the_plain_loop_does(plain: Any, tmp_path: 
     got = tensors(run(file, tmp_path / "run", *overrides(changes)))
     assert equal(by_hand(file, **options), got)
     assert not equal(unchanged, got), "the key makes no difference here"
-    if changes.get("optimizer") == ADAFACTOR["optimizer"] and changes != ADAFACTOR:
-        assert not equal(by_hand(file, optimizer=adafactor()), got), "the key makes no difference here"
 
 
 # What does not show in the weights of a plain loop

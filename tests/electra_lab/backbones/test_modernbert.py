@@ -4,12 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    ModernBertConfig,
-    ModernBertForMaskedLM,
-    ModernBertForTokenClassification,
-    ModernBertModel,
-)
+from transformers import ModernBertConfig, ModernBertForMaskedLM, ModernBertForTokenClassification, ModernBertModel
 
 from electra_lab.backbones.modernbert import ModernBert
 from electra_lab.model.network import everywhere

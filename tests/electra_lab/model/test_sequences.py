@@ -156,10 +156,7 @@ def test_backbones_read_sequences_where_they_know_a_bound(name: str, recomputed:
     found, at = {}, mask[..., None]
     for bound in (None, counts):
         encoder.zero_grad()
-        with (
-            half_precision(device),
-            documents_at_most(bound, [encoder], torch.device(device), LONG),
-        ):
+        with half_precision(device), documents_at_most(bound, [encoder], torch.device(device), LONG):
             states = encoder(x, mask, documents)
         assert encoder.most_documents is None
         assert len(calls) == (0 if bound is None else 1 if name == "modernbert" and not WINDOWS else 2)

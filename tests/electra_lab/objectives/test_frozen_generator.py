@@ -16,7 +16,7 @@ from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.training.random import Streams
 from registry.errors import CheckpointError, ConfigError, DataError, Interrupted
-from tests.electra_lab.jobs.pretraining.tiny import lines, lose_checkpoints, run, signalled
+from tests.electra_lab.jobs.pretraining.tiny import for_a_module, lines, lose_checkpoints, run, signalled
 from tests.electra_lab.objectives.tiny import berts, gradients, sentences, total
 from tests.helpers import write_experiment
 
@@ -126,21 +126,29 @@ OTHERS = {
 }
 
 
-def test_what_does_not_fit_the_earlier_run_is_refused_at_its_line(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an earlier run."""
+    folder = tmp_path_factory.mktemp("trained")
+    with for_a_module():
+        earlier(folder)
+    return folder
+
+
+def test_what_does_not_fit_the_earlier_run_is_refused_at_its_line(trained: Path) -> None:
     """Nothing is trained for that: the sentences come before data is read."""
-    earlier(tmp_path)
-    (tmp_path / "more.txt").write_text("another document\n")
-    assert check(load(frozen(tmp_path))) is None
+    (trained / "more.txt").write_text("another document\n")
+    assert check(load(frozen(trained))) is None
     for key, (value, sentence) in OTHERS.items():
-        file = frozen(tmp_path, **{key: value})
+        file = frozen(trained, **{key: value})
         line = next(i for i, text in enumerate(file.read_text().splitlines(), 1) if text.startswith(f"{key}:"))
         with pytest.raises(ConfigError, match=rf"frozen\.yaml:{line}: {sentence}") as refused:
             check(load(file))
         assert refused.value.exit_code == 2
         assert str(refused.value).endswith(". Write the run's own section, or name another run.")
         with pytest.raises(ConfigError, match=sentence):
-            run(file, tmp_path / "never")
-        assert not (tmp_path / "never").exists()
+            run(file, trained / "never")
+        assert not (trained / "never").exists()
 
 
 def test_without_the_earlier_run_nothing_starts(tmp_path: Path) -> None:
@@ -194,9 +202,8 @@ def test_going_on_needs_the_earlier_run_only_before_the_first_checkpoint(
         execute.resume(stopped, "cpu")
 
 
-def test_a_forecast_counts_no_moments_of_a_frozen_generator(tmp_path: Path) -> None:
-    earlier(tmp_path)
-    loaded = load(frozen(tmp_path))
+def test_a_forecast_counts_no_moments_of_a_frozen_generator(trained: Path) -> None:
+    loaded = load(frozen(trained))
     built = sketch(loaded)
     told = forecast(loaded, torch.device("cpu"))
     weights, step_counts = 4 * told.parameters["total"], 4 * len(list(built.networks["discriminator"].parameters()))

@@ -19,6 +19,10 @@ from tests.helpers import ROOT, write_experiment
 FILES = sorted((ROOT / "experiments" / "objectives").glob("*.yaml"))
 FILES.append(ROOT / "experiments" / "plugins" / "three_classes.yaml")  # with a head from a plug-in
 STEPS, FIRST = 5, 2
+# With parts of their own that learn or remember, and rows in groups. The laws, which hold for every objective, say that
+# its random numbers come from the step alone, and that a batch may be split; files of its own run the others again.
+QUICK = ("amos", "coco_lm", "sas", "three_classes")
+NAMED = [pytest.param(f, id=f.stem, marks=[] if f.stem in QUICK else pytest.mark.slow) for f in FILES]
 
 
 def overrides(folder: Path, file: Path, dropout: float) -> list[str]:
@@ -64,7 +68,7 @@ def test_every_objective_is_shipped() -> None:
     assert set(objectives.names()) - {"electra"} <= {load(file).config.objective.type for file in FILES}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
+@pytest.mark.parametrize("file", NAMED)
 def test_stopped_and_resumed_is_as_if_never_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path
 ) -> None:
@@ -90,7 +94,7 @@ def test_stopped_and_resumed_is_as_if_never_stopped(
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
+@pytest.mark.parametrize("file", NAMED)
 def test_micro_batches_change_no_loss(tmp_path: Path, file: Path) -> None:
     """Every term of every step and the gradient's norm, from the same weights; without dropout."""
     loaded = load(file, settings(tmp_path, file, 0.0))

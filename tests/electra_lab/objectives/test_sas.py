@@ -352,4 +352,6 @@ def test_a_dry_run_states_the_memory(tiny: tuple[Loaded, Store]) -> None:
     assert said in planned(loaded, needs, CPU, "not tried")
     assert "never read" not in planned(loaded, needs, CPU, "not tried")
     assert "never read" in planned(loaded, replace(needs, steps=3), CPU, "not tried")
-    assert "row memory      32 bytes per row; rows are known after" in planned(loaded, forecast(loaded, CPU), CPU, "")
+    assert "row memory      32 bytes per row; rows are known after" in planned(
+        loaded, replace(needs, epoch=None), CPU, ""
+    )

@@ -76,20 +76,32 @@ def test_a_sampler_of_the_softmax_gets_it_without_special_tokens_and_the_gradien
     torch.testing.assert_close(logits.grad, slope)
 
 
-@pytest.mark.parametrize("name", ["electra_correct", "electric", "mc_bert", "teams"])
-def test_compiled_in_one_graph_and_in_bf16_it_is_the_same_within_bounds(name: str) -> None:
-    """Losses and all gradients, of the same replacements. In bf16 losses by 0.5 %: a candidate may be another."""
+NAMES = ["electra_correct", "electric", "mc_bert", "teams"]
+
+
+def made(name: str) -> Any:
     towers = partial(backbones.get("two_towers").component, dropout=0.0) if name == "electric" else None
-    objective = berts(name, depth=2, build=towers, sampler=lambda logits, _: logits.argmax(-1)).train()
-    text = sentences()
-    whole = objective(text, streams(text))
-    expected = gradients(objective, total(whole))
+    return berts(name, depth=2, build=towers, sampler=lambda logits, _: logits.argmax(-1)).train()
+
+
+@pytest.mark.slow  # amos, in its own file, stays quick, and so does the forward pass in test_schedules.py
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_in_one_graph_it_has_the_same_gradients(name: str) -> None:
+    objective, text = made(name), sentences()
+    expected = gradients(objective, total(objective(text, streams(text))))
     torch._dynamo.reset()
     compiled = torch.compile(objective, backend="aot_eager", fullgraph=True)
     found = gradients(objective, total(compiled(text, streams(text))))
     assert found.keys() == expected.keys()
     for parameter, gradient in expected.items():
         torch.testing.assert_close(found[parameter], gradient, rtol=1e-4, atol=1e-6, msg=parameter)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_in_bf16_it_is_the_same_within_bounds(name: str) -> None:
+    """Losses of the same replacements by 0.5 %: a candidate may be another."""
+    objective, text = made(name), sentences()
+    whole = objective(text, streams(text))
     with torch.autocast("cpu", torch.bfloat16):
         narrow = objective(text, streams(text))
     for term, exact in whole.terms.items():

@@ -48,7 +48,7 @@ OBJECTIVES: dict[str, dict[str, str]] = {
 
 def settings(folder: Path, **sections: str) -> dict[str, str]:
     train = f"{{steps: 5, batch_size: {BATCH}, precision: fp32}}"
-    data = SECTIONS["data"].replace("}", f", store: {folder / 'store'}}}")
+    data = SECTIONS["data"].replace("}", f", store: {folder.parent / 'store'}}}")  # one for all tests
     return {**SECTIONS, "train": train, **sections, "data": data}
 
 
@@ -77,7 +77,7 @@ def test_every_step_costs_what_the_plan_says(tmp_path: Path, name: str) -> None:
         run(file, tmp_path / "earlier", "train.steps=1", "evaluate.examples=0")
     experiment = made(tmp_path, **OBJECTIVES[name])
     flops = experiment.settings.flops
-    for step in range(FIRST + 2):
+    for step in range(flops.first + 2):
         assert flops.total(step + 1) - flops.total(step) == pytest.approx(counted(experiment, step), rel=0.02), step
 
 

@@ -17,7 +17,7 @@ from electra_lab.training.loop import Run
 from electra_lab.training.random import Streams
 from electra_lab.training.step import Learner, training_step
 from registry.errors import Interrupted
-from tests.electra_lab.jobs.pretraining.tiny import lines, run, signalled
+from tests.electra_lab.jobs.pretraining.tiny import for_a_module, lines, run, signalled
 from tests.electra_lab.objectives.tiny import berts, sentences
 from tests.helpers import write_experiment
 
@@ -155,9 +155,15 @@ def checkpoint(path: Path, step: int) -> dict[str, torch.Tensor]:
     return load_file(path / "checkpoints" / f"step-{step:08d}" / "state.safetensors")
 
 
-def test_a_run_trains_one_network_after_the_other(tmp_path: Path) -> None:
-    path = run(experiment(tmp_path), tmp_path / "run")
-    saved = {step: checkpoint(path, step) for step in range(1, 7)}
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    with for_a_module():
+        return run(experiment(folder), folder / "whole")
+
+
+def test_a_run_trains_one_network_after_the_other(whole: Path) -> None:
+    saved = {step: checkpoint(whole, step) for step in range(1, 7)}
     for (_, one), (step, two) in itertools.pairwise(saved.items()):
         for name in one:
             learns = "discriminator" if step > FIRST else "generator"  # weights and moments alike
@@ -165,7 +171,7 @@ def test_a_run_trains_one_network_after_the_other(tmp_path: Path) -> None:
     moments = {step: {n.split(".")[2] for n in each if n.startswith("optimizer.")} for step, each in saved.items()}
     assert moments == {s: {"generator"} | ({"discriminator"} if s > FIRST else set()) for s in saved}
 
-    told = [{k: r[k] for k in r if k.endswith("loss")} for r in lines(path) if r["split"] == "train"]
+    told = [{k: r[k] for k in r if k.endswith("loss")} for r in lines(whole) if r["split"] == "train"]
     # Steps 1-2, 3-4 and 5-6: no mean of a term in which nobody counted.
     assert [set(t) for t in told] == [{"loss", *(f"{n}_loss" for n in names)} for names in (
         ["generator"], ["generator", "discriminator"], ["discriminator"]
@@ -173,7 +179,7 @@ def test_a_run_trains_one_network_after_the_other(tmp_path: Path) -> None:
     for each in told:
         weighted = [WEIGHTS[name] * each[f"{name}_loss"] for name in WEIGHTS if f"{name}_loss" in each]
         assert each["loss"] == pytest.approx(sum(weighted))
-    measured = [r for r in lines(path) if r["split"] == "validation"]
+    measured = [r for r in lines(whole) if r["split"] == "validation"]
     assert [r["step"] for r in measured] == [3, 6]
     assert all({"generator_loss", "discriminator_loss", "discriminator_auc"} <= r.keys() for r in measured)
     assert measured[0]["generator_loss"] == measured[1]["generator_loss"]  # frozen in between
@@ -182,10 +188,9 @@ def test_a_run_trains_one_network_after_the_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", range(FIRST - 1, FIRST + 3))
 def test_stopped_around_the_boundary_and_resumed_is_as_if_never_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    file = experiment(tmp_path)
-    whole, stopped = run(file, tmp_path / "whole"), tmp_path / "stopped"
+    file, stopped = experiment(tmp_path), tmp_path / "stopped"
     with monkeypatch.context() as patched:
         signalled(patched, signal.SIGINT, step)
         with pytest.raises(Interrupted):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from electra_lab.assembly.needs import forecast
+from electra_lab.assembly.build import outline, vocabulary_or_bert
+from electra_lab.assembly.needs import forecast, workload
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
-from electra_lab.planning.forecast import Forecast
-from electra_lab.planning.memory import peak_bytes
+from electra_lab.planning.forecast import Forecast, Workload
+from electra_lab.planning.memory import peak_bytes, shapes_only
 from electra_lab.training.step import backward
-from registry import optimizers
 from registry.errors import ConfigError
 from tests.electra_lab.training.tiny import experiment
 from tests.helpers import write_experiment
@@ -88,7 +89,7 @@ def test_it_reads_no_corpus_and_writes_nothing(forks: Lab, tmp_path: Path) -> No
 
 
 def test_a_large_network_takes_no_time_and_no_memory(tmp_path: Path) -> None:
-    file = write_experiment(tmp_path, discriminator="{type: bert, dim: 32768, depth: 8, heads: 64}")
+    file = write_experiment(tmp_path, discriminator="{type: bert, dim: 65536, depth: 2, heads: 64}")
     total = numbers(line(plan_of(file), "total"))[0]
     assert total > 1e11
 
@@ -100,7 +101,7 @@ def test_a_plan_for_another_machine(tmp_path: Path) -> None:
 
 def test_an_optimizer_that_cannot_skip_by_itself_needs_copies_to_return_to(tmp_path: Path) -> None:
     """Beside the gradients, which are 4 bytes per parameter: the weights and the optimizer's state once more."""
-    options = {"discriminator": "{type: bert, dim: 128, depth: 2, heads: 2}", "train": "{steps: 1, batch_size: 1}"}
+    options = {"discriminator": "{type: bert, dim: 128, depth: 1, heads: 2}", "train": "{steps: 1, batch_size: 1}"}
 
     def needs(optimizer: str) -> Forecast:
         loaded = load(write_experiment(tmp_path, optimizer=f"{{type: {optimizer}}}", **options))
@@ -185,7 +186,7 @@ def needs(file: Path, *overrides: str) -> Forecast:
 
 def test_what_is_forecast_grows_as_it_must(tmp_path: Path) -> None:
     """Twice the rows: twice the working memory (but for gradients), the same state; bf16 takes less than fp32."""
-    file = write_experiment(tmp_path, discriminator="{type: bert, dim: 64, depth: 3, heads: 2}")
+    file = write_experiment(tmp_path, discriminator="{type: bert, dim: 64, depth: 1, heads: 2}")
 
     def of(*overrides: str) -> tuple[int, int]:
         found = needs(file, *overrides)
@@ -203,7 +204,7 @@ def test_what_is_forecast_grows_as_it_must(tmp_path: Path) -> None:
     assert of("train.batch_size=128", "train.precision=bf16")[1] < 0.9 * two
 
 
-@pytest.mark.parametrize("optimizer", optimizers.names())
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])  # that `state_bytes` is right is a law of each
 def test_memory_is_that_of_a_real_step(tmp_path: Path, optimizer: str) -> None:
     """State to the byte; working memory as counted around a real forward and backward pass with numbers.
 
@@ -230,13 +231,16 @@ def test_memory_is_that_of_a_real_step(tmp_path: Path, optimizer: str) -> None:
 def test_the_dearer_stage_of_two_decides(tmp_path: Path) -> None:
     sections = {"embedding": "{dim: 8, max_length: 16, tie: none}", "generator": "{scale: 0.5}"}
     file = write_experiment(tmp_path, objective="{type: two_stage, generator_steps: 2}", **sections)
-    found = needs(file, "train.steps=5")
-    assert (found.flops.first, found.steps) == (2, 5)
-    alone = needs(file, "train.steps=5", "objective={type: electra}")
-    assert found.flops.at_first < alone.flops.per_step
+
+    def of(*overrides: str) -> Workload:
+        loaded = load(file, ["train.steps=5", *overrides])
+        return workload(loaded, outline(loaded, vocabulary_or_bert(loaded), shapes_only()), "fp32")
+
+    small, alone = of(), of("objective={type: electra}")
+    assert (small.settings.flops.first, small.settings.steps) == (2, 5)
+    assert small.settings.flops.at_first < alone.settings.flops.per_step
     # What a network's layers keep for its backward pass counts in the stage in which it learns.
-    for stage in (["generator.scale=4.0", "generator.depth={}"], ["generator.depth=1", "discriminator.depth={}"]):
-        less, more = (needs(file, "train.steps=5", *(each.format(n) for each in stage)).working_bytes for n in (1, 4))
-        assert less is not None
-        assert more is not None
-        assert more > 1.5 * less, stage
+    wide = "generator.scale=4.0"
+    deep = of(wide, "generator.depth=3"), of("generator.depth=1", "discriminator.depth=3")
+    for less, more in zip((of(wide), small), deep, strict=True):
+        assert (more.working_bytes() or 0) > 1.5 * (less.working_bytes() or math.inf), more

@@ -17,14 +17,7 @@ from transformers import BertForPreTraining, ElectraConfig, ElectraForMaskedLM, 
 
 from electra_lab.pretrained.families import FAMILIES, Config
 from electra_lab.pretrained.families.electra import FIXED
-from electra_lab.pretrained.hugging_face import (
-    CONFIG,
-    files_of,
-    locate,
-    read_config,
-    read_folders,
-    read_tensors,
-)
+from electra_lab.pretrained.hugging_face import CONFIG, files_of, locate, read_config, read_folders, read_tensors
 from electra_lab.pretrained.trained_model import Part
 from electra_lab.storage.files import sha256
 from registry.errors import ConfigError, DataError, LabError

@@ -58,8 +58,8 @@ EACH: list[tuple[str, int, dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("name", "graphs", "options", "again"),
     [
-        *((*each, False) for each in EACH), *((*each, True) for each in EACH[:2]),
-        *(pytest.param(*each, True, marks=pytest.mark.slow) for each in EACH[2:-1]),
+        *((*each, False) for each in EACH), (*EACH[0], True),
+        *(pytest.param(*each, True, marks=pytest.mark.slow) for each in EACH[1:-1]),
         pytest.param(*EACH[-1], True, marks=pytest.mark.skipif(
             "ELECTRA_LAB_SOAK" not in os.environ, reason="takes ten seconds: make soak")),
     ],
