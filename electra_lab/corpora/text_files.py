@@ -119,11 +119,14 @@ class TextFiles(FileCorpus):
             for part in parts:
                 end = at + len(part)
                 # A part that is not UTF-8 is decoded line by line, so that only bad lines are lost.
+                good: list[str] = []
                 for piece in [part] if _is_utf8(part) else part.splitlines(keepends=True):
                     try:
                         text = piece.decode().replace("\r\n", "\n").replace("\r", "\n")
-                        yield text if at else text.removeprefix("\ufeff")
+                        good.append(text if at else text.removeprefix("\ufeff"))
                     except UnicodeDecodeError as error:
+                        yield "".join(good)
+                        good.clear()
                         place, reason = f"{file}:{line}", f"byte {at + error.start} is not UTF-8"
                         cure = "Convert it, for example with iconv."
                         skipped = self.left_out(BadInput(place, reason, cure, unit="lines"))
@@ -133,6 +136,7 @@ class TextFiles(FileCorpus):
                         yield skipped
                     at += len(piece)
                     line += piece.count(b"\n") + piece.count(b"\r") - piece.count(b"\r\n")
+                yield "".join(good)
         except BadInput as error:
             yield self.left_out(error)
 

@@ -44,13 +44,13 @@ def test_a_registered_component_is_found_and_listed_with_its_schema_and_place():
 
 def test_a_built_in_first_looked_up_inside_isolated_is_still_known_afterwards(tmp_path: Path):
     script = """
-from registry import samplers
-with samplers.isolated():
-    samplers.get("argmax")
-print(samplers.get("argmax").name)
+from registry import schedules
+with schedules.isolated():
+    schedules.get("linear")
+print(schedules.get("linear").name)
 """
     done = python("-c", script, cwd=tmp_path)
-    assert done.stdout == "argmax\n", done.stderr
+    assert done.stdout == "linear\n", done.stderr
 
 
 def test_names_and_listings_hold_built_ins_and_plug_ins_in_order():

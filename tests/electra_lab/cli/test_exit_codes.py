@@ -9,17 +9,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from electra_lab.cli import main
+from electra_lab.jobs import signals
 from electra_lab.jobs.pretraining import execute
+from electra_lab.presentation.console import Console
 from tests.electra_lab.jobs.pretraining.tiny import default_signals, experiment, lines, lose_checkpoints, spying
 from tests.helpers import ROOT
-from tests.scorecard.lab import Lab, Running
 
 SHORT = {"train": "{steps: 4, batch_size: 2, precision: fp32}", "evaluate": "{examples: 0}"}
 
@@ -145,8 +147,9 @@ def test_6_too_little_memory_for_training(lab: Any, tmp_path: Path, verb: str) -
 STOPS = [(75, signal.SIGTERM, "SIGTERM"), (75, signal.SIGHUP, "SIGHUP"), (130, signal.SIGINT, "Ctrl-C")]
 
 
-@pytest.mark.parametrize(("code", "number", "name"), STOPS)
-@pytest.mark.parametrize("verb", ["run", "resume"])
+@pytest.mark.parametrize(
+    ("verb", "code", "number", "name"), [*(("run", *stop) for stop in STOPS), ("resume", *STOPS[-1])]
+)
 def test_75_and_130_a_signal_saves_and_the_resume_ends(lab, tmp_path, verb, code, number, name) -> None:
     """The resume of a run that is stopped in the same step again would not end: that step is done."""
     file, path = spy(tmp_path / "there", f", strike: 2, signal: {int(number)}"), tmp_path / "run"
@@ -172,44 +175,35 @@ def test_a_plug_in_that_exits_does_not_look_like_success(lab: Any, tmp_path: Pat
     assert re.search(r"leaving\.py:8: sampler 'leaving' failed: SystemExit", err)
 
 
-# A real process with real keys
+def test_ctrl_c_twice_stops_without_saving(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1.0]
+
+    def strike(*_: object) -> None:
+        now[0] += 1.0  # one that comes at once is the first one's echo
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Console, "advance", lambda *_: [strike(), strike()])
+    code, out, err = lab("run", experiment(tmp_path / "there", **SHORT), "--out", tmp_path / "run")
+    assert (code, out) == (130, "")
+    assert "Ctrl-C: saving after this step; a second Ctrl-C stops without saving\n" in err
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def wait_for(true: Callable[[], bool], process: subprocess.Popen[str] | Running) -> None:
+def test_ctrl_c_in_a_real_process(tmp_path: Path) -> None:
+    train = "{steps: 100000, batch_size: 2, precision: fp32, log_every: 1}"
+    file, path = experiment(tmp_path, train=train, checkpoint="{every: 100000}"), tmp_path / "run"
+    command = [sys.executable, "-m", "electra_lab", "run", str(file), "--out", str(path), "--device", "cpu"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, stdout=-1, stderr=-1)
     deadline = time.monotonic() + 180
-    while not true():
+    while not lines(path):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def started(arguments: list[str], cwd: Path) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "electra_lab", *arguments], cwd=cwd, env=environment, text=True, stdout=-1, stderr=-1
-    )
-
-
-def test_ctrl_c_in_a_real_process_once_and_in_a_forked_one_twice(tmp_path: Path, forks: Lab) -> None:
-    train = "{steps: 100000, batch_size: 2, precision: fp32, log_every: 1}"
-    file, path = experiment(tmp_path, train=train, checkpoint="{every: 100000}"), tmp_path / "run"
-    process = started(["run", str(file), "--out", str(path), "--device", "cpu"], tmp_path)
-    wait_for(lambda: len(lines(path)) >= 1, process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (130, "")
-    said = "Ctrl-C: saving after this step; a second Ctrl-C stops without saving\n"
-    assert said in err
+    assert "Ctrl-C: saving after this step; a second Ctrl-C stops without saving\n" in err
     (saved,) = (path / "checkpoints").iterdir()
     assert err.endswith(f"stopped and saved after step {int(saved.name[5:])}. Resume with: electra-lab resume {path}\n")
-
-    slow = spying(tmp_path / "slow", train=train, objective="{type: spy, sleep: 3}")
-    running = forks.start("run", slow, "--out", tmp_path / "second", "--device", "cpu", cwd=tmp_path)
-    wait_for(lambda: len(lines(tmp_path / "second")) == 3, running)
-    time.sleep(1)  # until it is in the next step, which takes long
-    running.send(signal.SIGINT)
-    wait_for(lambda: said in running.err.read_text(), running)
-    time.sleep(0.7)  # one that comes at once is the first one's echo
-    running.send(signal.SIGINT)
-    assert running.wait().code == 130
-    assert not (tmp_path / "second" / "checkpoints").exists()

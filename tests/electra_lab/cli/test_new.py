@@ -156,7 +156,7 @@ KINDS = [r.singular.replace(" ", "_") for r in registry.ALL]
 
 def laws(*folders: str) -> subprocess.CompletedProcess[str]:
     """Run the tests of new packages, in one process."""
-    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *folders]
+    words = [sys.executable, "-m", "pytest", "-q", "-rpf", "-p", "no:cacheprovider", *folders]
     return subprocess.run(
         words, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )
@@ -183,12 +183,14 @@ def test_a_component_of_every_kind_is_written_under_its_own_name(lab, kind: str)
 
 
 def test_a_new_component_passes_its_tests(lab):
-    assert lab("new", "--component", "schedule")[0] == 0
-    done = laws("my_schedule")
-    assert done.returncode == 0, done.stdout
-    template = Path("my_schedule/electra_lab_my_schedule.py")
+    for name in ("sound", "broken"):
+        assert lab("new", "--component", "schedule", name)[0] == 0
+    template = Path("broken/electra_lab_broken.py")
     template.write_text(template.read_text().replace("progress**power", "progress / 0"))
-    assert laws("my_schedule").returncode == 1
+    done = laws("sound", "broken")
+    assert done.returncode == 1, done.stdout
+    outcomes = re.findall(r"^(PASSED|FAILED) .*/test_(sound|broken)\.py", done.stdout, re.MULTILINE)
+    assert outcomes == [("PASSED", "sound"), ("FAILED", "broken")]
 
 
 @pytest.mark.slow

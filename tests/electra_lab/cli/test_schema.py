@@ -13,7 +13,8 @@ from jsonschema import Draft202012Validator
 from electra_lab.config.source import parse
 from registry import discovery, samplers
 from registry.errors import PluginError
-from tests.helpers import EXPERIMENT, python, write_experiment
+from tests.helpers import EXPERIMENT, write_experiment
+from tests.scorecard.lab import Lab
 
 PLUGIN = """\
 from typing import Annotated
@@ -46,12 +47,12 @@ def accepts(schema: str, sampler: str) -> bool:
     return Draft202012Validator(json.loads(schema)).is_valid(values)
 
 
-def test_a_real_process_prints_a_schema_and_nothing_else(tmp_path: Path):
-    done = python("-m", "electra_lab", "schema", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    Draft202012Validator.check_schema(json.loads(done.stdout))
-    assert accepts(done.stdout, "{type: gumbel}")
-    assert not accepts(done.stdout, "{type: gumbel, temprature: 1.0}")
+def test_a_process_prints_a_schema_and_nothing_else(forks: Lab, tmp_path: Path):
+    done = forks("schema", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    Draft202012Validator.check_schema(json.loads(done.out))
+    assert accepts(done.out, "{type: gumbel}")
+    assert not accepts(done.out, "{type: gumbel, temprature: 1.0}")
     assert not list(tmp_path.iterdir())
 
 

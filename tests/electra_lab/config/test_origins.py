@@ -144,8 +144,9 @@ def test_the_printed_text_is_the_config(tmp_path_factory: pytest.TempPathFactory
     again = folder / "runs/deep/again.yaml"
     again.parent.mkdir(parents=True)
     again.write_text(printed, encoding="utf-8")
-    assert load(again).config == loaded.config
-    assert dump(load(again).config) == dump(loaded.config)
+    reloaded = load(again).config
+    assert reloaded == loaded.config
+    assert dump(reloaded) == dump(loaded.config)
 
 
 def test_a_file_called_oddly_does_not_break_its_comment(tmp_path: Path):

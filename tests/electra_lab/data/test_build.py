@@ -1,11 +1,13 @@
 """Building a store: in pieces, by other processes, through kills, and without what overlaps."""
 
 import os
+import resource
 import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +17,11 @@ from electra_lab.data import build as module
 from electra_lab.data import raw_documents
 from electra_lab.data.build import Unfinished
 from electra_lab.data.splits import SPLITS
-from electra_lab.data.store import Stream, load_store, open_store
+from electra_lab.data.store import Stream, _allow_open_files, load_store, open_store
 from electra_lab.launchers.local import Local
 from registry import Document, Outcome, Work, tokenizers
 from registry.errors import DataError
 from tests.electra_lab.data.test_store import Documents, contents, flip, left, recipe, sides, stream, words
-from tests.helpers import python
 from tests.scorecard.lab import Lab, Running
 
 TEXT = [" ".join(f"w{(n * 7 + i * i) % 100}" for i in range(30)) for n in range(400)]
@@ -246,6 +247,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "flipped": flip,
     "removed": Path.unlink,
 }
+IN_TURN = [*DAMAGES]
 
 
 @pytest.fixture
@@ -254,13 +256,15 @@ def two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_pieces")
-@pytest.mark.parametrize(
-    ("damage", "tidied"), [("emptied", False), ("cut", True), ("flipped", False), ("flipped", True), ("removed", False)]
-)
+@pytest.mark.parametrize("tidied", [False, True])
+@pytest.mark.parametrize("damages", [IN_TURN, *(pytest.param([name], marks=pytest.mark.slow) for name in IN_TURN)])
 def test_a_damaged_leftover_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, tidied: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damages: list[str], tidied: bool
 ) -> None:
-    """Any file of a build that was killed while it encoded, or while it cleaned up behind itself."""
+    """Any file of a build that was killed while it encoded, or while it cleaned up behind itself.
+
+    The quick test damages each file in one way, and files of a kind in several; the slow ones every file in every way.
+    """
     corpus, whole = Documents(TEXT), tmp_path / "whole"
     expected = contents(open_store(whole, recipe(corpus, words), [].append).folder)
     killed, part = tmp_path / "killed", f".{left(whole)[0]}.part"
@@ -272,11 +276,11 @@ def test_a_damaged_leftover_is_written_again(
     files = [file.relative_to(killed / part) for file in sorted((killed / part).rglob("*")) if file.is_file()]
     assert {Path("tokenizer.json"), Path("train-00001.seen.npy"), Path("spool/train-00001.txt")} < {*files}
     assert (Path("manifest.json") in files) is tidied
-    for file in files:
+    for file, damage in zip(files, cycle(damages), strict=False):
         shutil.copytree(killed, tmp_path / "damaged")
         DAMAGES[damage](tmp_path / "damaged" / part / file)
         store = open_store(tmp_path / "damaged", recipe(corpus, words), [].append)
-        assert contents(store.folder) == expected, file
+        assert contents(store.folder) == expected, (file, damage)
         assert left(tmp_path / "damaged") == [store.key], file
         shutil.rmtree(tmp_path / "damaged")
 
@@ -353,22 +357,21 @@ def test_a_copy_is_opened_anywhere_and_checked_there(tmp_path: Path) -> None:
         load_store(copy)
 
 
+def with_few_open_files(folder: str) -> None:
+    """Load a store where the limit is low; in a process of its own."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (60, hard))
+    _allow_open_files(5000)
+    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(5256, hard))
+    print(len(load_store(Path(folder)).train))
+
+
 @pytest.mark.usefixtures("small_pieces")
-def test_more_shards_than_open_files_are_allowed(tmp_path: Path) -> None:
+def test_more_shards_than_open_files_are_allowed(forks: Lab, tmp_path: Path) -> None:
     """The limit that most systems begin with is raised, as each shard stays open."""
     store = open_store(tmp_path, recipe(Documents(TEXT), words), [].append)
-    code = (
-        "import resource, sys\n"
-        "from pathlib import Path\n"
-        "from electra_lab.data import store\n"
-        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (60, hard))\n"
-        "store._allow_open_files(5000)\n"
-        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(5256, hard))\n"
-        "print(len(store.load_store(Path(sys.argv[1])).train))\n"
-    )
-    done = python("-c", code, str(store.folder), cwd=tmp_path)
-    assert done.stdout.split() == ["True", str(len(store.train))], done.stderr
+    done = forks(f"{__name__}:{with_few_open_files.__name__}", store.folder, cwd=tmp_path)
+    assert done.out.split() == ["True", str(len(store.train))], done.err
 
 
 def test_checksums_are_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Batches of a packing: their order, their parts, samples, and rows grouped by length."""
 
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 import pytest
@@ -232,11 +232,11 @@ def test_batches_of_growing_size_read_the_same_rows_in_the_same_order(
     sizes, steps = BatchSizes(full + start, start, increment, every), 2 * WINDOW + 3
     grown = [min(full + start, start + increment * (step // every)) for step in range(steps)]
     assert [sizes.at(step) for step in range(steps)] == grown
-    assert [sizes.before(step) for step in range(steps)] == [sum(grown[:step]) for step in range(steps)]
+    assert [sizes.before(step) for step in range(steps)] == [0, *accumulate(grown[:-1])]
     assert sizes.at(sizes.warmup - 1) < full + start
     assert sizes.at(sizes.warmup) == full + start
     made, total = counting(number), sum(grown)
-    flat = epochs(made, 3, 1, total)
+    flat = epochs(made, 3, 64, -(-total // 64))[:total]
     assert torch.equal(epochs(made, 3, sizes, steps), flat)  # type: ignore[arg-type]
     parts = [made.training_batch(3, 60, sizes, CPU, part=part).tokens for part in (slice(0, 1), slice(1, None))]
     assert torch.equal(torch.cat(parts), flat[sum(grown[:60]) :][: grown[60]])

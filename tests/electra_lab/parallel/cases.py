@@ -94,7 +94,7 @@ DDP_ALONE = ("adafactor", "muon", "reversible", "shared_layers")
 CASES = [("ddp", name) for name in EXPERIMENTS] + [("fsdp", name) for name in EXPERIMENTS if name not in DDP_ALONE]
 if "ELECTRA_LAB_PARALLEL" not in os.environ:  # the rest: make test-parallel
     QUICK = {
-        "ddp": "uneven scarce two_stage sas coco_lm poisoned overflowing muon",
+        "ddp": "uneven scarce two_stage sas coco_lm overflowing muon",
         "fsdp": "tied poisoned recomputing plug_in",
     }
     CASES = [(parallel, name) for parallel, names in QUICK.items() for name in names.split()]

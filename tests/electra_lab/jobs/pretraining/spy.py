@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from types import SimpleNamespace
 
 import torch
@@ -21,7 +20,6 @@ class Spy(Electra):
     spoils_loss    its loss is not finite either
     strike         the step at which the process gets a signal, and its number
     greed          the step that asks for more memory than there is
-    sleep          the first of the steps that take long
     """
 
     seen: list[SimpleNamespace] = []  # noqa: RUF012
@@ -42,14 +40,13 @@ class Spy(Electra):
         strike: int = -1,
         signal: int = 15,
         greed: int = -1,
-        sleep: int = -1,
     ) -> None:
         super().__init__(generator, discriminator, masking, sampler, vocabulary)
         self.discriminator_weight = discriminator_weight
         self.guards = {"masking": masking, "sampler": sampler}
         self.masking, self.sampler = self._masked, self._drawn
         self.poison, self.spoils_loss, self.strike, self.signal, self.greed = poison, spoils_loss, strike, signal, greed
-        self.sleep, self.poisons = sleep, poisons
+        self.poisons = poisons
         self.step, self.calls = -1, 0
 
     def _masked(self, *arguments):
@@ -69,8 +66,6 @@ class Spy(Electra):
             os.kill(os.getpid(), self.signal)
         if step == self.greed:
             torch.empty(1 << 60)
-        if 0 <= self.sleep <= step:
-            time.sleep(30)
 
     def forward(self, batch, rng):
         probe = torch.arange(5, 5 + batch.tokens.shape[1]).unsqueeze(0) % self.vocabulary.size

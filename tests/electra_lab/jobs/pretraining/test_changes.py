@@ -37,11 +37,22 @@ from tests.pages import Page
 pytestmark = pytest.mark.usefixtures("no_report")
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run that was stopped after step 7 of 12, its text and its store; and a copy of it."""
+    folder = tmp_path_factory.mktemp("stopped") / "here"
+    with for_a_module():
+        stop_at(7, lambda: run(experiment(folder), folder / "run"))
+    shutil.copytree(folder, folder.with_name("kept"))
+    return folder
+
+
 @pytest.fixture
-def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that was stopped after step 7 of 12."""
-    stop_at(7, lambda: run(experiment(tmp_path), tmp_path / "run"))
-    return tmp_path / "run"
+def stopped(once: Path) -> Path:
+    """The stopped run as it was, whatever the tests before have done."""
+    shutil.rmtree(once)
+    shutil.copytree(once.with_name("kept"), once)
+    return once / "run"
 
 
 @pytest.fixture(scope="module")

@@ -132,13 +132,14 @@ def test_a_run_holds_its_directory_as_long_as_it_trains(tmp_path: Path, path: Pa
             pass
         refused.append(done)
 
-    lose_checkpoints(path)
+    shutil.rmtree(path / "checkpoints" / "step-00000012")
     monkeypatch.setattr(Console, "advance", advance)
     if verb == "run":
         run(experiment(tmp_path), place)
     else:
         execute.resume(place, "cpu")
-    assert refused[:12] == list(range(1, 13))  # then rows of the test
+    steps = [*range(1 if verb == "run" else 9, 13)]
+    assert refused[: len(steps)] == steps  # then rows of the test
     with RunDirectory(place).locked():
         pass
 
@@ -176,15 +177,15 @@ def test_checkpoints_that_are_gone_are_missed(path: Path) -> None:
     assert before == {file: file.read_bytes() for file in path.iterdir() if file.is_file()}
 
 
-@pytest.mark.parametrize("kind", ["run", "resume", "reopen"])
 @pytest.mark.parametrize(
-    "error",
+    ("error", "kind"),
     [
-        MemoryError(), torch.OutOfMemoryError("CUDA out of"), RuntimeError("a bug"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        *((error, kind) for error in (MemoryError(), RuntimeError("a bug")) for kind in ("run", "resume", "reopen")),
+        (torch.OutOfMemoryError("CUDA out of"), "run"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "run"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_too_little_memory_is_a_sentence_and_another_error_stays_what_it_is(
     finished: Path, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str
 ) -> None:

@@ -16,7 +16,7 @@ import torch
 from electra_lab.jobs.pretraining import execute
 from electra_lab.training import scaling
 from electra_lab.training.scaling import LossScale
-from registry.errors import DivergedError, Interrupted
+from registry.errors import DivergedError
 from tests.electra_lab.jobs.pretraining.tiny import (
     assert_same,
     experiment,
@@ -160,18 +160,15 @@ def test_losses_of_evaluation_are_the_means_of_what_the_objective_returned(spied
         assert record["loss"] == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("stop", [None, 7, 22])
+@pytest.mark.parametrize("stop", [7, 22])
 def test_the_test_is_evaluated_once_however_often_a_run_is_resumed(
-    spied: tuple[Path, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int | None
+    spied: tuple[Path, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
     folder, _ = spied
     tested = set(cut(folder / "store", "test"))
     with monkeypatch.context() as patched:
-        if stop:
-            signalled(patched, signal.SIGTERM, stop)
-            with pytest.raises(Exception, match=f"saved after step {stop}"):
-                run(folder / "tiny.yaml", tmp_path / "run")
-        else:
+        signalled(patched, signal.SIGTERM, stop)
+        with pytest.raises(Exception, match=f"saved after step {stop}"):
             run(folder / "tiny.yaml", tmp_path / "run")
     execute.resume(tmp_path / "run", "cpu")
     execute.resume(tmp_path / "run", "cpu")
@@ -181,7 +178,7 @@ def test_the_test_is_evaluated_once_however_often_a_run_is_resumed(
     assert (tmp_path / "run" / "examples.json").is_file()
 
 
-@pytest.mark.parametrize("stop", [4, 6, 8, 13])
+@pytest.mark.parametrize("stop", [6, 13])
 def test_a_resume_inside_a_window_records_the_same(spied: tuple[Path, list[Any]], tmp_path: Path, stop: int) -> None:
     folder, _ = spied
     stop_at(stop, lambda: run(folder / "tiny.yaml", tmp_path / "run"), signal.SIGTERM)
@@ -204,13 +201,9 @@ def poisoned(folder: Path, policy: str, spoils_loss: bool = False, poison: int =
 @pytest.mark.parametrize("spoils_loss", [False, True])
 def test_a_skipped_step_leaves_weights_and_optimizer_as_they_were(tmp_path: Path, spoils_loss: bool) -> None:
     file = poisoned(tmp_path, "skip", spoils_loss)
-    one, two = tmp_path / "6", tmp_path / "7"
-    with pytest.MonkeyPatch.context() as patched:
-        for path, stop in ((one, POISONED), (two, POISONED + 1)):
-            signalled(patched, signal.SIGINT, stop)
-            with pytest.raises(Interrupted):
-                run(file, path)
-    before, after = tensors(one, POISONED), tensors(two, POISONED + 1)
+    kept = tmp_path / "kept"
+    stop_at(POISONED + 1, lambda: run(file, kept, "checkpoint.every=6"))
+    before, after = tensors(kept, POISONED), tensors(kept, POISONED + 1)
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert {float(after[name]) for name in after if name.startswith("optimizer.step.")} == {POISONED}
@@ -237,7 +230,7 @@ def test_a_skipped_step_leaves_weights_and_optimizer_as_they_were(tmp_path: Path
 def test_a_skipped_step_is_counted_once_through_a_resume(tmp_path: Path) -> None:
     file = poisoned(tmp_path, "skip")
     whole = run(file, tmp_path / "whole")
-    for stop in (6, 7, 9, 11):
+    for stop in (7, 11):
         path = tmp_path / f"stopped at {stop}"
         stop_at(stop, partial(run, file, path))
         execute.resume(path, "cpu")
@@ -286,7 +279,7 @@ def test_a_loss_scale_is_kept_through_a_resume(tmp_path: Path, monkeypatch: pyte
     records = lines(whole, "train")
     assert 0 < records[0]["skipped_steps"] < 12
     assert len({record["loss_scale"] for record in records}) > 1
-    for stop in (1, 4, 7, 11):
+    for stop in (1, 7):
         path = tmp_path / f"stopped at {stop}"
         stop_at(stop, partial(run, file, path))
         assert state(path)["loss_scale"]["scale"] < 2.0**27

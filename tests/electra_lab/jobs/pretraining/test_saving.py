@@ -133,13 +133,10 @@ def test_the_best_checkpoint_stays_and_does_not_count(tmp_path: Path, monkeypatc
         assert steps(path) == [4, 12]
 
 
-@pytest.mark.parametrize("asynchronous", ["false", "true"])
-def test_by_default_the_best_of_the_saved_ones_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asynchronous: str
-) -> None:
+def test_by_default_the_best_of_the_saved_ones_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of step 4 is better, but nothing would have been saved there. The AUC does not compare steps."""
     known(monkeypatch, {2: 0.1, 4: 0.9, 6: 0.8, 8: 0.1, 10: 0.1, 12: 0.5})
-    sections = {"evaluate": "{every: 2}", "checkpoint": f"{{every: 3, keep: 1, asynchronous: {asynchronous}}}"}
+    sections = {"evaluate": "{every: 2}", "checkpoint": "{every: 3, keep: 1, asynchronous: true}"}
     path = run(experiment(tmp_path, **sections), tmp_path / "run")
     best = {"checkpoint": "checkpoints/step-00000006", "step": 6, "metric": "generator_mask_loss", "value": -0.8}
     assert (steps(path), json.loads((path / "best.json").read_text())) == ([6, 12], best)
@@ -161,8 +158,7 @@ def test_the_leading_metric_compares_steps_and_is_no_baseline() -> None:
     assert compared(metrics, {"own": 1.0, "constant": 1.0}) == {}
 
 
-@pytest.mark.parametrize("asynchronous", ["false", "true"])
-@pytest.mark.parametrize("damage", ["state.safetensors", "MANIFEST.json"])
+@pytest.mark.parametrize(("damage", "asynchronous"), [("state.safetensors", "false"), ("MANIFEST.json", "true")])
 def test_a_run_that_goes_back_has_the_best_of_the_steps_that_it_keeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, asynchronous: str
 ) -> None:

@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from electra_lab.jobs import lifecycle
+from electra_lab.jobs import lifecycle, signals
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.signals import STOPPING
 from electra_lab.presentation.console import Console
@@ -23,6 +24,7 @@ from electra_lab.training.loop import Record
 from registry.errors import Interrupted, Preempted
 from tests.electra_lab.jobs.pretraining.tiny import (
     IN_PARTS,
+    TRAIN,
     Killed,
     assert_same,
     experiment,
@@ -74,7 +76,7 @@ def test_one_seed_gives_one_run_and_another_seed_another(uninterrupted: tuple[Pa
     assert lines(other)[0]["loss"] != lines(first)[0]["loss"]
 
 
-@pytest.mark.parametrize("step", [1, 4, 7, 11])
+@pytest.mark.parametrize("step", [1, 7])  # each other one: below
 def test_stopped_at_any_step_and_resumed_is_as_if_never_stopped(
     uninterrupted: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
@@ -127,7 +129,7 @@ def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resume(tmp_path:
     assert [(r["step"], r["split"]) for r in lines(path)][-3:] == [(12, "train"), (12, "validation"), (12, "test")]
 
 
-@pytest.mark.parametrize("pause", range(6))
+@pytest.mark.parametrize("pause", [0, 3, 5])
 def test_a_signal_in_an_evaluation_saves_and_stops_there(tmp_path: Path, monkeypatch, whole: Path, pause: int) -> None:
     file, path, passed = experiment(tmp_path, evaluate=EVALUATE), tmp_path / "run", 0
 
@@ -192,12 +194,15 @@ INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 def test_only_a_second_ctrl_c_stops_without_saving(tmp_path: Path, monkeypatch, numbers: Any, apart: float, ends: Any):
     """Schedulers send a signal to the process and to its group, and terminals to all; a person is slower."""
 
+    now = [1.0]
+
     def strike(_: Console, done: int) -> None:
         if done == 3:
             for number in numbers:
                 os.kill(os.getpid(), number)
-                time.sleep(apart)
+                now[0] += apart
 
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Console, "advance", strike)
     with pytest.raises(ends):
         run(experiment(tmp_path), tmp_path / "run")
@@ -221,7 +226,7 @@ def test_a_signal_outside_of_training_ends_the_run_with_a_cure(
 
     def struck(*_: Any, **__: Any) -> None:
         os.kill(os.getpid(), number)
-        time.sleep(5)
+        time.sleep(0.05)
 
     with monkeypatch.context() as patched:
         patched.setattr(module, name, struck)
@@ -300,15 +305,16 @@ STATES = {  # by optimizer; all but the last are ours
 @pytest.mark.parametrize("optimizer", STATES)
 def test_the_state_of_any_optimizer_survives_a_kill(tmp_path: Path, monkeypatch, optimizer: str) -> None:
     (tmp_path / "momentum.py").write_text(MOMENTUM)
-    sections = {"optimizer": f"{{type: {optimizer}}}\nimports: [momentum.py]", "checkpoint": "{every: 1}"}
-    file = experiment(tmp_path, **sections)
+    optimized = f"{{type: {optimizer}}}\nimports: [momentum.py]"
+    train = TRAIN.replace("12", "7")
+    file = experiment(tmp_path, optimizer=optimized, checkpoint="{every: 1}", evaluate="{examples: 0}", train=train)
     whole, path = run(file, tmp_path / "whole"), tmp_path / "run"
 
     with monkeypatch.context() as patched:
-        killed_at(patched, 7)
+        killed_at(patched, 5)
         with pytest.raises(Killed):
             run(file, path)
-    assert max(steps(path)) == 6
+    assert max(steps(path)) == 4
     state = {name.split(".")[1] for name in tensors(path) if name.startswith("optimizer.")}
     assert state == STATES[optimizer]
     execute.resume(path, "cpu")

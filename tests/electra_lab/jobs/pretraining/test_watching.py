@@ -35,6 +35,14 @@ def continued(folder: Path, first: Path) -> Path:
     return experiment(folder, init=f"{{discriminator: {first}, generator: {first}}}")
 
 
+@pytest.fixture(scope="module")
+def whole(first: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run from these weights that nothing stops, beside its file."""
+    folder = tmp_path_factory.mktemp("whole")
+    with for_a_module():
+        return run(continued(folder, first), folder / "run", "evaluate.batch_size=1")
+
+
 def starts(path: Path) -> list[int]:
     """Return the steps of the validations."""
     return [record["step"] for record in lines(path, "validation")]
@@ -75,9 +83,9 @@ def test_loaded_weights_are_evaluated_before_the_first_step_which_changes_nothin
 @pytest.mark.parametrize("how", ["killed", "stopped", "killed at step 1"])
 @pytest.mark.usefixtures("no_report")
 def test_a_stop_before_the_first_step_is_resumed_with_one_evaluation_of_it(
-    tmp_path: Path, first: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    file, path = continued(tmp_path, first), tmp_path / "run"
+    file, path = whole.with_name("tiny.yaml"), tmp_path / "run"
 
     def evaluated(_: Pace, rows: int) -> None:
         if how == "killed":
@@ -93,7 +101,6 @@ def test_a_stop_before_the_first_step_is_resumed_with_one_evaluation_of_it(
             run(file, path, "evaluate.batch_size=1")
     assert starts(path) == ([0] if how == "killed at step 1" else [])
     execute.resume(path, "cpu")
-    whole = run(file, tmp_path / "whole", "evaluate.batch_size=1")
     assert starts(path) == [0, 6, 12]
     assert outcome(path)[0] == outcome(whole)[0]
 
