@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import BaseModel, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
-from registry.errors import LabError
+from registry.errors import LabError, UnknownName
 from registry.signature import Strict, problem, validate
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ class Of:
         if values is None and self.optional:
             return None
         if not isinstance(values, dict):
-            raise problem((), f"must be a mapping such as {{type: {self.registry.names()[0]}}}.", values)
+            written = values if isinstance(values, str) and values in self.registry.names() else None
+            raise problem((), f"must be a mapping such as {{type: {written or self.registry.names()[0]}}}.", values)
         return self._chosen(values, info)
 
     def _chosen(self, values: dict[str, Any], info: ValidationInfo) -> Component:
@@ -121,6 +122,8 @@ class Of:
             raise problem(("type",), f"must be a word: it names the {registry.singular}.", name)
         try:
             schema = registry.get(name).schema
+        except UnknownName as error:
+            raise problem(("type",), f"{error} One of your own is known if `imports` lists its file.", name) from None
         except LabError as error:
             raise problem(("type",), str(error), name) from None
         return self._with_options(registry, name, schema, values)

@@ -70,7 +70,7 @@ def _explained(error: dict[str, Any], schema: type[BaseModel]) -> InitErrorDetai
     """Return `error` as a line error that can be raised again, with a reason that names the cure."""
     loc, kind = error["loc"], error["type"]
     if kind == "extra_forbidden":
-        reason = f"unknown parameter.{did_you_mean(str(loc[-1]), _fields_at(schema, loc[:-1]))}"
+        reason = f"unknown parameter.{_meant(schema, loc)}"
     elif kind == "missing":
         reason = "is required."
     elif kind == "lab":  # a sentence already, from a schema inside this one
@@ -104,6 +104,15 @@ def _worded(message: str, value: Any) -> str:
         message = message.replace(theirs, ours)
     written = "" if isinstance(value, list | dict) else f", is {json.dumps(value, ensure_ascii=False)[:60]}"
     return f"{message}{written}."
+
+
+def _meant(schema: type[BaseModel], loc: tuple[int | str, ...]) -> str:
+    """Return a hint for an unknown key: the sections that know it, otherwise the nearest key of its own section."""
+    key, known = str(loc[-1]), _fields_at(schema, loc[:-1])
+    elsewhere = [f"'{section}.{key}'" for section in schema.model_fields if key in _fields_at(schema, (section,))]
+    if not elsewhere:
+        return did_you_mean(key, known)
+    return f" Did you mean {' or '.join(elsewhere)}? Known here: {', '.join(sorted(known))}."
 
 
 def _fields_at(schema: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:

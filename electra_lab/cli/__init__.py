@@ -3,6 +3,7 @@
 import sys
 import traceback
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -33,7 +34,7 @@ from electra_lab.cli import (
 from electra_lab.cli._streams import CLOSED_PIPE, answer, answering, usable
 from electra_lab.version import __version__
 from registry.core import Registry
-from registry.errors import Reported, shown
+from registry.errors import ConfigError, Reported, shown
 
 app = typer.Typer(
     name="electra-lab",
@@ -93,10 +94,19 @@ def _main() -> None:
         if isinstance(error, SystemExit):  # typer ends so too; from inside a component it would look like success
             if sys.stdout is not stdout:  # typer met a closed pipe
                 raise SystemExit(CLOSED_PIPE) from None
+            if error.code == ConfigError.exit_code and any(map(_is_torn, pairwise(sys.argv))):
+                _complain("--set takes one word. Quote what has spaces: --set 'sampler={type: gumbel}'.")
             raise
         print(shown(traceback.format_exc()), end="", file=sys.stderr)
         _complain(f"\nThis is an internal error of electra_lab{_or_in_plugins()}. Please report it.")
         raise SystemExit(1) from None
+
+
+def _is_torn(words: tuple[str, str]) -> bool:
+    """Return whether a word and the next are a `--set` whose value the shell has torn apart."""
+    option, change = words
+    closed = all(change.count(left) <= change.count(right) for left, right in ("{}", "[]"))
+    return option == "--set" and not ("=" in change and closed)
 
 
 def _complain(text: object) -> None:

@@ -137,8 +137,17 @@ def validated_as(schema: type[C], root: Node) -> Loaded[C]:
     try:
         config = located(validate(schema, cast("dict[str, Any]", root.plain())), (), marks)
     except ValidationError as error:
-        raise sentences(error, marks) from None
+        raise ConfigError("\n".join([str(sentences(error, marks)), *_lost_imports(error, root)])) from None
     return Loaded(config, marks, plugins + tuple(_packaged(config)))
+
+
+def _lost_imports(error: ValidationError, root: Node) -> Iterator[str]:
+    """Yield a line if a component is unknown, and a list of plug-ins has replaced that of an extended file."""
+    node = root.value.get("imports") if isinstance(root.value, dict) else None
+    unknown = any(detail["loc"][-1:] == ("type",) for detail in error.errors(include_url=False))
+    if unknown and node and node.replaced:
+        lost = ", ".join(map(str, cast("list[Any]", node.replaced.plain())))
+        yield f"{node.mark}: imports: replaces the list at {node.replaced.mark} ({lost}). Repeat here what you need."
 
 
 def dump(config: Strict) -> str:

@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import chain
@@ -110,6 +110,7 @@ class Node:
 
     value: Scalar | list[Node] | dict[str, Node]
     mark: Mark
+    replaced: Node | None = field(default=None, compare=False)  # the list that this list replaces
 
     def plain(self) -> Value:
         if isinstance(self.value, dict):
@@ -130,6 +131,8 @@ class Node:
         If `type` changes, the whole mapping is replaced: the options belong to another component. A key also replaces
         those that it excludes.
         """
+        if isinstance(self.value, list) and isinstance(base.value, list):
+            return replace(self, replaced=base)
         if not (isinstance(self.value, dict) and isinstance(base.value, dict)):
             return self
         before = base.value["type"].value if "type" in base.value else DEFAULTS.get(loc)

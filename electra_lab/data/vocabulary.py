@@ -44,6 +44,20 @@ def token_id(tokenizer: Tokenizer, names: Iterable[str]) -> int | None:
     return next((id for name in names if (id := tokenizer.token_to_id(name)) is not None), None)
 
 
+def readable_token(tokenizer: Tokenizer, id: int) -> str:
+    """Return a token as people can read it: a byte-level tokenizer writes each byte of a letter as a symbol of its own.
+
+    White space keeps its symbol, such as the Ġ of a space. A token that is only a part of a letter keeps its symbols.
+    """
+    from tokenizers import decoders
+
+    token = tokenizer.id_to_token(id) or ""
+    if not isinstance(tokenizer.decoder, decoders.ByteLevel):
+        return token
+    text = tokenizer.decode([id], skip_special_tokens=False)
+    return token if "\ufffd" in text else "".join(chr(256 + ord(c)) if c <= " " else c for c in text)
+
+
 def make_vocabulary(tokenizer: Tokenizer, counts: torch.Tensor, device: torch.device) -> Vocabulary:
     """Return the vocabulary of a tokenizer; `counts` are training frequencies, Int[V].
 

@@ -20,6 +20,7 @@ from electra_lab.export.export import export
 from electra_lab.pretrained.hugging_face import CONFIG, MARK, read_mark
 from electra_lab.pretrained.opening import model_of_finetuning
 from electra_lab.storage.best import Step
+from electra_lab.storage.catalog import jobs_in
 from electra_lab.storage.checkpoint import steps
 from electra_lab.storage.files import MANIFEST, damage, read_json, refuse_unusable
 from electra_lab.storage.finetuning_folder import is_finetuning, is_seed
@@ -138,7 +139,8 @@ def _of_export(folder: Path) -> tuple[Files, int | None]:
     mark = read_mark(folder)
     if mark is None:
         if not all((folder / name).is_file() for name in (CONFIG, MANIFEST)):
-            raise ConfigError(f"{folder}: is neither a run directory, a fine-tuning, nor a folder that export wrote.")
+            reason = "is neither a run directory, a fine-tuning, nor a folder that export wrote."
+            raise ConfigError(f"{folder}: {reason}{jobs_in(folder)}")
         return _sealed(folder, ""), None
     files: Files = {MARK: folder / MARK}
     for number, network in enumerate(mark.networks):

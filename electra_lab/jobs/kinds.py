@@ -106,6 +106,7 @@ def of_file(file: Path) -> Kind:
 def of_folder(folder: Path) -> Kind:
     """Return the kind of a folder. Raises ConfigError if it has none."""
     from electra_lab.storage.ablation_folder import refuse_suite  # here, as storage imports torch
+    from electra_lab.storage.catalog import jobs_in
     from electra_lab.storage.run_directory import RunDirectory
 
     refuse_suite(folder)
@@ -117,4 +118,4 @@ def of_folder(folder: Path) -> Kind:
     if (folder / ".lock").is_file():  # of a run that was stopped before it had begun
         RunDirectory.open(folder)
     marks = ", ".join(f"{' and '.join(kind.marks)} ({kind.name})" for kind in KINDS)
-    raise ConfigError(f"{folder}: is not the folder of a job: it has none of {marks}.")
+    raise ConfigError(f"{folder}: is not the folder of a job: it has none of {marks}.{jobs_in(folder)}")

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from electra_lab.pretrained.families import FAMILIES, Config, reading
 from electra_lab.pretrained.trained_model import LAB, NETWORKS, Part, TrainedModel
+from electra_lab.storage.catalog import jobs_in
 from electra_lab.storage.files import open_regular, read_as
 from registry import tokenizers
 from registry.contracts.tokenizer import TOKENIZER_FILES
@@ -236,7 +237,8 @@ def read_config(path: Path, name: str = CONFIG) -> dict[str, Any]:
     if not os.path.lexists(path / name):
         if name != CONFIG:
             raise DataError(f"{path}: has the tensors of a generator, but no {name}. Write it: its {CONFIG}.")
-        raise DataError(f"{path}: is neither a model in Hugging Face format (it has no {CONFIG}) nor a run directory.")
+        reason = f"is neither a model in Hugging Face format (it has no {CONFIG}) nor a run directory."
+        raise DataError(f"{path}: {reason}{jobs_in(path)}")
     config = _json(path / name)
     if config.get("model_type") is None:
         roots = {name.partition(".")[0] for name in read_tensors(path)} & {*FAMILIES, LAB}

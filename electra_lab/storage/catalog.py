@@ -36,6 +36,16 @@ def find(root: Path) -> Iterator[tuple[Path, Kind | None, str]]:
         yield Path(error.filename), None, f"{error.filename}: cannot be read ({reason(error)})."
 
 
+def jobs_in(folder: Path) -> str:
+    """Return a hint for an error: the newest job directly in a folder that is none itself, or ""."""
+    try:
+        inside = [below for below in folder.iterdir() if below.is_dir() and _kind({*os.listdir(below)})]
+        newest = max(inside, key=lambda below: below.stat().st_mtime, default=None)
+    except OSError:
+        return ""
+    return f" Did you mean {newest}, the newest in it?" if newest else ""
+
+
 def _kind(names: set[str]) -> Kind | None:
     if "plan.json" in names:
         return "ablation"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 from safetensors.torch import load, save
 from torch import Tensor
 
-from electra_lab.storage.catalog import DIVERGED
+from electra_lab.storage.catalog import DIVERGED, jobs_in
 from electra_lab.storage.checkpoint import checkpoint_path, remove_after, sweep
 from electra_lab.storage.files import (
     MANIFEST,
@@ -90,7 +90,8 @@ class RunDirectory:
                 f"it again: {command('run', 'FILE', '--out', path)}"
             )
         if not is_run(path):
-            raise ConfigError(f"{path}: is not a run directory: it has no config.yaml and provenance.json.")
+            reason = "is not a run directory: it has no config.yaml and provenance.json."
+            raise ConfigError(f"{path}: {reason}{jobs_in(path)}")
         return cls(path)
 
     @contextmanager

@@ -10,6 +10,7 @@ from electra_lab.assembly.build import BERT_VOCABULARY
 from electra_lab.assembly.experiment import Experiment
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import ExperimentConfig
+from electra_lab.data.vocabulary import readable_token
 from electra_lab.jobs.provenance import data_of
 from electra_lab.planning.forecast import UNCOUNTED, Duration, Forecast
 from electra_lab.presentation.run_page import Token
@@ -221,7 +222,7 @@ def _bytes(size: int) -> str:
 
 def readable(examples: Sequence[Example], experiment: Experiment) -> list[list[dict[str, Any]]]:
     """Decode examples: an excerpt of each row, around its first replacement."""
-    word, shown = experiment.store.tokenizer.id_to_token, list[list[dict[str, Any]]]()
+    tokenizer, shown = experiment.store.tokenizer, list[list[dict[str, Any]]]()
     for example in examples:
         replaced = [old != new for old, new in zip(example.originals, example.inputs, strict=True)]
         first = replaced.index(True) if any(replaced) else 0
@@ -229,8 +230,8 @@ def readable(examples: Sequence[Example], experiment: Experiment) -> list[list[d
         tokens = []
         for i in range(start, min(start + EXCERPT, len(replaced))):
             token = Token(
-                token=word(example.inputs[i]) or "",
-                original=word(example.originals[i]) or "",
+                token=readable_token(tokenizer, example.inputs[i]),
+                original=readable_token(tokenizer, example.originals[i]),
                 replaced=replaced[i],
                 probability=round(example.probabilities[i], 4),
             )

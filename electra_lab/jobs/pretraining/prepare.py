@@ -16,7 +16,7 @@ from electra_lab.assembly.rows import pack
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.overlap import RUN
 from electra_lab.data.store import Store, is_store
-from electra_lab.data.vocabulary import make_vocabulary, token_id
+from electra_lab.data.vocabulary import make_vocabulary, readable_token, token_id
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.data_page import Token, write_data_page
 from electra_lab.presentation.text import Facts, fact_lines
@@ -97,7 +97,7 @@ def _row(store: Store, batch: Batch, row: int) -> list[Token]:
     for i, token in enumerate(tokens):
         kind = "padding" if not real[i] else "special" if token in special else "word"
         first = i > 0 and real[i] and documents[i] != documents[i - 1]
-        shown.append(Token(store.tokenizer.id_to_token(token) or "", kind, bool(segments[i] and real[i]), first))
+        shown.append(Token(readable_token(store.tokenizer, token), kind, bool(segments[i] and real[i]), first))
     return shown
 
 

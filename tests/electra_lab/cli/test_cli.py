@@ -136,3 +136,14 @@ def test_another_package_called_registry_is_named_and_nothing_else(tmp_path: Pat
     done = python("-c", "import electra_lab", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.endswith(f"ImportError: {sentence}\n")
+
+
+@pytest.mark.parametrize("torn", [("sampler={type:", "argmax}"), ("seed", "1")])
+def test_a_change_that_the_shell_has_torn_apart_is_refused_with_the_way_to_quote_it(
+    lab, tmp_path: Path, torn: tuple[str, ...]
+):
+    file = write_experiment(tmp_path)
+    code, out, err = lab("check", file, "--set", *torn)
+    assert (code, out) == (2, "")
+    assert "--set 'sampler={" in err.splitlines()[-1]
+    assert "--set 'sampler={" not in lab("check", "--set", "seed=1")[2]

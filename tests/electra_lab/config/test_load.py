@@ -93,6 +93,33 @@ def test_all_errors_of_a_file_come_at_once_each_at_its_line(tmp_path: Path):
     assert f"{path}:{line_of('embedding')}: embedding.dmi: unknown parameter. Did you mean 'dim'?" in "\n".join(lines)
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("steps", "'train.steps'?"), ("every", "'evaluate.every' or 'checkpoint.every'?"), ("data.held", "'held_out'?")],
+)
+def test_a_key_in_the_wrong_section_is_refused_with_the_section_that_knows_it(tmp_path: Path, key: str, meant: str):
+    assert (
+        f": {key}: unknown parameter. Did you mean {meant} Known" in problems(write_experiment(tmp_path), f"{key}=3")[0]
+    )
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_list_of_plug_ins_that_hides_the_one_a_component_needs_is_named(tmp_path: Path):
+    text = 'from registry import samplers\n\n\n@samplers.register("{0}")\ndef {0}(logits, rng, /):\n    "Draw."\n'
+    for name in ("hidden_one", "other_one"):
+        (tmp_path / f"{name}.py").write_text(text.format(name))
+    write_experiment(tmp_path, "base.yaml", imports="[hidden_one.py]", sampler="{type: hidden_one}")
+    child = tmp_path / "child.yaml"
+    child.write_text("extends: base.yaml\nseed: 1\nimports: [other_one.py]\n")
+    hint, refused = sorted(problems(child), reverse=True)
+    assert refused.startswith(f"{tmp_path / 'base.yaml'}:")
+    assert hint.startswith(f"{child}:3: imports: ")
+    assert f"{tmp_path / 'base.yaml'}:" in hint
+    assert "hidden_one.py" in hint
+    child.write_text("extends: base.yaml\nimports: [other_one.py, hidden_one.py]\n")
+    assert load(child).config.sampler.type == "hidden_one"
+
+
 def test_all_conflicts_come_at_once_too(tmp_path: Path):
     sections = {
         "data": "{sequence_length: 20}",
@@ -135,13 +162,14 @@ def test_a_missing_section_is_reported_at_the_file_even_with_a_set(tmp_path: Pat
         ("train.steps=1.5", "train.steps: must be an integer, is 1.5."),
         ("train.steps=0", "train.steps: must be greater than 0, is 0."),
         ("optimizer.betas=[0.9, 1.0]", "optimizer.betas.1: must be less than 1, is 1."),
-        ("optimizer=adamw", "optimizer: must be a mapping such as {type: adafactor}."),
+        ("optimizer=adamw", "optimizer: must be a mapping such as {type: adamw}."),
         ("optimizer.lr=1", "optimizer.lr: unknown parameter. Known: betas, epsilon, weight_decay."),
         ("schedules=linear", 'schedules: must be a mapping of keys to values, is "linear".'),
         ("schedules.learning_rate=3", "schedules.learning_rate: must be a mapping such as {type: constant}."),
         ("schedules.learning_rate.type=~", "schedules.learning_rate.type: is required: it names the schedule."),
         ("seed=9223372036854775808", "seed: must be less than 9223372036854775808, is 9223372036854775808."),
-        ("sampler=gumbel", "sampler: must be a mapping such as {type: argmax}."),
+        ("sampler=gumbel", "sampler: must be a mapping such as {type: gumbel}."),
+        ("sampler=gmbel", "sampler: must be a mapping such as {type: argmax}."),
         ("sampler={type: 3}", "sampler.type: must be a word: it names the sampler."),
         ("corpus.paths=[]", "corpus.paths: must have at least 1 item, not 0."),
         ("imports=x.py", 'imports: must be a list, is "x.py".'), ("name=../up", None), ("name=''", None),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from electra_lab.data.vocabulary import make_vocabulary, special_ids, stand_in_vocabulary
+from electra_lab.data.vocabulary import make_vocabulary, readable_token, special_ids, stand_in_vocabulary
 from registry import Vocabulary, tokenizers
 from registry.errors import DataError
 from tests.electra_lab.masking.strategies import masked
@@ -29,6 +29,17 @@ def tokenizer(names: list[str] = NAMES, decoder: object = None) -> Tokenizer:
 def made(train: list[int], **options: object) -> Vocabulary:
     made = tokenizer(**options)
     return make_vocabulary(made, torch.bincount(torch.tensor(train), minlength=made.get_vocab_size()), CPU)
+
+
+def test_tokens_of_bytes_are_shown_as_the_letters_of_their_text() -> None:
+    """Hangul and Cyrillic; white space keeps its symbol, and a byte of a letter that is cut stays as it is."""
+    text = "\uc11c\uc6b8\n \u041c\u043e\u0441\u043a\u0432\u0430 caf\u00e9"
+    learned = tokenizers.get("bpe").component([text] * 9, vocab_size=300)
+    shown = [readable_token(learned, id) for id in learned.encode(text, add_special_tokens=False).ids]
+    assert "".join(shown) == "\u0120\uc11c\uc6b8\u010a\u0120\u041c\u043e\u0441\u043a\u0432\u0430\u0120caf\u00e9"
+    part = learned.token_to_id("\u00ec")
+    assert readable_token(learned, part) == "\u00ec"
+    assert readable_token(tokenizer(), NAMES.index("##ly")) == "##ly"
 
 
 def test_special_tokens_are_found_wherever_they_are() -> None:

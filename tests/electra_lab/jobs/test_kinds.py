@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from electra_lab.config.load import KINDS as KEYS
 from electra_lab.jobs import kinds
 from electra_lab.jobs.kinds import ABLATION, EXPERIMENT, FINETUNING, KINDS, Kind, of_file, of_folder
-from registry.errors import ConfigError
+from electra_lab.pretrained.hugging_face import read_config
+from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import ConfigError, LabError
 
 ARGUMENTS = {"check": 2, "run": 4, "dry_run": 4, "resume": 3, "report": 1}  # that every command gives
 
@@ -28,6 +31,18 @@ def test_every_function_is_there_and_takes_what_commands_give(kind: Kind) -> Non
             function = kinds.resolve_name(kind.functions[verb])
             more = 2 if kind is ABLATION and "run" in verb else 0  # launcher and workers
             inspect.signature(function).bind(*range(number + more))
+
+
+def test_a_folder_of_jobs_is_refused_with_the_newest_of_them(tmp_path: Path) -> None:
+    """Whatever opens it: resuming, a run directory, a trained model."""
+    for age, name in enumerate(("20261102-a", "20261101-b", "notes")):
+        (tmp_path / name).mkdir()
+        if name != "notes":
+            (tmp_path / name / "provenance.json").touch()
+        os.utime(tmp_path / name, (100 - age, 100 - age))
+    for refused in (of_folder, RunDirectory.open, read_config):
+        with pytest.raises(LabError, match=rf" Did you mean {tmp_path}/20261102-a,"):
+            refused(tmp_path)
 
 
 def test_files_and_folders_find_their_row(tmp_path: Path) -> None:

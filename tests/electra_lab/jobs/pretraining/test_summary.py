@@ -51,7 +51,7 @@ def test_an_excerpt_begins_a_little_before_the_first_replacement(at: int | None,
     originals = list(range(length))
     inputs = [1000 + n if n == at else n for n in originals]
     example = Example(originals, inputs, [n / 100 for n in originals])
-    tokenizer: Any = SimpleNamespace(id_to_token=str)
+    tokenizer: Any = SimpleNamespace(id_to_token=str, decoder=None)
     (shown,) = readable([example], SimpleNamespace(store=SimpleNamespace(tokenizer=tokenizer)))
     assert [each["original"] for each in shown] == [str(n) for n in originals[start : start + 28]]
     assert [each["replaced"] for each in shown] == [n == at for n in originals[start : start + 28]]
