@@ -1,17 +1,20 @@
 """Write the pictures of README and of the site to docs/images.
 
-python docs/pictures.py                 family.svg, the costs of docs/family.md as bars
+python docs/pictures.py                 family.svg, the costs of docs/family.md as bars; generator_curves.svg and
+                                        detection_curves.svg, the curves of docs/findings/learning_curves.csv
 python docs/pictures.py run RUN_DIR     run-light.png and run-dark.png, the top of the page of a run
 python docs/pictures.py ablation DIR    ablation-light.png and ablation-dark.png, the top of the page of an ablation
 
 The pages are pictured by chromium (or CHROMIUM, a path to it).
 """
 
+import csv
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,6 +36,24 @@ STYLE = """
     rect.page { fill: #1e1f24 } rect.bar { fill: #8c9eff } line { stroke: #ffffff66 } text { fill: #e6e6e6 }
   }
 """
+
+# The drawings of learning curves: pixels of the picture, and of the field between its axes.
+CURVES_WIDTH, CURVES_HEIGHT = 400, 260
+FIELD_LEFT, FIELD_RIGHT, FIELD_TOP, FIELD_BOTTOM = 44, 390, 58, 222
+MARKS = {
+    "transformer_tiny": '<circle class="{style}" cx="{x}" cy="{y}" r="3.5"/>',
+    "reformer_small": '<rect class="{style}" x="{left}" y="{top}" width="7" height="7"/>',
+}
+CURVE_STYLE = """
+  rect.page { fill: #ffffff } line { stroke: #00000022 } line.zero { stroke: #000000aa } text { fill: #1f2328 }
+  text { font: 14px system-ui, sans-serif } polyline { fill: none; stroke-width: 2 }
+  .reformer_small { fill: #4051b5; stroke: #4051b5 } .transformer_tiny { fill: #b54a00; stroke: #b54a00 }
+  @media (prefers-color-scheme: dark) {
+    rect.page { fill: #1e1f24 } line { stroke: #ffffff26 } line.zero { stroke: #ffffffaa } text { fill: #e6e6e6 }
+    .reformer_small { fill: #8c9eff; stroke: #8c9eff } .transformer_tiny { fill: #ffa766; stroke: #ffa766 }
+  }
+"""
+Point = tuple[int, float]
 
 
 def costs() -> list[tuple[str, float]]:
@@ -61,6 +82,64 @@ def bars(rows: list[tuple[str, float]]) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+def learning_curves() -> tuple[dict[str, list[Point]], dict[str, list[Point]]]:
+    """Return two kinds of curves by experiment, each a list of steps with numbers.
+
+    The first is the loss of the generator at [MASK], in nats below that of word frequencies; the second the AUC of the
+    discriminator. Both are of validation text.
+    """
+    gains: dict[str, list[Point]] = {}
+    areas: dict[str, list[Point]] = {}
+    with (DOCS / "findings" / "learning_curves.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            step, name = int(row["step"]), row["experiment"]
+            gain = float(row["unigram_mask_entropy"]) - float(row["generator_mask_loss"])
+            gains.setdefault(name, []).append((step, gain))
+            areas.setdefault(name, []).append((step, float(row["discriminator_auc"])))
+    return gains, areas
+
+
+def curves(title: str, lines: dict[str, list[Point]], ticks: Sequence[float], zero: float) -> str:
+    """Return an SVG with a curve for each experiment, a line at `zero`, and numbers at `ticks` of the vertical axis."""
+    last = max(step for points in lines.values() for step, _ in points)
+    low, high = ticks[0], ticks[-1]
+
+    def across(step: float) -> int:
+        return round(FIELD_LEFT + (FIELD_RIGHT - FIELD_LEFT) * step / last)
+
+    def up(value: float) -> int:
+        return round(FIELD_BOTTOM - (FIELD_BOTTOM - FIELD_TOP) * (value - low) / (high - low))
+
+    # Frame and title.
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{CURVES_WIDTH}" height="{CURVES_HEIGHT}" '
+        f'viewBox="0 0 {CURVES_WIDTH} {CURVES_HEIGHT}" role="img">',
+        f"<style>{CURVE_STYLE}</style>",
+        f"<title>{title}</title>",
+        f'<rect class="page" width="{CURVES_WIDTH}" height="{CURVES_HEIGHT}" rx="6"/>',
+        f'<text x="8" y="20">{title}</text>',
+    ]
+    # Axes.
+    for tick in ticks:
+        kind = ' class="zero"' if tick == zero else ""
+        parts.append(f'<line{kind} x1="{FIELD_LEFT}" y1="{up(tick)}" x2="{FIELD_RIGHT}" y2="{up(tick)}"/>')
+        parts.append(f'<text x="{FIELD_LEFT - 6}" y="{up(tick) + 5}" text-anchor="end">{tick:g}</text>')
+    for step in (0, last // 2, last):
+        anchor = "end" if step == last else "middle"
+        parts.append(f'<text x="{across(step)}" y="{FIELD_BOTTOM + 24}" text-anchor="{anchor}">{step:,}</text>')
+    parts.append(f'<text x="{across(last / 4)}" y="{FIELD_BOTTOM + 24}" text-anchor="middle">step</text>')
+    # Curves, and their names above them.
+    for number, (name, points) in enumerate(lines.items()):
+        places = [(across(step), up(value)) for step, value in points]
+        keyed = (FIELD_LEFT + 8 + 170 * number, 38)
+        joined = " ".join(f"{x},{y}" for x, y in places)
+        parts.append(f'<polyline class="{name}" style="fill: none" points="{joined}"/>')
+        for x, y in (*places, keyed):
+            parts.append(MARKS[name].format(style=name, x=x, y=y, left=x - 3.5, top=y - 3.5))
+        parts.append(f'<text x="{keyed[0] + 10}" y="{keyed[1] + 5}">{name}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
 def picture(page: Path, scheme: str, size: tuple[int, int], target: Path) -> None:
     """Write a picture of the top of a page. Raises CalledProcessError, SystemExit without a browser."""
     browser = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
@@ -76,11 +155,22 @@ def picture(page: Path, scheme: str, size: tuple[int, int], target: Path) -> Non
     Image.open(target).convert("RGB").quantize(COLOURS).save(target, optimize=True)
 
 
+def drawings() -> dict[str, str]:
+    """Return the SVG files by name."""
+    gains, areas = learning_curves()
+    return {
+        "family.svg": bars(costs()),
+        "generator_curves.svg": curves("generator: nats below word frequencies", gains, (0, 0.25, 0.5, 0.75, 1), 0),
+        "detection_curves.svg": curves("discriminator: AUC, own task", areas, (0.5, 0.55, 0.6, 0.65, 0.7), 0.5),
+    }
+
+
 if __name__ == "__main__":
     IMAGES.mkdir(exist_ok=True)
     match sys.argv[1:]:
         case []:
-            (IMAGES / "family.svg").write_text(bars(costs()), encoding="utf-8")
+            for name, drawing in drawings().items():
+                (IMAGES / name).write_text(drawing, encoding="utf-8")
         case ["run" | "ablation" as kind, folder]:
             for name in SCHEMES:
                 picture(Path(folder) / "report.html", name, SIZES[kind], IMAGES / f"{kind}-{name}.png")

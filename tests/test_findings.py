@@ -19,6 +19,7 @@ ALONE = {
     "family_rates",
     "fast_and_plain",
     "fast_and_plain_bert",
+    "learning_curves",
     "long_rows_local_heads_pilot",
     "long_rows_no_local_heads",
 }

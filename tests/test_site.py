@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import runpy
@@ -81,10 +82,41 @@ def test_a_broken_anchor_is_an_error(tmp_path: Path) -> None:
     assert "trackers.md" in done.stdout + done.stderr
 
 
+def test_drawings_are_up_to_date() -> None:
+    drawings = runpy.run_path(str(ROOT / "docs" / "pictures.py"))["drawings"]()
+    assert len(drawings) == 3
+    for name, drawn in drawings.items():
+        assert (ROOT / "docs" / "images" / name).read_text(encoding="utf-8") == drawn, f"{name}: run: make docs"
+
+
+@pytest.mark.parametrize("name", ["generator_curves", "detection_curves"])
+def test_curves_are_those_of_their_numbers(name: str) -> None:
+    with (ROOT / "docs" / "findings" / "learning_curves.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    drawn = (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8")
+    ticks = re.findall(r'y="(\d+)" text-anchor="end">([\d.]+)</text>', drawn)
+    heights = {float(value): float(y) - 5 for y, value in ticks if float(value) <= 1}
+    (low, bottom), (high, top) = min(heights.items()), max(heights.items())
+    for experiment in {row["experiment"] for row in rows}:
+        points = re.search(rf'<polyline class="{experiment}".* points="(.*)"', drawn)
+        assert points
+        shown = [low + (bottom - int(y)) / (bottom - top) * (high - low) for y in re.findall(r",(\d+)", points[1])]
+        ours = [
+            {key: float(row[key]) for key in row if key != "experiment"}
+            for row in rows
+            if row["experiment"] == experiment
+        ]
+        expected = [
+            row["discriminator_auc"] if name == "detection_curves"
+            else row["unigram_mask_entropy"] - row["generator_mask_loss"]
+            for row in ours
+        ]  # fmt: skip
+        assert shown == pytest.approx(expected, abs=(high - low) / (bottom - top))
+
+
 def test_the_bars_of_the_family_are_those_of_its_table() -> None:
     pictures = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
-    drawn = (ROOT / "docs" / "images" / "family.svg").read_text(encoding="utf-8")
-    assert drawn == pictures["bars"](pictures["costs"]()), "run: make docs"
+    drawn = pictures["drawings"]()["family.svg"]
     page = (ROOT / "docs" / "family.md").read_text(encoding="utf-8")
     table = page[page.index("| | lab |") : page.index("## Notation")]
     costs = re.findall(r"^\| `[^|]+\| ([\d.]+) \|", table, flags=re.M)

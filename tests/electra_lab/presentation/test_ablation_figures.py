@@ -224,6 +224,22 @@ def test_a_comma_alone_is_not_a_line() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("label", "lines"),
+    [
+        ("detection_with_teams(x)", ["detection_with_teams", "(x)"]),
+        ("encoder={type: reformer, hashes: 4}", ["encoder=", "{type: reformer,", "hashes: 4}"]),
+        ("local attention, 128 (ModernBERT)", ["local attention, 128", "(ModernBERT)"]),
+        ("discriminator.width=0.125", ["discriminator.width=", "0.125"]),
+        ("objective.discriminator_weight=50", ["objective.", "discriminator_weight=", "50"]),
+        ("f(a,b)", ["f(a,b)"]),
+        ("x" * 30, ["x" * 22, "x" * 8]),
+    ],
+)
+def test_a_label_is_broken_between_words_and_before_brackets(label: str, lines: list[str]) -> None:
+    assert figures._wrapped(label).splitlines() == lines
+
+
 def test_a_difference_is_the_variant_minus_the_baseline_seed_by_seed(tmp_path: Path, drawn: Drawn) -> None:
     """0.2, 0.3 and 0.1: on average 0.2, with a standard deviation of 0.1; the other is as far below."""
     changes = {"base": {}, "better": {"x": 1}, "worse": {"x": 2}}
