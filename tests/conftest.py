@@ -22,7 +22,7 @@ from tests.scorecard.lab import Lab, compiled_shim
 
 # The rooms and files of tests that look at pictures.
 LOOKED_AT = frozenset({"presentation", "test_report_looks.py", "test_benchmarks.py"})
-_savefig: dict[str, Any] = {}
+_drawing: dict[str, Any] = {}
 
 # A shell that starts the suite in the background ignores Ctrl-C for it, and so would the runs that tests interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
@@ -116,10 +116,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Check the first calls of each test; leave pictures empty where nobody looks at them: they take most of the time
     of a tiny run."""
     shapes.calls.clear()
+    looked_at = LOOKED_AT.intersection(item.path.parts)
     if figures := sys.modules.get("matplotlib.figure"):
-        savefig = _savefig.setdefault("as ever", figures.Figure.savefig)
-        looked_at = LOOKED_AT.intersection(item.path.parts)
+        savefig = _drawing.setdefault("savefig", figures.Figure.savefig)
         figures.Figure.savefig = savefig if looked_at else lambda self, stream, **_: stream.write(SVG)
+    if charts := sys.modules.get("electra_lab.presentation.charts"):
+        curves = _drawing.setdefault("curves", charts.curves)
+        charts.curves = curves if looked_at else lambda name, title, *_: charts.Chart(title, SVG)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from electra_lab.storage.files import open_regular, read_as, read_text, reason
+from electra_lab.storage.files import open_regular, read_as, read_yaml, reason
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry.errors import CheckpointError, command
 
@@ -102,7 +102,7 @@ def is_seed(path: Path) -> bool:
 def config_of(file: Path) -> dict[str, Any]:
     """Return the complete config in a file that the lab wrote. Raises CheckpointError."""
     try:
-        found: dict[str, Any] = dict(yaml.safe_load(read_text(file)))
+        found: dict[str, Any] = dict(read_yaml(file))
     except PermissionError as error:
         raise CheckpointError(f"{file}: cannot be read ({reason(error)}).") from None
     except (OSError, yaml.YAMLError, TypeError, ValueError, RecursionError):

@@ -80,7 +80,7 @@ def test_damaged_jobs_are_listed_and_stop_nothing(tmp_path: Path) -> None:
     (tmp_path / "gone" / "config.yaml").unlink()
     (tmp_path / "number" / "metrics.jsonl").write_text('{"step": 1, "split": "test", "generator_loss": "x"}\n')
     write_finetuned(tmp_path / "tuned", scores("accuracy", 0.5))
-    (tmp_path / "tuned" / "finetuning.yaml").write_text("[")
+    (tmp_path / "tuned" / "finetuning.yaml").write_text("[" * 40_000)
     write_folder(tmp_path / "sweep", SCALES, (0,), ["generator.scale"])
     (tmp_path / "sweep" / "plan.json").write_text("[]")
     found = by_name(tmp_path)

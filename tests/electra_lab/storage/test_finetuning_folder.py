@@ -105,7 +105,7 @@ def test_a_config_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert config_of(tmp_path / "finetuning.yaml") == {"name": "größe", "seeds": [0, 1]}
 
 
-@pytest.mark.parametrize("content", [None, b"name: [", b"", b"1", b"name: \xff", b"- a\n"])
+@pytest.mark.parametrize("content", [None, b"name: [", b"[" * 40_000, b"", b"1", b"name: \xff", b"- a\n"])
 def test_a_damaged_config_is_named(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "finetuning.yaml"
     if content is not None:
