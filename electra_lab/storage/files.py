@@ -128,8 +128,8 @@ def read_yaml(path: Path) -> Any:
     Raises OSError, YAMLError, ValueError, and RecursionError.
     """
     text = read_text(path)
-    fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(text, fast if len(text) < 1 << 13 else yaml.SafeLoader)
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if len(text) < 1 << 13 else yaml.SafeLoader
+    return loader(text).get_single_data()
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
