@@ -1,10 +1,12 @@
 """From an experiment file to its complete config, with all its errors at once."""
 
+import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, cast
 
@@ -152,7 +154,12 @@ def _lost_imports(error: ValidationError, root: Node) -> Iterator[str]:
 
 def dump(config: Strict) -> str:
     """Return the complete config as YAML that `load` reads back to an equal config."""
-    return to_yaml(config.model_dump(mode="json", exclude_none=True))
+    return _yaml(config.model_dump_json(exclude_none=True))
+
+
+@lru_cache(maxsize=16)  # a run asks for the text of its config more than once, and PyYAML is slow
+def _yaml(values: str) -> str:
+    return to_yaml(json.loads(values))
 
 
 def load_plugins(path: Path) -> tuple[Plugin, ...]:
