@@ -239,9 +239,9 @@ def test_parts_that_fail_stop_no_others(gpu: Any, tmp_path: Path, monkeypatch: p
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
         part, command = gpu["PARTS"][name], [str(tmp_path / f"{name}.py")]
         object.__setattr__(part, "commands", lambda device, command=command: [command])
-        object.__setattr__(part, "share", 1.0)
+        object.__setattr__(part, "share", 4.0 if name == "tests" else 1.0)  # what hangs has a fifth of the time
     monkeypatch.setitem(gpu["main"].__globals__, "LEAST", 0.0)
-    parts = ("--device", "cpu", "--minutes", "0.2", "--parts", *scripts)
+    parts = ("--device", "cpu", "--minutes", "0.25", "--parts", *scripts)
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path / "out"), *parts])
     gpu["main"]()
     shown = (tmp_path / "out" / "gpu.md").read_text(encoding="utf-8")

@@ -152,11 +152,7 @@ TestHuggingFaceGemma = suite(
 )
 TestReformer = suite(BackboneContract, "reformer", bucket_size=4, hashes=2)
 TestReformerLearnedPositions = suite(BackboneContract, "reformer", bucket_size=4, hashes=2, rotary=False)
-TestReformerReversible = suite(BackboneContract, "reformer", bucket_size=4, hashes=2, reversible=True)
 TestReformerLocalHeads = suite(BackboneContract, "reformer", bucket_size=4, hashes=2, local_heads=1)
-TestReformerLocalHeadsLearnedPositions = suite(BackboneContract, "reformer", bucket_size=4, local_heads=1, rotary=False)
-TestReformerMemory = suite(BackboneContract, "reformer", bucket_size=4, hashes=2, memory=8)
-TestReformerGlu = suite(BackboneContract, "reformer", bucket_size=4, hashes=2, glu=True)
 
 
 class TestReformerEverything(TestReformer):
@@ -164,6 +160,13 @@ class TestReformerEverything(TestReformer):
     options = dict(bucket_size=4, hashes=3, local_heads=1, memory=16, glu=True, reversible=True)  # noqa: C408, RUF012
 
 
+# Slow: these are parts of the suites above.
+TestReformerReversible = pytest.mark.slow(suite(BackboneContract, "reformer", bucket_size=4, hashes=2, reversible=True))
+TestReformerMemory = pytest.mark.slow(suite(BackboneContract, "reformer", bucket_size=4, hashes=2, memory=8))
+TestReformerGlu = pytest.mark.slow(suite(BackboneContract, "reformer", bucket_size=4, hashes=2, glu=True))
+TestReformerLocalHeadsLearnedPositions = pytest.mark.slow(
+    suite(BackboneContract, "reformer", bucket_size=4, local_heads=1, rotary=False)
+)
 TestTwoTowers = suite(BackboneContract, "two_towers")
 TestPerformer = suite(BackboneContract, "performer", features=24)
 TestPerformerLearnedPositions = suite(BackboneContract, "performer", features=24, rotary=False)

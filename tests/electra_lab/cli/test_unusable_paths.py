@@ -45,7 +45,11 @@ dataset: {type: table, train: t.tsv, validation: d.tsv, text: sentence, label: l
 """
 
 
-@pytest.mark.parametrize("path", [LONG, f"{LONG}/x", "loop", "loop/x", "tiny.yaml/x"], ids=lambda path: path[-8:])
+@pytest.mark.parametrize(
+    "path",
+    [LONG, "loop", "tiny.yaml/x", *(pytest.param(path, marks=pytest.mark.slow) for path in (f"{LONG}/x", "loop/x"))],
+    ids=lambda path: path[-8:],
+)
 @pytest.mark.parametrize("case", VERBS, ids=lambda case: case.replace(" ", "-"))
 def test_a_path_that_cannot_be_is_a_sentence(lab: Any, case: str, path: str) -> None:
     write_experiment(Path())

@@ -3,7 +3,6 @@
 import random
 import re
 import string
-import sys
 import unicodedata
 from typing import Any
 
@@ -37,13 +36,13 @@ def test_equal_torchmetrics() -> None:
     assert len(seen) == 6, "the cases are too much alike"
 
 
-PUNCTUATION = {chr(n) for n in range(sys.maxunicode) if unicodedata.category(chr(n)).startswith("P")}
-PUNCTUATION |= {*string.punctuation}
+def is_punctuation(character: str) -> bool:
+    return unicodedata.category(character).startswith("P") or character in string.punctuation
 
 
 def of_mlqa(text: str) -> list[str]:
     """Return the segments of a Chinese text as mlqa_evaluation_v1.py of facebookresearch/MLQA finds them."""
-    text = "".join(character for character in text.lower() if character not in PUNCTUATION)
+    text = "".join(character for character in text.lower() if not is_punctuation(character))
     found: list[str] = []
     rest = ""
     for character in text:
@@ -57,7 +56,7 @@ def of_mlqa(text: str) -> list[str]:
 
 def of_korquad(text: str) -> list[str]:
     """Return the characters that the evaluation of KorQuAD 1.0 counts, with the punctuation of MLQA."""
-    words = "".join(character for character in text.lower() if character not in PUNCTUATION).split()
+    words = "".join(character for character in text.lower() if not is_punctuation(character)).split()
     return [character for word in words for character in word]
 
 

@@ -64,22 +64,27 @@ def test_a_tracker_is_given_the_run_and_every_record(tmp_path: Path, whole: Path
     assert "note:" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("fails", "exits"), [("start", False), ("record", False), ("close", False), ("close", True)])
-def test_a_tracker_that_fails_stops_neither_the_run_nor_others(tmp_path: Path, capsys, fails: str, exits: bool) -> None:
-    bad, good = {"fails": fails, "exits": exits, "path": str(tmp_path / "bad")}, {}
-    path = run(tracked(tmp_path, bad, good), tmp_path / "run")
+def test_trackers_that_fail_stop_neither_the_run_nor_others(tmp_path: Path, capsys) -> None:
+    def failing(name: str) -> dict[str, Any]:
+        return {"fails": name.removesuffix(" exits"), "exits": name.endswith("exits"), "path": str(tmp_path / name)}
+
+    ends = {
+        "start": ("at the start (OSError: no ink to start)", []),
+        "record": ("at step 5 (OSError: no ink to record)", ["start"]),
+        "close": ("at the end (OSError: no ink to close)", ["start", "record"]),
+        "close exits": ("at the end (SystemExit: 3)", ["start", "record"]),
+    }
+    path = run(tracked(tmp_path, *map(failing, ends), {}), tmp_path / "run")
     assert [line["step"] for line in lines(path)] == [5, 6, 10, 12, 12, 12]
     assert given(tmp_path) == expected(path)
     assert diary(tmp_path, "close") == ["done"]
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note:")]
-    when = {"start": "at the start", "record": "at step 5", "close": "at the end"}[fails]
-    reason = "SystemExit: 3" if exits else f"OSError: no ink to {fails}"
     assert notes == [
-        f"note: the tracker diary failed {when} ({reason}). The run continues without it; "
-        "metrics.jsonl has every record."
+        f"note: the tracker diary failed {reason}. The run continues without it; metrics.jsonl has every record."
+        for reason, _ in ends.values()
     ]
-    after = {"start": [], "record": ["start"], "close": ["start", "record"]}[fails]
-    assert [call for call in CALLS if diary(tmp_path, call, "bad")] == after
+    for name, (_, calls) in ends.items():
+        assert [call for call in CALLS if diary(tmp_path, call, name)] == calls
 
 
 def test_the_outcome(tmp_path: Path) -> None:
@@ -90,18 +95,18 @@ def test_the_outcome(tmp_path: Path) -> None:
     assert diary(tmp_path, "close") == ["stopped", "failed"]
 
 
-@pytest.mark.parametrize("rewinds", [False, True])
-def test_a_run_that_is_rolled_back_goes_back_in_trackers_that_can(tmp_path: Path, rewinds: bool) -> None:
+def test_a_run_that_is_rolled_back_goes_back_in_trackers_that_can(tmp_path: Path) -> None:
     """Others never receive the steps again that they have had."""
-    trackers = json.dumps([{"type": "diary", "path": str(tmp_path / "diary"), "rewinds": rewinds}])
+    back = {"type": "diary", "path": str(tmp_path / "back"), "rewinds": True}
+    trackers = json.dumps([{"type": "diary", "path": str(tmp_path / "diary"), "rewinds": False}, back])
     path = run(rolling(tmp_path, 6, imports=f"[{SPY}, {DIARY}]", trackers=trackers), tmp_path / "run")
-    assert [line["step"] for line in lines(path)] == [5, 6, 10, 12, 15, 16, 16, 16]
-    steps = [step for step, _ in given(tmp_path)]
-    assert [start[3] for start in diary(tmp_path, "start")] == ([0, 4] if rewinds else [0])
-    assert steps == [*([5, 6] if rewinds else []), 5, 6, 10, 12, 15, 16, 16, 16]
-    assert given(tmp_path)[2:] == expected(path)[0 if rewinds else 2 :]
-    if rewinds:
-        assert diary(tmp_path, "close") == ["stopped", "done"]
+    after = [5, 6, 10, 12, 15, 16, 16, 16]
+    assert [line["step"] for line in lines(path)] == after
+    for name, starts, before in (("diary", [0], []), ("back", [0, 4], [5, 6])):
+        assert [start[3] for start in diary(tmp_path, "start", name)] == starts
+        assert [step for step, _ in given(tmp_path, name)] == before + after
+        assert given(tmp_path, name)[2:] == expected(path)[2 - len(before) :]
+    assert diary(tmp_path, "close", "back") == ["stopped", "done"]
 
 
 @pytest.fixture(scope="module")
@@ -160,15 +165,16 @@ def test_numbers_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     assert given(tmp_path) == [(1, {"train/rate": 0.5})]
 
 
-@pytest.mark.parametrize("damage", ["not JSON", "[]", '[{"type": "other", "id": "x", "sent": 99}]'])
-def test_without_its_notes_a_tracker_begins_a_run_of_its_own(tmp_path: Path, damage: str) -> None:
-    file, path = tracked(tmp_path, {}), tmp_path / "run"
-    stop_at(6, lambda: run(file, path))
-    (tmp_path / "diary").unlink()
-    (path / FILE).write_text(damage)
-    execute.resume(path, "cpu")
-    assert diary(tmp_path, "start")[0][4] is None
-    assert given(tmp_path) == expected(path)
+def test_without_its_notes_a_tracker_begins_a_run_of_its_own(tmp_path: Path) -> None:
+    file, stopped = tracked(tmp_path, {}), tmp_path / "stopped"
+    stop_at(6, lambda: run(file, stopped))
+    for number, damage in enumerate(("not JSON", "[]", '[{"type": "other", "id": "x", "sent": 99}]')):
+        path = shutil.copytree(stopped, tmp_path / str(number))
+        (tmp_path / "diary").unlink()
+        (path / FILE).write_text(damage)
+        execute.resume(path, "cpu")
+        assert diary(tmp_path, "start")[0][4] is None
+        assert given(tmp_path) == expected(path)
 
 
 def test_killed_and_resumed_no_record_comes_twice(forks: Lab, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ablations of this package's tests run in this process, and draw no pictures, which have tests of their own."""
+"""Ablations of this package's tests run in this process, draw no pictures and look for no memory: both have tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from electra_lab.jobs.sweeps import run
+from electra_lab.planning.forecast import Workload
 from registry import launchers
 from tests.electra_lab.jobs.sweeps.small import HERE, InProcess, ablate, write
 from tests.electra_lab.presentation.synthetic import leave_out_pictures
@@ -22,9 +23,11 @@ def _in_this_process() -> Iterator[None]:
 
 
 @pytest.fixture(scope="package", autouse=True)
-def _without_pictures() -> Iterator[None]:
+def _without_pictures_and_memory() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         leave_out_pictures(patch)
+        patch.setattr(Workload, "working_bytes", lambda _: 1)
+        patch.setattr(Workload, "evaluation_bytes", lambda _: 1)
         yield
 
 
