@@ -162,7 +162,7 @@ def show(
     import json
 
     from electra_lab.inference.opening import load
-    from electra_lab.inference.results import header
+    from electra_lab.inference.results import Filled, header
     from electra_lab.presentation.console import Console
     from electra_lab.storage.files import new_file
 
@@ -171,7 +171,7 @@ def show(
     refuse_place("--html", html)
     pair = load(model, device=device.value, step=step)
     terminal, console = colours(), Console()
-    ascii_ = not is_utf8()
+    ascii_, unfilled, number = not is_utf8(), 0, 0
     with ExitStack() as stack:
         if html:
             page = stack.enter_context(new_file(html))
@@ -180,6 +180,7 @@ def show(
             stack.enter_context(console.progress(0, None, verb, "texts"))
         for number, result in enumerate(pair.stream(verb, texts, **options), start=1):
             console.advance(number)
+            unfilled += isinstance(result, Filled) and not result.masks
             if html:
                 page.write(result._repr_html_() + "\n")
             elif json_:
@@ -188,6 +189,8 @@ def show(
                 answer_in_colour(terminal, result)
     if html:
         answer(html)
+    if unfilled:
+        console.say(f"note: texts without a mask to fill: {unfilled:,} of {number:,}.")
 
 
 def colours() -> "RichConsole":

@@ -14,7 +14,7 @@ import typer
 from electra_lab.cli._streams import answer
 from electra_lab.cli.registry_ import registry_of
 from electra_lab.config.load import kind_of_file
-from electra_lab.config.source import parse
+from electra_lab.config.source import parse, shipped
 from registry.errors import ConfigError, UnknownName, command, did_you_mean
 
 PROJECT = """[build-system]
@@ -57,15 +57,15 @@ def new(
 
     The files that it extends, varies, imports or lists as tasks are copied too. Existing files are never overwritten.
     """
-    root = _shipped()
+    root = shipped()
     if component is not None:
         _package(component, name, folder, root)
         return
     known = {file.relative_to(root).with_suffix("").as_posix(): file for file in root.rglob("*.yaml")}
     if name is None:
-        for shipped in sorted(known, key=lambda name: (name.count("/"), name)):
-            comment = known[shipped].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-            answer(f"{shipped:<32}  {comment}")
+        for each in sorted(known, key=lambda name: (name.count("/"), name)):
+            comment = known[each].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+            answer(f"{each:<32}  {comment}")
         return
     name = name.removesuffix(".yaml")
     if name not in known:
@@ -126,13 +126,6 @@ def _imported(text: str) -> Iterator[str]:
 def _in_capitals(name: str) -> str:
     """Return the name of a class: MySampler for my_sampler."""
     return "".join(part.title() for part in name.split("_"))
-
-
-def _shipped() -> Path:
-    """Return the folder of experiments: inside the installed package, or next to it in the repository."""
-    package = Path(__file__).parents[1]
-    inside = package / "experiments"
-    return inside if inside.is_dir() else package.parent / "experiments"
 
 
 def _with_needs(file: Path, root: Path) -> Iterator[Path]:

@@ -9,6 +9,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
@@ -18,7 +19,7 @@ from typing import TypeAlias
 
 import yaml
 
-from registry.errors import ConfigError
+from registry.errors import ConfigError, command
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 20_000  # aliases are expanded, so this bounds alias bombs
@@ -199,12 +200,23 @@ def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:
 
 
 def _instead_of(path: Path) -> str:
-    """Return a hint at a file of a similar name, if there is one."""
-    try:
-        close = get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1, cutoff=0.8)
-    except OSError:
+    """Return a hint at a file of a similar name, or at the command that copies a shipped file of this name."""
+    if os.path.lexists(path):
         return ""
-    return f" Did you mean {path.parent / close[0]}?" if close and not os.path.lexists(path) else ""
+    with suppress(OSError):
+        if close := get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1, cutoff=0.8):
+            return f" Did you mean {path.parent / close[0]}?"
+    for name in (Path(*path.parts[-2:]), Path(path.name)):
+        if (shipped() / name).is_file():
+            return f" To copy the shipped one: {command('new', name.with_suffix('').as_posix())}"
+    return ""
+
+
+def shipped() -> Path:
+    """Return the folder of experiments: inside the installed package, or next to it in the repository."""
+    package = Path(__file__).parents[1]
+    inside = package / "experiments"
+    return inside if inside.is_dir() else package.parent / "experiments"
 
 
 def with_overrides(root: Node, overrides: Iterable[str]) -> Node:

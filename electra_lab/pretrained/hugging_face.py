@@ -228,7 +228,8 @@ def locate(source: str, base: Path | None = None) -> Path:
     if FolderOrName(source).is_name(base):
         return _downloaded(source)
     if not os.path.isdir(path):
-        raise DataError(f"{path}: {'is a file, not a folder' if os.path.exists(path) else 'does not exist'}.")
+        reason = "is a file, not a folder" if os.path.exists(path) else "does not exist"
+        raise DataError(f"{path}: {reason}.{jobs_in(path)}")
     return path
 
 

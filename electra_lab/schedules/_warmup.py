@@ -17,7 +17,7 @@ def warmup_length(steps: int, warmup_steps: int, warmup_share: float | None) -> 
         warmup_steps = round(warmup_share * steps)
     if warmup_steps > steps:
         reason = f"a warm-up of {warmup_steps:,} steps does not fit into {steps:,} steps."
-        raise ValueError(f"{reason} Lower schedules.learning_rate.warmup_steps.")
+        raise ValueError(f"{reason} Lower schedules.learning_rate.warmup_steps, for example to {steps // 10}.")
     return warmup_steps
 
 

@@ -40,6 +40,7 @@ def test_the_help_of_the_command_line_lists_every_exit_code() -> None:
         ("gumbl", ["top_k", "gumbel"], " Did you mean 'gumbel'? Known: gumbel, top_k."),
         ("qqq", ["top_k", "gumbel"], " Known: gumbel, top_k."),
         ("qqq", [], " Known: none."),
+        ("top", ["top_k_and_more", "gumbel"], " Did you mean 'top_k_and_more'? Known: gumbel, top_k_and_more."),
         ("alpa", {"alpha": 1, "beta": 2}, " Did you mean 'alpha'? Known: alpha, beta."),
     ],
 )

@@ -143,7 +143,7 @@ def test_in_a_repository_a_file_may_need_what_cannot_be_copied(lab, tmp_path: Pa
     shutil.copytree(SHIPPED, tmp_path / "experiments")
     shutil.copy(SHIPPED / "reformer_small.yaml", tmp_path / "elsewhere.yaml")
     (tmp_path / "experiments" / "mine.yaml").write_text(f"# Mine.\n{line}\n", encoding="utf-8")
-    monkeypatch.setattr(new, "_shipped", lambda: tmp_path / "experiments")
+    monkeypatch.setattr(new, "shipped", lambda: tmp_path / "experiments")
     assert lab("new")[0] == 0
     err = lab.fails(2, "new", "mine")
     assert "where" in err

@@ -123,6 +123,8 @@ def test_corrupt_and_fill_pass_their_options_on(lab: Any, model: Path, monkeypat
     assert (code, [json.loads(line) for line in out.splitlines()]) == (0, plain(wanted))
     code, out, _ = lab("fill", model, "the [MASK] sat", "--top", 3, "--device", "cpu")
     assert (code, out) == (0, f"{pair.fill('the [MASK] sat', top=3)}\n")
+    code, out, err = lab("fill", model, "a cat", "[MASK] sat", "--top", 3, "--device", "cpu")
+    assert (code, out.splitlines()[0], "1 of 2" in err) == (0, "a cat", True)
 
 
 def test_a_page_is_whole_or_not_there(lab: Any, model: Path, tmp_path: Path) -> None:

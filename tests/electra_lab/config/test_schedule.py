@@ -34,7 +34,8 @@ def test_a_factor_by_step() -> None:
 def test_a_factor_that_cannot_lead_the_learning_rate_is_named() -> None:
     assert rate_problem(schedule("linear", start=1.0, end=0.0), 10) is None
     assert rate_problem(schedule("warmup_linear", warmup_steps=10), 10) is None
-    reason = "a warm-up of 11 steps does not fit into 10 steps. Lower schedules.learning_rate.warmup_steps."
+    reason = "a warm-up of 11 steps does not fit into 10 steps."
+    reason += " Lower schedules.learning_rate.warmup_steps, for example to 1."
     assert rate_problem(schedule("warmup_linear", warmup_steps=11), 10) == reason
     reason = "gives the factor -1 at step 1,999; it must be 0 or more."
     assert rate_problem(schedule("linear", start=1.0, end=-1.0, until=1e-9), 2000) is not None

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from electra_lab.config.source import MAX_BYTES, Node, mark_at, parse, read_file, to_yaml, with_overrides
-from registry.errors import ConfigError
+from registry.errors import ConfigError, command
 
 HERE = Path("folder")
 
@@ -153,6 +153,13 @@ def test_a_file_of_a_similar_name_is_suggested(tmp_path: Path, wrong: str):
     place = tmp_path / "sub" / ".." / wrong
     hint = f"Did you mean {place.with_name('mine.yaml')}?"
     assert refusal(child) == f"{child}:1: extends: the file {place} does not exist. {hint}"
+
+
+@pytest.mark.parametrize("name", ["experiments/bert_small", "experiments/ablations/sampler"])
+def test_a_shipped_file_that_is_not_here_comes_with_the_command_that_copies_it(tmp_path: Path, name: str):
+    copied = command("new", name.removeprefix("experiments/"))
+    assert refusal(tmp_path / f"{name}.yaml").endswith(copied)
+    assert refusal(written(tmp_path / "child.yaml", f"extends: {name}.yaml\n")).endswith(copied)
 
 
 def test_an_endless_file_is_not_read_to_its_end():

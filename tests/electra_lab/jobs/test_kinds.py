@@ -11,7 +11,7 @@ import pytest
 from electra_lab.config.load import KINDS as KEYS
 from electra_lab.jobs import kinds
 from electra_lab.jobs.kinds import ABLATION, EXPERIMENT, FINETUNING, KINDS, Kind, of_file, of_folder
-from electra_lab.pretrained.hugging_face import read_config
+from electra_lab.pretrained.hugging_face import locate, read_config
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import ConfigError, LabError
 
@@ -40,9 +40,11 @@ def test_a_folder_of_jobs_is_refused_with_the_newest_of_them(tmp_path: Path) -> 
         if name != "notes":
             (tmp_path / name / "provenance.json").touch()
         os.utime(tmp_path / name, (100 - age, 100 - age))
-    for refused in (of_folder, RunDirectory.open, read_config):
+    for refused in (of_folder, RunDirectory.open, lambda path: read_config(locate(str(path)))):
         with pytest.raises(LabError, match=rf" Did you mean {tmp_path}/20261102-a,"):
             refused(tmp_path)
+        with pytest.raises(LabError, match=rf" Did you mean {tmp_path}/20261102-a,"):
+            refused(tmp_path / "20261102-b")
 
 
 def test_files_and_folders_find_their_row(tmp_path: Path) -> None:
