@@ -181,7 +181,7 @@ def _in_numpy(tensor: Tensor) -> bool:
 
 def _has_only_a_shape(tensor: Tensor) -> bool:
     """Return True for a tensor of a forecast, which has no numbers to mix."""
-    return type(tensor) is not Tensor and not torch.compiler.is_compiling()
+    return not torch.compiler.is_compiling() and hasattr(tensor, "fake_mode")
 
 
 def _mix_on_the_cpu(x: NDArray[np.uint32], spare: NDArray[np.uint32]) -> None:

@@ -29,7 +29,8 @@ ENDINGS = {"pairs": "SequenceClassification", "numbers": "SequenceClassification
            "answers": "QuestionAnswering"}  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=ENCODERS)
+# The heads of ModernBERT are also in export/test_onnx.py; its layers, in the laws and in pretrained/test_families.py.
+@pytest.fixture(scope="module", params=[pytest.param("ModernBert", marks=pytest.mark.slow), "DebertaV2"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]]:
     """Rows are longer than a window, and than the distances with a bucket of their own."""
     chosen = {name: ({**TASKS[name][0], "head": "transformers"}, TASKS[name][1]) for name in ENDINGS}

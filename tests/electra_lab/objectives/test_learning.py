@@ -43,7 +43,7 @@ FALLS = {
     "frozen_generator": {"discriminator_loss": 0.08},
     "sas": {"mlm_loss": 0.4},
 }
-QUICK = ("electra", "adversarial")  # the others, as slow tests, by `make test-all`
+QUICK = ("electra",)  # the others, as slow tests, by `make test-all`
 NAMES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FALLS]
 files = cache(docstrings.installed_files)
 
