@@ -125,8 +125,9 @@ class TextFiles(FileCorpus):
                         text = piece.decode().replace("\r\n", "\n").replace("\r", "\n")
                         good.append(text if at else text.removeprefix("\ufeff"))
                     except UnicodeDecodeError as error:
-                        yield "".join(good)
-                        good.clear()
+                        if good:
+                            yield "".join(good)
+                            good.clear()
                         place, reason = f"{file}:{line}", f"byte {at + error.start} is not UTF-8"
                         cure = "Convert it, for example with iconv."
                         skipped = self.left_out(BadInput(place, reason, cure, unit="lines"))

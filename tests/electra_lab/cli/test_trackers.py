@@ -64,20 +64,6 @@ def test_a_tracker_may_refuse_its_options(lab: Any, tmp_path: Path) -> None:
     assert lab("check", file) == (2, "", said)
 
 
-def test_trackers_that_fail_stop_nothing(lab: Any, tmp_path: Path) -> None:
-    bad = [{"fails": "start"}, {"fails": "record", "at_step": 2, "exits": True}, {"fails": "close"}]
-    file = tracked(tmp_path, *bad, **SHORT)
-    code, out, err = lab("run", file, "--out", tmp_path / "run")
-    assert (code, out) == (0, f"{tmp_path / 'run'}\n")
-    notes = [line.split(". The run continues")[0] for line in err.splitlines() if line.startswith("note:")]
-    assert notes == [
-        "note: the tracker diary failed at the start (OSError: no ink to start)",
-        "note: the tracker diary failed at step 2 (SystemExit: 3)",
-        "note: the tracker diary failed at the end (OSError: no ink to close)",
-    ]
-    assert [line["step"] for line in lines(tmp_path / "run")] == [1, 2, 3, 3, 3]
-
-
 def test_fine_tunings_have_trackers_too(lab: Any, tmp_path: Path) -> None:
     """A run of the tracker for each seed; a missing library is refused before anything is written."""
     own = {"type": "diary", "path": str(tmp_path / "diary")}

@@ -115,7 +115,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         return file, run(file, folder / "whole")
 
 
-# Between divergence and rollback, and between and after the two rollbacks; the slow ones are in between.
+# Between divergence and rollback, and between and after the two rollbacks. The slow ones are other steps of the same
+# phases, and some before the first checkpoint, after which any run begins again.
 KILLS = [7, 13, 21, *(pytest.param(kill, marks=pytest.mark.slow) for kill in (1, 4, 6, 8, 9, 11, 12, 15))]
 
 

@@ -171,6 +171,8 @@ def test_the_commit_is_that_of_the_running_code(written: dict[str, Any], tmp_pat
         assert written["git"] == {"commit": head, "changed": changed}
     # Code that merely lies inside somebody's repository has no commit of its own.
     git("init", "-q", str(tmp_path), cwd=tmp_path)
+    author = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
+    git(*author, "commit", "-q", "--allow-empty", "-m", "Theirs", cwd=tmp_path)
     for name in ("electra_lab", "registry"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()

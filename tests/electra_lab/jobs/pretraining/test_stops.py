@@ -76,7 +76,7 @@ def test_one_seed_gives_one_run_and_another_seed_another(uninterrupted: tuple[Pa
     assert lines(other)[0]["loss"] != lines(first)[0]["loss"]
 
 
-@pytest.mark.parametrize("step", [1, 7])  # each other one: below
+@pytest.mark.parametrize("step", [1, 7])  # every other step: again and again
 def test_stopped_at_any_step_and_resumed_is_as_if_never_stopped(
     uninterrupted: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
