@@ -43,8 +43,7 @@ def list_(
     from electra_lab.presentation.listing import table
 
     if not found:
-        print(
-            f"{folder}: no run, fine-tuning or ablation{' that fits' if filter_ else ''} is here."
-        )  # a message, so not an answer
+        fits = " that fits" if filter_ else ""
+        print(f"{folder}: no run, fine-tuning or ablation{fits} is here.")  # a message, so not an answer
         return
     answer(table(found, folder, sort, width()).text(indent=""))

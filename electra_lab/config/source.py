@@ -207,7 +207,7 @@ def _instead_of(path: Path) -> str:
         if close := get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1, cutoff=0.8):
             return f" Did you mean {path.parent / close[0]}?"
     for name in (Path(*path.parts[-2:]), Path(path.name)):
-        if (shipped() / name).is_file():
+        if os.path.isfile(shipped() / name):  # also False for a name that is too long
             return f" To copy the shipped one: {command('new', name.with_suffix('').as_posix())}"
     return ""
 

@@ -45,9 +45,9 @@ def token_id(tokenizer: Tokenizer, names: Iterable[str]) -> int | None:
 
 
 def readable_token(tokenizer: Tokenizer, id: int) -> str:
-    """Return a token as people can read it: a byte-level tokenizer writes each byte of a letter as a symbol of its own.
+    """Return a token as people can read it. A byte-level tokenizer writes each byte as a symbol: U+C11C as three.
 
-    White space keeps its symbol, such as the Ġ of a space. A token that is only a part of a letter keeps its symbols.
+    White space keeps its symbol, such as the U+0120 of a space. So do the bytes of a part of a letter.
     """
     from tokenizers import decoders
 

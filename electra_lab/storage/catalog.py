@@ -38,7 +38,7 @@ def find(root: Path) -> Iterator[tuple[Path, Kind | None, str]]:
 
 def jobs_in(folder: Path) -> str:
     """Return a hint for an error: the newest job in a folder that is none itself, or next to one that is missing."""
-    place = folder if folder.is_dir() else folder.parent
+    place = folder if os.path.isdir(folder) else folder.parent
     try:
         inside = [below for below in place.iterdir() if below.is_dir() and _kind({*os.listdir(below)})]
         newest = max(inside, key=lambda below: below.stat().st_mtime, default=None)
