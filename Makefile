@@ -138,20 +138,28 @@ log: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/shipped.py
 
 # The pages of all config keys, from the schema; docs/faithful.md's table, from docs/official.yaml; the pages of the Python
-# API, from docstrings; the bars of docs/family.md.
+# API, from docstrings; the drawings of docs/family.md and docs/own-text.md.
 docs: $(VENV)/dev.stamp
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/api.py
 	$(BIN)/python docs/pictures.py
 
-# The pictures of README: the page of the newest run of `make run`, and that of a short ablation. Needs chromium.
-PICTURED ?= build/pictures/ablation
+# The pictures of README and docs/pages.md: the newest run of `make run`, its text, a fine-tuning of it, a short ablation, and
+# two of its cells. Needs chromium.
+PICTURED ?= build/pictured
 pictures: $(VENV)/dev.stamp
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/pictures.py run $$(ls -d runs/reformer_small/*/ | tail -n 1)
-	OMP_NUM_THREADS=1 $(BIN)/electra-lab ablate experiments/ablations/generator_size.yaml --out $(PICTURED) \
+	$(BIN)/electra-lab prepare experiments/reformer_small.yaml --inspect
+	$(BIN)/python docs/pictures.py data $$(ls -t runs/.store/*.html | head -n 1)
+	OMP_NUM_THREADS=1 $(BIN)/electra-lab ablate experiments/ablations/generator_size.yaml --out $(PICTURED)/ablation \
 		--set "measure=[{type: pretraining}]" --set "vary={generator.scale: [0.125, 0.25, 0.5]}" --set budget.flops=4.0e11
-	$(BIN)/python docs/pictures.py ablation $(PICTURED)
+	$(BIN)/python docs/pictures.py ablation $(PICTURED)/ablation
+	cd $(PICTURED)/ablation/cells && $(CURDIR)/$(BIN)/electra-lab compare $$(ls -d *-s0-*) --html ../compare.html
+	$(BIN)/python docs/pictures.py comparison $(PICTURED)/ablation/compare.html
+	$(BIN)/electra-lab finetune experiments/downstream/docstring_origin.yaml --out $(PICTURED)/finetuning --set "seeds=[0, 1, 2]" \
+		--model $$(ls -d runs/reformer_small/*/ | tail -n 1) --set train.learning_rate=4.0e-3 --set train.layer_decay=1.0
+	$(BIN)/python docs/pictures.py finetuning $(PICTURED)/finetuning
 
 # The site from docs/, in build/site; broken links and anchors are errors.
 site: $(VENV)/dev.stamp

@@ -2,8 +2,8 @@
 
 python docs/pictures.py                 family.svg, the costs of docs/family.md as bars; generator_curves.svg and
                                         detection_curves.svg, the curves of docs/findings/learning_curves.csv
-python docs/pictures.py run RUN_DIR     run-light.png and run-dark.png, the top of the page of a run
-python docs/pictures.py ablation DIR    ablation-light.png and ablation-dark.png, the top of the page of an ablation
+python docs/pictures.py KIND PAGE       KIND-light.png and KIND-dark.png, the top of a page; KIND is run, ablation,
+                                        finetuning, comparison or data, and PAGE a file, or a folder with a report
 
 The pages are pictured by chromium (or CHROMIUM, a path to it).
 """
@@ -24,7 +24,13 @@ from PIL import Image
 DOCS = Path(__file__).parent
 IMAGES = DOCS / "images"
 SCHEMES = {"dark": 0, "light": 1}
-SIZES = {"run": (1100, 1500), "ablation": (1100, 1280)}  # of the top of a page
+SIZES = {  # of the top of a page
+    "run": (1100, 1500),
+    "ablation": (1100, 1280),
+    "finetuning": (1100, 1100),
+    "comparison": (1100, 1100),
+    "data": (1100, 1100),
+}
 COLOURS = 64  # enough for text and curves, and a quarter of the size
 
 COST = re.compile(r"^\| (`\w+`(?:, [^|]+?)?) \| (\d\.\d\d) \|", re.MULTILINE)
@@ -171,8 +177,9 @@ if __name__ == "__main__":
         case []:
             for name, drawing in drawings().items():
                 (IMAGES / name).write_text(drawing, encoding="utf-8")
-        case ["run" | "ablation" as kind, folder]:
-            for name in SCHEMES:
-                picture(Path(folder) / "report.html", name, SIZES[kind], IMAGES / f"{kind}-{name}.png")
+        case [kind, page] if kind in SIZES:
+            report = Path(page) / "report.html" if Path(page).is_dir() else Path(page)
+            for scheme in SCHEMES:
+                picture(report, scheme, SIZES[kind], IMAGES / f"{kind}-{scheme}.png")
         case _:
             raise SystemExit(__doc__)

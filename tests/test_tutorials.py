@@ -18,13 +18,18 @@ import pytest
 
 from tests.helpers import ROOT
 
-SMALL = (
+QUICK = (
     "train.steps=4",
     "train.batch_size=4",
     "schedules.learning_rate.warmup_steps=0",
     "evaluate.tokens=2000",
     "evaluate.test_tokens=2000",
 )
+SMALL = {
+    "run": QUICK,
+    "ablate": (*QUICK[1:], "budget.flops=null", "budget.steps=4", "seeds=[0,1]"),
+    "finetune": ("train.epochs=1", "data.train_examples=20", "seeds=[0]"),
+}
 WORDS = ["the", "a", "cat", "dog", "house", "tree", "sat", "stood", "saw", "slowly", "under", "near", "green", "old"]
 
 
@@ -60,11 +65,34 @@ def sentences(folder: Path) -> None:
     (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
 
 
+def labelled(folder: Path) -> None:
+    """Texts with labels, to train and to validate."""
+    rows = [
+        f"a {word} near the house,{'animal' if word in ('cat', 'dog') else 'plant'}" for word in ("cat", "tree", "dog")
+    ]
+    for name in ("train", "dev"):
+        (folder / f"{name}.csv").write_text("\n".join(["text,label", *rows * 8]))
+
+
+def nothing(folder: Path) -> None:
+    """These tutorials bring all they need."""
+
+
 PAGES: dict[str, Callable[[Path], None]] = {
     "log-anomalies": logs,
     "sequences": sequences,
     "broken-sentences": sentences,
+    "own-objective": nothing,
+    "ablation-question": nothing,
+    "finetune-predict": labelled,
 }
+# What the last commands write: a file, its last columns, the number of its rows.
+WRITTEN = {
+    "log-anomalies": ("scored.csv", "score,percentile", 1500),
+    "sequences": ("scored.csv", "name,text,score", 2),
+    "finetune-predict": ("labelled.csv", "prediction", 2),
+}
+NAMED = re.compile(r"# (\w+\.(?:yaml|py))\n")
 
 
 def steps(page: str) -> Iterator[tuple[str, str]]:
@@ -80,8 +108,9 @@ def steps(page: str) -> Iterator[tuple[str, str]]:
 @pytest.fixture
 def here(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
     """A shell in an empty folder that knows `python` and an `electra-lab` whose trainings are short."""
-    options = " ".join(f"--set {option}" for option in SMALL)
-    lab = f'[ "$1" = run ] && set -- "$@" {options}\nexec "{sys.executable}" -m electra_lab "$@"'
+    options = {verb: " ".join(f"--set {option}" for option in changes) for verb, changes in SMALL.items()}
+    cases = "".join(f'[ "$1" = {verb} ] && set -- "$@" {words}\n' for verb, words in options.items())
+    lab = f'{cases}exec "{sys.executable}" -m electra_lab "$@"'
     for name, line in (("electra-lab", lab), ("python", f'exec "{sys.executable}" "$@"')):
         script = tmp_path / "bin" / name
         script.parent.mkdir(exist_ok=True)
@@ -108,24 +137,25 @@ def test_a_tutorial_works_from_the_first_command_to_the_last(
     folder = tmp_path / "work"
     PAGES[page](folder)
     for kind, block in steps(page):
-        if kind == "yaml":
-            (folder / block.partition("\n")[0].removeprefix("# ")).write_text(block, encoding="utf-8")
+        if named := NAMED.match(block):
+            (folder / named[1]).write_text(block, encoding="utf-8")
             continue
         if kind == "python":
             (folder / "snippet.py").write_text(block, encoding="utf-8")
         done = here("python snippet.py" if kind == "python" else block)
         assert done.returncode == 0, f"{block}\n{done.stderr}"
     # What the last commands wrote.
-    written = {"log-anomalies": "score,percentile", "sequences": "name,text,score"}
-    if page in written:
-        header, *rows = (folder / "scored.csv").read_text().splitlines()
-        assert header.endswith(written[page])
-        assert len(rows) == {"log-anomalies": 1500, "sequences": 2}[page]
+    if page in WRITTEN:
+        file, columns, number = WRITTEN[page]
+        header, *rows = (folder / file).read_text().splitlines()
+        assert header.endswith(columns)
+        assert len(rows) == number
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_of_a_tutorial_have_a_name_and_commands_are_known(page: str) -> None:
     found = list(steps(page))
-    assert all(re.match(r"# \w+\.yaml\n", block) for kind, block in found if kind == "yaml")
+    assert all(NAMED.match(block) for kind, block in found if kind == "yaml")
     verbs = {verb for kind, block in found if kind == "console" for verb in re.findall(r"electra-lab (\S+)", block)}
-    assert {"new", "run", "score"} <= verbs <= {"new", "run", "score", "prepare", "embed"}
+    assert verbs & SMALL.keys(), "nothing is trained"
+    assert verbs <= SMALL.keys() | {"new", "check", "prepare", "score", "embed", "predict"}
