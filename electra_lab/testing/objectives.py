@@ -17,7 +17,7 @@ from electra_lab.testing.common import PAD, SPECIAL, Contract, as_batch, close, 
 from electra_lab.training.random import Streams
 from registry import Batch, Losses, Masked, Needs, backbones, masking_strategies, objectives, samplers
 
-few = settings(law, max_examples=16)  # of up to eight rows, each of which two networks read
+few = settings(law, max_examples=30)  # of up to eight rows, each of which two networks read
 
 
 class ObjectiveContract(Contract):

@@ -18,7 +18,7 @@ def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(overlap, "AT_ONCE", request.param)
 
 
-some = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+law = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 documents = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=40), min_size=1, max_size=12)
 
 
@@ -32,7 +32,7 @@ def plain(text: list[int]) -> list[tuple[int, ...]]:
     return [tuple(text[i : i + RUN]) for i in range(max(1, len(text) - RUN + 1))]
 
 
-@some
+@law
 @given(documents)
 def test_equal_runs_have_equal_hashes_and_others_do_not(texts: list[list[int]]) -> None:
     hashes, counts = runs(*arrays(texts))
@@ -51,7 +51,7 @@ def test_hashes_do_not_depend_on_the_place_in_a_long_stream() -> None:
     assert hashes[: counts[0]].tolist() == hashes[-counts[2] :].tolist()
 
 
-@some
+@law
 @given(documents, documents, st.sampled_from([0.0, 0.1, 0.5, 1.0]))
 def test_documents_that_share_too_much_are_left_out(
     held_out: list[list[int]], texts: list[list[int]], most: float
@@ -88,7 +88,7 @@ def test_nothing_is_known_of_nothing() -> None:
     assert (keep.tolist(), seen.tolist(), sufficient) == ([True], [], 0.0)
 
 
-@some
+@law
 @given(documents, documents, documents)
 def test_runs_of_left_out_documents_count_for_the_sufficient_overlap_alone(
     held_out: list[list[int]], left_out: list[list[int]], texts: list[list[int]]

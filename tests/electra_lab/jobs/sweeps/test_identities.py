@@ -143,7 +143,7 @@ def test_a_plug_in_that_changed_changes_the_digest(tmp_path: Path):
 
 
 @given(st.text(max_size=300))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_an_id_is_a_safe_file_name_whatever_the_label(label: str):
     made = identity_of(label, LOADED[0])
     assert SAFE.fullmatch(made)
