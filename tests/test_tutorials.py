@@ -90,7 +90,7 @@ PAGES: dict[str, Callable[[Path], None]] = {
 WRITTEN = {
     "log-anomalies": ("scored.csv", "score,percentile", 1500),
     "sequences": ("scored.csv", "name,text,score", 2),
-    "finetune-predict": ("labelled.csv", "prediction", 2),
+    "finetune-predict": ("labelled.csv", "probability_xml", 2),
 }
 NAMED = re.compile(r"# (\w+\.(?:yaml|py))\n")
 
