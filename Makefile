@@ -12,7 +12,7 @@ GPU ?= build/gpu
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
 	$(BIN)/python -m electra_lab run $(EXPERIMENT)
-	@echo "To use electra-lab in this shell: source $(BIN)/activate"
+	@echo "To use electra-lab in this shell: source $(CURDIR)/$(BIN)/activate"
 
 # All tests but the slow ones, with linters and types: some minutes on two CPU cores. Many of them start processes, which
 # must not compile every file again. A file's tests stay on one worker, where they share what its fixtures have trained.

@@ -123,7 +123,7 @@ class Of:
         try:
             schema = registry.get(name).schema
         except UnknownName as error:
-            raise problem(("type",), f"{error} One of your own is known if `imports` lists its file.", name) from None
+            raise problem(("type",), f"{error} If it is your own, list its file under `imports`.", name) from None
         except LabError as error:
             raise problem(("type",), str(error), name) from None
         return self._with_options(registry, name, schema, values)

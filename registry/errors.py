@@ -100,8 +100,8 @@ class Reported(LabError):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the tail of an error: the nearest known word, and all of them."""
     names = sorted(known)
-    close = get_close_matches(word, names, n=1) or [name for name in names if word and name.startswith(word)]
-    hint = f" Did you mean '{close[0]}'?" if close else ""
+    close = get_close_matches(word, names, n=1) or [name for name in names if name.startswith(word)]
+    hint = f" Did you mean '{close[0]}'?" if len(close) == 1 else ""
     return f"{hint} Known: {', '.join(names) or 'none'}."
 
 

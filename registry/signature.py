@@ -107,21 +107,27 @@ def _worded(message: str, value: Any) -> str:
 
 
 def _meant(schema: type[BaseModel], loc: tuple[int | str, ...]) -> str:
-    """Return a hint for an unknown key: the sections that know it, otherwise the nearest key of its own section."""
-    key, known = str(loc[-1]), _fields_at(schema, loc[:-1])
-    elsewhere = [f"'{section}.{key}'" for section in schema.model_fields if key in _fields_at(schema, (section,))]
+    """Return a hint for an unknown key: the places that know it, otherwise the nearest key of its own section."""
+    key, top = str(loc[-1]), schema.model_fields
+    known = _fields_at(schema, loc[:-1])
+    elsewhere = (
+        [key] if key in top else [f"{section}.{key}" for section in top if key in _fields_at(schema, (section,))]
+    )
     if not elsewhere:
         return did_you_mean(key, known)
-    return f" Did you mean {' or '.join(elsewhere)}? Known here: {', '.join(sorted(known))}."
+    places = " or ".join(f"'{place}'" for place in elsewhere)
+    return f" Did you mean {places}? Known here: {', '.join(sorted(known))}."
 
 
 def _fields_at(schema: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    """Return the fields of the model at `loc` below `schema`."""
+    """Return the fields of the model at `loc` below `schema`; none where there is no model."""
     for key in loc:
         field = schema.model_fields.get(str(key))
-        for model in (field.annotation, *typing.get_args(field.annotation)) if field else ():
-            if inspect.isclass(model) and issubclass(model, BaseModel):
-                schema = model
+        found = (field.annotation, *typing.get_args(field.annotation)) if field else ()
+        models = [model for model in found if inspect.isclass(model) and issubclass(model, BaseModel)]
+        if not models:
+            return []
+        schema = models[-1]
     return list(schema.model_fields)
 
 

@@ -105,6 +105,8 @@ def _main() -> None:
 def _is_torn(words: tuple[str, str]) -> bool:
     """Return whether a word and the next are a `--set` whose value the shell has torn apart."""
     option, change = words
+    if option.startswith("--set="):
+        option, change = "--set", option.removeprefix("--set=")
     closed = all(change.count(left) <= change.count(right) for left, right in ("{}", "[]"))
     return option == "--set" and not ("=" in change and closed)
 

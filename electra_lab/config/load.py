@@ -12,6 +12,7 @@ from typing import Any, Generic, cast
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 from typing_extensions import TypeVar
 
 from electra_lab.config.component import Component, Of
@@ -144,12 +145,22 @@ def validated_as(schema: type[C], root: Node) -> Loaded[C]:
 
 
 def _lost_imports(error: ValidationError, root: Node) -> Iterator[str]:
-    """Yield a line if a component is unknown, and a list of plug-ins has replaced that of an extended file."""
+    """Yield a line for each list of plug-ins that another file's list has replaced, if a component is unknown."""
     node = root.value.get("imports") if isinstance(root.value, dict) else None
-    unknown = any(detail["loc"][-1:] == ("type",) for detail in error.errors(include_url=False))
-    if unknown and node and node.replaced:
-        lost = ", ".join(map(str, cast("list[Any]", node.replaced.plain())))
-        yield f"{node.mark}: imports: replaces the list at {node.replaced.mark} ({lost}). Repeat here what you need."
+    if node is None or not isinstance(node.value, list) or not any(map(_is_unknown, error.errors(include_url=False))):
+        return
+    kept, earlier = node.plain(), node.replaced
+    while earlier:
+        lost = [str(file) for file in cast("list[Any]", earlier.plain()) if file not in cast("list[Any]", kept)]
+        if lost:
+            where = f"replaces the list at {earlier.mark} ({', '.join(lost)})"
+            yield f"{node.mark}: imports: {where}. Repeat here what you need."
+        earlier = earlier.replaced
+
+
+def _is_unknown(detail: ErrorDetails) -> bool:
+    missing = "missing" in (detail["type"], detail.get("ctx", {}).get("kind"))
+    return detail["loc"][-1:] == ("type",) and not missing
 
 
 def dump(config: Strict) -> str:

@@ -206,9 +206,12 @@ def _instead_of(path: Path) -> str:
     with suppress(OSError):
         if close := get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1, cutoff=0.8):
             return f" Did you mean {path.parent / close[0]}?"
+    if path.suffix not in ("", ".yaml", ".yml"):
+        return ""
     for name in (Path(*path.parts[-2:]), Path(path.name)):
-        if os.path.isfile(shipped() / name):  # also False for a name that is too long
-            return f" To copy the shipped one: {command('new', name.with_suffix('').as_posix())}"
+        name = name.with_suffix("")
+        if os.path.isfile(shipped() / f"{name}.yaml"):  # also False for a name that is too long
+            return f" To copy the shipped one: {command('new', name.as_posix())}"
     return ""
 
 

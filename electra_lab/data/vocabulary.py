@@ -47,7 +47,8 @@ def token_id(tokenizer: Tokenizer, names: Iterable[str]) -> int | None:
 def readable_token(tokenizer: Tokenizer, id: int) -> str:
     """Return a token as people can read it. A byte-level tokenizer writes each byte as a symbol: U+C11C as three.
 
-    White space keeps its symbol, such as the U+0120 of a space. So do the bytes of a part of a letter.
+    White space keeps its symbol, such as the U+0120 of a space. So do the bytes of what cannot be seen, or is a part of
+    a letter.
     """
     from tokenizers import decoders
 
@@ -55,7 +56,9 @@ def readable_token(tokenizer: Tokenizer, id: int) -> str:
     if not isinstance(tokenizer.decoder, decoders.ByteLevel):
         return token
     text = tokenizer.decode([id], skip_special_tokens=False)
-    return token if "\ufffd" in text else "".join(chr(256 + ord(c)) if c <= " " else c for c in text)
+    if "\ufffd" in text or not all(c <= " " or c.isprintable() for c in text):
+        return token
+    return "".join(chr(256 + ord(c)) if c <= " " else c for c in text)
 
 
 def make_vocabulary(tokenizer: Tokenizer, counts: torch.Tensor, device: torch.device) -> Vocabulary:

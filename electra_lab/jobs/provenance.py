@@ -143,7 +143,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-@cache  # as is the code that runs
+@cache  # the running code is that of the first call
 def _git() -> dict[str, Any] | None:
     """Return the commit of the running code, if git tracks it."""
     code = [str(folder) for folder in CODE]

@@ -270,7 +270,7 @@ def _text(value: Any) -> str:
 def _wrapped(label: str, width: int = 22) -> str:
     """Wrap a label in at most three short lines; the tables have the whole label."""
     lines = [""]
-    for piece in _pieces(" ".join(label.split()), width):
+    for piece in _pieces(" ".join(label[:500].split()), width):
         longer = lines[-1] + piece
         if len(longer.rstrip(",;")) <= width:  # a comma alone is not worth a line
             lines[-1] = longer

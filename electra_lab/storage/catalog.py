@@ -4,6 +4,7 @@ import json
 import mmap
 import os
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,14 +38,26 @@ def find(root: Path) -> Iterator[tuple[Path, Kind | None, str]]:
 
 
 def jobs_in(folder: Path) -> str:
-    """Return a hint for an error: the newest job in a folder that is none itself, or next to one that is missing."""
-    place = folder if os.path.isdir(folder) else folder.parent
+    """Return a hint for an error: a run or fine-tuning in a folder that is none itself, or next to one that is missing.
+
+    It is the one with a similar name, otherwise the newest by the time at which it was made.
+    """
+    exists = os.path.isdir(folder)
+    place = folder if exists else folder.parent
     try:
-        inside = [below for below in place.iterdir() if below.is_dir() and _kind({*os.listdir(below)})]
-        newest = max(inside, key=lambda below: below.stat().st_mtime, default=None)
+        kinds = {below: _kind({*os.listdir(below)}) for below in place.iterdir() if below.is_dir()}
+        found = {below.name: _made(below) for below, kind in kinds.items() if kind in ("run", "fine-tuning")}
     except OSError:
         return ""
-    return f" Did you mean {newest}, the newest there?" if newest else ""
+    if close := get_close_matches(folder.name, [] if exists else found, n=1):
+        return f" Did you mean {place / close[0]}?"
+    return f" Did you mean {place / max(found, key=lambda name: found[name])}, the newest there?" if found else ""
+
+
+def _made(job: Path) -> float:
+    """Return when a job began: its first file is written once. The time of the folder is that of the last one."""
+    first = job / "source.yaml"
+    return (first if first.is_file() else job).stat().st_mtime
 
 
 def _kind(names: set[str]) -> Kind | None:

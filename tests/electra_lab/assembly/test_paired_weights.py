@@ -43,8 +43,8 @@ def unlike(one: Weights, other: Weights) -> list[str]:
 
 @pytest.mark.parametrize("file", [pytest.param(f, id=f.stem, marks=SLOW[f]) for f in ABLATIONS])
 def test_the_variants_of_every_shipped_ablation_are_paired(file: Path) -> None:
-    """Whatever is shared or varied. Another part is a generator's own table, which `tie` gives to it or takes away, and so
-    is a single layer that both networks share.
+    """Whatever is shared or varied. A generator's own table, which `tie` gives to it or takes away, is another part,
+    and so is a single layer of both networks.
     """
     one_layer = ["discriminator.depth=1"] if "_full" in file.stem and file.stem != "backbones_full" else []
     ablation = load_ablation(file, one_layer)

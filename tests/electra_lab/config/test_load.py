@@ -95,9 +95,14 @@ def test_all_errors_of_a_file_come_at_once_each_at_its_line(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("key", "meant"),
-    [("steps", "'train.steps'?"), ("every", "'evaluate.every' or 'checkpoint.every'?"), ("data.held", "'held_out'?")],
+    [
+        ("steps", "'train.steps'?"),
+        ("every", "'evaluate.every' or 'checkpoint.every'?"),
+        ("data.held", "'held_out'?"),
+        ("train.seed", "'seed'?"),
+    ],
 )
-def test_a_key_in_the_wrong_section_is_refused_with_the_section_that_knows_it(tmp_path: Path, key: str, meant: str):
+def test_a_key_in_the_wrong_place_is_refused_with_the_place_that_knows_it(tmp_path: Path, key: str, meant: str):
     assert (
         f": {key}: unknown parameter. Did you mean {meant} Known" in problems(write_experiment(tmp_path), f"{key}=3")[0]
     )

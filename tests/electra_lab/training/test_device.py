@@ -79,4 +79,6 @@ def test_a_training_within_another_block_sees_its_present_weights() -> None:
                 found = layer(ones)
                 found.sum().backward()
             assert found.tolist() == [[2 * weight, 2 * weight]]
+            layer.weight.data.fill_(7.0)
+            assert layer(ones).tolist() == [[14.0, 14.0]]  # nor does the outer one keep what the inner one had
         assert torch.equal(layer.weight.grad, torch.full((2, 2), 2.0))  # of two steps
