@@ -33,18 +33,22 @@ def test_every_function_is_there_and_takes_what_commands_give(kind: Kind) -> Non
             inspect.signature(function).bind(*range(number + more))
 
 
-def test_a_folder_of_jobs_is_refused_with_the_newest_of_them(tmp_path: Path) -> None:
-    """Whatever opens it: resuming, a run directory, a trained model."""
-    for age, name in enumerate(("20261102-a", "20261101-b", "notes")):
+def test_a_folder_of_jobs_is_refused_with_one_of_them(tmp_path: Path) -> None:
+    """The newest run, or the one with a similar name. Whatever opens it: resuming, a run directory, a trained model."""
+    marks = {"sweep": "plan.json", "20261102-a": "source.yaml", "20261101-b": "source.yaml", "notes": "text.txt"}
+    for age, (name, mark) in enumerate(marks.items()):
         (tmp_path / name).mkdir()
-        if name != "notes":
-            (tmp_path / name / "provenance.json").touch()
-        os.utime(tmp_path / name, (100 - age, 100 - age))
+        (tmp_path / name / ".lock").touch()
+        (tmp_path / name / mark).touch()
+        os.utime(tmp_path / name / mark, (100 - age, 100 - age))
+        os.utime(tmp_path / name, (age, age))  # a report was written again
     for refused in (of_folder, RunDirectory.open, lambda path: read_config(locate(str(path)))):
         with pytest.raises(LabError, match=rf" Did you mean {tmp_path}/20261102-a,"):
             refused(tmp_path)
         with pytest.raises(LabError, match=rf" Did you mean {tmp_path}/20261102-a,"):
-            refused(tmp_path / "20261102-b")
+            refused(tmp_path / "other")
+        with pytest.raises(LabError, match=rf" Did you mean {tmp_path}/20261101-b\?"):
+            refused(tmp_path / "20261101-c")
 
 
 def test_files_and_folders_find_their_row(tmp_path: Path) -> None:
