@@ -145,7 +145,7 @@ docs: $(VENV)/dev.stamp
 	$(BIN)/python docs/pictures.py
 
 # The pictures of README and docs/pages.md: the newest run of `make run`, its text, a fine-tuning of it, a short ablation, and
-# two of its cells. Needs chromium.
+# the first cells of its variants. Needs chromium.
 PICTURED ?= build/pictured
 pictures: $(VENV)/dev.stamp
 	$(BIN)/python docs/pictures.py
