@@ -15,7 +15,7 @@ def ablate(
     set_: Set = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Its folder. Finished cells are not run again. Default: runs/<name>."),
+        typer.Option(metavar="DIR", help="Folder to write. Finished cells are not run again. Default: runs/<name>."),
     ] = None,
     device: OnDevice = Device.auto,
     launcher: Annotated[

@@ -28,10 +28,10 @@ def compare(
     json_: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of tables.")] = False,
     device: OnDevice = Device.auto,
 ) -> None:
-    """Compare runs on one page: differences of configs, curves, results, costs, and the same test rows.
+    """Compare runs on one page: differences between configs, curves, results, costs, and the same test rows.
 
     Metrics on a run's own task are marked, because they cannot compare runs. Nothing is tested, because one run of each
-    setting does not show how much the seed changes. `electra-lab ablate` repeats settings over seeds.
+    setting does not show how much the seed changes. `electra-lab ablate` repeats each setting with several seeds.
     """
     from electra_lab.analysis.run_comparison import subjects
     from electra_lab.presentation.compare_page import Comparison, page, text

@@ -24,6 +24,6 @@ def corrupt(
     batch_size: given.Batch = 32,
     device: OnDevice = Device.auto,
 ) -> None:
-    """Replace tokens of a text with the generator's, and show which of them the discriminator detects."""
+    """Replace tokens of a text by draws from the generator, and show which of them the discriminator detects."""
     given.show("corrupt", model, given.step_of(step, best), device, given.texts_of(texts, file, on_error), json_, html,
          batch_size=batch_size, mask_prob=mask_prob, temperature=temperature, top=top, seed=seed)  # fmt: skip

@@ -32,7 +32,7 @@ def embed(
     batch_size: given.Batch = 32,
     device: OnDevice = Device.auto,
 ) -> None:
-    """Print a vector for each text, as numbers on a line, or with --json as `embedding`."""
+    """Print a vector for each text: its numbers on one line, or with --json in the field `embedding`."""
     import json
     from contextlib import nullcontext
     from itertools import tee

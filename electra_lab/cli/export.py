@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 def export(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN_DIR", help="A run directory, a fine-tuning, or a folder of transformers.")
+        Path,
+        typer.Argument(metavar="RUN_DIR", help="A run directory, a fine-tuning, or a folder in Hugging Face format."),
     ],
     destination: Annotated[
         Path, typer.Argument(metavar="DEST", help="The folder to write: absent, empty, or an earlier export.")
@@ -37,12 +38,12 @@ def export(
             metavar="BATCHxLENGTH", help="Fixed input size of the ONNX files, such as 1x128. Default: any size."
         ),
     ] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="Also write ONNX in int8, and show the effect.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Also write int8 ONNX, and report its effect.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the written files as JSON.")] = False,
 ) -> None:
     """Write the networks of a run as Hugging Face models, with tokenizer and model card.
 
-    DEST/discriminator and DEST/generator are folders that transformers loads.
+    DEST/discriminator and DEST/generator are folders that transformers can load.
     """
     from electra_lab.export.export import export
     from electra_lab.export.model_folder import copy_folder, model_folder

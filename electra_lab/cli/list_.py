@@ -12,16 +12,16 @@ from electra_lab.cli._streams import answer, is_utf8, width
 def list_(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder to search, at any depth.")] = Path("runs"),
     sort: Annotated[
-        str, typer.Option(metavar="newest|name|METRIC", help="Order. By a metric, the best comes first.")
+        str, typer.Option(metavar="newest|name|METRIC", help="Sort order. With a metric, the best value comes first.")
     ] = "newest",
     filter_: Annotated[
         list[str] | None,
         typer.Option(
             "--filter",
             metavar="WORD",
-            help="List only a state (running, finished, stopped, diverged, failed, damaged), a kind (run, "
-            "fine-tuning, ablation), a pattern of names or paths ('small*'), or KEY=VALUE of the config. If "
-            "repeated, all must hold.",
+            help="List only jobs in this state (running, finished, stopped, diverged, failed, damaged), of this kind "
+            "(run, fine-tuning, ablation), with a name or path that fits this pattern ('small*'), or with this "
+            "KEY=VALUE in the config. If repeated, all must match.",
         ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print a JSON array with an object per job.")] = False,

@@ -49,7 +49,7 @@ def new(
     component: Annotated[
         str | None,
         typer.Option(
-            metavar="KIND", help="Begin a component of this kind instead, such as sampler, as a package with its tests."
+            metavar="KIND", help="Write a new component of this kind instead, such as sampler, as a package with tests."
         ),
     ] = None,
 ) -> None:

@@ -41,8 +41,8 @@ def predict(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Field or column with the text, the question or the words. Repeat it for the second text or the "
-            "context. Default: as in the training data, otherwise text and pair, question and context, or words.",
+            help="Field or column with the text, the question or the words. Repeat the option for the second text or "
+            "the context. Default: as in the training data, otherwise text and pair, question and context, or words.",
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed to use. Default: the best on validation.")] = None,

@@ -28,7 +28,7 @@ def push(
         list[str] | None, typer.Option(metavar="CODE", help="Language of the text, such as en; can be repeated.")
     ] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Hub dataset it was trained on; can be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Hub dataset that was used for training; can be repeated.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the files and their sizes, and send nothing.")
@@ -37,7 +37,7 @@ def push(
 ) -> None:
     """Upload a model to the Hugging Face hub, with a model card.
 
-    The token is that of `hf auth login` or HF_TOKEN. After a lost connection, run the same command again to continue.
+    The access token comes from `hf auth login` or HF_TOKEN. If the connection is lost, run the same command again.
     """
     from electra_lab.cli.export import judge
     from electra_lab.export.push import push

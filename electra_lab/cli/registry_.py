@@ -36,7 +36,7 @@ def list_(
 ) -> None:
     """List all components: name, file:line, summary, installed package. Imports none of them.
 
-    With --from, only the components of that file, which is loaded.
+    With --from, load that file and list only its components.
     """
     files = {plugin.file for plugin in _load(from_)}
     names: dict[Registry[Any], list[str]] = {}

@@ -49,10 +49,10 @@ def score(
         By | None,
         typer.Option(
             help="detection: log-odds that a token was replaced. energy: negative log-probability of a token in nats, "
-            "estimated by electric in one pass. likelihood: the same, by masking. Default: the first the model has."
+            "estimated by electric in one pass. likelihood: the same, by masking. Default: the first one possible."
         ),
     ] = None,
-    reduce: Annotated[Reduce, typer.Option(help="Combination of the numbers of all tokens.")] = Reduce.mean,
+    reduce: Annotated[Reduce, typer.Option(help="How to combine the numbers of a text's tokens.")] = Reduce.mean,
     mask_prob: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the tokens that likelihood masks at once.")
     ] = 0.15,
@@ -62,8 +62,8 @@ def score(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Normal texts, one a line. Adds the percentile of each score among theirs. validation: the texts that "
-            "the run kept from training.",
+            help="Normal texts, one a line. Adds the percentile of each score among their scores. If FILE is "
+            "validation, the documents that the run held out are used.",
         ),
     ] = None,
     json_: given.Json = False,

@@ -63,15 +63,15 @@ class AblationConfig(Strict):
     question: str = Field("", description="The question of the ablation, which is the headline of the report.")
     imports: list[Path] = Field(
         default_factory=list,
-        description="Plug-in files, relative to this file. Every cell imports those with its components.",
+        description="Plug-in files, relative to this file. Each cell imports those that contain its components.",
     )
     base: Path | Annotated[list[Path], Field(min_length=1)] = Field(
         description="The file to vary, relative to this file: an experiment, a fine-tuning, or a list of fine-tunings. "
         "Each fine-tuning of a list is a column of the table."
     )
-    set: dict[str, Any] = Field(default_factory=dict, description="Changes to the base that hold for every cell.")
+    set: dict[str, Any] = Field(default_factory=dict, description="Changes to the base that apply to every cell.")
     vary: Annotated[dict[str, Any], AfterValidator(_varied)] = Field(
-        description="Keys and their values, in all combinations; or names of variants and their changes."
+        description="Keys with lists of values, run in all combinations; or names of variants with their changes."
     )
     seeds: Seeds = Field(description="Each variant is run with each seed. With five or more, differences are tested.")
     budget: Budget | None = Field(None, description="The budget of every experiment. By default, `train` of the base.")
@@ -90,8 +90,8 @@ class AblationConfig(Strict):
     )
     power: Power | None = Field(
         None,
-        description="Known spread, from which the dry run and the report compute the smallest difference that can be "
-        "found. It changes no cell.",
+        description="Known spread of the metric. From it, the dry run and the report compute the smallest difference "
+        "that can be found. It does not change any cell.",
     )
     launcher: Annotated[Component, Of(launchers, default=DEFAULTS["launcher",])] = Field(
         default_factory=lambda: default(launchers, DEFAULTS["launcher",]), description="Where cells run."

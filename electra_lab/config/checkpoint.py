@@ -53,9 +53,9 @@ class Checkpoint(Strict):
     )
     best: Annotated[str, BeforeValidator(_off_if_null, json_schema_input_type=str | None)] = Field(
         "auto",
-        description="Metric on validation data whose best checkpoint is also saved and kept. auto: keep the best of "
-        "the saved checkpoints, by the objective's first metric that can compare steps, such as generator_mask_loss. "
-        "off: keep none.",
+        description="Metric on validation data. The checkpoint with its best value is also saved and kept. auto: keep "
+        "the best saved checkpoint by the objective's first metric that can compare steps, such as "
+        "generator_mask_loss. off: keep none.",
     )
     milestones: Milestones | None = Field(None, description=MILESTONES)
     asynchronous: bool = Field(

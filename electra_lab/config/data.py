@@ -19,8 +19,8 @@ class Data(Strict):
     )
     split: Literal["by_order"] | None = Field(
         None,
-        description="Choice of the held-out documents. If null, by a hash of their keys. by_order: the last documents, "
-        "for text in the order of time.",
+        description="How held-out documents are chosen. If null, by a hash of their keys. by_order: the last "
+        "documents, for text in chronological order.",
     )
     overlap: Annotated[float, Field(ge=0, le=1)] = Field(
         0.1, description="Drop a training document if held-out text contains more than this share of its 13-grams."

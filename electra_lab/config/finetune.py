@@ -24,14 +24,14 @@ class FinetuningData(Strict):
 
     max_length: Annotated[int, Field(ge=8)] | None = Field(
         None,
-        description="Maximum tokens per row, [CLS] and [SEP] included; by default as in pre-training. The task decides "
+        description="Maximum tokens per row, including [CLS] and [SEP]. If null, as in pre-training. The task decides "
         "how longer examples are cut.",
     )
     group_by_length: bool = Field(
         True, description="Batch rows of similar lengths together. Batches are cut to their longest row in any case."
     )
     train_examples: Positive | None = Field(
-        None, description="Number of training examples, drawn by the seed. All if null."
+        None, description="Number of training examples, drawn by the seed. If null, all of them."
     )
 
 
@@ -57,8 +57,8 @@ class FinetuningTrain(Strict):
     )
     layer_decay_rule: Literal["exact", "official"] = Field(
         "exact",
-        description="official: multiply the rates of all layers below the head by layer_decay once more, as "
-        "google-research/electra does, which counts layers off by one.",
+        description="official: multiply the rates of all layers below the head by layer_decay once more. "
+        "google-research/electra does this, because it counts layers off by one.",
     )
     frozen: bool = Field(False, description="Probing: train only the task's head, on the states of the frozen model.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="Dropout before the task's output layer.")
@@ -125,7 +125,7 @@ class FinetuningConfig(Strict):
     step: Annotated[int, Field(ge=0)] | Literal["best"] | None = Field(
         None,
         description="Checkpoint of a run directory to start from: a step, or best (see checkpoint.best of "
-        "experiments). The newest if null.",
+        "experiments). If null, the newest.",
     )
     network: Literal["discriminator", "generator"] = Field(
         "discriminator", description="Network of the pre-trained pair to fine-tune."

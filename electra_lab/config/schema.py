@@ -119,13 +119,13 @@ class Train(Budget):
         5e-4, description="Peak learning rate; `schedules.learning_rate` multiplies it."
     )
     generator_rate: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
-        None, description="Learning rate of the generator, as a factor of learning_rate. If null, both are equal."
+        None, description="Factor of learning_rate for the generator. If null, both networks have the same rate."
     )
     clip_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Maximum norm of the gradient.")
     clip: Literal["per_network"] | None = Field(
         None,
-        description="Norm that clip_norm limits. If null, the norm of all gradients together. per_network: the norm of "
-        "each network's gradients, as with two optimizers.",
+        description="Gradients that clip_norm limits. If null, all gradients together. per_network: those of each "
+        "network separately, as with two optimizers.",
     )
     log_every: Positive = Field(50, description="Steps between log lines. A shorter run logs its first and last step.")
     on_non_finite: Literal["stop", "skip", "roll_back"] = Field(
@@ -158,8 +158,8 @@ class Evaluate(Strict):
     )
     at_start: Literal["auto"] | bool = Field(
         "auto",
-        description="Evaluate before the first step, to compare with the end. auto: only if weights were loaded, as in "
-        "continued pre-training.",
+        description="Evaluate before the first step, to compare with the end of training. auto: only if weights were "
+        "loaded, as in continued pre-training.",
     )
     batch_size: Rows = Field(32, description="Rows per batch. Affects only speed and memory.")
     tokens: Positive = Field(65_536, description="Approximate number of tokens of the fixed validation sample.")
@@ -214,9 +214,9 @@ class ExperimentConfig(Strict):
     init: Annotated[Init, BeforeValidator(lambda given: {} if given is None else given)] = Field(
         Init.model_validate({}), description="Initial weights."
     )
-    masking: Annotated[Component, Of(registry.masking_strategies)] = Field(description="The choice of masked tokens.")
+    masking: Annotated[Component, Of(registry.masking_strategies)] = Field(description="How masked tokens are chosen.")
     sampler: Annotated[Component | None, Of(registry.samplers, optional=True)] = Field(
-        None, description="The way to draw replacements from the generator."
+        None, description="How replacements are drawn from the generator."
     )
     objective: Annotated[Component, Of(registry.objectives)] = Field(description="The task that the networks learn.")
     optimizer: Annotated[Component, Of(registry.optimizers, default=DEFAULTS["optimizer",])] = Field(
@@ -227,7 +227,7 @@ class ExperimentConfig(Strict):
     ] = Field(
         default_factory=lambda: {"learning_rate": default(registry.schedules, RATE)},
         description="Numbers that change during training: learning_rate, train.generator_rate, masking.mask_prob, and "
-        "numeric options of sampler and objective by their dotted keys.",
+        "numeric options of the sampler and the objective. Keys are dotted, as in sampler.temperature.",
     )
     train: Train = Field(description="Length and settings of the training.")
     evaluate: Evaluate = Field(Evaluate.model_validate({}), description="Evaluation on held-out documents.")
