@@ -34,10 +34,10 @@ def with_differences(page: str, official: dict[str, Any]) -> str:
     rows = [entry["row"] for entry in official["differences"] if isinstance(entry["row"], dict)]
     table = "\n".join(f"| {row['here']} | {row['there']} | {row['why']} |" for row in rows)
     section = (
-        "Defaults are those of google-research/electra's code, with these differences, the most important first. They "
-        "keep more of the text,\nmake numbers mean what they say, or save time. A test compares all "
-        f"{len(official['differences']) + len(official['same'])} values and behaviours in "
-        "[official.yaml](official.yaml)\nwith the lab's.\n\n"
+        "The lab's defaults are those of google-research/electra's code, except for the differences in this table. "
+        "The most important\ndifferences come first. They keep more of the text, give numbers their plain meaning, "
+        f"or save time. A test compares all {len(official['differences']) + len(official['same'])}\nvalues and "
+        "behaviours in [official.yaml](official.yaml) with those of the lab.\n\n"
         f"| here | there | why |\n|---|---|---|\n{table}"
     )
     start = page.index(HEADING) + len(HEADING)
