@@ -166,7 +166,9 @@ def drawings() -> dict[str, str]:
     gains, areas = learning_curves()
     return {
         "family.svg": bars(costs()),
-        "generator_curves.svg": curves("generator: nats below word frequencies", gains, (-0.25, 0, 0.25, 0.5, 0.75, 1, 1.25), 0),
+        "generator_curves.svg": curves(
+            "generator: nats below word frequencies", gains, (-0.25, 0, 0.25, 0.5, 0.75, 1, 1.25), 0
+        ),
         "detection_curves.svg": curves("discriminator: AUC, own task", areas, (0.45, 0.5, 0.55, 0.6, 0.65, 0.7), 0.5),
     }
 

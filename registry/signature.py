@@ -122,7 +122,9 @@ def _meant(schema: type[BaseModel], loc: tuple[int | str, ...]) -> str:
 def _fields_at(schema: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     """Return the fields of the model at `loc` below `schema`; none where there is no model."""
     for key in loc:
-        field = schema.model_fields.get(str(key))
+        if isinstance(key, int):  # an item of a list, whose model the list was found with
+            continue
+        field = schema.model_fields.get(key)
         found = (field.annotation, *typing.get_args(field.annotation)) if field else ()
         models = [model for model in found if inspect.isclass(model) and issubclass(model, BaseModel)]
         if not models:
