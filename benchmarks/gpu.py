@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "benchmarks"
-LEAST = 60.0  # seconds that a part is given, if there are so many left
+LEAST = 60.0  # seconds for each part, or all that is left if that is less
 LAST_LINES = 12  # of a log, that are shown of a part that failed
 Command = list[str]
 

@@ -53,9 +53,9 @@ class Backbone(Protocol):
 
         attention_mask is True at real tokens. Values in the padding must not change real positions.
 
-        With `inner_states` it also takes two keywords: depths, a sequence of numbers of layers, from 1 to that of all,
-        and apart, a bool. If there are depths it returns a tuple, the states at each as a backbone of only so many
-        layers would return them. If `apart`, the layer above a depth reads its states without their gradient.
+        With `inner_states` it also takes two keywords: `depths`, a sequence of numbers of layers, each from 1 to the
+        depth of the backbone, and `apart`, a bool. With depths, it returns a tuple: for each depth, the states that a
+        backbone of that depth would return. If `apart`, the layer above a depth passes no gradient to its states.
         """
 
     def at_step(self, seed: int, step: int) -> None:
