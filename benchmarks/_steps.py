@@ -4,7 +4,7 @@ A case is an experiment of experiments/, without dropout, on random tokens of it
 All ways train networks of the same sizes, with AdamW and clipped gradients. For `bert` the peers get transformers'
 networks; for other backbones, which have no other home, they get the lab's, with logits at every position.
 
-Each way runs with the memory settings that it brings: our trainings keep what they free (training/allocator.py), the
+Each way runs with the memory settings that it brings: our trainings keep what they free (training/device.py), the
 others have glibc's defaults.
 """
 
@@ -25,8 +25,8 @@ from electra_lab.config.load import Loaded, load
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.model.attention import KERNELS, use_kernel
 from electra_lab.model.network import Network, everywhere
-from electra_lab.training.allocator import keep_freed_memory
 from electra_lab.training.compilation import compile_modules
+from electra_lab.training.device import keep_freed_memory
 from electra_lab.training.step import training_step
 from registry import Batch, Vocabulary
 

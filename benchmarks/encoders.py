@@ -6,7 +6,7 @@
 A step is forward, backward and AdamW in float32, without dropout. Both sides have the same sizes, weights and token
 vectors. All rows but the first end in padding, up to a quarter of a row. transformers' modules attend as they do by
 default. The loss is a weighted sum of the states at 15 % of the real positions. Both sides have the memory settings of
-our trainings (training/allocator.py). Before anything is timed, their states are compared.
+our trainings (training/device.py). Before anything is timed, their states are compared.
 
 With --whole, a step is that of replaced token detection, with a generator as large as the discriminator, shared
 embeddings and rows without padding: ours, and the usual one of _steps.py around transformers' ForMaskedLM and

@@ -61,7 +61,7 @@ def serve(root: str, experiment: str, steps: int, threads: int) -> None:
 
     assert module.__file__.startswith(root), f"{module.__file__} is not in {root}"
     try:
-        from electra_lab.training.allocator import keep_freed_memory
+        from electra_lab.training.device import keep_freed_memory
     except ImportError:  # an older commit
         pass
     else:

@@ -22,8 +22,8 @@ from electra_lab.assembly.parent_runs import evaluates_at_start, load_parents, r
 from electra_lab.assembly.rows import allocate_memory, pack, random_rows
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.checks.guards import rehearse
-from electra_lab.config.checkpoint import milestone_name
 from electra_lab.config.load import Loaded
+from electra_lab.config.sections import milestone_name
 from electra_lab.data.build import MANIFEST, Recipe
 from electra_lab.data.raw_documents import Progress
 from electra_lab.data.rows import Rows

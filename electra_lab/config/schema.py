@@ -9,15 +9,11 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 import registry
-from electra_lab.config.batches import BatchWarmup, Rows, refuse_uneven
-from electra_lab.config.budget import Budget
-from electra_lab.config.checkpoint import Checkpoint, milestone_name
 from electra_lab.config.component import Component, Of, default
-from electra_lab.config.data import Data
 from electra_lab.config.problems import problem, problems
 from electra_lab.config.schedule import rate_problem, value_of
+from electra_lab.config.sections import BatchWarmup, Budget, Checkpoint, Data, Rows, Tie, milestone_name, refuse_uneven
 from electra_lab.config.source import DEFAULTS, Loc
-from electra_lab.config.tie import Tie
 from registry import BatchSizes, Needs, Setup, using
 from registry.contracts.head import options_by_name
 from registry.errors import BadResult, UnknownName, did_you_mean

@@ -77,7 +77,7 @@ FINETUNING = Kind(
         "schema": "electra_lab.config.finetune:FinetuningConfig",
         "check": "electra_lab.jobs.finetuning.experiment:overview",
         "run": "electra_lab.jobs.finetuning.run:finetune",
-        "dry_run": "electra_lab.jobs.finetuning.dry_run:dry_run",
+        "dry_run": "electra_lab.jobs.finetuning.facts:dry_run",
         "resume": "electra_lab.jobs.finetuning.run:resume",
         "report": "electra_lab.jobs.finetuning.run:report",
     },

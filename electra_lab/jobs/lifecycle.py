@@ -31,7 +31,7 @@ from electra_lab.presentation.console import Console
 from electra_lab.presentation.pages import Unfinished
 from electra_lab.storage.provenance import Environment, Provenance
 from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.training.allocator import keep_freed_memory
+from electra_lab.training.device import keep_freed_memory
 from electra_lab.training.divergence import StepRejected
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.loop import Record, Run, Settings, splits_at, train

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from electra_lab.config.checkpoint import Checkpoint
 from electra_lab.config.finetune import FinetuningCheckpoint
+from electra_lab.config.sections import Checkpoint
 from electra_lab.storage.best import AUTO, Best, ranked
 from electra_lab.storage.checkpoint import (
     BestUpTo,

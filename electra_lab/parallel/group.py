@@ -1,4 +1,4 @@
-"""Several processes, by torch.distributed."""
+"""Several processes, by torch.distributed. Batches and losses travel as safetensors, so that nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from electra_lab.parallel.wire import pack, unpack
 from electra_lab.parallel.world import Seen, World
 from electra_lab.parallel.wrap import gathered
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from safetensors.torch import load, save
+
+from registry import Batch, Choice, Detection, Losses, Prediction, Term
 
 
 class Group(World):
@@ -96,3 +101,44 @@ class Group(World):
         if len(data):
             dist.recv(data, rank, group=self._host)
         return data.numpy().tobytes()
+
+
+_BETWEEN = "\x1f"  # the parts of a tensor's name, which may be names that components chose
+
+
+def pack(batch: Batch, losses: Losses) -> bytes:
+    """Return the bytes of a batch and its losses, wherever these are."""
+    named = {**dict(_leaves(batch, ("batch",))), **dict(_leaves(losses, ("losses",)))}
+    # A copy of each, as safetensors refuses tensors that share memory.
+    return save({_BETWEEN.join(name): value.detach().cpu().contiguous().clone() for name, value in named.items()})
+
+
+def unpack(data: bytes, device: torch.device) -> tuple[Batch, Losses]:
+    """Return the arguments of `pack`; weights have become tensors."""
+    tree: dict[str, Any] = {"batch": {}, "losses": {}}
+    for name, value in load(data).items():
+        *above, last = name.split(_BETWEEN)
+        place = tree
+        for key in above:
+            place = place.setdefault(key, {})
+        place[last] = value.to(device)
+    given = tree["losses"]
+    losses = Losses(
+        {name: Term(**term) for name, term in given.get("terms", {}).items()},
+        {name: Prediction(**asked) for name, asked in given.get("predictions", {}).items()},
+        Detection(**given["detection"]) if "detection" in given else None,
+        given.get("outputs", {}),
+        {name: Term(**term) for name, term in given.get("metrics", {}).items()},
+        Choice(**given["choice"]) if "choice" in given else None,
+    )
+    return Batch(**tree["batch"]), losses
+
+
+def _leaves(value: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _leaves(part, (*name, key))
+    elif value is not None:
+        yield name, value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+from electra_lab.analysis.records import Records, of_split, points
+
 Points = Sequence[tuple[float, float]]
 WIDTH, HEIGHT = 4.4, 3.0  # inches: the text is 11 px high on a phone 360 px wide
 LEAST_SPAN = 0.02  # of a vertical axis, relative to its values: smaller changes must not look like something
@@ -89,7 +91,7 @@ def svg(figure: Figure, name: str, says: str = "") -> str:
 
 
 def finish(axes: Axes, xlabel: str, ylabel: str = "", large: bool = False) -> None:
-    """Name the axes and give them the look of all charts. `large` numbers on the horizontal axis are shortened."""
+    """Name the axes and give them the look of all  `large` numbers on the horizontal axis are shortened."""
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.spines[["top", "right"]].set_visible(False)
@@ -124,3 +126,44 @@ def curves(name: str, title: str, lines: Mapping[str, Points], baselines: Mappin
             columnspacing=1, handlelength=1.5, handletextpad=0.5,
         )  # fmt: skip
         return Chart(title, svg(figure, name, title))
+
+
+Lines = dict[str, Points]
+COURSE = {  # by the key of the records
+    "learning_rate": "Learning rate",
+    "gradient_norm": "Gradient norm before and after clipping",
+    "tokens_per_second": "Tokens a second",
+    "peak_memory_bytes": "Peak memory, GB",
+    "batch_size": "Rows of a step",  # recorded if they change
+    "generator_z_loss": "z-loss of the generator: mean squared log-normalizer",
+    "discriminator_z_loss": "z-loss of the discriminator: mean squared log-normalizer",
+}
+NORMS = {  # are drawn with the norm of all parameters
+    "clipped_gradient_norm": "clipped", "generator_gradient_norm": "generator",
+    "discriminator_gradient_norm": "discriminator",
+}  # fmt: skip
+SCALE = {"peak_memory_bytes": 1e-9}
+
+
+def training_charts(runs: Mapping[str, Records], first: Mapping[str, str] = {}) -> list[Chart]:
+    """Draw each of these numbers, and every scheduled one, that was recorded more than once.
+
+    runs   the records of each run that is drawn, by its label
+    first  further numbers of training with their titles
+    """
+    scheduled = dict[str, str]()
+    for records in runs.values():
+        for record in of_split(records, "train"):
+            scheduled |= {key: key for key in record if "." in key}  # the place of a number in the config
+    found = []
+    for key, title in {**first, **COURSE, **scheduled}.items():
+        lines = Lines()
+        for label, records in runs.items():
+            line = points(records, "train", key)
+            lines[label] = [(step, value * SCALE.get(key, 1)) for step, value in line]
+            for other, words in NORMS.items() if key == "gradient_norm" else ():
+                if drawn := points(records, "train", other):
+                    lines[f"{label}, {words}"] = drawn
+        if any(len(line) > 1 for line in lines.values()):
+            found.append(curves(f"training-{key}", title, lines, {}))
+    return found

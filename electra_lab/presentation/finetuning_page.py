@@ -11,11 +11,11 @@ from electra_lab.analysis.findings import titled
 from electra_lab.analysis.intervals import estimate
 from electra_lab.analysis.records import points
 from electra_lab.presentation import charts
+from electra_lab.presentation.charts import training_charts
 from electra_lab.presentation.findings import heading
 from electra_lab.presentation.pages import Unfinished, render
 from electra_lab.presentation.tables import Table
 from electra_lab.presentation.text import counted, device, thousandths
-from electra_lab.presentation.training_charts import training_charts
 from electra_lab.storage.files import read_text
 from electra_lab.storage.finetuning_folder import FinetuningFolder, config_of
 from registry import Metric

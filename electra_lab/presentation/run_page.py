@@ -10,11 +10,11 @@ from pydantic import BaseModel
 from electra_lab.analysis.findings import declared, measured
 from electra_lab.analysis.records import Records, last_evaluation, last_number, of_split, points, training_seconds
 from electra_lab.presentation import charts
+from electra_lab.presentation.charts import training_charts
 from electra_lab.presentation.findings import advice, findings, heading, own_task, verdicts
 from electra_lab.presentation.pages import Unfinished, render
 from electra_lab.presentation.tables import Table
 from electra_lab.presentation.text import compute, data_facts, device, epochs, thousandths
-from electra_lab.presentation.training_charts import training_charts
 from electra_lab.storage.best import best_checkpoint
 from electra_lab.storage.checkpoint import checkpoint_path
 from electra_lab.storage.files import read_as, read_text

@@ -1,5 +1,6 @@
-"""The facts of a fine-tuning that begins, for the terminal."""
+"""The facts of a fine-tuning that begins, for the terminal, and its dry run."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,16 +8,20 @@ from torch import nn
 
 from electra_lab.assembly.budget import size_of
 from electra_lab.config.finetune import FinetuningConfig
-from electra_lab.config.load import Loaded
-from electra_lab.jobs.finetuning.experiment import TRAIN, Finetuning, no_class
+from electra_lab.config.load import Loaded, load_finetuning
+from electra_lab.jobs.finetuning.experiment import TRAIN, VALIDATION, Finetuning, assemble, declared, no_class
+from electra_lab.jobs.lifecycle import enough_memory
 from electra_lab.jobs.pretraining.facts import time_of, weights
-from electra_lab.planning.forecast import Duration
+from electra_lab.planning.forecast import Duration, duration
 from electra_lab.presentation.text import fact_lines
 from electra_lab.pretrained.families import task_class
 from electra_lab.pretrained.trained_model import Part
 from electra_lab.pretrained.writing import class_name
 from electra_lab.storage.finetuning_folder import FinetuningFolder, predict_command
+from electra_lab.storage.run_directory import refuse_used
+from electra_lab.training.device import choose_device
 from registry import QuestionExample, datasets, tasks
+from registry.errors import ConfigError
 
 
 def opening(
@@ -81,3 +86,32 @@ def what_is_left(folder: FinetuningFolder, config: FinetuningConfig) -> str:
     models = [path for seed in folder.seeds() if (path := folder.seed(seed).path / "model").is_dir()]
     lines = [f"for transformers: {', '.join(map(str, models))}"] if models else []
     return "\n".join([*lines, f"for new text: {predict_command(folder.path, needs)}"])
+
+
+def dry_run(file: Path, overrides: Sequence[str], out: Path | None, device: str, *, tries: bool = True) -> str:
+    """Describe the training of the first seed, and the time that it takes here. Writes nothing. Raises LabError.
+
+    tries  say how long it would take, from some of its steps
+    """
+    refuse_used(out)
+    loaded, target = load_finetuning(file, overrides), choose_device(device)
+    config = loaded.config
+    declared(loaded)
+    if not config.trains:
+        raise ConfigError(f"{file}: {config.task.type} trains nothing, so there is nothing to describe.")
+    seed = config.seeds[0]
+    with enough_memory():
+        built = assemble(loaded, seed, target)
+        return opening(loaded, built, seed, None, _trial(config, built) if tries else "not tried (--no-trial)")
+
+
+def _trial(config: FinetuningConfig, built: Finetuning) -> Duration:
+    settings, validation = built.settings, built.splits[VALIDATION].batches
+    rounds = settings.steps // config.evaluate.every if config.evaluate.every else 0
+    rows = rounds * len(validation) + sum(len(built.splits[split].batches) for split in built.held_out)
+    size = sum(parameter.nbytes for parameter in built.model.parameters())
+    checkpoints = -(-settings.steps // config.checkpoint.every)
+    return duration(
+        built.run, settings, built.splits[TRAIN].batches, [(validation, rows)],
+        lambda _: built.accumulate(VALIDATION), built.device, saved=3.0 * size * checkpoints,
+    )  # fmt: skip

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from electra_lab.analysis.records import training_seconds
+from electra_lab.assembly.budget import largest_mask_prob
 from electra_lab.assembly.build import sketch
 from electra_lab.assembly.choices import Scale
 from electra_lab.assembly.experiment import Experiment, absent_data, assemble, check, open_data, prepared
@@ -21,7 +22,6 @@ from electra_lab.jobs.changes import changes, content, other_length, refuse_othe
 from electra_lab.jobs.divergence import with_cures
 from electra_lab.jobs.errors import exit_code
 from electra_lab.jobs.lifecycle import Job, begin, continued, enough_memory, say_differences, train_to_the_end
-from electra_lab.jobs.pretraining.draws import kept_draws
 from electra_lab.jobs.pretraining.facts import opening, planned, readable
 from electra_lab.jobs.provenance import device_name, environment_of, length, provenance
 from electra_lab.jobs.saving import restore
@@ -34,8 +34,10 @@ from electra_lab.storage.checkpoint import checkpoints
 from electra_lab.storage.provenance import Environment, Provenance, described
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_to_hold, refuse_used
 from electra_lab.training.device import choose_device, planned_device
+from electra_lab.training.draws import Draws
 from electra_lab.training.loop import Record, batch_of
 from electra_lab.training.step import backward
+from registry import count
 from registry.errors import CheckpointError, ConfigError, DataError, DivergedError, command
 
 
@@ -315,3 +317,31 @@ def warm_up(experiment: Experiment) -> float:
     backward(learner.losses(batch[: settings.micro_batch_size], settings.seed, run.step, settings.precision).terms)
     run.optimizer.zero_grad(set_to_none=True)
     return time.perf_counter() - began
+
+
+SECTIONS = ("seed", "packing", "embedding", "generator", "masking", "sampler")
+
+
+def kept_draws(loaded: Loaded, experiment: Experiment) -> Draws | None:
+    """Return the place of the draws if the objective has a folder for them.
+
+    Two runs share draws if everything is equal that decides them: rows and their order, masks, sampler, generator, and
+    the code and the machine that compute them, as another order of summation may round otherwise.
+    """
+    config, plain, steps = loaded.config, content(loaded), experiment.settings.steps
+    folder = getattr(experiment.run.learner.objective, "cache", None)
+    if not isinstance(folder, Path):  # a plug-in may mean something else
+        return None
+    scheduled = {key: value for key, value in plain["schedules"].items() if key.startswith(("masking.", "sampler."))}
+    identity = {
+        **{key: plain[key] for key in SECTIONS},
+        "store": experiment.store.key,
+        "rows": [config.train.batch_size, plain["train"].get("batch_warmup")],
+        "length": [config.data.sequence_length, config.data.group_by_length],
+        "schedules": [scheduled, steps] if scheduled else [],
+        "disallow_correct": plain["objective"].get("disallow_correct"),
+        "plugins": sorted(plugin.sha256 for plugin in loaded.plugins),
+        "environment": environment_of(experiment).model_dump(exclude={"reasons"}),
+    }
+    slots = count(largest_mask_prob(config), config.data.sequence_length)
+    return Draws(folder, identity, slots, experiment.vocabulary.size)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.config.checkpoint import Checkpoint
 from electra_lab.config.schema import Evaluate, Process, Train
+from electra_lab.config.sections import Checkpoint
 from tests.electra_lab.assembly.key_checks import OTHERS
 from tests.electra_lab.assembly.plain_loop import adafactor, adamw, at, by_hand, equal, file_in, overrides
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module, run, tensors

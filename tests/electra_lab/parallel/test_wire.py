@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from electra_lab.parallel.wire import pack, unpack
+from electra_lab.parallel.group import pack, unpack
 from registry import Batch, Choice, Detection, Losses, Prediction, Term
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ import pytest
 from seqeval.metrics import f1_score, precision_score, recall_score
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 
-from electra_lab.tasks._entities import ENTITY_TAG, compare, entities, single_words, total
+from electra_lab.tasks.token_classification import ENTITY_TAG, compare, entities, single_words, total
 
 BIO = ["O", "B-X", "I-X", "B-Y", "I-Y"]
 BIOES = [*BIO, "E-X", "S-X", "E-Y", "S-Y"]

@@ -9,7 +9,7 @@ import pytest
 PROGRAM = """
 import resource
 import torch
-from electra_lab.training.allocator import keep_freed_memory
+from electra_lab.training.device import keep_freed_memory
 
 def faults():
     for _ in range(3):  # the first freed block may be cut for something smaller
