@@ -72,7 +72,7 @@ scorecard: $(VENV)/dev.stamp
 # that has torch, pytest, transformers, accelerate, lightning and jsonargparse; what it lacks is skipped.
 PEERS ?= $(BIN)/python
 scorecard-peers: $(VENV)/dev.stamp
-	ELECTRA_LAB_SCORECARD_PEERS=$(PEERS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/scorecard/peers
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.peers.reliability $(PEERS)
 
 # The laws of masks, labels and draws on other people's trainers, about five minutes: build/laws_peers.md, from which
 # docs/laws.md is made. LAWS_PEERS is a folder with clones of microsoft/DeBERTa and richarddwang/electra_pytorch; what it
@@ -82,7 +82,7 @@ laws-peers: $(VENV)/dev.stamp
 	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(LAWS_PEERS)/site \
 		zeldarose pytorch-lightning lightning-utilities torchmetrics loguru
 	ELECTRA_LAB_LAWS_PEERS=$(LAWS_PEERS) PYTHONPATH=$(LAWS_PEERS)/site TORCHDYNAMO_DISABLE=1 OMP_NUM_THREADS=1 \
-		$(BIN)/python -m pytest tests/laws_peers
+		$(BIN)/python -m benchmarks.peers.laws
 
 # The cluster launchers on a real Slurm and a real Ray of this machine; Slurm needs root, and
 # `apt-get install slurmctld slurmd munge`. About fifteen minutes, most of them waiting.

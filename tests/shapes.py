@@ -15,6 +15,7 @@ import functools
 import inspect
 import os
 import random
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -55,8 +56,8 @@ covered: list[tuple[Any, str, dict[str, Any]]] = []
 # How often a test has called each of them, by number: the first calls are checked, then one of so many.
 calls: Counter[int] = Counter()
 FIRST, EVERY = 8, 16
-# Shapes and types of calls that were right, which need no second check.
-_right: set[Any] = set()
+# Sizes of calls that were right, by types and numbers of axes: such calls need no second check.
+_right: dict[Any, list[list[int]]] = {}
 # The result of a call that is checked without calling the function again.
 _results: list[Any] = []
 
@@ -170,27 +171,55 @@ def checked(function: Callable[..., Any], module: str, from_plugins: bool = True
 
 
 def _call(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a function and check it, unless its arguments and its result have had these shapes and types before."""
-    function, _, _ = covered[number]
-    given = number, _kind(args), tuple(kwargs), _kind(kwargs)
-    if given in _right:
+    """Call a function and check it, unless arguments and results of such shapes and types have been right before."""
+    function, sizes = covered[number][0], list[int]()
+    given = number, _kind(args, sizes), tuple(kwargs), _kind(kwargs, sizes)
+    if _is_right(given, sizes):
         result = function(*args, **kwargs)
-        if (given, _kind(result)) not in _right:
+        whole = given, _kind(result, sizes)
+        if not _is_right(whole, sizes):
             _results.append(result)
             _with_checks(number)(*args, **kwargs)
+            _remember(whole, sizes)
     else:
         result = _with_checks(number)(*args, **kwargs)
-    _right.update((given, (given, _kind(result))))
+        _remember(given, sizes)
+        _remember((given, _kind(result, sizes)), sizes)
     return result
 
 
-def _kind(value: Any) -> Any:
-    """Return the shapes and types of a value, of each part of a tuple or mapping."""
+def _kind(value: Any, sizes: list[int]) -> Any:
+    """Return the types of a value, of each part of a tuple or mapping; the sizes of its axes are added to `sizes`."""
     if isinstance(value, tuple | list):
-        return tuple([_kind(part) for part in value])
+        return tuple([_kind(part, sizes) for part in value])
     if isinstance(value, dict):
-        return tuple([_kind(part) for part in value.values()])
-    return type(value), getattr(value, "dtype", None), getattr(value, "shape", None)
+        return tuple([_kind(part, sizes) for part in value.values()])
+    shape = getattr(value, "shape", ())
+    sizes.extend(shape)
+    return type(value), getattr(value, "dtype", None), len(shape)
+
+
+def _is_right(kind: Any, sizes: list[int]) -> bool:
+    """Whether sizes were right that are equal only where these are: so are these, unless an annotation has numbers."""
+    for known in _right.get(kind, ()):
+        if sizes == known:
+            return True
+        if not _has_numbers(kind[0] if isinstance(kind[0], int) else kind[0][0]):
+            here = {0: 0, 1: 1}  # an axis of one element may be broadcast
+            if all(here.setdefault(there, size) == size for there, size in zip(known, sizes, strict=True)):
+                return True
+    return False
+
+
+def _remember(kind: Any, sizes: list[int]) -> None:
+    _right.setdefault(kind, []).append(list(sizes))
+
+
+@functools.cache
+def _has_numbers(number: int) -> bool:
+    """Whether a shape in the annotations of a function has a number or arithmetic, as "B 3" or "B T/2"."""
+    shapes = re.findall(r"Tensor, ['\"](.*?)['\"]", " ".join(map(_text, covered[number][2].values())))
+    return any(re.search(r"\b\d|[^\w\s*#.]", shape) for shape in shapes)
 
 
 @functools.cache

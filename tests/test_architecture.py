@@ -1,4 +1,7 @@
-"""The rules of the house: who may import whom, names of files, sizes of files, no pickle."""
+"""The rules of the house: who may import whom, names of files, sizes of files.
+
+Row 11 of the scorecard has: no pickle, no eval.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -88,7 +92,7 @@ def imports(path: Path) -> Iterator[tuple[str, bool, bool]]:
                 function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
                 yield from walk(child, typing_only, inside or function)
 
-    yield from walk(ast.parse(path.read_text(encoding="utf-8")), False, False)
+    yield from walk(parsed(path), False, False)
 
 
 def wrong_imports(path: Path, own: str) -> list[str]:
@@ -105,6 +109,11 @@ def wrong_imports(path: Path, own: str) -> list[str]:
         if own in QUICK and package in HEAVY and not typing_only and not (inside and own == "cli"):
             wrong.append(module)
     return wrong
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def offenders(found: Callable[[Path], list[Any]]) -> dict[str, list[Any]]:
@@ -126,43 +135,33 @@ def test_the_table_has_every_room_and_no_circle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "line"),
+    ("own", "line", "wrong"),
     [
-        ("samplers", "from electra_lab.masking.span import span"),
-        ("samplers", "import electra_lab.training.step"),
-        ("training", "from electra_lab import jobs"),
-        ("storage", "from electra_lab.config.load import load"),
-        ("model", "def f():\n    from electra_lab.data.rows import Rows"),
-        ("registry", "import electra_lab.model"),
-        ("config", "import torch"),
-        ("registry", "def f():\n    import numpy as np"),
-        ("cli", "from electra_lab.jobs import execute"),
-        ("analysis", "from electra_lab.presentation.run_page import closing"),
-        ("jobs", "from electra_lab.testing import probes"),
-        ("jobs", "from electra_lab.cli import main"),
-        ("jobs", "from tests.helpers import ROOT"),
-        ("jobs", "import electra_lab"),
-        ("inference", "from electra_lab import load"),
-        ("version", "import registry"),
-        ("__init__", "from electra_lab.api import load"),
+        ("cli", "def run():\n    from electra_lab.jobs import execute\n    import torch", 0),
+        ("registry", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from torch import Tensor", 0),
+        ("jobs", "from electra_lab.version import __version__", 0),
+        ("samplers", "from electra_lab.masking.span import span", 1),
+        ("samplers", "import electra_lab.training.step", 1),
+        ("training", "from electra_lab import jobs", 1),
+        ("storage", "from electra_lab.config.load import load", 1),
+        ("model", "def f():\n    from electra_lab.data.rows import Rows", 1),
+        ("registry", "import electra_lab.model", 1),
+        ("config", "import torch", 1),
+        ("registry", "def f():\n    import numpy as np", 1),
+        ("cli", "from electra_lab.jobs import execute", 1),
+        ("analysis", "from electra_lab.presentation.run_page import closing", 1),
+        ("jobs", "from electra_lab.testing import probes", 1),
+        ("jobs", "from electra_lab.cli import main", 1),
+        ("jobs", "from tests.helpers import ROOT", 1),
+        ("jobs", "import electra_lab", 1),
+        ("inference", "from electra_lab import load", 1),
+        ("version", "import registry", 1),
+        ("__init__", "from electra_lab.api import load", 1),
     ],
 )
-def test_the_rule_bites(own: str, line: str, tmp_path: Path) -> None:
+def test_the_rule_bites(own: str, line: str, wrong: int, tmp_path: Path) -> None:
     (tmp_path / "file.py").write_text(line)
-    assert len(wrong_imports(tmp_path / "file.py", own)) == 1
-
-
-@pytest.mark.parametrize(
-    ("own", "line"),
-    [
-        ("cli", "def run():\n    from electra_lab.jobs import execute\n    import torch"),
-        ("registry", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from torch import Tensor"),
-        ("jobs", "from electra_lab.version import __version__"),
-    ],
-)
-def test_the_rule_allows(own: str, line: str, tmp_path: Path) -> None:
-    (tmp_path / "file.py").write_text(line)
-    assert wrong_imports(tmp_path / "file.py", own) == []
+    assert len(wrong_imports(tmp_path / "file.py", own)) == wrong
 
 
 OUTSIDE = [path for path in (ROOT / "experiments").rglob("*.py") if not path.name.startswith("test_")]
@@ -246,7 +245,7 @@ def nested(tree: ast.AST) -> list[int]:
 
 
 def test_comprehensions_do_not_nest() -> None:
-    assert offenders(lambda path: nested(ast.parse(path.read_text(encoding="utf-8")))) == {}
+    assert offenders(lambda path: nested(parsed(path))) == {}
 
 
 @pytest.mark.parametrize(
@@ -261,25 +260,6 @@ def test_a_nested_comprehension_is_found(code: str, lines: list[int]) -> None:
 def test_a_component_is_called_like_its_file(each: registry.Registry) -> None:
     for name in each.names():
         assert each.get(name).file.stem == name
-
-
-def test_nothing_unpickles_evaluates_or_loads_unsafely() -> None:
-    """One file reads the older weights of others, by torch's reader that knows tensors alone."""
-    words = re.compile(r"\bpickle\b(?!=False)|torch\.load|yaml\.load\(|\beval\(|weights_only|allow_pickle=True")
-    for path in SOURCES:
-        code = re.sub(r'""".*?"""|#[^\n]*', "", path.read_text(encoding="utf-8"), flags=re.S)
-        if path.relative_to(ROOT).as_posix() == "electra_lab/pretrained/hugging_face.py":
-            safely = 'torch.load(file, map_location="cpu", weights_only=True)'
-            assert code.count("torch.load") == code.count(safely) == 1
-            code = code.replace(safely, "").replace("from pickle import UnpicklingError", "")
-        found = [m for m in words.findall(code) if m != "eval(" or re.search(r"(?<!\.)\beval\(", code)]
-        assert not found, f"{path}: {found}"
-
-
-def test_exec_stands_in_one_place() -> None:
-    """Code comes from registered names and from the plug-in files that a user lists, nowhere else."""
-    users = [p.name for p in SOURCES if re.search(r"(?<![\w.])exec\(", p.read_text(encoding="utf-8"))]
-    assert users == ["discovery.py"]
 
 
 def test_commands_to_be_copied_are_quoted() -> None:

@@ -113,6 +113,3 @@ def flat(batch: Batch, losses: Losses, words: Vocabulary = WORDS) -> tuple[np.nd
     counted = maskable(batch)
     scores = surprise(words)[seen.inputs].float()
     return tuple(each[counted].numpy() for each in (seen.replaced, seen.logits.float(), scores))
-
-
-# Detection

@@ -49,12 +49,11 @@ def test_check_returns_the_complete_experiment_as_plain_data(tmp_path: Path) -> 
 
 
 def test_mistakes_are_errors_of_the_lab_and_name_the_key() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^config: sampler\.temprature: unknown parameter\. Did you mean 'temperature'"
-    ):
-        electra_lab.check(mapping(sampler={"type": "gumbel", "temprature": 1.0}))
-    with pytest.raises(ConfigError, match=r"^config: is an ablation\."):
-        electra_lab.run({"base": "tiny.yaml", "vary": {}})
+    typo, ablation = mapping(sampler={"type": "gumbel", "temprature": 1.0}), {"base": "tiny.yaml", "vary": {}}
+    with pytest.raises(ConfigError, match=r"^config: sampler\.temprature: .*'temperature'"):
+        electra_lab.check(typo)
+    with pytest.raises(ConfigError, match=r"^config: is an ablation"):
+        electra_lab.run(ablation)
     Path("corpus.txt").unlink()
     with pytest.raises(DataError, match="no file matches"):
         electra_lab.check("tiny.yaml")
@@ -73,16 +72,10 @@ def test_held_out_documents_are_those_that_the_run_did_not_read() -> None:
         electra_lab.held_out(path)
 
 
-def test_importing_it_loads_nothing_heavy() -> None:
-    code = "import electra_lab, sys; print(sorted({'torch', 'numpy', 'transformers', 'tokenizers'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-@pytest.mark.parametrize("arguments", ["[]", "['x']"])
-def test_it_is_imported_by_programs_without_arguments(arguments: str) -> None:
+def test_it_is_imported_by_programs_without_arguments_and_loads_nothing_heavy() -> None:
     """Such as those that Python is embedded in; their Ctrl-C is theirs."""
-    code = f"import signal, sys; sys.argv = {arguments}; before = signal.getsignal(2); import electra_lab; "
-    code += "assert signal.getsignal(2) is before; print(*dir(electra_lab))"
+    code = "import signal, sys; sys.argv = []; before = signal.getsignal(2); import electra_lab; "
+    code += "assert signal.getsignal(2) is before; print(*dir(electra_lab)); "
+    code += "print({'torch', 'numpy', 'transformers', 'tokenizers'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "__version__ check held_out load run\n"
+    assert done.stdout == "__version__ check held_out load run\nset()\n"

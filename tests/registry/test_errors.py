@@ -11,9 +11,7 @@ import pytest
 from registry import errors
 from registry.errors import LabError, command, did_you_mean, shown
 
-KINDS = {
-    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, LabError)
-}  # fmt: skip
+KINDS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, LabError)}
 
 
 def test_exit_codes_are_those_of_the_design() -> None:

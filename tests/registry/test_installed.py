@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from electra_lab.config.load import load
-from registry import ALL, backbones, installed, load_plugin, masking_strategies, samplers
+from registry import ALL, backbones, installed, load_plugin, samplers, schedules
 from registry.errors import ConfigError, DuplicateName, LabError, PluginError
 from registry.listing import Listing
 from tests.helpers import ROOT, python, write_experiment
@@ -44,31 +44,30 @@ def test_an_offer_is_listed_without_an_import_and_imported_when_it_is_asked_for(
     assert after.place.endswith("shop_offered.py:4")
 
 
+def good(name: str, before: str = "") -> str:
+    return before + GOOD.replace("{name}", name)
+
+
+def shop(packages: Packages, **modules: str) -> None:
+    """Write the metadata of a package whose entry points name these modules."""
+    packages.write("shop", "1.2", {f"electra_lab.samplers:{name}": module for name, module in modules.items()})
+
+
 def test_modules_inside_packages(packages: Packages) -> None:
     """The packages around a module are not run to list it and to read its summary."""
-    modules = {"inner": "shop.parts.inner", "outer": "shop.all", "front": "shop.front"}
-    packages.write("shop", "1.2", {f"electra_lab.samplers:{name}": module for name, module in modules.items()})
+    modules = {"inner": "shop.parts.inner", "outer": "shop.all", "front": "shop.front", "last": "shop.last"}
+    shop(packages, **modules)
     packages.module("shop/__init__.py", "")
     packages.module("shop/parts/__init__.py", "")
-    packages.module("shop/parts/inner.py", GOOD.replace("{name}", "inner"))
+    packages.module("shop/parts/inner.py", good("inner"))
     packages.module("shop/all/__init__.py", "import shop.all.outer\n")
-    packages.module("shop/all/outer.py", GOOD.replace("{name}", "outer"))
-    packages.module("shop/front/__init__.py", GOOD.replace("{name}", "front"))
-    summaries = [listing(name).summary for name in modules]
-    assert summaries == ["One of a package.", "", "One of a package."]
+    packages.module("shop/all/outer.py", good("outer"))
+    packages.module("shop/front/__init__.py", good("front"))
+    packages.module("shop/last.py", good("last", "import shop.all\n"))
+    assert [listing(name).summary for name in modules] == ["One of a package.", "", *["One of a package."] * 2]
     assert not [name for name in sys.modules if name.split(".")[0] == "shop"]
-    for name in modules:  # outer is registered by a module inside the one that is named
+    for name in reversed(modules):  # last imports an offered one, which a module inside the named one registers
         assert samplers.get(name).package == "shop 1.2"
-
-
-def test_a_module_may_import_another_offered_one_first(packages: Packages) -> None:
-    points = {"electra_lab.samplers:outer": "shop.all", "electra_lab.samplers:front": "shop.front"}
-    packages.write("shop", "1.2", points)
-    packages.module("shop/__init__.py", "")
-    packages.module("shop/all/__init__.py", "import shop.all.outer\n")
-    packages.module("shop/all/outer.py", GOOD.replace("{name}", "outer"))
-    packages.module("shop/front.py", "import shop.all\n" + GOOD.replace("{name}", "front"))
-    assert samplers.get("front").package == "shop 1.2"
     assert samplers.get("outer").file.name == "outer.py"
 
 
@@ -101,24 +100,21 @@ def test_a_broken_module_is_named_with_package_file_and_line(packages: Packages,
 
 def test_a_broken_module_leaves_nothing_half_registered_in_any_registry(packages: Packages) -> None:
     other = """\
-from registry import backbones, masking_strategies
+from registry import generators, schedules
 
-@backbones.register("half")
+@generators.register("half")
 class Half:
-    \"""Half a backbone.\"""
+    \"""Half a generator.\"""
 
-    def __init__(self, dim, depth, heads, max_length, /):
-        pass
+    def __init__(self, vocabulary, /): ...
 
-@masking_strategies.register("half")
-def half(tokens, maskable, vocabulary, rng, /, *, mask_prob: float, replace_prob: float, random_prob: float):
-    \"""Half a strategy.\"""
+@schedules.register("half")
+def half(progress, /):
+    \"""Half a schedule.\"""
 
 """
     packages.install(broken=GOOD + other + "raise RuntimeError('late')\n")
     assert refusal("broken").endswith("RuntimeError: late")
-    assert "half" not in backbones.names()
-    assert "half" not in masking_strategies.names()
     assert not any(entry.name in ("half", "broken") for each in ALL for entry in each.plugged_in())
     assert refusal("broken").endswith("RuntimeError: late"), "the second time it counted as taken, or as loaded"
 
@@ -133,7 +129,7 @@ def test_a_broken_helper_is_reported_at_its_own_line_and_its_half_is_gone(packag
 
 
 def test_a_module_that_is_missing_or_does_not_register_the_name(packages: Packages) -> None:
-    packages.install(absent="", silent="x = 1\n", misspelt=GOOD.replace("{name}", "mispelt"))
+    packages.install(absent="", silent="x = 1\n", misspelt=good("mispelt"))
     assert "No module named 'shop_absent'" in refusal("absent")
     assert listing("absent").package == "shop 1.2"
     for name in ("silent", "misspelt"):
@@ -156,7 +152,7 @@ def test_two_packages_that_offer_one_name(packages: Packages) -> None:
 def test_the_same_name_in_two_registries_is_no_conflict(packages: Packages) -> None:
     points = {"electra_lab.samplers:both": "shop_both", "electra_lab.corpora:both": "shop_text"}
     packages.write("shop", "1.2", points | {"other_tool.samplers:two": "shop_two"})
-    packages.module("shop_both.py", GOOD.replace("{name}", "both"))
+    packages.module("shop_both.py", good("both"))
     assert listing("both").problem is None
     assert samplers.get("both").package == "shop 1.2"
     assert "both" not in backbones.names()
@@ -164,29 +160,28 @@ def test_the_same_name_in_two_registries_is_no_conflict(packages: Packages) -> N
 
 
 def test_a_built_in_wins_over_an_offer_and_the_listing_says_so(packages: Packages) -> None:
-    packages.install(gumbel=GOOD)
-    # In a fresh process, where neither has been imported yet.
+    """In a fresh process, where neither has been imported yet."""
+    packages.write("shop", "1.2", {"electra_lab.schedules:linear": "shop_linear"})
+    packages.module("shop_linear.py", "raise RuntimeError('nobody asked')")
     code = (
-        "import sys; from registry import samplers\n"
-        f"sys.path.insert(0, {str(packages.folder)!r})\n"
-        "(found,) = [found for found in samplers.listings() if found.name == 'gumbel']\n"
-        "print(found.place, found.problem, sep='\\n')\n"
-        "entry = samplers.get('gumbel')\n"
-        "print(entry.package, entry.component.__module__, 'shop_gumbel' in sys.modules)"
+        f"import sys; from registry import schedules; sys.path.insert(0, {str(packages.folder)!r})\n"
+        "(found,) = [found for found in schedules.listings() if found.name == 'linear']\n"
+        "entry = schedules.get('linear')\n"
+        "print(found.place, found.problem, entry.package, entry.component.__module__, sep='\\n')"
     )
     done = python("-c", code, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    place, problem, entry = done.stdout.splitlines()
-    assert place.startswith("electra_lab/samplers/gumbel.py:")
-    assert problem == f"sampler 'gumbel' of the installed package shop 1.2 is hidden by the built-in at {place}."
-    assert entry == "None electra_lab.samplers.gumbel False"
-    assert samplers.names().count("gumbel") == 1
+    place, problem, *entry = done.stdout.splitlines()
+    assert place.startswith("electra_lab/schedules/linear.py:")
+    assert problem == f"schedule 'linear' of the installed package shop 1.2 is hidden by the built-in at {place}."
+    assert entry == ["None", "electra_lab.schedules.linear"]
+    assert schedules.names().count("linear") == 1
 
 
 def test_neither_a_plug_in_file_nor_another_module_may_take_an_offered_name(packages: Packages, tmp_path: Path) -> None:
-    packages.install(offered=GOOD, thief=GOOD.replace("{name}", "offered"))
+    packages.install(offered=GOOD, thief=good("offered"))
     mine = tmp_path / "mine.py"
-    mine.write_text(GOOD.replace("{name}", "offered"))
+    mine.write_text(good("offered"))
     with pytest.raises(DuplicateName, match=r"mine\.py:4: sampler 'offered' is already defined at shop_offered \(ins"):
         load_plugin(mine)
     assert "sampler 'offered' is already defined at shop_offered" in refusal("thief")
@@ -255,24 +250,17 @@ def test_components_of_a_failing_helper_are_gone_too(packages: Packages, helper:
     """The module around or behind the offered one registers something and fails; Python forgets it, so must the lab."""
     module = "shop.inner" if "/" in helper else "shop_inner"
     packages.write("shop", "1.2", {"electra_lab.samplers:inner": module})
-    packages.module(helper, GOOD.replace("{name}", "extra") + "\nraise ValueError('no luck')\n")
-    packages.module(module.replace(".", "/") + ".py", "import shop_helper\n" + GOOD.replace("{name}", "inner"))
+    packages.module(helper, good("extra") + "\nraise ValueError('no luck')\n")
+    packages.module(module.replace(".", "/") + ".py", "import shop_helper\n" + good("inner"))
     said = refusal("inner")
     assert said.endswith("ValueError: no luck")
     assert "extra" not in samplers.names()
     assert refusal("inner") == said
 
 
-def test_a_module_may_register_through_another_of_its_package(packages: Packages) -> None:
-    packages.write("facade", "1.0", {"electra_lab.samplers:behind": "facade_plugin"})
-    packages.module("facade_plugin.py", "import facade_inner\n")
-    packages.module("facade_inner.py", GOOD.replace("{name}", "behind"))
-    assert samplers.get("behind").package == "facade 1.0"
-
-
 def test_a_contested_name_affects_no_other_of_its_module(packages: Packages) -> None:
     packages.write("one", "1.0", {"electra_lab.samplers:own": "one_all", "electra_lab.samplers:contested": "one_all"})
-    packages.module("one_all.py", GOOD.replace("{name}", "own") + GOOD.replace("{name}", "contested"))
+    packages.module("one_all.py", good("own") + good("contested"))
     packages.write("two", "2.0", {"electra_lab.samplers:contested": "two_missing"})
     assert samplers.get("own").package == "one 1.0"
     with pytest.raises(DuplicateName, match=r"is offered by (one 1\.0 and two 2\.0|two 2\.0 and one 1\.0)"):
@@ -280,9 +268,8 @@ def test_a_contested_name_affects_no_other_of_its_module(packages: Packages) -> 
 
 
 def test_an_entry_point_without_a_module_costs_its_package_nothing_else(packages: Packages) -> None:
-    points = {"electra_lab.samplers:odd": "not a module", "electra_lab.samplers:even": "shop_even"}
-    packages.write("shop", "1.2", points)
-    packages.module("shop_even.py", GOOD.replace("{name}", "even"))
+    shop(packages, odd="not a module", even="shop_even")
+    packages.module("shop_even.py", good("even"))
     assert "odd" not in samplers.names()
     assert samplers.get("even").package == "shop 1.2"
 

@@ -49,14 +49,14 @@ def loaded():
 for r in registry.ALL:
     r.listings(), r.names()
 listing = sorted(loaded())
-registry.samplers.get("gumbel")
+registry.schedules.get("linear")
 print(json.dumps([listing, sorted(loaded())]))
 """
     done = python("-c", script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     listing, lookup = json.loads(done.stdout)
     assert listing == []
-    assert lookup == ["electra_lab.samplers._weights", "electra_lab.samplers.gumbel", "torch"]
+    assert lookup == ["electra_lab.schedules.linear"]
 
 
 def test_a_name_is_read_for_its_own_registry_only(tmp_path: Path):

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -140,13 +139,6 @@ def lab(forks: Lab) -> Lab:
     if forks.shim is None:
         pytest.skip("faults are injected by LD_PRELOAD, by a library that only Linux has and a C compiler (cc) makes")
     return forks
-
-
-@pytest.fixture(scope="session")
-def shim(lab: Lab) -> Path:
-    """The library that injects faults."""
-    assert lab.shim
-    return lab.shim
 
 
 @pytest.fixture(scope="session")

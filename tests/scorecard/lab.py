@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,12 @@ class Ended:
     def last(self) -> str:
         """The end of what it said."""
         return " / ".join(line.strip() for line in self.err.strip().splitlines()[-3:])[-400:]
+
+    def must(self, *codes: int) -> Ended:
+        """Check that it ended with one of these codes and without a traceback. Raises AssertionError."""
+        assert self.code in codes, f"not exit {' or '.join(map(str, codes))}, but {self}"
+        assert not self.traced, f"a traceback: {self}"
+        return self
 
     def __repr__(self) -> str:
         return f"exit {self.code}: {self.last}"
@@ -182,8 +188,7 @@ class Lab:
         """Return the calls below a folder that a command makes when nothing goes wrong: "open checkpoints/..."."""
         journal = self.folder / f"journal-{next(self._numbers)}"
         fault = Fault(below, COUNT, kinds=kinds, journal=str(journal))
-        ended = self(*arguments, cwd=cwd, fault=fault)
-        assert ended.code == 0, ended
+        self(*arguments, cwd=cwd, fault=fault).must(0)
         lines = journal.read_text().splitlines()
         return [line.split(" ", 1)[1].replace(f"{below}/", "") for line in lines]
 
@@ -246,8 +251,3 @@ def litter(run: Path) -> list[str]:
     hidden = [path for path in run.rglob(".*") if path.name != ".lock"]
     broken = [path for path in (run / "checkpoints").glob("*") if not is_valid(path)]
     return sorted(str(path.relative_to(run)) for path in {*hidden, *broken})
-
-
-def at(fault: Fault, nth: int) -> Fault:
-    """Return the same fault at another call."""
-    return replace(fault, nth=nth)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.helpers import write_experiment
-from tests.scorecard.lab import Ended, Lab, Likeness, is_valid, likeness, litter, records, saved
+from tests.scorecard.lab import KILL, TEAR, Ended, Fault, Lab, Likeness, is_valid, likeness, litter, records, saved
+
+if TYPE_CHECKING:
+    from tests.scorecard.conftest import Score
 
 STEPS, EVERY, KEEP = 12, 3, 2
 SECTIONS = {
@@ -18,6 +24,27 @@ SECTIONS = {
     "evaluate": "{every: 4, batch_size: 2}",
     "checkpoint": f"{{every: {EVERY}, keep: {KEEP}}}",
 }
+
+
+def sets(*settings: str) -> list[str]:
+    """Return options of the command line that change these settings."""
+    return [part for each in settings for part in ("--set", each)]
+
+
+def sent(point: str, nth: int, *numbers: int, gap: float = 0.0) -> tuple[str, dict[str, Any]]:
+    """Return the hook that sends these signals at the n-th time of a point."""
+    return "signals", {"point": point, "nth": nth, "numbers": [int(number) for number in numbers], "gap": gap}
+
+
+def kills(calls: list[str]) -> list[tuple[int, int]]:
+    """Return (action, number of the call) to kill before each call, and in the middle of each write."""
+    numbered = list(enumerate(calls, start=1))
+    return [(KILL, n) for n, _ in numbered] + [(TEAR, n) for n, name in numbered if name.startswith("write ")]
+
+
+def call(point: tuple[int, int]) -> str:
+    """Return the part of a trial's words that tells its call from others."""
+    return f"call {point[1]} "
 
 
 @dataclass
@@ -35,8 +62,7 @@ class Project:
     def create(cls, lab: Lab, folder: Path, **sections: str) -> Project:
         file = write_experiment(folder, **{**SECTIONS, **sections})
         reference = folder / "reference"
-        ended = lab("run", file, "--out", reference, cwd=folder)
-        assert ended.code == 0, ended
+        lab("run", file, "--out", reference, cwd=folder).must(0)
         return cls(lab, folder, file, reference, likeness(reference))
 
     def new(self) -> Path:
@@ -47,34 +73,42 @@ class Project:
         """Return a copy of a run, by default of the reference."""
         return Path(shutil.copytree(source or self.reference, self.new(), symlinks=True))
 
+    @contextmanager
+    def trial(self, score: Score, words: str, out: Path | None = None) -> Iterator[Path]:
+        """Count what is tried inside with a run, by default a new one, which is removed afterwards."""
+        out = out or self.new()
+        with score.trial(words):
+            yield out
+        shutil.rmtree(out, ignore_errors=True)
+
     def run(self, out: Path, *more: object, **options: Any) -> Ended:
         return self.lab("run", self.file, "--out", out, *more, cwd=self.folder, **options)
 
     def resume(self, out: Path, *more: object, **options: Any) -> Ended:
         return self.lab("resume", out, *more, cwd=self.folder, **options)
 
+    def calls(
+        self, out: Path, *more: object, verb: str = "run", below: Path | None = None, kinds: str = ""
+    ) -> list[str]:
+        """Return the calls below a run, which ends undisturbed and stays."""
+        words = ("resume", out) if verb == "resume" else ("run", self.file, "--out", out)
+        return self.lab.calls(*words, *more, cwd=self.folder, below=below or out, kinds=kinds)
+
     def stopped(self, step: int) -> Path:
         """Return a run that a signal has stopped after a step."""
-        import signal
-
         out = self.new()
-        hook = ("signals", {"point": "step", "nth": step, "numbers": [int(signal.SIGTERM)]})
-        ended = self.run(out, hooks=[hook])
-        assert ended.code == 75, ended
+        self.run(out, hooks=[sent("step", step, signal.SIGTERM)]).must(75)
         return out
 
     def again(self, out: Path, *more: object, **options: Any) -> Ended:
         """Continue a run in the way that the documentation tells: `resume`, or `run` again if it never began."""
         began = (out / "provenance.json").is_file()
-        return self.resume(out, *more, **options) if began else self.run(out, *more, **options)
+        return self.resume(out, **options) if began else self.run(out, *more, **options)
 
-    def ends_alike(self, out: Path) -> None:
-        """Continue a run and compare it with the undisturbed one; then remove it. Raises AssertionError."""
-        ended = self.again(out)
-        assert ended.code == 0, f"could not be continued: {ended}"
-        assert not ended.traced, ended.last
+    def ends_alike(self, out: Path, *more: object) -> None:
+        """Continue a run, if it began, and compare it with the undisturbed one. Raises AssertionError."""
+        self.again(out, *more).must(0)
         self.is_alike(out)
-        shutil.rmtree(out)
 
     def is_alike(self, out: Path) -> None:
         """Compare a finished run with the undisturbed one. Raises AssertionError."""
@@ -84,6 +118,30 @@ class Project:
         assert not litter(out), f"left over: {litter(out)}"
         hidden = [path.name for path in (self.folder / "store").glob(".*")]
         assert not hidden, f"left over in the store: {hidden}"
+
+
+class Store:
+    """A token store that `prepare` builds, the calls of that, and its files when nothing goes wrong."""
+
+    def __init__(self, project: Project, name: str) -> None:
+        self.project, self.folder = project, project.folder / name
+        self.setting = sets(f"data.store={self.folder}")
+        command = ("prepare", project.file, *self.setting)
+        self.calls = project.lab.calls(*command, cwd=project.folder, below=self.folder)
+        self.expected = contents(self.folder)
+
+    def build(self, fault: Fault | None = None) -> Ended:
+        """Build it anew, with a fault, or what is missing of it."""
+        if fault:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return self.project.lab("prepare", self.project.file, *self.setting, cwd=self.project.folder, fault=fault)
+
+    def is_mended(self) -> None:
+        """Build what is missing and compare it with the undisturbed one. Raises AssertionError."""
+        self.build().must(0)
+        found = contents(self.folder)
+        assert found.keys() == self.expected.keys(), f"left over or missing: {found.keys() ^ self.expected.keys()}"
+        assert found == self.expected, f"differs: {[name for name in found if found[name] != self.expected[name]]}"
 
 
 def newest(out: Path) -> int:
@@ -96,10 +154,12 @@ def done(out: Path) -> int:
     return max((each["step"] for each in records(out)), default=0)
 
 
+def little_is_lost(out: Path) -> None:
+    """Check that no more steps are lost than lie between two checkpoints. Raises AssertionError."""
+    assert done(out) - newest(out) <= EVERY, f"step {done(out)} done, {newest(out)} saved"
+
+
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the files of a store; its notes of what was verified have times."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and ".verified" not in str(path)
-    }
+    """Return the files below a folder; a store's notes of what was verified have times."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and ".verified" not in str(path)]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}

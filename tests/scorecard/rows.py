@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 FULL = "ELECTRA_LAB_SCORECARD" in os.environ
 ALL = os.environ.get("ELECTRA_LAB_SCORECARD") == "all"  # every case of every row, which takes hours
-PEERS = "ELECTRA_LAB_SCORECARD_PEERS" in os.environ
 SEED = int(os.environ.get("ELECTRA_LAB_SCORECARD_SEED", "0"))
 ONLY = os.environ.get("ELECTRA_LAB_SCORECARD_ONLY", "")  # trials whose words contain this, to repeat one
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import SIGNAL, Ended, Fault
-from tests.scorecard.project import STEPS, Project, done, newest
+from tests.scorecard.project import STEPS, Project, Store, done, newest, sent, sets
 from tests.scorecard.rows import FULL
 
 TERM, INT = signal.SIGTERM, signal.SIGINT
@@ -28,30 +28,28 @@ POINTS = [
 ]
 
 
+def code(number: int) -> int:
+    return 130 if number == INT else 75
+
+
 def stopped_well(project: Project, out: Path, ended: Ended, number: int, least: int = 0) -> None:
     """Check how a run ended, and continue it by the command that it printed.
 
     least  the step that must have been saved
     """
-    wanted = 130 if number == INT else 75
-    assert not ended.traced, ended
     if ended.code == 0 and (out / "report.html").exists():  # it came while the report was written, or after that
-        project.is_alike(out)
-        shutil.rmtree(out)
-        return
-    assert ended.code == wanted, f"not exit {wanted}, but {ended}"
+        ended.must(0)
+        return project.is_alike(out)
+    ended.must(code(number))
     assert newest(out) >= max(done(out), least), f"step {max(done(out), least)} was done, {newest(out)} is saved"
     printed = re.findall(r"electra-lab (resume .*)$", ended.err, re.M)
     if printed:
-        again = project.lab(*shlex.split(printed[-1].rstrip(".")), cwd=project.folder)
-        assert again.code == 0, f"the printed command: {again}"
+        project.lab(*shlex.split(printed[-1].rstrip(".")), cwd=project.folder).must(0)
     else:
         assert newest(out) == 0, f"does not say how to continue: {ended}"
         assert "again" in ended.last, f"does not say how to start again: {ended}"
-        again = project.run(out)
-        assert again.code == 0, f"the same command: {again}"
-    project.is_alike(out)
-    shutil.rmtree(out)
+        project.run(out).must(0)
+    return project.is_alike(out)
 
 
 def test_in_every_phase_of_the_computation(score: Score, project: Project) -> None:
@@ -59,10 +57,8 @@ def test_in_every_phase_of_the_computation(score: Score, project: Project) -> No
     # Every point and every signal, though not each with each.
     cases = [case for place, case in enumerate(cases) if place % len(SENT) in (0, place // len(SENT) % len(SENT))]
     for point, nth, number in score.chosen(cases, lambda c: f"{c[2].name} at {c[0]} {c[1]}"):
-        out = project.new()
-        with score.trial(f"{number.name} at {point} {nth}"):
-            hook = ("signals", {"point": point, "nth": nth, "numbers": [int(number)]})
-            ended = project.run(out, hooks=[hook])
+        with project.trial(score, f"{number.name} at {point} {nth}") as out:
+            ended = project.run(out, hooks=[sent(point, nth, number)])
             stopped_well(project, out, ended, number, nth if point == "step" else 0)
 
 
@@ -70,35 +66,28 @@ def test_in_every_phase_of_the_computation(score: Score, project: Project) -> No
 def test_before_every_call_that_changes_a_file(score: Score, project: Project) -> None:
     """While it starts, saves, records, reports; and, in a run that builds its own, in the token store."""
     out = project.new()
-    own = len(project.lab.calls("run", project.file, "--out", out, cwd=project.folder, below=out))
+    own = len(project.calls(out))
     shutil.rmtree(out)
     for nth in score.chosen(range(1, own + 1)):
-        number = SENT[nth % len(SENT)]
-        out = project.new()
+        number, out = SENT[nth % len(SENT)], project.new()
         fault = Fault(out, SIGNAL, nth, number)
-        with score.trial(fault.words):
+        with project.trial(score, fault.words, out):
             stopped_well(project, out, project.run(out, fault=fault), number)
 
 
 @pytest.mark.scorecard
 def test_while_the_token_store_is_built(score: Score, project: Project) -> None:
-    folder = project.folder / "stopped-store"
-    setting = ("--set", f"data.store={folder}")
-    calls = len(project.lab.calls("prepare", project.file, *setting, cwd=project.folder, below=folder))
-    for nth in score.chosen(range(1, calls + 1), number=1):
-        shutil.rmtree(folder, ignore_errors=True)
-        out, number = project.new(), SENT[nth % len(SENT)]
-        fault = Fault(folder, SIGNAL, nth, number)
-        with score.trial(f"{fault.words} in the token store"):
-            ended = project.run(out, *setting, fault=fault)
-            assert ended.code == (130 if number == INT else 75), ended
-            assert not ended.traced, ended
+    store = Store(project, "stopped-store")
+    for nth in score.chosen(range(1, len(store.calls) + 1), number=1):
+        shutil.rmtree(store.folder, ignore_errors=True)
+        number = SENT[nth % len(SENT)]
+        fault = Fault(store.folder, SIGNAL, nth, number)
+        with project.trial(score, f"{fault.words} in the token store") as out:
+            ended = project.run(out, *store.setting, fault=fault).must(code(number))
             assert "again" in ended.last or "resume" in ended.last, f"does not say how to start again: {ended}"
-            again = project.run(out, *setting)
-            assert again.code == 0, f"the same command: {again}"
+            project.run(out, *store.setting).must(0)
             project.is_alike(out)
-            assert not list(folder.glob(".*"))
-            shutil.rmtree(out)
+            assert not list(store.folder.glob(".*"))
 
 
 @pytest.mark.scorecard
@@ -107,31 +96,20 @@ def test_several_signals(score: Score, project: Project) -> None:
     for first, second, gap, saved in [
         (TERM, TERM, 0.03, True), (TERM, TERM, 0.7, True), (TERM, signal.SIGHUP, 0.03, True), (INT, INT, 0.03, True),
         (TERM, INT, 0.03, True), (signal.SIGUSR1, TERM, 0.1, True), (INT, INT, 0.7, False),
-    ] if FULL else [(TERM, TERM, 0.03, True)]:  # fmt: skip
-        out = project.new()
-        with score.trial(f"{first.name}, and {second.name} {gap} s later, at step 8"):
-            numbers = [int(first), int(second)]
-            hook = ("signals", {"point": "step", "nth": 8, "numbers": numbers, "gap": gap})
-            ended = project.run(out, hooks=[hook])
-            assert ended.code == (130 if first == INT else 75), ended
-            assert not ended.traced, ended
+    ]:  # fmt: skip
+        with project.trial(score, f"{first.name}, and {second.name} {gap} s later, at step 8") as out:
+            project.run(out, hooks=[sent("step", 8, first, second, gap=gap)]).must(code(first))
             assert newest(out) == (8 if saved else 6), f"{newest(out)} is saved"
             project.ends_alike(out)
 
 
 @pytest.mark.scorecard
 def test_an_evaluation_is_ended(score: Score, project: Project) -> None:
-    for number in SENT[:2] if FULL else SENT[:1]:
-        out, marks = project.new(), project.folder / "evaluated"
-        marks.unlink(missing_ok=True)
-        hooks = [
-            ("journal", {"point": "evaluation", "file": str(marks)}),
-            ("signals", {"point": "evaluation", "nth": 3, "numbers": [int(number)]}),
-        ]
-        with score.trial(f"{number.name} at evaluation 3"):
-            ended = project.run(out, "--set", "evaluate.batch_size=1", hooks=hooks)
-            assert ended.code == (130 if number == INT else 75), ended
+    for number in SENT[:2]:
+        marks = project.folder / f"evaluated-{number}"
+        hooks = [("journal", {"point": "evaluation", "file": str(marks)}), sent("evaluation", 3, number)]
+        with project.trial(score, f"{number.name} at evaluation 3") as out:
+            project.run(out, *sets("evaluate.batch_size=1"), hooks=hooks).must(code(number))
             assert newest(out) == 4, f"{newest(out)} is saved"
             after = len(marks.read_text()) - 3
             assert after <= 1, f"{after} more batches were evaluated"
-            shutil.rmtree(out)

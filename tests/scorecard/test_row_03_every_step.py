@@ -10,7 +10,7 @@ import pytest
 import registry
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import Lab
-from tests.scorecard.project import SECTIONS, Project
+from tests.scorecard.project import SECTIONS, Project, sent
 from tests.scorecard.rows import FULL
 
 STEPS = 7
@@ -71,16 +71,11 @@ USES: dict[str, dict[str, dict[str, str]]] = {
 }  # fmt: skip
 
 
-def kept(kind: str) -> list[str]:
-    every = {"masking": registry.masking_strategies, "generators": registry.generators}.get(kind)
-    return list((every or getattr(registry, kind)).names())
-
-
 def test_all_components_are_tried(score: Score) -> None:
     for kind, uses in USES.items():
         with score.trial(f"all {kind}"):
-            missing = set(kept(kind)) - set(uses)
-            assert not missing, f"add {missing}"
+            every = registry.masking_strategies if kind == "masking" else getattr(registry, kind)
+            assert not set(every.names()) - set(uses), f"add {set(every.names()) - set(uses)}"
 
 
 @pytest.mark.scorecard
@@ -96,7 +91,5 @@ def test_after_every_step(score: Score, lab: Lab, tmp_path: Path) -> None:
             project = Project.create(lab, folder, **sections)
             out = project.new()
             for steps in [1] * (STEPS - 1) if FULL else (1, STEPS - 2):
-                hook = ("signals", {"point": "step", "nth": steps, "numbers": [int(signal.SIGTERM)]})
-                ended = project.again(out, hooks=[hook])
-                assert ended.code == 75, f"stopped after {steps} steps more: {ended}"
+                project.again(out, hooks=[sent("step", steps, signal.SIGTERM)]).must(75)
             project.ends_alike(out)

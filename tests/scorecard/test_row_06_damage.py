@@ -74,9 +74,7 @@ NAMED: list[tuple[Damage, str]] = [
 
 
 def is_passed_over(project: Project, out: Path) -> None:
-    ended = project.resume(out, timeout=30)
-    assert ended.code == 0, ended
-    assert not ended.traced, ended
+    ended = project.resume(out, timeout=30).must(0)
     assert f"step-{STEPS:08d}" in ended.err, f"the damaged checkpoint is not named: {ended}"
     assert f"resuming after step {STEPS - EVERY}" in ended.err, f"the one before it was not used: {ended}"
     project.is_alike(out)
@@ -88,18 +86,16 @@ def test_anywhere(score: Score, project: Project) -> None:
         for do in (cut, flip):
             dice, out = score.dice((trial, do.__name__)), project.copy()
             name = FILES[dice.randrange(3)]
-            with score.trial(f"trial {trial}: {do(saved(out)[-1] / name, dice)}"):
+            with project.trial(score, f"trial {trial}: {do(saved(out)[-1] / name, dice)}", out):
                 is_passed_over(project, out)
-                shutil.rmtree(out)
 
 
 @pytest.mark.scorecard
 def test_whole_files(score: Score, project: Project) -> None:
     for do, name in score.chosen(NAMED, lambda case: case[1]):
         out = project.copy()
-        with score.trial(do(saved(out)[-1] / name, score.dice(name))):
+        with project.trial(score, do(saved(out)[-1] / name, score.dice(name)), out):
             is_passed_over(project, out)
-            shutil.rmtree(out)
 
 
 def test_all_checkpoints(score: Score, project: Project) -> None:
@@ -108,11 +104,8 @@ def test_all_checkpoints(score: Score, project: Project) -> None:
     for do, name in score.chosen(every, lambda case: case[1]):
         dice, out = score.dice(name), project.copy()
         did = [do(path / name, dice) for path in saved(out)]
-        with score.trial(f"all checkpoints: {did[0]}"):
+        with project.trial(score, f"all checkpoints: {did[0]}", out):
             kept = (out / "metrics.jsonl").read_bytes()
-            ended = project.resume(out)
-            assert ended.code == 4, ended
-            assert not ended.traced, ended
+            ended = project.resume(out).must(4)
             assert all(f"step-{step:08d}" in ended.err for step in (STEPS, STEPS - EVERY)), f"not named: {ended}"
             assert (out / "metrics.jsonl").read_bytes() == kept, "the records have changed"
-            shutil.rmtree(out)

@@ -13,8 +13,7 @@ import pytest
 
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import FAIL, SHORT, Ended, Fault
-from tests.scorecard.project import EVERY, Project, contents, done, newest
-from tests.scorecard.rows import FULL
+from tests.scorecard.project import Project, Store, little_is_lost
 
 GROWING = "open write mkdir rename link truncate"  # the calls that need room
 # errno, lasting, calls that it concerns, and of how many calls one is tried
@@ -43,50 +42,44 @@ def words(fault: Fault) -> str:
     return f"{fault.words} of {fault.kinds or 'all'}"
 
 
-def is_clear(ended: Ended, fault: Fault, codes: tuple[int, ...]) -> None:
+def is_clear(ended: Ended, fault: Fault, *codes: int) -> None:
     """One sentence, which names the reason or the file."""
-    assert not ended.traced, f"a traceback: {ended}"
-    assert ended.code in codes, f"exit {ended.code}, not one of {codes}: {ended}"
+    ended.must(*codes)
     named = os.strerror(fault.value) in ended.err or str(fault.below) in ended.last
     assert named, f"names neither the reason nor the file: {ended}"
 
 
+def goes_on(project: Project, out: Path, ended: Ended) -> None:
+    """Little is lost, and the run is continued; it may have done without a call, or have written the rest."""
+    ended.must(0, 2, 4)
+    little_is_lost(out)
+    if ended.code == 0:
+        project.is_alike(out)
+    elif out.exists():
+        project.ends_alike(out)
+
+
 def test_in_the_run_directory(score: Score, project: Project) -> None:
     out = project.new()
-    calls = project.lab.calls("run", project.file, "--out", out, cwd=project.folder, below=out)
+    calls = project.calls(out)
     shutil.rmtree(out)
     for fault in score.chosen(faults(out, calls), words):
-        with score.trial(words(fault)):
-            try:
-                ended = project.run(out, fault=fault)
-                if ended.code == 0:  # it could do without that call, or has written the rest
-                    assert not ended.traced, ended
-                    project.is_alike(out)
-                else:
-                    is_clear(ended, fault, (2, 4))
-                    assert done(out) - newest(out) <= EVERY, f"step {done(out)} done, {newest(out)} saved"
-                    project.ends_alike(out) if out.exists() else None
-            finally:
-                shutil.rmtree(out, ignore_errors=True)
+        with project.trial(score, words(fault), out):
+            ended = project.run(out, fault=fault)
+            if ended.code:
+                is_clear(ended, fault, 2, 4)
+            goes_on(project, out, ended)
 
 
 @pytest.mark.scorecard
 def test_in_the_token_store(score: Score, project: Project) -> None:
-    folder = project.folder / "failing-store"
-    setting = ("--set", f"data.store={folder}")
-    calls = project.lab.calls("prepare", project.file, *setting, cwd=project.folder, below=folder)
-    expected = contents(folder)
-    for fault in score.chosen(faults(folder, calls), words):
-        shutil.rmtree(folder, ignore_errors=True)
+    store = Store(project, "failing-store")
+    for fault in score.chosen(faults(store.folder, store.calls), words):
         with score.trial(f"{words(fault)} in the token store"):
-            ended = project.lab("prepare", project.file, *setting, cwd=project.folder, fault=fault)
+            ended = store.build(fault)
             if ended.code:
-                is_clear(ended, fault, (2, 3))
-            again = project.lab("prepare", project.file, *setting, cwd=project.folder)
-            assert again.code == 0, again
-            found = contents(folder)
-            assert found.keys() == expected.keys(), f"left over or missing: {found.keys() ^ expected.keys()}"
-            assert found == expected, f"differs: {[name for name in found if found[name] != expected[name]]}"
+                is_clear(ended, fault, 2, 3)
+            store.is_mended()
 
 
 @pytest.fixture
@@ -110,31 +103,19 @@ def test_on_a_file_system_that_is_full(score: Score, project: Project, small_dis
     needed = sum(path.stat().st_size for path in project.reference.rglob("*") if path.is_file())
     room = [needed * share // 20 for share in range(1, 20)]
     for free in score.chosen(room, lambda free: f"{free} bytes free"):
-        out, other = small_disk / "run", small_disk / "other"
-        with score.trial(f"{free} bytes free"), other.open("wb") as file:
+        other = small_disk / "other"
+        with project.trial(score, f"{free} bytes free", small_disk / "run") as out, other.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_disk).free - free)
-            try:
-                ended = project.run(out)
-                file.truncate(0)
-                if ended.code == 0:
-                    project.is_alike(out)
-                else:
-                    assert not ended.traced, ended
-                    assert ended.code in (2, 4), ended
-                    assert os.strerror(errno.ENOSPC) in ended.err, ended
-                    assert done(out) - newest(out) <= EVERY, f"step {done(out)} done, {newest(out)} saved"
-                    project.ends_alike(out) if out.exists() else None
-            finally:
-                shutil.rmtree(out, ignore_errors=True)
+            ended = project.run(out)
+            file.truncate(0)
+            assert ended.code == 0 or os.strerror(errno.ENOSPC) in ended.err, ended
+            goes_on(project, out, ended)
 
 
 @pytest.mark.scorecard
 def test_a_terminal_that_closes(score: Score, project: Project) -> None:
     """`run ... | head -3`: the reader of the output goes away, and the training goes on."""
-    for stream in ("out", "err") if FULL else ("err",):
-        out = project.new()
-        with score.trial(f"the reader of standard {stream} goes away"):
-            ended = project.run(out, hooks=[("close_reader", {"stream": stream, "point": "step", "nth": 4})])
-            assert ended.code == 0, ended
+    for stream in ("out", "err"):
+        with project.trial(score, f"the reader of standard {stream} goes away") as out:
+            project.run(out, hooks=[("close_reader", {"stream": stream, "point": "step", "nth": 4})]).must(0)
             project.is_alike(out)
-            shutil.rmtree(out)

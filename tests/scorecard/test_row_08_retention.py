@@ -10,7 +10,7 @@ import pytest
 
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import KILL, Fault, is_valid, records, saved
-from tests.scorecard.project import Project, newest
+from tests.scorecard.project import Project, newest, sets
 from tests.scorecard.rows import FULL
 
 # Settings, and the steps of which checkpoints are kept in the end; None for what the best metric decides.
@@ -35,70 +35,47 @@ def steps(out: Path) -> set[int]:
     return {int(path.name.removeprefix("step-")) for path in (out / "checkpoints").glob("step-*")}
 
 
-def arguments(settings: tuple[str, ...]) -> list[str]:
-    return [part for each in settings for part in ("--set", each)]
-
-
 @pytest.mark.scorecard
-def test_exactly_what_is_promised(score: Score, project: Project) -> None:
-    for settings, kept in score.chosen(KEPT, lambda case: " ".join(case[0])):
-        out = project.new()
-        with score.trial(" ".join(settings)):
-            ended = project.run(out, *arguments(settings))
-            assert ended.code == 0, ended
+def test_exactly_what_is_promised_also_when_killed_while_removing(score: Score, project: Project) -> None:
+    for settings, kept in KEPT:
+        out, more, kinds, calls = project.new(), sets(*settings), "remove rename", []
+        with project.trial(score, " ".join(settings), out):
+            calls = project.calls(out, *more, below=out / "checkpoints", kinds=kinds)
             assert steps(out) == expected(out, kept), f"kept {sorted(steps(out))}"
             assert all(map(is_valid, saved(out)))
-            shutil.rmtree(out)
-
-
-@pytest.mark.scorecard
-def test_killed_while_removing(score: Score, project: Project) -> None:
-    for settings, kept in KEPT:
-        out, kinds = project.new(), "remove rename"
-        more = arguments(settings)
-        journal = project.lab.calls(
-            "run", project.file, "--out", out, *more, cwd=project.folder, below=out / "checkpoints", kinds=kinds
-        )
-        shutil.rmtree(out)
-        for nth in score.chosen(range(1, len(journal) + 1), lambda n: f"call {n} "):
+        for nth in score.chosen(range(1, len(calls) + 1), lambda n: f"call {n} "):
             fault = Fault(out / "checkpoints", KILL, nth, kinds=kinds)
-            with score.trial(f"{fault.words} ({journal[nth - 1]}) with {' '.join(settings)}"):
-                assert project.run(out, *more, fault=fault).code == -signal.SIGKILL
-                seen = list((out / "checkpoints").glob("step-*"))
-                broken = [path.name for path in seen if not is_valid(path)]
+            with project.trial(score, f"{fault.words} ({calls[nth - 1]}) with {' '.join(settings)}", out):
+                project.run(out, *more, fault=fault).must(-signal.SIGKILL)
+                broken = [path.name for path in (out / "checkpoints").glob("step-*") if not is_valid(path)]
                 assert not broken, f"half removed: {broken}"
-                assert newest(out) or not journal[nth - 1].startswith("remove"), "none is valid"
-                assert project.again(out, *(() if (out / "provenance.json").exists() else more)).code == 0
+                assert newest(out) or not calls[nth - 1].startswith("remove"), "none is valid"
+                project.again(out, *more).must(0)
                 assert steps(out) == expected(out, kept), f"kept {sorted(steps(out))} in the end"
                 hidden = [path.name for path in (out / "checkpoints").glob(".*")]
                 assert not hidden, f"left over: {hidden}"
-            shutil.rmtree(out, ignore_errors=True)
+
+
+FOREIGN = ("notes.txt", "step-best/weights.bin", ".step-mine/notes.txt", "step-00000002/thesis.txt")
 
 
 def test_what_is_not_ours_stays(score: Score, project: Project) -> None:
-    begun = project.stopped(5)
-    folder = begun / "checkpoints"
-    (folder / "notes.txt").write_text("mine")
-    (folder / "step-best").mkdir()
-    (folder / "step-best" / "weights.bin").write_bytes(b"mine")
-    (folder / ".step-mine").mkdir()
-    (folder / ".step-mine" / "notes.txt").write_text("mine")
-    (folder / "step-00000002").mkdir()
-    (folder / "step-00000002" / "thesis.txt").write_text("mine")
-    elsewhere = project.folder / "elsewhere"
+    begun, elsewhere = project.stopped(5), project.folder / "elsewhere"
+    for name in FOREIGN:
+        (begun / "checkpoints" / name).parent.mkdir(exist_ok=True)
+        (begun / "checkpoints" / name).write_text("mine")
     shutil.copytree(project.reference / "checkpoints" / "step-00000009", elsewhere)
-    (folder / "step-00000001").symlink_to(elsewhere)
+    (begun / "checkpoints" / "step-00000001").symlink_to(elsewhere)
     for linked in (False, True) if FULL else (False,):
-        out = project.copy(begun)
-        with score.trial(f"foreign files{', checkpoints is a link to another disk' * linked}"):
-            if linked:
-                (out / "checkpoints").rename(project.folder / "another disk")
-                (out / "checkpoints").symlink_to(project.folder / "another disk")
-            ended = project.resume(out)
-            assert ended.code == 0, ended
+        words = f"foreign files{', checkpoints is a link to another disk' * linked}"
+        with project.trial(score, words, project.copy(begun)) as out:
             now = out / "checkpoints"
-            for name in ("notes.txt", "step-best/weights.bin", ".step-mine/notes.txt", "step-00000002/thesis.txt"):
-                assert (now / name).is_file(), f"{name} was removed"
+            if linked:
+                now.rename(project.folder / "another disk")
+                now.symlink_to(project.folder / "another disk")
+            project.resume(out).must(0)
+            gone = [name for name in FOREIGN if not (now / name).is_file()]
+            assert not gone, f"{gone} were removed"
             assert is_valid(elsewhere), "what a link points to was changed"
             assert not linked or now.is_symlink(), "the link was replaced"
             ours = {path.name for path in now.glob("step-000*") if is_valid(path) and not path.is_symlink()}

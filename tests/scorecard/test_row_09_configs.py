@@ -41,8 +41,7 @@ def test_fuzzed_files(score: Score, lab: Lab, tmp_path: Path) -> None:
         part = found[start : start + BATCH]
         fuzz.write(part, tmp_path / "cases.json")
         judge = ("tests.scorecard.fuzz:judge", tmp_path / "cases.json", tmp_path / "answers.json")
-        ended = lab(*judge, cwd=tmp_path, timeout=600)
-        assert ended.code == 0, ended
+        lab(*judge, cwd=tmp_path, timeout=600).must(0)
         answers = json.loads((tmp_path / "answers.json").read_text())
         for number, (case, answer) in enumerate(zip(part, answers, strict=True), start=start):
             with score.trial(f"case {number}, {case.words}"):

@@ -18,9 +18,8 @@ from tests.electra_lab.analysis import tiny
 
 def test_layers_reach_the_metric_that_they_are_of() -> None:
     rng = np.random.default_rng(12)
-    numbers = rng.normal(0, 0.1, (2, 5, 1)) + np.concatenate(
-        [np.zeros((1, 5, 9)), rng.normal(0, 2, (1, 1, 9)).repeat(5, 1)]
-    )
+    numbers = rng.normal(0, 0.1, (2, 5, 1)) + np.zeros((2, 5, 9))
+    numbers[1] += rng.normal(0, 2, 9)
     values: Values = tiny.values_of(numbers.mean(2))
     layers: dict[str, Layers] = {"auc": {"documents": tiny.layer_of(numbers)}}
     plain = comparisons.compare({"auc": values, "loss": values}, "auc", "v0")
@@ -29,22 +28,19 @@ def test_layers_reach_the_metric_that_they_are_of() -> None:
     assert found.against("loss")["v1"].half == plain.against("loss")["v1"].half
 
 
-@pytest.mark.parametrize(
-    ("raw", "adjusted"),
-    [
-        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
-        ([0.5, 0.9], [1.0, 1.0]),
-        ([0.02], [0.02]),
-        ([], []),
-        ([0.02, 0.02, 0.02], [0.06, 0.06, 0.06]),
-        ([None, 0.01, None, 0.04], [None, 0.02, None, 0.04]),
-        ([0.001, 0.4, 0.3], [0.003, 0.6, 0.6]),
-    ],
-)
+HOLM: list[tuple[list[float | None], list[float | None]]] = [
+    ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
+    ([0.5, 0.9], [1.0, 1.0]),
+    ([], []),
+    ([0.02, 0.02, 0.02], [0.06, 0.06, 0.06]),
+    ([None, 0.01, None, 0.04], [None, 0.02, None, 0.04]),
+    ([0.001, 0.4, 0.3], [0.003, 0.6, 0.6]),
+]
+
+
+@pytest.mark.parametrize(("raw", "adjusted"), HOLM)
 def test_holm_by_hand(raw: list[float | None], adjusted: list[float | None]) -> None:
-    found = comparisons.holm(raw)
-    assert [p is None for p in found] == [p is None for p in adjusted]
-    assert [p for p in found if p is not None] == pytest.approx([p for p in adjusted if p is not None])
+    assert comparisons.holm(raw) == [p if p is None else pytest.approx(p) for p in adjusted]
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=10))
@@ -64,8 +60,7 @@ def test_planned_comparisons_share_four_fifths_of_the_errors_and_all_others_one_
     planned, others = comparisons.against(values, "b"), comparisons.pairwise(values, "b")
     assert list(planned) == ["a", "c", "d"]
     assert list(others) == [("a", "c"), ("a", "d"), ("c", "d")]
-    assert planned["c"].mean == pytest.approx(np.mean(list(values["c"].values())) - np.mean(list(values["b"].values())))
-    for (one, other), found in others.items():
+    for (one, other), found in {("c", "b"): planned["c"], **others}.items():
         assert found.mean == pytest.approx(np.mean(list(values[one].values())) - np.mean(list(values[other].values())))
     named = {("b", label): d for label, d in planned.items()}
     both = comparisons.corrected(named, others)
@@ -73,13 +68,10 @@ def test_planned_comparisons_share_four_fifths_of_the_errors_and_all_others_one_
         alone = comparisons.holm([d.p for d in family.values()])
         assert [both[key].holm for key in family] == pytest.approx([min(1, (p or 0) / share) for p in alone])
     # A family that has the report to itself has all of it; what is not tested is no family.
-    assert [d.holm for d in comparisons.corrected(named, {}).values()] == comparisons.holm(
-        [d.p for d in planned.values()]
-    )
     few = {key: difference({0: 1.0, 1: 1.5}, {0: 0.5, 1: 0.7}) for key in others}
-    assert [comparisons.corrected(named, few)[key].holm for key in named] == comparisons.holm(
-        [d.p for d in planned.values()]
-    )
+    for rest in ({}, few):
+        found = comparisons.corrected(named, rest)
+        assert [found[key].holm for key in named] == comparisons.holm([d.p for d in planned.values()])
 
 
 @pytest.mark.parametrize(("seeds", "label"), [(4, True), (5, False)])
@@ -134,12 +126,8 @@ def test_pairs_are_made_of_the_seeds_that_all_four_numbers_have() -> None:
     assert (d.n, d.why) == (1, "one seed: no interval")
     assert d.mean == pytest.approx(corrected_contrasts(rest, "v0")["v2", tiny.SMALL, tiny.LARGE].mean)
     assert corrected_contrasts(kept, "v0")["v2", tiny.LARGE, tiny.WORDS].n == 3
-    assert (
-        corrected_contrasts({tiny.SMALL: whole[tiny.SMALL], tiny.LARGE: {"v2": whole[tiny.LARGE]["v2"]}}, "v0")[
-            "v2", tiny.SMALL, tiny.LARGE
-        ].n
-        == 0
-    )
+    few = {tiny.SMALL: whole[tiny.SMALL], tiny.LARGE: {"v2": whole[tiny.LARGE]["v2"]}}
+    assert corrected_contrasts(few, "v0")["v2", tiny.SMALL, tiny.LARGE].n == 0
 
 
 def test_equal_differences_are_not_certain() -> None:
@@ -165,10 +153,7 @@ def test_contrasts_of_references_are_about_other_documents() -> None:
     numbers = rng.normal(0, 0.2, (2, 2, 1, 40)) + rng.normal(0, 0.03, (2, 2, 5, 40))  # by reference, variant, seed
     values = {part: tiny.values_of(of_part.mean(2)) for part, of_part in zip("ab", numbers, strict=True)}
     layers: dict[str, Layers] = {part: {"documents": tiny.layer_of(n)} for part, n in zip("ab", numbers, strict=True)}
-    [alone], [found] = (
-        comparisons.contrasts(values, "v0").values(),
-        comparisons.contrasts(values, "v0", layers).values(),
-    )
+    [alone], [found] = (comparisons.contrasts(values, "v0", units).values() for units in ({}, layers))
     apart = numbers[0, 1] - numbers[0, 0] - numbers[1, 1] + numbers[1, 0]
     assert found.layers["documents"].units == 40
     assert found.layers["documents"].between == pytest.approx(layer(apart / (alone.error or 1)).between)

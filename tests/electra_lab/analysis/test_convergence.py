@@ -49,13 +49,16 @@ def test_the_share_is_that_of_the_mean_gain_of_trained_cells(tmp_path: Path) -> 
     assert late_gain(read(folder).of(LABELS[0])) == pytest.approx(0.6 / (1.2 + 0.6))
 
 
-@pytest.mark.parametrize("gain", [lambda t: -t, lambda t: 0.0])
-def test_without_a_gain_there_is_no_share(tmp_path: Path, gain: Gain) -> None:
-    folder = with_gains(write_folder(tmp_path, SCALES, (0,)), {LABELS[0]: gain})
-    assert late_gain(read(folder).of(LABELS[0])) is None
+FLAT: list[tuple[Gain, list[float]]] = [
+    (lambda t: -t, EVALUATED),
+    (lambda t: 0.0, EVALUATED),
+    *[(lambda t: t, at) for at in ([], [1.0], [0.7, 1.0])],
+]
 
 
-@pytest.mark.parametrize("at", [[], [1.0], [0.7, 1.0]])
-def test_without_an_evaluation_before_the_last_third_there_is_no_share(tmp_path: Path, at: list[float]) -> None:
-    folder = with_gains(write_folder(tmp_path, SCALES, (0,)), {LABELS[0]: lambda t: t}, at=at)
+@pytest.mark.parametrize(("gain", "at"), FLAT)
+def test_without_a_gain_or_an_evaluation_before_the_last_third_there_is_no_share(
+    tmp_path: Path, gain: Gain, at: list[float]
+) -> None:
+    folder = with_gains(write_folder(tmp_path, SCALES, (0,)), {LABELS[0]: gain}, at=at)
     assert late_gain(read(folder).of(LABELS[0])) is None

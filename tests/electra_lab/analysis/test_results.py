@@ -27,9 +27,8 @@ SMALL, LARGE = "generator.scale=0.25", "generator.scale=1.0"
 
 def test_values_are_those_of_the_cells_by_variant_and_seed(folder: Path) -> None:
     results = read(folder)
-    assert results.values("reference_auc") == {
-        label: {seed: score(i, seed) for seed in (0, 1)} for i, label in enumerate(SCALES)
-    }
+    expected = {label: {seed: score(i, seed) for seed in (0, 1)} for i, label in enumerate(SCALES)}
+    assert results.values("reference_auc") == expected
     assert results.values("own_loss")[LARGE][1] == 6 - 3 * score(3, 1)
     assert [cell.plan.id for cell in results.of(LARGE)] == ["v3-s0", "v3-s1"]
 
@@ -64,9 +63,8 @@ def test_the_costs_of_a_run_are_its_own_and_before_it_has_begun_those_of_the_pla
     assert (ran.costs.steps, ran.costs.flops, ran.costs.parameters["total"]) == (STEPS, 3e11, 50)
     assert (planned.costs.steps, planned.costs.flops, planned.costs.parameters["total"]) == (STEPS, 1e12, 4_200_000)
     assert (ran.tokens, ran.seconds) == (STEPS * TOKENS_A_STEP, pytest.approx(STEPS * TOKENS_A_STEP / 9000))
-    assert [(cell.tokens, cell.seconds, cell.trained) for cell in (planned, unfinished, begun)] == [
-        (None, None, False)
-    ] * 3
+    for cell in (planned, unfinished, begun):
+        assert (cell.tokens, cell.seconds, cell.trained) == (None, None, False)
     assert [cell.provenance is not None for cell in (ran, planned, unfinished, begun)] == [True, False, True, False]
     assert planned.records == begun.records == []
 
@@ -104,9 +102,8 @@ def test_references_that_failed_say_why_with_the_names_of_files_in_the_folder(fo
 def test_names_of_files_are_shortened_within_the_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert within(tmp_path / "link", f"{tmp_path}/real/a and {tmp_path}/link/b, {tmp_path}/c") == (
-        f"a and b, {tmp_path}/c"
-    )
+    said = f"{tmp_path}/real/a and {tmp_path}/link/b, {tmp_path}/c"
+    assert within(tmp_path / "link", said) == f"a and b, {tmp_path}/c"
     monkeypatch.chdir(tmp_path)
     assert within(Path("real"), f"{tmp_path}/real: x") == ".: x"
     assert within(Path("/"), "/usr/lib") == "/usr/lib"

@@ -55,11 +55,16 @@ def test_what_makes_tests_incomparable(tmp_path: Path, changed: dict[str, Any], 
     assert obstacles(subjects(paths)) == named
 
 
+def with_data(path: Path, **values: Any) -> None:
+    """Change what the provenance of a run says of its data."""
+    provenance = json.loads((path / "provenance.json").read_text())
+    provenance["data"] |= values
+    (path / "provenance.json").write_text(json.dumps(provenance))
+
+
 def test_other_text_is_named_by_its_keys(tmp_path: Path) -> None:
     paths = write(tmp_path, "one", "other")
-    provenance = json.loads((paths[1] / "provenance.json").read_text())
-    provenance["data"]["store"] = "another"
-    (paths[1] / "provenance.json").write_text(json.dumps(provenance))
+    with_data(paths[1], store="another")
     assert obstacles(subjects(paths)) == ["the text"]
     change(paths[1], corpus={"paths": ["other"]})
     assert obstacles(subjects(paths)) == ["corpus.paths"]
@@ -67,17 +72,15 @@ def test_other_text_is_named_by_its_keys(tmp_path: Path) -> None:
 
 def test_the_tokenizer_of_a_run_and_its_copy_are_the_same(tmp_path: Path) -> None:
     """As in continued pre-training: another recipe, so another token store, with the same tokens."""
-    paths = write(tmp_path, "one", "other")
-    provenance = json.loads((paths[1] / "provenance.json").read_text())
-    provenance["data"]["store"] = "another"
-    (paths[1] / "provenance.json").write_text(json.dumps(provenance))
-    change(paths[1], tokenizer={"type": "pretrained", "path": "one/tokenizer.json"})
-    for tokenizers, tokens, same in ((("a", "a"), 0, True), (("a", "b"), 0, False), (("a", "a"), 1, False)):
-        for path, text in zip(paths, tokenizers, strict=True):
-            (path / "tokenizer.json").write_text(text)
-        provenance["data"]["tokens"]["test"] += tokens
-        (paths[1] / "provenance.json").write_text(json.dumps(provenance))
+    one, other = paths = write(tmp_path, "one", "other")
+    with_data(other, store="another")
+    change(other, tokenizer={"type": "pretrained", "path": "one/tokenizer.json"})
+    (one / "tokenizer.json").write_text("a")
+    for text, same in (("a", True), ("b", False)):
+        (other / "tokenizer.json").write_text(text)
         assert (not obstacles(subjects(paths))) == same
+    (other / "tokenizer.json").write_text("a")
+    with_data(other, tokens={"train": 1, "validation": 1, "test": 1})
     assert "tokenizer.type" in obstacles(subjects(paths))
 
 

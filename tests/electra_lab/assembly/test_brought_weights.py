@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
+import registry
 from electra_lab.assembly.build import Built, build
 from electra_lab.assembly.initial_weights import origins
+from electra_lab.backbones.bert import Bert
 from electra_lab.config.load import load
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.interop.hugging_face.models import ElectraLabConfig, ElectraLabModel
@@ -57,25 +59,6 @@ class Asking(Loading):
     """Asks for the lab's initialization of what it does not freeze."""
 
 
-@generators.register("masked")
-class Masked(nn.Module):
-    """A model of transformers."""
-
-    def __init__(self, vocabulary, /, *, path: Path):
-        super().__init__()
-        from transformers import AutoModelForMaskedLM
-
-        self.model = AutoModelForMaskedLM.from_pretrained(path)
-        self.dim = self.model.config.hidden_size
-
-    def hidden(self, tokens, attention_mask, segments, documents=None):
-        return self.model.base_model(tokens, attention_mask, segments).last_hidden_state
-
-    def token_logits(self, hidden, positions):
-        chosen = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, self.dim))
-        return self.model.generator_lm_head(self.model.generator_predictions(chosen))
-
-
 @generators.register("network")
 def network(vocabulary, /):
     """A network of the lab, with an embedding that is its own."""
@@ -87,15 +70,14 @@ def network(vocabulary, /):
 
 @objectives.register("taught")
 class Taught(Electra):
-    """Brings a teacher, and in `fills` a layer of the discriminator's head."""
+    """Brings a teacher, and fills a layer of the discriminator's head."""
 
-    def __init__(self, generator, discriminator, masking, sampler, vocabulary, /, *, fills: bool = False):
+    def __init__(self, generator, discriminator, masking, sampler, vocabulary, /):
         super().__init__(generator, discriminator, masking, sampler, vocabulary)
         self.teacher = nn.Linear(3, 3)
         self.teacher.weight.data = torch.arange(9.0).view(3, 3)
-        if fills:
-            with torch.no_grad():
-                discriminator.heads["replaced"].dense.weight.fill_(0.5)
+        with torch.no_grad():
+            discriminator.heads["replaced"].dense.weight.fill_(0.5)
 
 
 @tasks.register("known", takes=TextExample)
@@ -111,8 +93,6 @@ class Known(TextClassification):
 
 def write_weights(folder: Path) -> dict[str, Tensor]:
     """Write the tensors of a BERT, numbers that no initialization draws, into backbone.safetensors; returns them."""
-    from electra_lab.backbones.bert import Bert
-
     (folder / "mine.py").write_text(PLUG_IN)
     tensors = {name: torch.full_like(t, 0.25) + torch.arange(len(t)).view(-1, *[1] * (t.dim() - 1))
                for name, t in Bert(16, 1, 2, 16).state_dict().items()}  # fmt: skip
@@ -135,16 +115,23 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose backbone brings its weights."""
+    """A run whose backbone and generator bring their weights, and which changes none."""
     folder = tmp_path_factory.mktemp("loaded")
     write_weights(folder)
-    sections = {"discriminator": backbone(folder, "loaded"), "generator": "{type: bert, scale: 0.5}"}
+    still = {"train": "{steps: 1, batch_size: 4, learning_rate: 1.0e-30}", "optimizer": "{weight_decay: 0.0}"}
+    parts = {"discriminator": backbone(folder, "loaded"), "generator": "{type: network}"}
+    file = experiment(
+        folder, imports="[mine.py]", embedding=UNTIED, schedules="{learning_rate: {type: constant}}", **still, **parts
+    )
     with for_a_module():
-        return execute.run(experiment(folder, imports="[mine.py]", **sections), [], folder / "model", "cpu")
+        return execute.run(file, [], folder / "model", "cpu")
+
+
+UNTIED = "{dim: 8, max_length: 16, tie: none}"
 
 
 def built(folder: Path, seed: int = 0, **sections: str) -> Built:
-    loaded = load(write_experiment(folder, imports="[mine.py]", **sections))
+    loaded = load(write_experiment(folder, imports="[mine.py]", **{"generator": "{type: bert, scale: 0.5}"} | sections))
     return build(loaded, stand_in_vocabulary(200), seed=seed)
 
 
@@ -153,43 +140,43 @@ def backbone(folder: Path, kind: str, more: str = "") -> str:
     return f"{{type: {kind}, dim: 16, depth: 1, heads: 2, file: {file}{more}}}"
 
 
+def weights_of(path: Path) -> dict[str, str]:
+    """Return the origins in the provenance of a run."""
+    found: dict[str, str] = json.loads((path / "provenance.json").read_text())["weights"]
+    return found
+
+
 @pytest.mark.parametrize("tie", ["none", "tokens", "embeddings", "gradient_disentangled"])
 def test_a_backbone_keeps_all_that_it_brings(tmp_path: Path, weights: dict[str, Tensor], tie: str) -> None:
-    made = built(
-        tmp_path,
-        discriminator=backbone(tmp_path, "loaded"),
-        generator="{type: bert, scale: 0.5}",
-        embedding=f"{{dim: 8, max_length: 16, tie: {tie}}}",
-    )
+    embedding = f"{{dim: 8, max_length: 16, tie: {tie}}}"
+    made = built(tmp_path, discriminator=backbone(tmp_path, "loaded"), embedding=embedding)
     own = made.model.backbone.state_dict()
     assert all(torch.equal(own[name], tensor) for name, tensor in weights.items())
     assert made.model.embeddings.segments.weight.abs().max() <= 0.04, "the embeddings are the lab's"
     said = origins(made)
-    assert {part for part, origin in said.items() if origin != LAB} == {"discriminator.backbone"}
-    assert said["discriminator.backbone"] == OWN
+    assert said.pop("discriminator.backbone") == OWN
+    assert set(said.values()) == {LAB}
     assert {"discriminator.embeddings", "discriminator.project", "discriminator.heads.replaced",
             "generator.embeddings", "generator.backbone", "generator.heads.tokens"} <= said.keys()  # fmt: skip
 
 
 @pytest.mark.usefixtures("weights")
 def test_one_that_asks_keeps_what_it_freezes(tmp_path: Path) -> None:
-    parts = [
-        built(tmp_path, seed, discriminator=backbone(tmp_path, "asking", ", frozen: true"),
-              generator="{type: bert, scale: 0.5}")
-        for seed in (0, 1)
-    ]  # fmt: skip
-    (one, other) = (made.model.backbone.layers[0] for made in parts)
+    section = backbone(tmp_path, "asking", ", frozen: true")
+    first, second = (built(tmp_path, seed, discriminator=section) for seed in (0, 1))
+    one, other = (made.model.backbone.layers[0] for made in (first, second))
     assert one.key.weight.abs().max() > 0.05, "the loaded one, which is wider than the lab's"
     for name in ("query", "value", "attended", "expand", "contract"):
         drawn, again = getattr(one, name), getattr(other, name)
         assert 0.012 < drawn.weight.std() < 0.022
         assert not drawn.bias.any()
         assert not torch.equal(drawn.weight, again.weight)
-    assert origins(parts[0])["discriminator.backbone"] == f"{OWN} and {LAB}"
+    assert origins(first)["discriminator.backbone"] == f"{OWN} and {LAB}"
 
 
-def test_an_objective_keeps_what_it_brings_and_what_it_fills(tmp_path: Path, weights: dict[str, Tensor]) -> None:
-    made = built(tmp_path, objective="{type: taught, fills: true}")
+@pytest.mark.usefixtures("weights")
+def test_an_objective_keeps_what_it_brings_and_what_it_fills(tmp_path: Path) -> None:
+    made = built(tmp_path, objective="{type: taught}")
     objective: Any = made.learner.objective
     assert objective.teacher.weight.tolist() == torch.arange(9.0).view(3, 3).tolist()
     assert (made.model.heads["replaced"].dense.weight == 0.5).all()
@@ -199,70 +186,30 @@ def test_an_objective_keeps_what_it_brings_and_what_it_fills(tmp_path: Path, wei
     assert said["discriminator.backbone"] == LAB
 
 
-def masked_model(folder: Path, size: int) -> dict[str, Tensor]:
-    """Save a model of transformers; returns its tensors."""
-    from transformers import ElectraConfig, ElectraForMaskedLM
-
-    torch.manual_seed(5)
-    config = ElectraConfig(
-        vocab_size=size, embedding_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=16, initializer_range=0.5,
-    )  # fmt: skip
-    model = ElectraForMaskedLM(config)
-    model.save_pretrained(folder)
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
-def test_a_run_with_a_loaded_generator_keeps_it_and_says_so(first: Path, tmp_path: Path, weights, capsys) -> None:
-    size = json.loads((first / "provenance.json").read_text())["data"]["vocabulary"]
-    assert size < 200
-    saved = masked_model(tmp_path / "masked", size)
-    file = experiment(
-        tmp_path, imports="[mine.py]", generator=f"{{type: masked, path: {tmp_path / 'masked'}}}",
-        discriminator=backbone(tmp_path, "loaded"), train="{steps: 1, batch_size: 4, learning_rate: 1.0e-30}",
-        schedules="{learning_rate: {type: constant}}", optimizer="{type: adamw, weight_decay: 0.0}",
-    )  # fmt: skip
-    capsys.readouterr()
-    path = execute.run(file, [], tmp_path / "run", "cpu")
-    kept = read_model(path / "checkpoints").tensors
-    assert all(torch.allclose(kept[f"generator.model.{name}"], tensor) for name, tensor in saved.items()
-               if f"generator.model.{name}" in kept)  # fmt: skip
-    assert sum(name.startswith("generator.model.") for name in kept) > 15
-    said = json.loads((path / "provenance.json").read_text())["weights"]
+def test_a_run_with_a_loaded_generator_keeps_it_and_says_so(loaded: Path) -> None:
+    kept, said = read_model(loaded / "checkpoints").tensors, weights_of(loaded)
+    assert (kept["generator.embeddings.tokens.weight"] == 0.5).all()
     assert {origin for part, origin in said.items() if part.startswith("generator.")} == {OWN}
     assert said["discriminator.backbone"] == OWN
     assert said["discriminator.heads.replaced"] == said["discriminator.embeddings"] == LAB
-    shown = capsys.readouterr().err.split("  weights       ")[1].split("  compile")[0]
-    lines = {part.strip(): origin for line in shown.splitlines() if ": " in line
-             for parts, origin in [line.rsplit(": ", 1)] for part in parts.split(",")}  # fmt: skip
-    assert lines["generator"] == lines["discriminator.backbone"] == OWN
-    assert lines["discriminator.heads.replaced"] == LAB
 
 
-def test_a_generator_that_is_a_network_of_the_lab_keeps_its_weights(tmp_path: Path, weights: dict[str, Tensor]) -> None:
-    made = built(tmp_path, generator="{type: network}", embedding="{dim: 8, max_length: 16, tie: none}")
-    table: Any = made.networks["generator"].embeddings
-    assert (table.tokens.weight == 0.5).all()
-    assert origins(made)["generator.embeddings"] == OWN
-
-
-def test_loaded_weights_are_said_to_be_loaded(first: Path, tmp_path: Path) -> None:
-    file = experiment(tmp_path, init=f"{{generator: {first}}}")
-    path = execute.run(file, [], tmp_path / "second", "cpu")
-    said = json.loads((path / "provenance.json").read_text())["weights"]
+def test_loaded_weights_are_said_to_be_loaded(first: Path, tmp_path: Path, capsys) -> None:
+    said = weights_of(execute.run(experiment(tmp_path, init=f"{{generator: {first}}}"), [], tmp_path / "second", "cpu"))
     source = f"loaded from {first}"
     assert {part for part, origin in said.items() if origin == source} == {
         "generator.embeddings", "generator.backbone", "generator.heads.tokens", "discriminator.embeddings"
     }  # fmt: skip
     assert {said["discriminator.backbone"], said["discriminator.heads.replaced"]} == {LAB}
+    shown = capsys.readouterr().err.split("  weights       ")[1].split("  compile")[0]
+    assert f"generator, discriminator.embeddings: {source}\n" in shown
 
 
 def test_a_difference_to_a_loaded_table_is_not_the_table(first: Path, tmp_path: Path) -> None:
     """tie: gradient_disentangled; the generator's table is drawn, the discriminator's difference to it is loaded."""
     tie = "{dim: 8, max_length: 16, tie: gradient_disentangled}"
     file = experiment(tmp_path, init=f"{{discriminator: {first}}}", embedding=tie)
-    path = execute.run(file, [], tmp_path / "second", "cpu")
-    said = json.loads((path / "provenance.json").read_text())["weights"]
+    said = weights_of(execute.run(file, [], tmp_path / "second", "cpu"))
     assert said["generator.embeddings"] == said["generator.backbone"] == LAB
     assert said["discriminator.backbone"] == f"loaded from {first}"
 
@@ -273,42 +220,35 @@ def test_a_difference_to_a_loaded_table_is_not_the_table(first: Path, tmp_path: 
 )
 def test_a_head_keeps_what_it_brings(loaded, tmp_path, capsys, task, init, origin) -> None:
     capsys.readouterr()
-    file = write_finetuning(tmp_path, loaded, task={"type": task}, init=init, imports=[
-        str(loaded.with_name("mine.py")), str(PLUGIN)])  # fmt: skip
+    imports = [str(loaded.with_name("mine.py")), str(PLUGIN)]
+    file = write_finetuning(tmp_path, loaded, task={"type": task}, init=init, imports=imports)
     folder = finetune(file, ["train.learning_rate=1e-30", "optimizer.weight_decay=0"], tmp_path / "out", "cpu")
-    said = json.loads((folder / "seed-0" / "provenance.json").read_text())["weights"]
+    said = weights_of(folder / "seed-0")
     assert said["head"] == origin
     assert f"head: {origin}" in capsys.readouterr().err.replace("discriminator, ", "")
     if init == "pretrained":
         assert said["discriminator"] == f"loaded from {loaded}"
     else:
-        assert said["discriminator.backbone"] == OWN
-        assert said["discriminator.embeddings"] == LAB
+        assert (said["discriminator.backbone"], said["discriminator.embeddings"]) == (OWN, LAB)
     head = read_model(folder / "seed-0" / "checkpoints").tensors["head.out.weight"]
     known = torch.linspace(-1, 1, head.numel()).view_as(head)
     assert torch.allclose(head, known) == (task == "known")
 
 
 def test_an_auto_class_keeps_what_a_backbone_brings(tmp_path: Path, weights: dict[str, Tensor]) -> None:
-    import registry
-
     registry.load_plugin(tmp_path / "mine.py")
+    embedding = {"dim": 16, "max_length": 16, "dropout": 0.0}
     for kind, kept in (("loaded", True), ("asking", False)):
         section = {"type": kind, "dim": 16, "depth": 1, "heads": 2, "file": str(tmp_path / "backbone.safetensors")}
-        config = ElectraLabConfig(
-            vocab_size=50, backbone=section, embedding={"dim": 16, "max_length": 16, "dropout": 0.0}
-        )
+        config = ElectraLabConfig(vocab_size=50, backbone=section, embedding=embedding)
         own = ElectraLabModel(config).network.backbone.state_dict()
         assert torch.equal(own["layers.0.query.weight"], weights["layers.0.query.weight"]) == kept
 
 
-def test_without_a_declaration_nothing_is_drawn_again(tmp_path: Path, weights: dict[str, Tensor]) -> None:
-    text = PLUG_IN.replace("        saved = load_file(file)\n", "        return\n")
-    (tmp_path / "mine.py").write_text(text)
-    drawn = [built(tmp_path, seed, discriminator=backbone(tmp_path, "loaded"), generator="{type: bert, scale: 0.5}")
-             for seed in (0, 0, 1)]  # fmt: skip
+def test_without_a_declaration_nothing_is_drawn_again(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PLUG_IN.replace("        saved = load_file(file)\n", "        return\n"))
+    drawn = [built(tmp_path, seed, discriminator=backbone(tmp_path, "loaded")) for seed in (0, 0, 1)]
     one, same, other = (made.model.backbone.layers[0].query for made in drawn)
-    assert isinstance(one, nn.Linear)
     assert torch.equal(one.weight, same.weight)
     assert not torch.equal(one.weight, other.weight)
     assert one.bias.any(), "torch draws biases, the lab does not"

@@ -51,9 +51,8 @@ def detection(width: int) -> int:
 
 SLOTS = math.ceil(0.15 * LENGTH)
 GENERATOR = body(*NARROW) + words(8, SLOTS)
-TWO_TOWERS = 2 * body(NARROW[0] // 2, NARROW[1]) - 2 * (
-    2 * LENGTH * TABLE * NARROW[0] // 2
-)  # the table is as wide as both
+# The table is as wide as both towers.
+TWO_TOWERS = 2 * body(NARROW[0] // 2, NARROW[1]) - 2 * (2 * LENGTH * TABLE * NARROW[0] // 2)
 DETECTOR = body(*WIDE) + detection(16)
 
 
@@ -94,61 +93,47 @@ def test_a_length_that_is_padded_for_the_backbone_costs_its_padding(tmp_path: Pa
     assert costs[1] - costs[0] == 2 * 6 * (16 * 16 + 16)
 
 
+STAGES = Flops(per_step=10, first=3, at_first=7)  # three steps at 7 and then each at 10 cost 7, 14, 21, 31, 41
+
+
 @pytest.mark.parametrize(
-    ("budget", "steps"),
-    [("steps: 7", 7), ("tokens: 640", 10), ("tokens: 703.9", 10), ("tokens: 64", 1), ("flops: 100", 10),
-     ("flops: 109.9", 10), ("flops: 10.0", 1), ("paper_flops: 100", 25), ("paper_flops: 7.9", 1)],
+    ("budget", "steps", "flops"),
+    [("steps: 7", 7, Flops(10)), ("tokens: 640", 10, Flops(10)), ("tokens: 703.9", 10, Flops(10)),
+     ("tokens: 64", 1, Flops(10)), ("flops: 100", 10, Flops(10)), ("flops: 109.9", 10, Flops(10)),
+     ("flops: 10.0", 1, Flops(10)), ("paper_flops: 100", 25, Flops(10)), ("paper_flops: 7.9", 1, Flops(10)),
+     ("flops: 7", 1, STAGES), ("flops: 20", 2, STAGES), ("flops: 21", 3, STAGES), ("flops: 30", 3, STAGES),
+     ("flops: 31", 4, STAGES), ("flops: 41", 5, STAGES)],
 )  # fmt: skip
-def test_a_budget_buys_whole_steps(tmp_path: Path, budget: str, steps: int) -> None:
-    """64 tokens a step, 10 FLOPs, or 4 as the paper counts."""
+def test_a_budget_buys_whole_steps(tmp_path: Path, budget: str, steps: int, flops: Flops) -> None:
+    """64 tokens a step; 10 FLOPs, or 4 as the paper counts."""
     loaded = load(write_experiment(tmp_path, train=f"{{{budget}, batch_size: {BATCH}}}", schedules=NO_WARM_UP))
-    assert budgeted_steps(loaded, Flops(10), Flops(4)) == steps
-
-
-@pytest.mark.parametrize(("flops", "steps"), [(7, 1), (20, 2), (21, 3), (30, 3), (31, 4), (41, 5)])
-def test_flops_are_spent_stage_by_stage(tmp_path: Path, flops: int, steps: int) -> None:
-    """Three steps at 7 and then each at 10 cost 7, 14, 21, 31, 41."""
-    loaded = load(write_experiment(tmp_path, train=f"{{flops: {flops}, batch_size: {BATCH}}}", schedules=NO_WARM_UP))
-    assert budgeted_steps(loaded, Flops(per_step=10, first=3, at_first=7), Flops(4)) == steps
+    assert budgeted_steps(loaded, flops, Flops(4)) == steps
 
 
 @pytest.mark.parametrize(
-    ("budget", "reason"),
-    [("tokens: 63", "train.tokens: 63 is too low: one step costs 64."),
-     ("flops: 6.5", "train.flops: 6.5 is too low: one step costs 7."),
-     ("paper_flops: 3", "train.paper_flops: 3 is too low: one step costs 4.")],
-)  # fmt: skip
-def test_too_little_for_one_step_is_refused_with_its_price(tmp_path: Path, budget: str, reason: str) -> None:
+    ("budget", "cost"), [("tokens: 63", "63 is .* 64"), ("flops: 6.5", "6.5 is .* 7"), ("paper_flops: 3", "3 is .* 4")]
+)
+def test_too_little_for_one_step_is_refused_with_its_price(tmp_path: Path, budget: str, cost: str) -> None:
     file = write_experiment(tmp_path, train=f"{{{budget}, batch_size: {BATCH}}}", schedules=NO_WARM_UP)
-    with pytest.raises(ConfigError, match=f"^{file}:{line_of('train')}: {reason}$"):
-        budgeted_steps(load(file), Flops(per_step=10, first=3, at_first=7), Flops(4))
-
-
-def test_what_conflicts_with_the_steps_that_were_bought_is_refused(tmp_path: Path) -> None:
-    train, schedules = f"{{tokens: 640, batch_size: {BATCH}}}", "{learning_rate: {warmup_steps: 11}}"
-    file = write_experiment(tmp_path, train=train, schedules=schedules)
-    place = f"^{file}:{line_of('schedules')}: schedules.learning_rate: "
-    with pytest.raises(ConfigError, match=rf"{place}.* 11 steps .* 10 steps\. .*\(train\.tokens buys 10 steps\.\)$"):
-        budgeted_steps(load(file), Flops(10), Flops(4))
+    place = f"{file}:{line_of('train')}: train.{budget.split(':')[0]}"
+    with pytest.raises(ConfigError, match=rf"^{place}: {cost}\.$"):
+        budgeted_steps(load(file), STAGES, Flops(4))
 
 
 def test_parameters_are_counted_once_where_they_are_shared() -> None:
     """By hand: 6 of one, 12 of the other, 4 of them the same."""
-    one, two = nn.Linear(2, 2), nn.Linear(2, 2)
+    one = nn.Linear(2, 2)
     other = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     other[0].weight = one.weight
-    assert count_parameters({"generator": one, "discriminator": other}) == {
-        "generator": 6, "discriminator": 12, "shared": 4, "total": 14,
-    }  # fmt: skip
-    assert count_parameters({"discriminator": two}) == {"discriminator": 6, "shared": 0, "total": 6}
+    counted = count_parameters({"generator": one, "discriminator": other})
+    assert counted == {"generator": 6, "discriminator": 12, "shared": 4, "total": 14}
+    assert count_parameters({"discriminator": one}) == {"discriminator": 6, "shared": 0, "total": 6}
 
 
 @pytest.mark.parametrize(
     ("schedule", "largest"),
-    [
-        (None, 0.15), ("{type: linear, start: 0.1, end: 0.4}", 0.4), ("{type: linear, start: 0.4, end: 0.1}", 0.4),
-        ("{type: cosine, start: 0.2, end: 0.3, until: 0.5}", 0.3), ("{type: hill}", 0.6),
-    ],
+    [(None, 0.15), ("{type: linear, start: 0.1, end: 0.4}", 0.4), ("{type: linear, start: 0.4, end: 0.1}", 0.4),
+     ("{type: hill}", 0.6)],
 )  # fmt: skip
 def test_slots_are_for_the_largest_share_of_the_whole_training(tmp_path, schedule, largest) -> None:
     (tmp_path / "hill.py").write_text(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from electra_lab.jobs.pretraining import execute
 from electra_lab.parallel.world import ALONE, World
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import ConfigError
-from tests.electra_lab.jobs.pretraining.tiny import experiment, outcome, run, tensors
+from tests.electra_lab.jobs.pretraining.tiny import experiment, lose_checkpoints, outcome, run
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 LARGE = Scale(WIDE, SHORT_ROWS, 10**15)
@@ -36,35 +35,37 @@ def processor(monkeypatch: pytest.MonkeyPatch, units: str) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: UNITS[units])
 
 
+def by_rules(scale: Scale, device: torch.device = CPU, **named: Any) -> str:
+    return " ".join(value for value, _ in by_rule(Train(steps=1, **named), scale, device).values())
+
+
 @pytest.mark.parametrize(
     ("units", "scale", "expected"),
     [
-        ("AVX-512 BF16", LARGE, ("bf16", "products", "layers")),
-        ("AMX", LARGE, ("bf16", "products", "layers")),
-        ("AMX", Scale(WIDE, SHORT_ROWS + 1, 10**15), ("bf16", "fused", "layers")),
-        ("AMX", Scale(WIDE, SHORT_ROWS, 10**15 - 1), ("bf16", "products", "off")),
-        ("AMX", Scale(WIDE - 1, SHORT_ROWS, 10**15), ("fp32", "fused", "off")),
-        ("", LARGE, ("fp32", "fused", "off")),
+        ("AVX-512 BF16", LARGE, "bf16 products layers"),
+        ("AMX", LARGE, "bf16 products layers"),
+        ("AMX", Scale(WIDE, SHORT_ROWS + 1, 10**15), "bf16 fused layers"),
+        ("AMX", Scale(WIDE, SHORT_ROWS, 10**15 - 1), "bf16 products off"),
+        ("AMX", Scale(WIDE - 1, SHORT_ROWS, 10**15), "fp32 fused off"),
+        ("", LARGE, "fp32 fused off"),
     ],
 )
-def test_on_a_cpu(monkeypatch: pytest.MonkeyPatch, units: str, scale: Scale, expected: tuple[str, ...]) -> None:
+def test_on_a_cpu(monkeypatch: pytest.MonkeyPatch, units: str, scale: Scale, expected: str) -> None:
     processor(monkeypatch, units)
+    assert by_rules(scale) == expected
     found = by_rule(Train(steps=1), scale, CPU)
-    assert tuple(value for value, _ in found.values()) == expected
     assert all(reason for _, reason in found.values())
     assert units in found["precision"][1]
 
 
 @pytest.mark.parametrize(
     ("bf16", "flops", "expected"),
-    [(True, 10**16, ("bf16", "fused", "layers")), (True, 10**15, ("bf16", "fused", "off")),
-     (False, 10**16, ("fp16", "fused", "layers"))],
-)  # fmt: skip
-def test_on_cuda(monkeypatch: pytest.MonkeyPatch, bf16: bool, flops: int, expected: tuple[str, ...]) -> None:
+    [(True, 10**16, "bf16 fused layers"), (True, 10**15, "bf16 fused off"), (False, 10**16, "fp16 fused layers")],
+)
+def test_on_cuda(monkeypatch: pytest.MonkeyPatch, bf16: bool, flops: int, expected: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *, including_emulation: bf16)
-    found = by_rule(Train(steps=1), Scale(16, 16, flops), CUDA)
-    assert tuple(value for value, _ in found.values()) == expected
+    assert by_rules(Scale(16, 16, flops), CUDA) == expected
 
 
 def test_a_value_that_the_experiment_names_stands_without_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,11 +73,9 @@ def test_a_value_that_the_experiment_names_stands_without_a_reason(monkeypatch: 
     named = Train(steps=1, precision="fp32", attention="fused", compile="off")
     assert decide(named, LARGE, CPU, ALONE) == choices.Choices("fp32", "fused", "off", {})
     # The rules of the other keys go by the precision that is named.
-    found = by_rule(Train(steps=1, precision="fp32"), LARGE, CPU)
-    assert [value for value, _ in found.values()] == ["fp32", "fused", "off"]
+    assert by_rules(LARGE, precision="fp32") == "fp32 fused off"
     processor(monkeypatch, "")  # bf16 is slow there, whatever the experiment says
-    found = by_rule(Train(steps=1, precision="bf16"), LARGE, CPU)
-    assert [value for value, _ in found.values()] == ["bf16", "fused", "off"]
+    assert by_rules(LARGE, precision="bf16") == "bf16 fused off"
 
 
 def test_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,16 +127,15 @@ def test_what_is_decided_is_what_runs_and_is_told_with_its_reason(file: Path, tm
         assert f"  {key:<14}{getattr(found, key)}: {reason}\n" in said
     named = run(file, tmp_path / "named", "train.precision=bf16", "train.attention=products", "train.compile=off")
     assert environment(named).reasons == {}
-    assert outcome(path)[0] == outcome(named)[0]
-    assert all(torch.equal(weight, tensors(path)[name]) for name, weight in tensors(named).items())
+    (records, weights), (same, others) = outcome(path), outcome(named)
+    assert records == same
+    assert all(torch.equal(weight, others[name]) for name, weight in weights.items())
     assert " in bf16: " in execute.dry_run(file, [], None, "cpu", tries=False)
 
 
 def test_a_resume_goes_by_what_the_run_began_with(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, path = run(file, tmp_path / "whole"), run(file, tmp_path / "cut")
-    for newest in (path / "checkpoints").glob("step-*"):
-        shutil.rmtree(newest)
-    (path / "saved.json").unlink()  # as if it had been killed before it saved
+    lose_checkpoints(path)
     processor(monkeypatch, "")
     execute.resume(path, "cpu")
     assert outcome(path)[0] == outcome(whole)[0]
@@ -146,9 +144,9 @@ def test_a_resume_goes_by_what_the_run_began_with(file: Path, tmp_path: Path, mo
 
 def test_on_another_device_the_rules_decide_again_and_it_is_said(file, tmp_path, monkeypatch, capsys) -> None:
     path = run(file, tmp_path / "run")
-    began = json.loads((path / "provenance.json").read_text())
-    began["environment"]["device"] = "NVIDIA H100"
-    (path / "provenance.json").write_text(json.dumps(began))
+    provenance = path / "provenance.json"
+    device = json.loads(provenance.read_text())["environment"]["device"]
+    provenance.write_text(provenance.read_text().replace(json.dumps(device), '"NVIDIA H100"'))
     processor(monkeypatch, "")
     capsys.readouterr()
     execute.resume(path, "cpu")

@@ -13,7 +13,8 @@ from electra_lab.assembly.build import build, sketch
 from electra_lab.assembly.experiment import Experiment, absent_data, assemble, check, open_data
 from electra_lab.config.load import load
 from electra_lab.metrics import PRETRAINING, PretrainingMetrics
-from registry.errors import BadResult, ConfigError, DataError
+from registry.errors import ConfigError, DataError
+from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 from tests.electra_lab.training.tiny import experiment
 from tests.helpers import line_of, write_experiment
 
@@ -33,23 +34,13 @@ def store_key(file: Path, *overrides: str) -> str:
 def test_the_store_depends_on_everything_that_makes_it_and_on_nothing_else(tmp_path: Path) -> None:
     """Corpus, share held out and tokenizer with their options; not the networks, the seed or the training."""
     file = write_experiment(tmp_path)
-    key = store_key(file)
     (tmp_path / "more.txt").write_text("another document\n\nand one more")
-    for same in (
-        "seed=3",
-        "train.steps=9",
-        "data.sequence_length=12",
-        "sampler={type: argmax}",
-        "discriminator.dim=32",
-    ):
-        assert store_key(file, same) == key, same
-    keys = {
-        store_key(file, "data.held_out=0.4"), store_key(file, "data.overlap=0.2"),
-        store_key(file, "data.tokenizer_characters=1000"), store_key(file, "tokenizer.vocab_size=150"),
-        store_key(file, "tokenizer={type: bpe, vocab_size: 400}"),
-        store_key(file, "corpus.paths=[corpus.txt, more.txt]"),
-    }  # fmt: skip
-    assert len(keys - {key}) == 6
+    others = "seed=3 train.steps=9 data.sequence_length=12 sampler={type:argmax} discriminator.dim=32"
+    makers = "data.held_out=0.4 data.overlap=0.2 data.tokenizer_characters=1000 tokenizer.vocab_size=150"
+    makers += " tokenizer={type:bpe,vocab_size:400} corpus.paths=[corpus.txt,more.txt]"
+    assert {store_key(file, override.replace(":", ": ")) for override in others.split()} == {store_key(file)}
+    keys = {store_key(file, override.replace(":", ": ")) for override in makers.split()}
+    assert len(keys - {store_key(file)}) == 6
 
 
 SAMPLER = '''
@@ -80,39 +71,23 @@ class Mine:
 '''
 
 
-INSIDE = "{type: mixture, parts: [{corpus: {type: mine}}]}"
-
-
 @pytest.mark.parametrize(
-    ("source", "section", "value", "changes"),
+    ("source", "section", "value"),
     [
-        (SAMPLER, "sampler", "{type: mine}", False),
-        (CORPUS, "corpus", "{type: mine}", True),
-        (CORPUS, "corpus", INSIDE, True),
+        (SAMPLER, "sampler", "{type: mine}"),
+        (CORPUS, "corpus", "{type: mine}"),
+        (CORPUS, "corpus", "{type: mixture, parts: [{corpus: {type: mine}}]}"),
     ],
 )
-def test_only_a_changed_plug_in_that_makes_data_tokenizes_again(tmp_path, source, section, value, changes) -> None:
-    keys = []
+def test_only_a_changed_plug_in_that_makes_data_tokenizes_again(tmp_path, source, section, value) -> None:
+    keys = set()
     for version in ("first", "second"):
-        folder = tmp_path / version
-        folder.mkdir()
-        (folder / "mine.py").write_text(f"# {version}\n{source}")
-        file = write_experiment(folder, imports="[mine.py]", **{section: value})
-        keys.append(key_in_new_process(file))
-    assert (keys[0] != keys[1]) == changes
-
-
-def key_in_new_process(file: Path) -> str:
-    """Return the store's key as a process finds it that has not loaded the other version."""
-    import registry
-    from registry import discovery
-
-    loaded = dict(discovery._loaded)
-    with registry.corpora.isolated(), registry.samplers.isolated():
-        key = store_key(file)
-    discovery._loaded.clear()
-    discovery._loaded.update(loaded)
-    return key
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "mine.py").write_text(f"# {version}\n{source}")
+        file = write_experiment(tmp_path / version, imports="[mine.py]", **{section: value})
+        with for_a_module():  # as a process that has not loaded the other version
+            keys.add(store_key(file))
+    assert len(keys) == (2 if section == "corpus" else 1)
 
 
 def test_what_a_corpus_refuses_is_at_its_line_and_data_that_is_not_here_is_not_an_error_of_the_file(tmp_path) -> None:
@@ -120,18 +95,16 @@ def test_what_a_corpus_refuses_is_at_its_line_and_data_that_is_not_here_is_not_a
     loaded = load(file)
     assert check(loaded) is None
     (tmp_path / "corpus.txt").unlink()
-    sentence = f"{file}:{line_of('corpus')}: corpus: text_files: {tmp_path}/corpus.txt: no file matches."
     absent = check(loaded)
     assert isinstance(absent, DataError)
-    assert str(absent) == sentence
+    assert str(absent).startswith(f"{file}:{line_of('corpus')}: corpus: text_files: {tmp_path}/corpus.txt: ")
     with pytest.raises(DataError) as refused:
         open_data(loaded, lambda _: None)
-    assert str(refused.value) == sentence
+    assert str(refused.value) == str(absent)
     (tmp_path / "mine.py").write_text(CORPUS.replace("        pass", "        raise ValueError('not today')"))
     file = write_experiment(tmp_path, corpus="{type: mine}\nimports: [mine.py]")
-    with pytest.raises(ConfigError) as wrong:
+    with pytest.raises(ConfigError, match=f"^{file}:{line_of('corpus')}: corpus: mine refuses this: not today$"):
         check(load(file))
-    assert str(wrong.value) == f"{file}:{line_of('corpus')}: corpus: mine refuses this: not today"
 
 
 def test_absent_data_is_the_first_that_a_run_would_miss(tmp_path: Path) -> None:
@@ -157,40 +130,16 @@ def test_the_tokenizers_may_use_all_cores_unless_the_user_said_otherwise(tmp_pat
 # Assembly
 
 
-def test_settings_are_those_of_the_file(tmp_path: Path) -> None:
-    train = (
-        "{steps: 9, batch_size: 6, micro_batch_size: 3, precision: bf16, learning_rate: 0.5, clip_norm: 2.5, "
-        "log_every: 7, on_non_finite: skip}"
-    )
-    made = experiment(
-        tmp_path, "seed=5", train=train, schedules="{learning_rate: {warmup_steps: 4}}",
-        evaluate="{every: 3, batch_size: 11, examples: 2}",
-    )  # fmt: skip
-    settings = made.settings
-    expected = {
-        "seed": 5, "steps": 9, "batch_size": 6, "micro_batch_size": 3, "precision": "bf16", "learning_rate": 0.5,
-        "clip_norm": 2.5, "log_every": 7, "on_non_finite": "skip", "evaluate_every": 3, "evaluate_batch_size": 11,
-        "examples": 2,
-    }  # fmt: skip
-    assert {key: getattr(settings, key) for key in expected} == expected
-    assert [settings.rate(step, 9) for step in range(9)] == [(1 - s / 9) * min(1, (s + 1) / 4) for s in range(9)]
-    assert settings.flops == build(load(tmp_path / "tiny.yaml"), made.vocabulary).flops
-    whole = experiment(tmp_path, train="{steps: 9, batch_size: 6}")
-    assert whole.settings.micro_batch_size == 6
-
-
 def test_an_experiment_holds_the_networks_that_it_trains(tmp_path: Path) -> None:
     made = experiment(tmp_path)
     objective: Any = made.run.learner.objective
     assert made.model is objective.discriminator
     assert made.run.learner.schedules.steps == made.settings.steps == 5
     assert made.run.step == made.run.tokens == 0
-    assert made.parents == {}
-    own = {
-        name: sum(p.numel() for p in getattr(objective, name).parameters()) for name in ("generator", "discriminator")
-    }
-    total = sum(p.numel() for p in objective.parameters())
-    assert made.parameters == {**own, "shared": sum(own.values()) - total, "total": total}
+    assert made.settings.flops == build(load(tmp_path / "tiny.yaml"), made.vocabulary).flops
+    total = sum(parameter.numel() for parameter in objective.parameters())
+    own = made.parameters
+    assert own["generator"] + own["discriminator"] - own["shared"] == own["total"] == total
     assert made.vocabulary.counts.sum() == len(made.store.train)
     for rows, split in ((made.train, "train"), (made.validation, "validation"), (made.test, "test")):
         assert rows.packing.tokens is getattr(made.store, split)
@@ -198,23 +147,21 @@ def test_an_experiment_holds_the_networks_that_it_trains(tmp_path: Path) -> None
 
 
 def test_metrics_are_those_of_pre_training_or_the_objectives_own(tmp_path: Path) -> None:
-    made = experiment(tmp_path)
-    accumulator = made.accumulate({3})
+    accumulator = experiment(tmp_path).accumulate({3})
     assert isinstance(accumulator, PretrainingMetrics)
-    assert accumulator.show == {3}
-    assert accumulator.metrics == PRETRAINING
+    assert (accumulator.show, accumulator.metrics) == ({3}, PRETRAINING)
     (tmp_path / "mine.py").write_text(
-        "from electra_lab.objectives.electra import Electra\nfrom registry import objectives\n\n\n"
+        "from electra_lab.metrics import PretrainingMetrics\nfrom electra_lab.objectives.electra import Electra\n"
+        "from electra_lab.testing import vocabulary\nfrom registry import objectives\n\n\n"
+        "class Seen(PretrainingMetrics):\n    pass\n\n\n"
         "@objectives.register('mine')\nclass Mine(Electra):\n    'Mine.'\n\n"
         "    def __init__(self, generator, discriminator, masking, sampler, vocabulary, /):\n"
         "        super().__init__(generator, discriminator, masking, sampler, vocabulary)\n\n"
-        "    def accumulator(self, show):\n        return Seen(show)\n\n\n"
-        "class Seen:\n    metrics = {}\n\n    def __init__(self, show):\n        self.show = sorted(show)\n\n"
-        "    def update(self, batch, losses):\n        pass\n\n"
-        "    def values(self):\n        return {}\n\n    def examples(self):\n        return []\n"
+        "    def accumulator(self, show):\n        return Seen(vocabulary(200), show)\n"
     )
     other = experiment(tmp_path, objective="{type: mine}\nimports: [mine.py]")
-    assert (type(other.accumulate({2, 1})).__name__, other.accumulate({2, 1}).show) == ("Seen", [1, 2])
+    assert type(other.accumulate({2, 1})).__name__ == "Seen"
+    assert other.accumulate({2, 1}).show == {1, 2}
 
 
 def test_a_rehearsal_of_two_rows_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,12 +186,6 @@ def test_a_rehearsal_of_two_rows_leaves_no_trace(tmp_path: Path, monkeypatch: py
     other = experiment(tmp_path)
     for one, two in zip(*(m.run.learner.objective.parameters() for m in (made, other)), strict=True):
         assert torch.equal(one, two)
-
-
-def test_a_component_that_fails_in_the_rehearsal_fails_before_the_run(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(SAMPLER.replace("logits.argmax(-1)", "logits.argmax(-1).int()"))
-    with pytest.raises(BadResult, match=r"mine\.py:\d+: sampler 'mine' returned tokens .* of torch\.int32"):
-        experiment(tmp_path, sampler="{type: mine}\nimports: [mine.py]")
 
 
 def test_everything_moves_to_the_device(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from electra_lab.assembly import experiment as module
 from electra_lab.assembly import needs
 from electra_lab.assembly.build import build
 from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.assembly.needs import rows_at_a_time
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.provenance import environment_of
 from electra_lab.parallel.world import World
 from electra_lab.planning import forecast
 from electra_lab.planning.forecast import FREE, Workload, parts_of
@@ -28,8 +30,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
+def auto(no_report: None, tmp_path: Path) -> Path:
     return experiment(tmp_path, train=TRAIN, embedding="{dim: 8, max_length: 16, dropout: 0.0}", discriminator=BERT)
 
 
@@ -46,7 +47,6 @@ def memory(monkeypatch: pytest.MonkeyPatch, free: float, state: float = 0, row: 
 
 def test_parts_divide_the_batch_and_halve_at_least() -> None:
     assert list(parts_of(12)) == [12, 6, 3, 1]
-    assert list(parts_of(128)) == [128, 64, 32, 16, 8, 4, 2, 1]
     assert list(parts_of(7)) == [7, 1]
 
 
@@ -123,9 +123,6 @@ def test_what_fsdp_divides_is_counted_once(auto: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("processes", "now", "expected"), [(1, 2, 2), (2, 1, 4), (2, 2, 1), (1, 1, 1)])
 def test_another_number_of_processes_decides_again(auto, monkeypatch, processes, now, expected) -> None:
-    from electra_lab.assembly import experiment as module
-    from electra_lab.jobs.provenance import environment_of
-
     memory(monkeypatch, 99)
     monkeypatch.setattr(module, "parallelize", lambda *_, **__: None)
     loaded = load(auto)
@@ -133,15 +130,16 @@ def test_another_number_of_processes_decides_again(auto, monkeypatch, processes,
     began = environment_of(assemble(load(auto, ["train.micro_batch_size=1"]), store, CPU))
     began = began.model_copy(update={"processes": processes})
     world = Two() if now == 2 else World()
-    assert assemble(loaded, store, CPU, world=world, began=began).settings.micro_batch_size == expected
+    made = assemble(loaded, store, CPU, world=world, began=began)
+    assert made.settings.micro_batch_size == expected
 
 
 def test_the_rows_of_another_number_of_processes_are_not_kept(auto: Path, tmp_path: Path) -> None:
     path = run(auto, tmp_path / "run")
-    directory, found = RunDirectory(path), execute.reopen(path, "cpu")[1]
-    assert execute._rows_now(directory.provenance(), found) == {"environment": directory.provenance().environment}
+    began, found = RunDirectory(path).provenance(), execute.reopen(path, "cpu")[1]
+    assert execute._rows_now(began, found) == {"environment": began.environment}
     found.run.learner.world = Two()
-    assert execute._rows_now(directory.provenance(), found) == {}
+    assert execute._rows_now(began, found) == {}
 
 
 def test_rows_are_tried_at_their_full_length(auto: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,13 +169,14 @@ def test_where_no_row_fits_nothing_is_written(auto: Path, tmp_path: Path, monkey
 
 def test_a_dry_run_says_how_many_rows_would_fit_here(auto: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the same rule: at a memory between what two and what four rows need."""
+
+    def planned(*overrides: str) -> str:
+        return execute.dry_run(auto, ["evaluate.batch_size=1", *overrides], None, "cpu", tries=False)
+
     bytes_of = {}
     for rows in (2, 4):
-        text = execute.dry_run(
-            auto, [f"train.micro_batch_size={rows}", "evaluate.batch_size=1"], None, "cpu", tries=False
-        )
+        text = planned(f"train.micro_batch_size={rows}")
         bytes_of[rows] = float(text.split("about ")[1].split(" MB")[0])
         assert f" {rows} rows at a time (train.micro_batch_size)" in text
     monkeypatch.setattr(forecast, "free_bytes", lambda device: sum(bytes_of.values()) / 2 * 1e6 / FREE)
-    text = execute.dry_run(auto, ["evaluate.batch_size=1"], None, "cpu", tries=False)
-    assert " 2 rows at a time (train.micro_batch_size)" in text
+    assert " 2 rows at a time (train.micro_batch_size)" in planned()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from electra_lab.assembly.build import build
 from electra_lab.config.load import Loaded, load
@@ -18,7 +17,7 @@ from tests.helpers import ROOT, write_experiment
 
 ABLATIONS = sorted((ROOT / "experiments" / "ablations").glob("*.yaml"))
 # What is varied at full size, others of these files vary at a small one.
-SLOW = {file: [pytest.mark.slow] if file.stem.endswith("_full") else [] for file in ABLATIONS}
+FILES = [pytest.param(f, id=f.stem, marks=[pytest.mark.slow] * f.stem.endswith("_full")) for f in ABLATIONS]
 Weights = dict[str, Tensor]
 
 
@@ -41,7 +40,7 @@ def unlike(one: Weights, other: Weights) -> list[str]:
     return sorted(n for n in both if one[n].shape == other[n].shape and not torch.equal(one[n], other[n]))
 
 
-@pytest.mark.parametrize("file", [pytest.param(f, id=f.stem, marks=SLOW[f]) for f in ABLATIONS])
+@pytest.mark.parametrize("file", FILES)
 def test_the_variants_of_every_shipped_ablation_are_paired(file: Path) -> None:
     """Whatever is shared or varied. A generator's own table, which `tie` gives to it or takes away, is another part,
     and so is a single layer of both networks.
@@ -67,15 +66,14 @@ def test_the_discriminators_table_starts_equal_however_it_is_tied(tmp_path: Path
     tables = []
     for tie in ("none", "tokens", "embeddings", "gradient_disentangled"):
         loaded = load(write_experiment(tmp_path, embedding=f"{{dim: 16, max_length: 16, tie: {tie}}}"))
-        made = build(loaded, stand_in_vocabulary(200), seed=0)
-        tables.append(made.model.embeddings.tokens.weight.detach())
+        tables.append(build(loaded, stand_in_vocabulary(200), seed=0).model.embeddings.tokens.weight)
     assert all(torch.equal(tables[0], table) for table in tables)
 
 
 def test_seeds_networks_names_and_shapes_have_weights_of_their_own(tmp_path: Path) -> None:
     sizes = {"discriminator": "{type: bert, dim: 16, depth: 2, heads: 2}", "generator": "{type: bert, scale: 1.0}"}
     loaded = load(write_experiment(tmp_path, embedding="{dim: 8, max_length: 16, tie: none}", **sizes))
-    first, again, other = weights(loaded), weights(loaded), weights(loaded, seed=1)
+    first, again, other = weights(loaded), weights(loaded), weights(loaded, seed=1)  # each after other draws
     matrices = [name for name, value in first.items() if value.ndim > 1]
     assert not unlike(first, again)
     assert not {name for name in matrices if torch.equal(first[name], other[name])}
@@ -94,8 +92,7 @@ from registry import backbones
 class OwnDraws(nn.Module):
     'Draws a table of its own while it is built.'
 
-    length_multiple = 1
-    positions = "lab"
+    length_multiple, positions = 1, "lab"
 
     def __init__(self, dim, depth, heads, max_length, /, *, extra: int = 0):
         super().__init__()
@@ -113,13 +110,10 @@ class OwnDraws(nn.Module):
 
 def test_what_a_component_draws_itself_does_not_depend_on_the_other_network(tmp_path: Path) -> None:
     def drawn(extra: int, its_extra: int) -> Weights:
-        file = write_experiment(
-            tmp_path,
-            imports="[own.py]",
-            discriminator=f"{{type: own_draws, dim: 16, depth: 1, heads: 2, extra: {extra}}}",
-            generator=f"{{type: own_draws, scale: 1.0, extra: {its_extra}}}",
-        )
-        return weights(load(file))
+        discriminator = f"{{type: own_draws, dim: 16, depth: 1, heads: 2, extra: {extra}}}"
+        generator = f"{{type: own_draws, scale: 1.0, extra: {its_extra}}}"
+        sections = {"imports": "[own.py]", "discriminator": discriminator, "generator": generator}
+        return weights(load(write_experiment(tmp_path, **sections)))
 
     (tmp_path / "own.py").write_text(OWN)
     first, other_generator, other_discriminator = drawn(1, 1), drawn(1, 5), drawn(5, 1)
@@ -129,12 +123,9 @@ def test_what_a_component_draws_itself_does_not_depend_on_the_other_network(tmp_
 
 
 def test_parts_of_the_objective_are_paired_too(tmp_path: Path) -> None:
-    found: list[Any] = []
-    for scale in (0.5, 1.0):
-        loaded = load(
-            write_experiment(tmp_path, objective="{type: all_tokens_mlm}", generator=f"{{type: bert, scale: {scale}}}")
-        )
-        objective: Any = build(loaded, stand_in_vocabulary(200), seed=0).learner.objective
-        found.append(objective.copy)
-    assert isinstance(found[0], nn.Linear)
-    assert torch.equal(found[0].weight, found[1].weight)
+    sections = {"objective": "{type: all_tokens_mlm}"}
+    half, whole = (
+        weights(load(write_experiment(tmp_path, generator=f"{{type: bert, scale: {scale}}}", **sections)))
+        for scale in (0.5, 1.0)
+    )
+    assert half["objective.copy.weight"].equal(whole["objective.copy.weight"])

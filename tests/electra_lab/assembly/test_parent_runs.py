@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from electra_lab.assembly.experiment import check
-from electra_lab.assembly.parent_runs import SAME, parent_runs, refuse_other_parents
+from electra_lab.assembly.parent_runs import parent_runs, refuse_other_parents
 from electra_lab.config.load import load
-from electra_lab.jobs.pretraining import execute
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError, DataError
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run, tensors
@@ -39,22 +38,19 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(no_report: None, shared: Path, tmp_path: Path) -> Path:
     """The earlier runs beside an experiment of the same data."""
-    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
-    for kind in KINDS:
-        shutil.copytree(shared / kind, tmp_path / kind)
-    return tmp_path
+    return Path(shutil.copytree(shared, tmp_path / "folder"))
 
 
 def frozen(shared: Path, folder: Path, kind: str = "electra", **sections: str) -> Path:
     """Write an experiment over the corpus of the earlier runs."""
-    corpus = f"{{type: text_files, paths: [{shared / 'corpus.txt'}]}}"
-    objective = f"{{type: frozen_generator, run: {folder / kind}}}"
-    data = f"{{sequence_length: 16, held_out: 0.3, store: {shared / 'store'}}}"
-    return experiment(
-        folder, **({"corpus": corpus, "objective": objective, "data": data, "generator": SCALED} | SHORT | sections)
-    )
+    given = {
+        "corpus": f"{{type: text_files, paths: [{shared / 'corpus.txt'}]}}", "generator": SCALED,
+        "objective": f"{{type: frozen_generator, run: {folder / kind}}}",
+        "data": f"{{sequence_length: 16, held_out: 0.3, store: {shared / 'store'}}}",
+    }  # fmt: skip
+    return experiment(folder, **given | SHORT | sections)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,15 +69,12 @@ def test_the_generator_is_that_of_the_earlier_run(shared: Path, folder: Path, ki
 
 
 def test_sections_that_must_agree_are_compared_and_no_others(shared: Path, folder: Path) -> None:
-    assert SAME == ("corpus", "tokenizer", "data.held_out", "data.overlap", "embedding.dim", "embedding.max_length")
     others = ("seed=7", "train.steps=9", "data.sequence_length=12", "embedding.dropout=0.0", "sampler.temperature=2.0")
     assert check(load(frozen(shared, folder), list(others))) is None
-    for key, value in {
-        "tokenizer.vocab_size": "150", "data.held_out": "0.25", "data.overlap": "0.2", "embedding.dim": "12",
-        "embedding.max_length": "24", "generator.depth": "2",
-    }.items():  # fmt: skip
+    different = ("tokenizer.vocab_size=150", "data.held_out=0.25", "data.overlap=0.2", "embedding.dim=12")
+    for override in (*different, "embedding.max_length=24", "generator.depth=2", f"corpus.paths=[{folder}/tiny.yaml]"):
         with pytest.raises(ConfigError, match=r"--set \S+: \S+: is .*, but the run whose generator is used, .*, has "):
-            check(load(frozen(shared, folder), [f"{key}={value}"]))
+            check(load(frozen(shared, folder), [override]))
 
 
 def test_a_run_whose_config_is_not_complete_is_named(shared: Path, folder: Path) -> None:

@@ -15,13 +15,13 @@ from tests.electra_lab.assembly.key_checks import OTHERS
 from tests.electra_lab.assembly.plain_loop import adafactor, adamw, at, by_hand, equal, file_in, overrides
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module, run, tensors
 
+# Checked with others of OTHERS, by the tests of jobs (checkpoints, divergence), or with several processes.
 SHARED = {
-    "train.epochs",
-    "train.batch_warmup",
-    "train.flops",
-    "train.paper_flops",
-    "evaluate.test_tokens",
-}  # checked elsewhere
+    "train.epochs", "train.batch_warmup", "train.flops", "train.paper_flops", "train.log_every", "train.parallel",
+    "train.on_non_finite", "train.spike", "train.most_rollbacks", "run.max_minutes", "evaluate.test_tokens",
+    "evaluate.at_start", "evaluate.every", "evaluate.batch_size", "evaluate.examples", "checkpoint.asynchronous",
+    "checkpoint.every", "checkpoint.keep", "checkpoint.minutes", "checkpoint.milestones", "checkpoint.best",
+}  # fmt: skip
 WARM = {f"schedules.learning_rate.{key}": None for key in ("type", "start", "end")}  # back to the default schedule
 ADAFACTOR = {"optimizer": "{type: adafactor}", "train.learning_rate": 0.05}
 

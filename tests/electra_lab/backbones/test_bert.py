@@ -50,7 +50,6 @@ HEADS_OF: dict[type, dict[str, str]] = {
 
 
 def theirs(kind: type, embedding_dim: int, dtype: torch.dtype) -> Any:
-    """A transformers model whose every weight is random, gains and biases too."""
     config = ElectraConfig(
         vocab_size=VOCABULARY, embedding_size=embedding_dim, hidden_size=DIM, num_hidden_layers=DEPTH,
         num_attention_heads=HEADS, intermediate_size=round(DIM * FF_MULT), max_position_embeddings=MAX_LENGTH,
@@ -64,7 +63,6 @@ def theirs(kind: type, embedding_dim: int, dtype: torch.dtype) -> Any:
 
 
 def name_map(kind: type, embedding_dim: int) -> dict[str, str]:
-    """Our names to theirs."""
     names = EMBEDDINGS | (PROJECTION if embedding_dim != DIM else {}) | LAYERS | HEADS_OF[kind]
     return {ours: name.removeprefix("electra.") if kind is ElectraModel else name for ours, name in names.items()}
 
@@ -81,7 +79,6 @@ def ours(kind: type, model: nn.Module, embedding_dim: int, dtype: torch.dtype) -
 
 
 def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Tokens with something other than [PAD] under the padding, a mask on either side, both segments."""
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(1, VOCABULARY, (4, 13), generator=generator)
     mask = torch.ones(4, 13, dtype=torch.bool)
@@ -132,17 +129,6 @@ def test_documents_are_separated_as_in_transformers(dtype: torch.dtype) -> None:
     assert not torch.allclose(found[mask], whole[mask], atol=0.1), "documents change nothing"
 
 
-@pytest.mark.parametrize("embedding_dim", [DIM, 8])
-@pytest.mark.parametrize("kind", HEADS_OF, ids=lambda kind: kind.__name__)
-def test_weights_map_one_to_one(kind: type, embedding_dim: int) -> None:
-    """Each of ours from one of theirs, and each of theirs used once; their output table is the tied token table."""
-    model = theirs(kind, embedding_dim, torch.float32)
-    names = name_map(kind, embedding_dim)
-    assert len(set(names.values())) == len(names)
-    assert set(names) == set(ours(kind, model, embedding_dim, torch.float32).state_dict())
-    assert set(names.values()) == dict(model.named_parameters()).keys()  # a tied parameter is named once
-
-
 def test_gradients_are_those_of_transformers() -> None:
     model = theirs(ElectraForPreTraining, 8, torch.float64)
     network = ours(ElectraForPreTraining, model, 8, torch.float64)
@@ -155,14 +141,6 @@ def test_gradients_are_those_of_transformers() -> None:
     for name, parameter in network.named_parameters():
         expected = parameters[name_map(ElectraForPreTraining, 8)[name]].grad
         torch.testing.assert_close(parameter.grad, expected, rtol=1e-7, atol=1e-9)
-
-
-def test_dropout_acts_in_training_alone() -> None:
-    torch.manual_seed(0)
-    bert = Bert(DIM, 1, HEADS, MAX_LENGTH, dropout=0.5)
-    x, mask = torch.randn(2, 8, DIM), torch.ones(2, 8, dtype=torch.bool)
-    assert not torch.equal(bert.train()(x, mask), bert(x, mask))
-    assert torch.equal(bert.eval()(x, mask), bert(x, mask))
 
 
 def test_dropout_acts_on_attention_and_on_what_both_halves_add(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ VOCABULARY, DIM, DEPTH, HEADS, BUCKETS = 50, 32, 3, 2, 32
 
 
 def theirs(**changes: Any) -> DebertaV2Model:
-    """A model of transformers whose every weight is random, and whose distances are far from symmetric."""
     options = {"position_buckets": BUCKETS, "share_att_key": True, "norm_rel_ebd": "layer_norm", "conv_kernel_size": 0,
                "max_position_embeddings": 64, **changes}  # fmt: skip
     config = DebertaV2Config(
@@ -45,7 +44,6 @@ def ours(model: Any, **changes: Any) -> Deberta:
 
 
 def pairs(backbone: Any, model: Any) -> list[tuple[nn.Module, nn.Module]]:
-    """Return the modules of ours and theirs that hold the same parameters."""
     pairs = [(backbone.embedding_norm, model.embeddings.LayerNorm),
              (backbone.relative_positions, model.encoder.rel_embeddings)]  # fmt: skip
     if backbone.position_norm:
@@ -111,20 +109,6 @@ def test_blocks_are_the_same_attention_with_the_same_dropout(monkeypatch: pytest
         torch.testing.assert_close(blocks, gathered)
 
 
-@pytest.mark.parametrize("mask_decoder", [False, True])
-def test_a_document_is_read_as_if_it_were_alone(mask_decoder: bool) -> None:
-    torch.manual_seed(0)
-    backbone = ours(theirs(), mask_decoder=mask_decoder)
-    numbers = torch.tensor([[0] * 31 + [1] * 4 + [7] * 25, [3] * 60])
-    x, mask = torch.randn(2, 60, DIM), torch.ones(2, 60, dtype=torch.bool)
-    with torch.no_grad():
-        together = backbone(x, mask, numbers)
-        for begin, end in ((0, 31), (31, 35), (35, 60)):
-            alone = backbone(x[:1, begin:end], mask[:1, begin:end])
-            torch.testing.assert_close(together[:1, begin:end], alone, atol=1e-5, rtol=0)
-    assert not ours(theirs(conv_kernel_size=3)).separates_documents
-
-
 def test_the_mask_decoder_asks_the_last_layer_twice() -> None:
     """Its queries begin as positions plus the states below; keys and values stay those states.
 
@@ -175,5 +159,6 @@ def test_position_tables_are_not_repeated_for_rows() -> None:
 
 @pytest.mark.parametrize("options", [{"max_distance": 17, "buckets": 32}, {"convolution": 2}, {"ff_mult": 0.001}])
 def test_a_shape_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
+    assert not Deberta(DIM, 1, HEADS, 64, convolution=3).separates_documents
     with pytest.raises(ValueError, match=r"\d"):
         Deberta(DIM, 1, HEADS, 64, **options)

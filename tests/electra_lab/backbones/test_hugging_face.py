@@ -1,7 +1,5 @@
 """`hugging_face`: what AutoModel computes from tokens, for every family that can be a backbone."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -54,7 +52,6 @@ else:
 
 
 def made(model_type: str, config: dict[str, Any] | None = None, length: int = 24) -> Any:
-    """Return a backbone whose weights are far from zero."""
     torch.manual_seed(0)
     backbone = HuggingFace(32, 2, 4, length, model_type=model_type, config=config or {}).eval()
     for parameter in backbone.parameters():
@@ -63,7 +60,6 @@ def made(model_type: str, config: dict[str, Any] | None = None, length: int = 24
 
 
 def theirs(backbone: Any, table: Tensor) -> Any:
-    """Return the AutoModel with the weights of a backbone, and a table of tokens."""
     from transformers import AutoModel
 
     config = deepcopy(backbone.model.config)

@@ -79,18 +79,6 @@ def test_what_is_computed_again_gives_the_same_gradients(monkeypatch: pytest.Mon
         torch.testing.assert_close(lean, plain)
 
 
-def test_each_kind_of_layer_has_its_own_theta() -> None:
-    with torch.no_grad():
-        backbone = ours(theirs())
-        x, mask = torch.randn(1, 30, DIM), torch.ones(1, 30, dtype=torch.bool)
-        states = backbone(x, mask)
-        for theta in ("global_theta", "local_theta"):
-            before = getattr(backbone, theta)
-            setattr(backbone, theta, 2 * before)
-            assert not torch.allclose(backbone(x, mask), states, atol=1e-6), theta
-            setattr(backbone, theta, before)
-
-
 def test_normed_queries_and_keys_have_directions_alone() -> None:
     """With scales of their own for each head."""
     torch.manual_seed(0)
@@ -108,22 +96,8 @@ def test_normed_queries_and_keys_have_directions_alone() -> None:
         assert not torch.allclose(backbone(x, mask), states, atol=1e-3)
 
 
-def test_a_document_is_read_as_if_it_were_alone() -> None:
-    """In global and local layers, in rows that are longer than the window."""
-    torch.manual_seed(0)
-    backbone = ours(theirs())
-    numbers = torch.tensor([[0] * 31 + [1] * 4 + [0] * 25, [3] * 60])
-    x, mask = torch.randn(2, 60, DIM), torch.ones(2, 60, dtype=torch.bool)
-    with torch.no_grad():
-        together = backbone(x, mask, numbers.masked_fill(torch.arange(60) >= 35, 7))
-        for begin, end in ((0, 31), (31, 35), (35, 60)):
-            alone = backbone(x[:1, begin:end], mask[:1, begin:end])
-            torch.testing.assert_close(together[:1, begin:end], alone, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("kind", [ModernBertForMaskedLM, ModernBertForTokenClassification])
 def test_its_heads_are_those_of_transformers(kind: Any) -> None:
-    """The two logits of a token are 0 and the one of "replaced". The network is asked for the usual names."""
     model = kind(config()).eval()
     with torch.no_grad():
         for parameter in model.parameters():

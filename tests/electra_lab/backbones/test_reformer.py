@@ -11,13 +11,8 @@ from electra_lab.backbones.reformer import Reformer
 
 DIM, DEPTH, HEADS, LENGTH = 16, 2, 2, 32
 OPTIONS = [
-    {},
-    {"rotary": False},
-    {"local_heads": 1},
-    {"local_heads": 1, "rotary": False},
-    {"memory": 16},
-    {"glu": True},
-]
+    {}, {"rotary": False}, {"local_heads": 1}, {"local_heads": 1, "rotary": False}, {"memory": 16}, {"glu": True},
+]  # fmt: skip
 every_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
 
 
@@ -27,7 +22,6 @@ def reformer(dim: int = DIM, **options: Any) -> Reformer:
 
 
 def batch(seed: int = 1) -> tuple[Tensor, Tensor]:
-    """States to encode, and a mask that leaves some of the second row out."""
     x = torch.randn(2, LENGTH, DIM, generator=torch.Generator().manual_seed(seed))
     mask = torch.ones(2, LENGTH, dtype=torch.bool)
     mask[1, 20:] = False
@@ -35,7 +29,6 @@ def batch(seed: int = 1) -> tuple[Tensor, Tensor]:
 
 
 def loss(model: Reformer, x: Tensor, mask: Tensor, seed: int = 5) -> Tensor:
-    """With hash rotations of its own for each seed."""
     torch.manual_seed(seed)
     weights = torch.randn(x.shape, generator=torch.Generator().manual_seed(2))
     return (model(x, mask) * weights)[mask].sum()
@@ -96,14 +89,10 @@ def test_training_hashes_follow_the_global_seed() -> None:
     assert one != other
 
 
-def test_lengths_are_multiples_of_two_buckets() -> None:
-    assert reformer(bucket_size=8).length_multiple == 16
-
-
 @pytest.mark.parametrize("reversible", [False, True])
 def test_layers_hold_the_encoder(reversible: bool) -> None:
-    model = reformer(reversible=reversible)
-    assert len(model.layers) == DEPTH
+    model = reformer(bucket_size=8, reversible=reversible)
+    assert (len(model.layers), model.length_multiple) == (DEPTH, 16)  # two buckets
     assert {p for layer in model.layers for p in layer.parameters()} == set(model.encoder.parameters())
 
 
@@ -129,21 +118,14 @@ def attentions(model: Reformer) -> list[LSHSelfAttention]:
     return [module for module in model.modules() if isinstance(module, LSHSelfAttention)]
 
 
-def test_memory_comes_in_whole_pairs_of_buckets() -> None:
-    with pytest.raises(ValueError, match=r"memory 12 must be a multiple of twice bucket_size, here 8"):
-        reformer(memory=12)
-
-
-def test_dropout_acts_on_attention_after_it_and_within_the_feed_forward() -> None:
-    model = reformer(dropout=0.3)
-    found = [(a.lsh_attn.dropout.p, a.post_attn_dropout.p) for a in attentions(model)]
+def test_options_reach_the_library() -> None:
+    model = reformer(dropout=0.3, ff_mult=3)
+    found = [(each.lsh_attn.dropout.p, each.post_attn_dropout.p) for each in attentions(model)]
     assert found == [(0.3, 0.3)] * DEPTH
-    assert {module.dropout.p for module in model.modules() if isinstance(module, FeedForward)} == {0.3}
-
-
-def test_the_feed_forward_is_as_wide_as_ff_mult_says() -> None:
-    widths = {m.w2.in_features for m in reformer(ff_mult=3).modules() if isinstance(m, FeedForward)}
-    assert widths == {3 * DIM}
+    forwards = [module for module in model.modules() if isinstance(module, FeedForward)]
+    assert {(module.dropout.p, module.w2.in_features) for module in forwards} == {(0.3, 3 * DIM)}
+    with pytest.raises(ValueError, match="memory 12 must be a multiple of "):
+        reformer(memory=12)
 
 
 def test_glu_gates_the_feed_forward() -> None:

@@ -13,7 +13,6 @@ from registry import backbones
 
 
 def theirs(layer: BertLayer, dim: int, heads: int) -> nn.TransformerEncoderLayer:
-    """Torch's layer with our weights."""
     made = nn.TransformerEncoderLayer(dim, heads, 4 * dim, 0.0, "gelu", 1e-12, batch_first=True).double()
     parts = [layer.query, layer.key, layer.value]
     attention = made.self_attn
@@ -25,7 +24,6 @@ def theirs(layer: BertLayer, dim: int, heads: int) -> nn.TransformerEncoderLayer
 
 
 def through(layers: list[BertLayer], x: Tensor) -> Tensor:
-    """The last state of a causal tower over a row of its own."""
     blocked = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
     for layer in layers:
         x = theirs(layer, x.shape[2], 2)(x, src_mask=blocked)

@@ -1,4 +1,6 @@
-"""Attention among neighbours against torch's attention with a mask of the same band."""
+"""Attention among neighbours against torch's with a mask of the same band; options that several backbones have."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +13,10 @@ from electra_lab.backbones._windows import local_attention, sliding_attention, s
 from electra_lab.model.attention import KERNELS, Kernel
 from electra_lab.testing import on_each_device
 from electra_lab.testing.common import law
+from registry import backbones
 
 
 def drawn(seed: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of two rows."""
     query, key, value = torch.randn(3, 2, 2, length, 8, generator=torch.Generator().manual_seed(seed)).double()
     return query, key, value
 
@@ -31,7 +33,6 @@ def drawn(seed: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
 def test_it_is_softmax_attention_over_a_window_and_those_beside(
     device: str, kernel: Kernel, seed: int, window: int, windows: int, share: float
 ) -> None:
-    """As far as keys are visible; values and gradients."""
     length = window * windows
     visible = torch.rand(2, length, generator=torch.Generator().manual_seed(seed)) < share
     block = torch.arange(length) // window
@@ -77,19 +78,71 @@ def test_sliding_attention_sees_what_is_near(
     torch.testing.assert_close(found * seeing, expected * seeing, rtol=1e-9, atol=1e-9)
 
 
-def test_what_hidden_keys_hold_does_not_matter() -> None:
-    query, key, value = drawn(0, 24)
-    visible = torch.arange(24) < torch.tensor([[13], [24]])
-    noise = torch.where(visible[:, None, :, None], 0.0, 100.0)
-    one, other = (
-        local_attention(query, k, v, visible, 4, 0.0) for k, v in ((key, value), (key + noise, value + noise))
-    )
-    seeing = visible[:, None, :, None]
-    assert torch.equal(one * seeing, other * seeing)
-
-
 def test_dropout_acts_on_the_weights() -> None:
     query, key, _ = drawn(0, 24)
     value, visible = torch.ones_like(query), torch.ones(2, 24, dtype=torch.bool)
     torch.testing.assert_close(local_attention(query, key, value, visible, 4, 0.0), value)
     assert local_attention(query, key, value, visible, 4, 0.5).std() > 0.1
+
+
+DIM, LENGTH = 32, 24
+PLAIN: dict[str, dict[str, Any]] = {  # in which every position sees all others
+    "performer": {"features": 8},
+    "reformer": {"bucket_size": LENGTH // 2, "hashes": 1},
+    "transformer": {},
+}
+LOCAL = {"performer": {"features": 8, "window": 4}, "transformer": {"window": 4}}
+WINDOWS_OF_FOUR = {**LOCAL, "reformer": {"bucket_size": 2, "hashes": 1}}
+
+
+def built(name: str, dim: int = DIM, **options: Any) -> Any:
+    torch.manual_seed(0)
+    component: Any = backbones.get(name).component
+    return component(dim, 1, 2, 64, **{"dropout": 0.0, **options}).eval().requires_grad_(False)
+
+
+def states() -> Tensor:
+    return torch.randn(2, LENGTH, DIM, generator=torch.Generator().manual_seed(1))
+
+
+MASK = torch.ones(2, LENGTH, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(("rotary", "positions"), [(True, "own"), (False, "lab")])
+@pytest.mark.parametrize("name", PLAIN)
+def test_without_rotary_positions_the_lab_gives_them(name: str, rotary: bool, positions: str) -> None:
+    """Then the encoder itself does not know the order of its input; with them it does."""
+    model, order = built(name, rotary=rotary, **PLAIN[name]), torch.randperm(LENGTH)
+    assert model.positions == positions
+    same = torch.allclose(model(states(), MASK)[:, order], model(states()[:, order], MASK), atol=1e-5)
+    assert same == (positions == "lab")
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_an_odd_head_width_cannot_turn_and_one_head_at_least_sees_the_whole_row(name: str) -> None:
+    with pytest.raises(ValueError, match=r"dim 6 / heads 2 is 3\."):
+        built(name, dim=6, rotary=True)
+    assert built(name, dim=6, rotary=False).positions == "lab"
+    with pytest.raises(ValueError, match="local_heads 2 must be below heads 2"):
+        built(name, local_heads=2)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_local_heads_need_whole_windows(name: str) -> None:
+    assert built(name, local_heads=1, window=4).length_multiple == 4
+    assert built(name, window=4).length_multiple == 1
+
+
+@pytest.mark.parametrize("rotary", [True, False])
+@pytest.mark.parametrize(("changed", "seeing"), [(0, range(0, 8)), (13, range(8, 20)), (23, range(16, 24))])
+@pytest.mark.parametrize("name", WINDOWS_OF_FOUR)
+def test_a_local_head_sees_its_window_and_its_neighbours(name: str, changed: int, seeing: range, rotary: bool) -> None:
+    """In the encoder: of a layer in which only the local head is heard; local heads come first."""
+    model, x = built(name, rotary=rotary, local_heads=1, **WINDOWS_OF_FOUR[name]), states()
+    for path, weight in model.named_parameters():
+        if path.endswith(("to_out.weight", "attended.weight")):
+            weight[:, DIM // 2 :] = 0.0
+    other = x.clone()
+    other[:, changed] += torch.randn(DIM, generator=torch.Generator().manual_seed(2))
+    differs = (model(x, MASK) != model(other, MASK)).any(-1)
+    assert all(row.nonzero().flatten().tolist() == list(seeing) for row in differs)

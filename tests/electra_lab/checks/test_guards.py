@@ -54,11 +54,17 @@ def sampled(component: Callable[..., Any], logits: Tensor = LOGITS) -> Tensor:
     return GuardedSampler(replace(GUMBEL, component=component))(logits, rng(len(logits)))
 
 
+def refused(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
+    """Return why a component is refused."""
+    with pytest.raises(BadResult) as refusal:
+        call(*arguments, **options)
+    return str(refusal.value)
+
+
 @pytest.mark.parametrize(
     ("component", "reason"),
     [
         (lambda logits, _: None, "returned a NoneType as tokens, must be a tensor."),
-        (lambda logits, _: logits, "returned tokens [6, 20] of torch.float32, must be [6] of torch.int64."),
         (lambda logits, _: logits.argmax(-1).int(), "returned tokens [6] of torch.int32, must be [6] of torch.int64."),
         (lambda logits, _: logits.argmax(-1)[1:], "returned tokens [5] of torch.int64, must be [6] of torch.int64."),
         (lambda logits, _: torch.full((6,), 20), "drew the id 20; ids are 0 to 19."),
@@ -67,29 +73,23 @@ def sampled(component: Callable[..., Any], logits: Tensor = LOGITS) -> Tensor:
     ],
 )
 def test_a_sampler_that_breaks_its_contract(component: Callable[..., Any], reason: str) -> None:
-    with pytest.raises(BadResult, match=rf"samplers/gumbel\.py:\d+: sampler 'gumbel' {re.escape(reason)}"):
-        sampled(component)
+    assert re.search(rf"samplers/gumbel\.py:\d+: sampler 'gumbel' {re.escape(reason)}", refused(sampled, component))
 
 
 def test_what_is_given_must_be_left_as_it_is() -> None:
-    with pytest.raises(BadResult, match="sampler 'gumbel' changed logits in place"):
-        sampled(lambda logits, _: logits.mul_(2).argmax(-1), LOGITS.clone())
-
-    def tilts(weights: Tensor, _: Any) -> Tensor:
-        return weights.mul_(2).argmax(-1)
-
-    fast = GuardedSampler(replace(GUMBEL, declared={**GUMBEL.declared, "of_softmax": tilts})).of_softmax
-    assert fast is not None
-    with pytest.raises(BadResult, match="sampler 'gumbel' changed weights in place"):
-        fast(LOGITS.softmax(-1), rng(6))
+    def doubles(given: Tensor, _: Any) -> Tensor:
+        return given.mul_(2).argmax(-1)
 
     def spoils(tokens: Tensor, maskable: Tensor, *_: Any, **__: Any) -> Any:
         maskable.logical_not_()
 
-    with pytest.raises(BadResult, match="masking strategy 'replace_prob' changed maskable in place"):
-        GuardedMasking(replace(REPLACE, component=spoils), mask_prob=0.5)(
-            TOKENS.clone(), MASKABLE.clone(), WORDS, rng(2)
-        )
+    assert "sampler 'gumbel' changed logits in place" in refused(sampled, doubles, LOGITS.clone())
+    fast = GuardedSampler(replace(GUMBEL, declared={**GUMBEL.declared, "of_softmax": doubles})).of_softmax
+    assert fast is not None
+    assert "sampler 'gumbel' changed weights in place" in refused(fast, LOGITS.softmax(-1), rng(6))
+    masking = GuardedMasking(replace(REPLACE, component=spoils), mask_prob=0.5)
+    said = refused(masking, TOKENS.clone(), MASKABLE.clone(), WORDS, rng(2))
+    assert "masking strategy 'replace_prob' changed maskable in place" in said
 
 
 def test_a_good_sampler_passes_untouched_and_diverged_logits_are_not_its_fault() -> None:
@@ -98,8 +98,8 @@ def test_a_good_sampler_passes_untouched_and_diverged_logits_are_not_its_fault()
     assert sampled(GUMBEL.component, LOGITS[:0]).shape == (0,)
 
 
-def masks_wrongly(masked: Masked) -> Masked:
-    return spoiled(masked, inputs=masked.inputs.masked_fill(masked.inputs == MASK, CLS))
+def without_mask(masked: Masked, other: int) -> Masked:
+    return spoiled(masked, inputs=masked.inputs.masked_fill(masked.inputs == MASK, other))
 
 
 def calls_until_caught(kind: str, right: int) -> int:
@@ -111,7 +111,7 @@ def calls_until_caught(kind: str, right: int) -> int:
 
     def masks(*arguments: Any, mask_prob: float) -> Masked:
         made: Masked = REPLACE.component(*arguments, mask_prob=mask_prob, replace_prob=1.0, random_prob=0.0)
-        return made if calls < right else masks_wrongly(made)
+        return made if calls < right else without_mask(made, CLS)
 
     sampler = GuardedSampler(replace(GUMBEL, component=draws))
     fast = GuardedSampler(replace(GUMBEL, declared={**GUMBEL.declared, "of_softmax": draws})).of_softmax
@@ -139,16 +139,16 @@ def test_on_the_cpu_a_component_that_goes_wrong_later_is_caught_soon(kind: str) 
     assert [calls_until_caught(kind, right) for right in (ALL, EVERY, EVERY + 1)] == [EVERY - ALL, 0, EVERY - 1]
 
 
-def test_calls_without_values_do_not_count() -> None:
+def test_calls_without_values_are_not_read_and_do_not_count() -> None:
     drawn = torch.full((6,), MASK)
     guard = GuardedSampler(
         replace(GUMBEL, component=lambda logits, _: drawn if type(logits) is Tensor else logits[:, 0].long())
     )
     with shapes_only():
         for _ in range(2 * ALL):
-            guard(torch.zeros(6, 20), rng(6))
-    with pytest.raises(BadResult, match="drew the id 4"):
-        guard(LOGITS, rng(6))
+            assert guard(torch.zeros(6, 20), rng(6)).shape == (6,)
+        assert "must be" in refused(sampled, lambda logits, _: logits, torch.zeros(6, 20))
+    assert "drew the id 4" in refused(guard, LOGITS, rng(6))
 
 
 def masked(change: Callable[[Masked], Any]) -> Masked:
@@ -172,39 +172,26 @@ def at(tensor: Tensor, row: int, column: int, value: int) -> Tensor:
         (lambda m: spoiled(m, inputs=m.inputs.float()), "returned inputs [2, 5] of torch.float32, must be [2, 5]"),
         (lambda m: spoiled(m, positions=m.positions[0]), "returned positions [3] of torch.int64, must be [2, 3]"),
         (lambda m: spoiled(m, positions=None), "returned a NoneType as positions, must be a tensor."),
-        (lambda m: spoiled(m, valid=m.valid.long()),
-         "returned valid [2, 3] of torch.int64, must be [2, 3] of torch.bo"),
+        (lambda m: spoiled(m, valid=m.valid.long()), "returned valid [2, 3] of torch.int64, must be [2, 3] of torch.b"),
         (lambda m: spoiled(m, positions=at(m.positions, 1, 2, 5)), "returned positions outside 0 to 4"),
         (lambda m: spoiled(m, positions=at(m.positions, 1, 2, -1)), "returned positions outside 0 to 4"),
         (lambda m: spoiled(m, positions=m.positions[:, :1].expand(2, 3)), "chose a position twice in one row."),
         (lambda m: spoiled(m, positions=at(m.positions, 0, 0, 0)), "chose a token that may not be masked (padding or"),
         (lambda m: spoiled(m, inputs=at(m.inputs, 1, 4, 9)), "changed inputs at a position that it did not choose."),
-        (lambda m: spoiled(m, inputs=m.inputs.masked_fill(m.inputs == MASK, CLS)),
-         "put a special token other than [MASK]"),
-        (lambda m: spoiled(m, inputs=TOKENS, valid=m.valid & False),
-         "chose nothing in a row that has tokens to choose"),
-        (lambda m: spoiled(m, positions=m.positions.repeat(1, 2), valid=m.valid.repeat(1, 2)),
-         "returned 6 slots a row;"),
-        (lambda m: spoiled(m, inputs=m.inputs.masked_fill(m.inputs == MASK, 20)), "put an id outside 0 to 19 into in"),
-        (lambda m: spoiled(m, inputs=m.inputs.masked_fill(m.inputs == MASK, -1)), "put an id outside 0 to 19 into in"),
+        (lambda m: without_mask(m, CLS), "put a special token other than [MASK]"),
+        (lambda m: spoiled(m, inputs=TOKENS, valid=m.valid & False), "chose nothing in a row that has tokens to"),
+        (lambda m: spoiled(m, positions=m.positions.repeat(1, 2), valid=m.valid.repeat(1, 2)), "returned 6 slots"),
+        (lambda m: without_mask(m, 20), "put an id outside 0 to 19 into in"),
+        (lambda m: without_mask(m, -1), "put an id outside 0 to 19 into in"),
     ],
 )  # fmt: skip
 def test_a_masking_strategy_that_breaks_its_contract(change: Callable[[Masked], Any], reason: str) -> None:
     pattern = rf"masking/replace_prob\.py:\d+: masking strategy 'replace_prob' {re.escape(reason)}"
-    with pytest.raises(BadResult, match=pattern):
-        masked(change)
+    assert re.search(pattern, refused(masked, change))
 
 
 def test_a_good_masking_strategy_passes_untouched() -> None:
     assert masked(lambda m: m).valid.sum() == 2 + 1
-
-
-def test_shapes_alone_are_not_read() -> None:
-    with shapes_only():
-        logits = torch.zeros(6, 20)
-        assert sampled(lambda given, _: given.argmax(-1), logits).shape == (6,)
-        with pytest.raises(BadResult, match="must be"):
-            sampled(lambda given, _: given, logits)
 
 
 class Good(nn.Module):
@@ -225,7 +212,6 @@ class Good(nn.Module):
     ("members", "reason"),
     [
         ({"length_multiple": 0}, "has the length_multiple 0, must be an integer above 0."),
-        ({"length_multiple": 2.0}, "has the length_multiple 2.0, must be"),
         ({"length_multiple": True}, "has the length_multiple True, must be"),
         ({"at_step": lambda self, step: None},
          "cannot be called as at_step(seed, step): too many positional arguments."),
@@ -246,15 +232,14 @@ class Good(nn.Module):
 def test_a_backbone_without_what_the_lab_reads(members: dict[str, Any], reason: str) -> None:
     entry = backbones.get("bert")
     refuse_backbone(Good(), entry)
-    with pytest.raises(BadResult, match=rf"bert\.py:\d+: backbone 'bert' {re.escape(reason)}"):
-        refuse_backbone(type("Bad", (Good,), members)(), entry)
+    said = refused(refuse_backbone, type("Bad", (Good,), members)(), entry)
+    assert re.search(rf"bert\.py:\d+: backbone 'bert' {re.escape(reason)}", said)
 
 
 def test_a_backbone_that_lacks_members_or_is_not_a_module() -> None:
-    with pytest.raises(BadResult, match=r"has no layers and no length_multiple and no positions and no at_step; see"):
-        refuse_backbone(nn.Linear(1, 1), backbones.get("bert"))
-    with pytest.raises(BadResult, match=r"must be a class derived from torch\.nn\.Module"):
-        refuse_backbone(object(), backbones.get("bert"))
+    said = refused(refuse_backbone, nn.Linear(1, 1), backbones.get("bert"))
+    assert "has no layers and no length_multiple and no positions and no at_step; see" in said
+    assert "must be a class derived from torch.nn.Module" in refused(refuse_backbone, object(), backbones.get("bert"))
 
 
 BATCH = Batch(TOKENS, TOKENS > PAD, TOKENS * 0, torch.arange(2))
@@ -289,6 +274,7 @@ TERM = Term(torch.tensor(1.0), torch.tensor(1), 1.0)
     ],
 )  # fmt: skip
 def test_an_objective_that_breaks_its_contract(losses: Any, reason: str) -> None:
-    refuse_losses(Losses({"a": TERM}, choice=PICKED), {"a": TERM.count}, objectives.get("electra"), BATCH)
-    with pytest.raises(BadResult, match=rf"electra\.py:\d+: objective 'electra' {re.escape(reason)}"):
-        refuse_losses(losses, {"a": TERM.count}, objectives.get("electra"), BATCH)
+    given = ({"a": TERM.count}, objectives.get("electra"), BATCH)
+    refuse_losses(Losses({"a": TERM}, choice=PICKED), *given)
+    said = refused(refuse_losses, losses, *given)
+    assert re.search(rf"electra\.py:\d+: objective 'electra' {re.escape(reason)}", said)

@@ -31,41 +31,46 @@ def build(name: str = "electra", **options: Any) -> Any:
     return suite.build()
 
 
+def rehearsed(objective: Any, accumulate: Any = COUNTING, batch: Batch = BATCH) -> None:
+    rehearse(Learner(objective), objectives.get("electra"), batch, 7, "fp32", accumulate)
+
+
+def unchanged(module: nn.Module, before: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def state(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
 def test_a_rehearsal_runs_training_and_evaluation_and_leaves_nothing_behind() -> None:
     objective = build()
     modes: list[bool] = []
     objective.register_forward_pre_hook(lambda module, _: modes.append(module.training))
-    before = {name: value.clone() for name, value in objective.state_dict().items()}
-    tokens = torch.randint(5, 24, (2, 16))
-    batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens), torch.arange(2))
-    rehearse(Learner(objective), objectives.get("electra"), batch, 0, "fp32", COUNTING)
+    before, tokens = state(objective), torch.randint(5, 24, (2, 16))
+    rehearsed(objective, batch=Batch(tokens, tokens > 0, torch.zeros_like(tokens), torch.arange(2)))
     assert modes == [True, False]
     assert objective.training
     assert all(parameter.grad is None for parameter in objective.parameters())
-    assert all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
+    assert unchanged(objective, before)
 
 
 def test_a_trial_restores_weights_that_change_with_the_step() -> None:
     objective = build("two_stage", generator_steps=3)
-    before = {name: value.clone() for name, value in objective.state_dict().items()}
+    before = state(objective)
     with on_trial(objective):
         Learner(objective).at_step(0, 3)
-        assert not all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
-    assert all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
+        assert not unchanged(objective, before)
+    assert unchanged(objective, before)
 
 
-class Holds(nn.Module):
-    """An objective of two Performers, as far as steps are concerned."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        performer = backbones.get("performer").component
-        self.frozen, self.learning = (performer(16, 1, 2, 32, features=8, redraw_every=2) for _ in range(2))
-        self.frozen.eval()
+def performer() -> Any:
+    return backbones.get("performer").component(16, 1, 2, 32, features=8, redraw_every=2)
 
 
 def test_what_is_frozen_does_not_change_with_the_step() -> None:
-    objective = Holds()
+    objective: Any = nn.Module()
+    objective.frozen, objective.learning = performer().eval(), performer()
     before = [network.features.clone() for network in (objective.frozen, objective.learning)]
     Learner(objective).at_step(7, 4)
     assert torch.equal(objective.frozen.features, before[0])
@@ -73,11 +78,10 @@ def test_what_is_frozen_does_not_change_with_the_step() -> None:
 
 
 def test_after_a_rehearsal_features_are_those_of_the_seed() -> None:
-    objective = build()
-    objective.extra = backbones.get("performer").component(16, 1, 2, 32, features=8, redraw_every=2)
-    rehearse(Learner(objective), objectives.get("electra"), BATCH, 7, "fp32", COUNTING)
+    objective, expected = build(), performer()
+    objective.extra = performer()
+    rehearsed(objective)
     Learner(objective.train()).at_step(7, 0)
-    expected = backbones.get("performer").component(16, 1, 2, 32, features=8, redraw_every=2)
     expected.at_step(7, 0)
     assert torch.equal(objective.extra.features, expected.features)
 
@@ -86,27 +90,22 @@ def test_a_rehearsal_restores_buffers_that_change_by_themselves() -> None:
     """Such as the averages of batch normalization; and the objective refuses in its own name, also in eval mode."""
     objective = build()
     objective.extra = nn.BatchNorm1d(16)
-    entry = objectives.get("electra")
+    late: list[str] = ["late"]
 
     class Normalizing(type(objective)):
         def forward(self, batch: Batch, streams: Any) -> Losses:
             self.extra(torch.randn(4, 16))
             found = super().forward(batch, streams)
-            return found if self.training else Losses({**found.terms, "late": TERM})
+            more = {} if self.training else dict.fromkeys(late, TERM)
+            return Losses(found.terms | more, found.predictions, found.detection)
 
     objective.__class__ = Normalizing
     with pytest.raises(BadResult, match=r"objective 'electra' returned the terms \['discriminator', 'generator', 'la"):
-        rehearse(Learner(objective), entry, BATCH, 0, "fp32", COUNTING)
-    before = {name: buffer.clone() for name, buffer in objective.extra.named_buffers()}
-
-    class Settled(Normalizing):
-        def forward(self, batch: Batch, streams: Any) -> Losses:
-            found = super().forward(batch, streams)
-            return Losses({k: v for k, v in found.terms.items() if k != "late"}, found.predictions, found.detection)
-
-    objective.__class__ = Settled
-    rehearse(Learner(objective), entry, BATCH, 0, "fp32", COUNTING)
-    assert all(torch.equal(buffer, before[name]) for name, buffer in objective.extra.named_buffers())
+        rehearsed(objective)
+    late.clear()
+    before = state(objective.extra)
+    rehearsed(objective)
+    assert unchanged(objective.extra, before)
 
 
 def of_adamw(change: Callable[[Any], Any]) -> Any:
@@ -170,8 +169,7 @@ def beginning_elsewhere(optimizer: Any) -> Any:
         (afterwards(double), "must have every parameter that it is given in exactly one group."),
         (with_state(count=3), "keeps the state 'count', which is not a tensor; a checkpoint could not hold it."),
         (with_state(**{"a.b": torch.zeros(1)}), "keeps the state 'a.b', which is not a tensor"),
-        (with_state(more=torch.zeros(2)),
-         "must have a method state_bytes(parameter), which returns 60 for shape [2, 3]"),
+        (with_state(more=torch.zeros(2)), "must have a method state_bytes(parameter), which returns 60 for shape [2"),
         (afterwards(lambda optimizer: setattr(optimizer, "state_bytes", lambda parameter: 8 * parameter.numel())),
          "must have a method state_bytes(parameter), which returns 52 for shape [2, 3]."),
         (afterwards(count, in_step=True),
@@ -197,7 +195,6 @@ def test_a_good_optimizer_is_tried_with_its_options_and_rate() -> None:
     [
         ({"auk": 1.0}, "has a metric 'auk' that it does not declare."),
         ({"discriminator_auc": "high"}, "has a metric 'discriminator_auc' that is 'high', must be a number."),
-        ({"discriminator_auc": None}, "has a metric 'discriminator_auc' that is None, must be a number."),
     ],
 )
 def test_metrics_are_tried_too(values: dict[str, Any], reason: str) -> None:
@@ -206,9 +203,8 @@ def test_metrics_are_tried_too(values: dict[str, Any], reason: str) -> None:
             assert self._sums, "it has seen the batch"
             return values
 
-    objective = build()
     with pytest.raises(BadResult, match=rf"electra\.py:\d+: objective 'electra' {re.escape(reason)}"):
-        rehearse(Learner(objective), objectives.get("electra"), BATCH, 0, "fp32", partial(Broken, vocabulary(24)))
+        rehearsed(build(), partial(Broken, vocabulary(24)))
 
 
 @pytest.mark.parametrize("method", ["update", "values", "examples"])
@@ -218,4 +214,4 @@ def test_an_accumulator_that_fails_does_so_before_training(method: str) -> None:
 
     broken = partial(type("Broken", (PretrainingMetrics,), {method: fail}), vocabulary(24))
     with pytest.raises(ZeroDivisionError, match=method):
-        rehearse(Learner(build()), objectives.get("electra"), BATCH, 0, "fp32", broken)
+        rehearsed(build(), broken)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ import pytest
 
 from electra_lab.cli import main
 from tests.electra_lab.inference.tuned import tuned  # noqa: F401
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 
 Lab = Any
+CPU = ("--device", "cpu")
 
 
 @pytest.fixture
@@ -39,3 +43,17 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     call.fails = fails
     return call
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    """Give a command bytes as its standard input."""
+    return lambda data: monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the tiny experiment with checkpoints after steps 8 and 12; not to be changed."""
+    folder = tmp_path_factory.mktemp("model")
+    with for_a_module():
+        return run(experiment(folder), folder / "run")

@@ -34,30 +34,14 @@ def test_check_prints_a_config_that_check_accepts(lab: Lab, tmp_path: Path):
     assert not list(Path.cwd().iterdir())
 
 
-def test_absent_data_is_not_a_mistake_of_the_file(lab: Lab, tmp_path: Path):
+def test_absent_data_is_a_note_and_is_folded_for_a_terminal_as_errors_are(lab, tmp_path: Path, monkeypatch) -> None:
     file = write_experiment(tmp_path / "there")
     (file.parent / "corpus.txt").unlink()
-    code, out, err = lab("check", file)
-    assert code == 0
-    assert out.startswith("name: tiny")
+    code, out, note = lab("check", file)
     sentence = f"{file}:2: corpus: text_files: {file.parent}/corpus.txt: no file matches."
-    assert err == f"note: {sentence} A run would stop there.\n"
-
-
-def test_an_unknown_metric_of_the_best_checkpoint_is_found_before_data_is_read(lab: Lab, tmp_path: Path):
-    file = write_experiment(tmp_path / "there")
-    err = lab.fails(2, "check", file, "--set", "checkpoint.best=discriminator_acu")
-    assert "checkpoint.best" in err
-    assert "Did you mean 'discriminator_auc'?" in err
-    assert lab("check", file, "--set", "checkpoint.best=discriminator_auc")[0] == 0
-
-
-def test_errors_and_notes_are_folded_for_a_terminal_alone(lab, tmp_path: Path, monkeypatch) -> None:
-    file = write_experiment(tmp_path / "there")
-    (file.parent / "corpus.txt").unlink()
-    error, note = (("check", "an experiment that is not there.yaml", "--set", "a=1"), ("check", file))
+    assert (code, out.split("  ")[0], note) == (0, "name: tiny", f"note: {sentence} A run would stop there.\n")
     monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((24, 80)))
-    for arguments in (error, note):
+    for arguments in (("check", file), ("check", "an experiment that is not there.yaml", "--set", "a=1")):
         whole = lab(*arguments)[2]
         assert len(whole.splitlines()) == 1
         with monkeypatch.context() as patch:
@@ -68,12 +52,19 @@ def test_errors_and_notes_are_folded_for_a_terminal_alone(lab, tmp_path: Path, m
         assert all(len(line) <= 24 or " " not in line.strip() for line in shown.splitlines())
 
 
+def test_an_unknown_metric_of_the_best_checkpoint_is_found_before_data_is_read(lab: Lab, tmp_path: Path):
+    file = write_experiment(tmp_path / "there")
+    err = lab.fails(2, "check", file, "--set", "checkpoint.best=discriminator_acu")
+    assert "checkpoint.best" in err
+    assert "Did you mean 'discriminator_auc'?" in err
+    assert lab("check", file, "--set", "checkpoint.best=discriminator_auc")[0] == 0
+
+
 def test_the_cells_of_an_ablation_are_listed(lab: Lab, tmp_path: Path):
     path = write_experiment(tmp_path / "there").with_name("size.yaml")
     path.write_text(ABLATION)
     code, out, err = lab("check", path)
-    assert (code, err) == (0, "")
-    assert not list(Path.cwd().iterdir())
+    assert (code, err, list(Path.cwd().iterdir())) == (0, "", [])
     head, differences, cells = out.split("\n\n")
     assert head.splitlines()[:4] == [
         "size: 2 variants x 2 seeds = 4 cells",
@@ -89,10 +80,10 @@ def test_the_cells_of_an_ablation_are_listed(lab: Lab, tmp_path: Path):
         "  generator.scale=1.0:  generator.dim 8 -> 16; generator.heads 1 -> 2",
     ]
     found = [re.fullmatch(r"  (\S.*\S) +seed (\d+|-) +([\w.=-]+)", line).groups() for line in cells.splitlines()]
+    small, large = "generator.scale=0.5", "generator.scale=1.0"
     assert [(label.strip(), seed) for label, seed, _ in found] == [
-        ("generator.scale=0.5", "0"), ("generator.scale=1.0", "0"), ("generator.scale=0.5", "1"),
-        ("generator.scale=1.0", "1"), ("reference of fixed_corruption (small)", "-"),
-        ("reference of fixed_corruption (large)", "-"),
+        (small, "0"), (large, "0"), (small, "1"), (large, "1"),
+        ("reference of fixed_corruption (small)", "-"), ("reference of fixed_corruption (large)", "-"),
     ]  # fmt: skip
     assert len({id for *_, id in found}) == 6
     _, again, _ = lab("check", path, "--set", "train.batch_size=4")

@@ -21,24 +21,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_pages_of_both_kinds_are_written_in_the_order_of_the_command(lab: Lab, folder: Path) -> None:
     run = folder / "cells" / "v0-s0"
     other = shutil.copytree(folder / "cells" / "v1-s0", folder.parent / "other")
-    code, out, err = lab("report", run, folder, other)
-    assert (code, err) == (0, "")
-    assert out.splitlines() == [str(each / "report.html") for each in (run, folder, other)]
-    assert "Held-out text" not in Page(run / "report.html").text
-    assert "Measured after step 400" in Page(run / "report.html").text
-    assert "Measured after step 360" in Page(other / "report.html").text
-    assert "electra_lab ablation: 4 variants, 2 seeds, 8 cells" in Page(folder / "report.html").text
+    pages = [each / "report.html" for each in (run, folder, other)]
+    assert lab("report", run, folder, other) == (0, "".join(f"{page}\n" for page in pages), "")
+    for page, said in zip(pages, ("after step 400", "4 variants, 2 seeds, 8 cells", "after step 360"), strict=True):
+        assert said in Page(page).text
     assert (folder / "table.csv").is_file()
 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_open_shows_each_page_in_the_browser(lab: Lab, folder: Path, monkeypatch, there: bool) -> None:
-    opened = list[str]()
+    opened, page = list[str](), folder / "report.html"
     monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or there)
     code, out, err = lab("report", "--open", folder)
-    assert (code, out) == (0, f"{folder / 'report.html'}\n")
-    assert opened == [(folder / "report.html").resolve().as_uri()]
-    assert len(err.splitlines()) == (0 if there else 1)
+    assert (code, out, err.count("\n")) == (0, f"{page}\n", not there)
+    assert opened == [page.resolve().as_uri()]
 
 
 def test_a_folder_of_neither_kind_stops_before_anything_is_written(lab: Lab, folder: Path, tmp_path: Path) -> None:
@@ -51,13 +47,12 @@ def test_a_folder_of_neither_kind_stops_before_anything_is_written(lab: Lab, fol
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("plan.json", "{"), ("plan.json", '{"name": "sizes", "base": "tiny.yaml"}'), ("failed/v0-s0.json", "{}"),
-        ("cells/v0-s0/provenance.json", "1"), ("cells/v0-s0/metrics.jsonl", "{}\n{}\n"),
+        ("plan.json", "{"), ("plan.json", "[]"), ("plan.json", '{"name": "sizes", "base": "tiny.yaml"}'),
+        ("failed/v0-s0.json", "{}"), ("cells/v0-s0/provenance.json", "1"), ("cells/v0-s0/metrics.jsonl", "{}\n{}\n"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_exit_code_4_and_named(lab: Lab, folder: Path, file: str, text: str) -> None:
     (folder / "failed").mkdir()
     (folder / file).write_text(text)
     err = lab.fails(4, "report", folder)
-    assert err.startswith(f"{folder / file}:")
-    assert len(err.splitlines()) == 1
+    assert (err.startswith(f"{folder / file}:"), err.count("\n")) == (True, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,30 +15,23 @@ from electra_lab.config.load import load
 from tests.electra_lab.config.test_load import only_problem, problems
 from tests.helpers import line_of, write_experiment
 
-
-def generator(
-    tmp_path: Path, text: str, discriminator: str = "{type: reformer, dim: 64, depth: 3, heads: 4, hashes: 7}"
-):
-    return load(write_experiment(tmp_path, discriminator=discriminator, generator=text)).config.generator.dump()
+REFORMER = "{type: reformer, dim: 64, depth: 3, heads: 4, hashes: 7}"
 
 
-def test_a_generator_of_equal_type_takes_over_options_and_scales(tmp_path: Path):
-    got = generator(tmp_path, "{scale: 0.5, bucket_size: 2}")
-    assert (got["type"], got["dim"], got["depth"], got["heads"]) == ("reformer", 32, 3, 2)
-    assert (got["hashes"], got["bucket_size"]) == (7, 2)
-    assert generator(tmp_path, "{}")["dim"] == 16  # a quarter, as in google-research/electra
-    assert generator(tmp_path, "{depth: 1, scale: 1}")["depth"] == 1
-
-
-def test_a_generator_of_another_type_takes_over_sizes_alone(tmp_path: Path):
-    got = generator(tmp_path, "{type: bert, scale: 0.5}")
-    assert (got["type"], got["dim"], got["depth"], got["heads"]) == ("bert", 32, 3, 2)
-    assert "hashes" not in got
-
-
-def test_sizes_written_down_are_taken_as_they_are(tmp_path: Path):
-    assert [generator(tmp_path, "{dim: 20}")[k] for k in ("dim", "depth", "heads")] == [20, 3, 4]
-    assert [generator(tmp_path, "{heads: 8}")[k] for k in ("dim", "depth", "heads")] == [64, 3, 8]
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{scale: 0.5, bucket_size: 2}", ("reformer", 32, 3, 2, 7, 2)),
+        ("{}", ("reformer", 16, 3, 1, 7, 64)),  # a quarter, as in google-research/electra
+        ("{depth: 1, scale: 1}", ("reformer", 64, 1, 4, 7, 64)),
+        ("{type: bert, scale: 0.5}", ("bert", 32, 3, 2, None, None)),  # another type takes over sizes alone
+        ("{dim: 20}", ("reformer", 20, 3, 4, 7, 64)),
+        ("{heads: 8}", ("reformer", 64, 3, 8, 7, 64)),
+    ],
+)
+def test_a_generator_takes_over_sizes_and_options_and_scales(tmp_path: Path, text: str, expected: tuple[Any, ...]):
+    found = load(write_experiment(tmp_path, discriminator=REFORMER, generator=text)).config.generator.dump()
+    assert tuple(map(found.get, ("type", "dim", "depth", "heads", "hashes", "bucket_size"))) == expected
 
 
 @pytest.mark.parametrize(
@@ -89,11 +83,10 @@ def test_a_broken_discriminator_does_not_hide_the_generators_own_errors(tmp_path
 def test_sizes_follow_the_rule_of_the_paper(heads: int, width: int, scale: float | None, depth: int):
     heads, dim = 4 * heads, 4 * heads * 4 * width
     values = {} if scale is None else {"scale": scale}
-    got = scaled_generator(values, {"type": "bert", "dim": dim, "depth": depth, "heads": heads, "dropout": 0.3})
+    discriminator = {"type": "bert", "dim": dim, "depth": depth, "heads": heads, "dropout": 0.3}
     factor = DEFAULT_SCALE if scale is None else scale
-    assert got == {
-        "type": "bert", "dim": dim * factor, "depth": depth, "heads": heads * factor, "dropout": 0.3
-    }  # fmt: skip
+    sizes = {"dim": dim * factor, "heads": heads * factor}
+    assert scaled_generator(values, discriminator) == discriminator | sizes
 
 
 @pytest.mark.parametrize(
@@ -105,13 +98,11 @@ def test_sizes_follow_the_rule_of_the_paper(heads: int, width: int, scale: float
     ],
 )  # fmt: skip
 def test_a_childs_sizes_replace_its_parents_in_the_other_form(tmp_path, parent, child, expected):
-    discriminator = "{type: reformer, dim: 64, depth: 3, heads: 4}"
-    path = write_experiment(tmp_path, discriminator=discriminator, generator=parent)
+    path = write_experiment(tmp_path, discriminator=REFORMER, generator=parent)
     (tmp_path / "child.yaml").write_text(f"extends: {path.name}\ngenerator: {child}\n")
-    found = load(tmp_path / "child.yaml").config.generator.sizes
-    assert (found.dim, found.heads) == expected
-    found = load(path, [f"generator={child}"]).config.generator.sizes
-    assert (found.dim, found.heads) == expected
+    for loaded in (load(tmp_path / "child.yaml"), load(path, [f"generator={child}"])):
+        found = loaded.config.generator.sizes
+        assert (found.dim, found.heads) == expected
 
 
 def test_a_child_that_writes_both_forms_is_blamed_at_its_own_line(tmp_path: Path):

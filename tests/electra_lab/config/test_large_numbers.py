@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import typing
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +56,15 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_keys_are_found() -> None:
-    assert {"seed", "train.micro_batch_size", "evaluate.examples", "checkpoint.keep", *MOST} <= set(KEYS)
-    assert any(option == "vocab_size" for *_, option in OPTIONS)
+    assert {"seed", "train.micro_batch_size", "evaluate.examples", *MOST} <= set(KEYS)
+    assert len(OPTIONS) > 40
 
 
 @pytest.mark.parametrize("number", [10**9, 2**63, 10**21, -(10**21)], ids=lambda number: f"{number:.0e}")
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_of_an_experiment(file: Path, key: str, number: int) -> None:
-    if key in MOST and abs(number) <= HARMLESS:
-        check(load(file, [f"{key}={number}"]))
-        return
-    with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+    harmless = key in MOST and abs(number) <= HARMLESS
+    with nullcontext() if harmless else pytest.raises(ConfigError, match=key.replace(".", r"\.")):
         check(load(file, [f"{key}={number}"]))
 
 
@@ -82,16 +81,12 @@ def test_an_option_of_a_component(each: Registry[Any], name: str, option: str, n
         validate(each.get(name).schema, {option.split(".")[0]: value})
 
 
-@pytest.mark.parametrize(
-    ("name", "option"), [(name, option) for each, name, option in OPTIONS if each is registry.backbones]
-)
+@pytest.mark.parametrize(("name", "option"), [(n, option) for of, n, option in OPTIONS if of is registry.backbones])
 def test_an_option_that_sizes_a_network_is_refused_or_harmless(file: Path, name: str, option: str) -> None:
-    sizes = {"type": name, "dim": 16, "depth": 1, "heads": 2}
-    if (name, option) == ("performer", "redraw_every"):  # steps
-        check(load(file, [f"discriminator={json.dumps(sizes | {option: 10**9})}"]))
-        return
-    with pytest.raises(ConfigError):
-        check(load(file, [f"discriminator={json.dumps(sizes | {option: 10**9})}"]))
+    values = {"type": name, "dim": 16, "depth": 1, "heads": 2, option: 10**9}
+    harmless = (name, option) == ("performer", "redraw_every")  # steps
+    with nullcontext() if harmless else pytest.raises(ConfigError):
+        check(load(file, [f"discriminator={json.dumps(values)}"]))
 
 
 def test_a_number_that_need_not_be_whole_may_be_written_out(file: Path) -> None:

@@ -6,10 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from electra_lab.config.load import Loaded, dump, load
+from electra_lab.config.load import dump, load
 from registry import discovery, samplers
 from registry.errors import ConfigError, PluginError
 from tests.helpers import EXPERIMENT, experiment_text, line_of, write_experiment
@@ -53,59 +51,54 @@ def test_a_minimal_experiment_is_completed(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     config = load(write_experiment(tmp_path / "folder")).config
     assert (config.name, config.seed, config.data.sequence_length) == ("tiny", 0, 16)
-    assert config.corpus.keywords() == {
-        "paths": [tmp_path / "folder/corpus.txt"], "documents": "paragraphs", "join_lines": False, "on_error": "stop",
-        "remove": None, "group": None,
-    }  # fmt: skip
+    assert config.corpus.keywords()["paths"] == [tmp_path / "folder/corpus.txt"]
     assert config.masking.keywords() == {"mask_prob": 0.15, "replace_prob": 0.85, "random_prob": 0.0}
-    assert config.sampler.keywords() == {"temperature": 1.0}
-    assert (config.optimizer.type, config.optimizer.keywords()) == (
-        "adamw", {"weight_decay": 0.01, "betas": (0.9, 0.999), "epsilon": 1e-6}
-    )  # fmt: skip
+    assert config.optimizer.type == "adamw"
+    assert config.optimizer.keywords() == {"weight_decay": 0.01, "betas": (0.9, 0.999), "epsilon": 1e-6}
     assert config.data.store == tmp_path / "runs/.store"
 
 
 def test_all_errors_of_a_file_come_at_once_each_at_its_line(tmp_path: Path):
     sections = {
         "name": "Tiny One", "tokenizer": "{type: wordpeice}", "data": "{sequence_length: many}",
-        "embedding": "{dmi: 8, dropout: 1.0}",
-        "discriminator": "{type: bert, dim: 16, depth: 1, heads: 3}",
+        "embedding": "{dmi: 8, dropout: 1.0}", "discriminator": "{type: bert, dim: 16, depth: 1, heads: 3}",
         "masking": "{type: replace_prob, mask_prob: 1.5}", "sampler": "{type: gumbel, temprature: 2.0}",
         "objective": "{generator_weight: 1}", "train": "{steps: 1, micro_batch_size: 3}",
     }  # fmt: skip
     path = write_experiment(tmp_path, **sections)
     expected = {
-        "name": ("name", 'must match pattern .*, is "Tiny One"\\.'),
-        "tokenizer": ("tokenizer.type", "no tokenizer is called 'wordpeice'. Did you mean 'wordpiece'\\? Known: .*"),
-        "data": ("data.sequence_length", 'must be an integer, is "many"\\.'),
-        "embedding": ("embedding.dropout", "must be less than 1, is 1\\."),
-        "discriminator": ("discriminator.heads", "3 heads do not divide dim 16\\."),
-        "masking": ("masking.mask_prob", "must be less than or equal to 1, is 1.5\\."),
-        "sampler": ("sampler.temprature", "unknown parameter. Did you mean 'temperature'\\? Known: temperature\\."),
-        "objective": ("objective.type", "is required: it names the objective\\."),
-        "train": ("train.micro_batch_size", "must divide batch_size 128\\."),
+        "name": 'must match pattern .*, is "Tiny One"\\.',
+        "tokenizer.type": "no tokenizer is called 'wordpeice'. Did you mean 'wordpiece'\\? Known: .*",
+        "data.sequence_length": 'must be an integer, is "many"\\.',
+        "embedding.dropout": "must be less than 1, is 1\\.",
+        "embedding.dmi": "unknown parameter. Did you mean 'dim'\\? .*",
+        "discriminator.heads": "3 heads do not divide dim 16\\.",
+        "masking.mask_prob": "must be less than or equal to 1, is 1.5\\.",
+        "sampler.temprature": "unknown parameter. Did you mean 'temperature'\\? Known: temperature\\.",
+        "objective.type": "is required: it names the objective\\.",
+        "train.micro_batch_size": "must divide batch_size 128\\.",
     }
     lines = problems(path)
-    assert len(lines) == len(set(lines)) == len(expected) + 1
-    for section, (key, reason) in expected.items():
-        pattern = re.escape(f"{path}:{line_of(section)}: {key}: ") + f"(?:{reason})"
-        assert any(re.fullmatch(pattern, line) for line in lines), (pattern, lines)
-    assert f"{path}:{line_of('embedding')}: embedding.dmi: unknown parameter. Did you mean 'dim'?" in "\n".join(lines)
+    assert len(set(lines)) == len(lines) == len(expected)
+    for key, reason in expected.items():
+        place = re.escape(f"{path}:{line_of(key.split('.')[0])}: {key}: ")
+        assert any(re.fullmatch(place + reason, line) for line in lines), key
 
 
 @pytest.mark.parametrize(
-    ("key", "meant"),
+    ("override", "meant"),
     [
-        ("steps", "'train.steps'?"),
-        ("every", "'evaluate.every' or 'checkpoint.every'?"),
-        ("data.held", "'held_out'?"),
-        ("train.seed", "'seed'?"),
+        ("steps=3", "'train.steps'?"), ("every=3", "'evaluate.every' or 'checkpoint.every'?"),
+        ("data.held=3", "'held_out'?"), ("train.seed=3", "'seed'?"), ("generator={scle: 0.5}", "'scale'?"),
+        ("mesking={}", "'masking'?"),
     ],
-)
-def test_a_key_in_the_wrong_place_is_refused_with_the_place_that_knows_it(tmp_path: Path, key: str, meant: str):
-    assert (
-        f": {key}: unknown parameter. Did you mean {meant} Known" in problems(write_experiment(tmp_path), f"{key}=3")[0]
-    )
+)  # fmt: skip
+def test_a_wrong_key_is_refused_with_the_one_that_is_meant(tmp_path: Path, override: str, meant: str):
+    said = problems(write_experiment(tmp_path), override)[0]
+    assert said.startswith(f"--set {override}: {override.split('=')[0]}")
+    assert f": unknown parameter. Did you mean {meant} Known" in said
+    said = problems(write_experiment(tmp_path, sampler="{tyspe: gumbel}"))[0]
+    assert said.endswith(f":{line_of('sampler')}: sampler.tyspe: unknown parameter. Did you mean 'type'?")
 
 
 @pytest.mark.usefixtures("plugin")
@@ -125,39 +118,31 @@ def test_a_list_of_plug_ins_that_hides_the_one_a_component_needs_is_named(tmp_pa
     assert load(child).config.sampler.type == "hidden_one"
 
 
-def test_all_conflicts_come_at_once_too(tmp_path: Path):
-    sections = {
-        "data": "{sequence_length: 20}",
-        "masking": "{type: replace_prob, replace_prob: 0.8, random_prob: 0.3}",
-        "objective": "{type: mlm}",
-        "schedules": "{sampler.k: {type: linear, start: 1.0, end: 2.0}, masking.mask_prob: {type: linear, start: 0.5, "
-        "end: 2.0}, learning_rate: {warmup_steps: 2}}",
-    }
-    path = write_experiment(tmp_path, **sections)
-    keys = ["data.sequence_length", "generator", "masking.random_prob", "sampler", "schedules.sampler.k"]
-    keys += ["schedules.masking.mask_prob", "schedules.learning_rate"]
-    assert [line.split(": ")[1] for line in problems(path)] == keys
-    frozen = "{type: two_stage, generator_steps: 1}"
-    path = write_experiment(tmp_path, objective=frozen, generator="{type: unigram}", sampler="null")
-    keys = ["embedding.tie", "generator.type", "sampler", "objective.generator_steps"]
-    assert [line.split(": ")[1] for line in problems(path)] == keys
-
-
-def test_a_missing_sampler_is_reported_and_its_schedule_is_not(tmp_path: Path):
-    change = "{sampler.temperature: {type: linear, start: 2.0, end: 1.0}, learning_rate: {warmup_steps: 0}}"
-    path = write_experiment(tmp_path, sampler="null", schedules=change)
-    assert only_problem(path) == f"{path}:{line_of('sampler')}: sampler: is required: electra needs a sampler."
-
-
-def test_an_unknown_section_gets_a_suggestion(tmp_path: Path):
-    path = write_experiment(tmp_path, mesking="{}")
-    assert re.match(f"{path}:{LAST + 1}: mesking: .* 'masking'. Known: ", only_problem(path))
+@pytest.mark.parametrize(
+    ("sections", "keys"),
+    [
+        ({"data": "{sequence_length: 20}", "objective": "{type: mlm}",
+          "masking": "{type: replace_prob, replace_prob: 0.8, random_prob: 0.3}",
+          "schedules": "{sampler.k: {type: linear, start: 1.0, end: 2.0}, masking.mask_prob: {type: linear, start: "
+                       "0.5, end: 2.0}, learning_rate: {warmup_steps: 2}}"},
+         "data.sequence_length generator masking.random_prob sampler schedules.sampler.k schedules.masking.mask_prob "
+         "schedules.learning_rate"),
+        ({"objective": "{type: two_stage, generator_steps: 1}", "generator": "{type: unigram}", "sampler": "null"},
+         "embedding.tie generator.type sampler objective.generator_steps"),
+        # What would follow from a missing part is not reported.
+        ({"generator": "null", "objective": "{type: two_stage, generator_steps: 9}"}, "generator"),
+        ({"sampler": "null", "schedules": "{sampler.temperature: {type: linear, start: 2.0, end: 1.0}, "
+                                          "learning_rate: {warmup_steps: 0}}"}, "sampler"),
+    ],
+)  # fmt: skip
+def test_all_conflicts_come_at_once_too(tmp_path: Path, sections: dict[str, str], keys: str):
+    found = problems(write_experiment(tmp_path, **sections))
+    assert [line.split(": ")[1] for line in found] == keys.split()
 
 
 def test_a_missing_section_is_reported_at_the_file_even_with_a_set(tmp_path: Path):
-    text = experiment_text()
     path = tmp_path / "f.yaml"
-    path.write_text("".join(line for line in text.splitlines(keepends=True) if not line.startswith("masking")))
+    path.write_text(re.sub("(?m)^masking.*\n", "", experiment_text()))
     assert only_problem(path) == only_problem(path, "train.steps=2") == f"{path}:1: masking: is required."
 
 
@@ -165,17 +150,13 @@ def test_a_missing_section_is_reported_at_the_file_even_with_a_set(tmp_path: Pat
     ("override", "reason"),
     [
         ("train.steps=1.5", "train.steps: must be an integer, is 1.5."),
-        ("train.steps=0", "train.steps: must be greater than 0, is 0."),
         ("optimizer.betas=[0.9, 1.0]", "optimizer.betas.1: must be less than 1, is 1."),
-        ("optimizer=adamw", "optimizer: must be a mapping such as {type: adamw}."),
         ("optimizer.lr=1", "optimizer.lr: unknown parameter. Known: betas, epsilon, weight_decay."),
         ("schedules=linear", 'schedules: must be a mapping of keys to values, is "linear".'),
         ("schedules.learning_rate=3", "schedules.learning_rate: must be a mapping such as {type: constant}."),
         ("schedules.learning_rate.type=~", "schedules.learning_rate.type: is required: it names the schedule."),
         ("seed=9223372036854775808", "seed: must be less than 9223372036854775808, is 9223372036854775808."),
-        ("sampler=gumbel", "sampler: must be a mapping such as {type: gumbel}."),
         ("sampler=gmbel", "sampler: must be a mapping such as {type: argmax}."),
-        ("sampler={type: 3}", "sampler.type: must be a word: it names the sampler."),
         ("corpus.paths=[]", "corpus.paths: must have at least 1 item, not 0."),
         ("imports=x.py", 'imports: must be a list, is "x.py".'), ("name=../up", None), ("name=''", None),
         ("data.sequence_length=17", "data.sequence_length: 17 is above embedding.max_length 16."),
@@ -190,18 +171,12 @@ def test_a_wrong_value_is_reported_where_it_was_written(tmp_path: Path, override
 
 @pytest.mark.parametrize(
     ("budget", "said"),
-    [
-        ("", "none is set"),
-        ("steps: 1, tokens: 5, ", "steps and tokens are set"),
-        ("tokens: 5, flops: 1e9, ", "tokens and flops are set"),
-        ("flops: 1e9, paper_flops: 1e9, ", "flops and paper_flops are set"),
-    ],
-)
+    [("", "none is set"), ("steps: 1, tokens: 5, ", "steps and tokens are set"),
+     ("flops: 1e9, paper_flops: 1e9, ", "flops and paper_flops are set")],
+)  # fmt: skip
 def test_training_ends_by_exactly_one_budget(tmp_path: Path, budget: str, said: str):
     path = write_experiment(tmp_path, train=f"{{{budget}batch_size: 2}}")
     assert re.match(f"{path}:{line_of('train')}: train: set one of .*; {said}.$", only_problem(path))
-    for one in ("steps: 1", "tokens: 500", "flops: 1e12", "paper_flops: 1e12"):
-        load(write_experiment(tmp_path, train=f"{{{one}}}"))
 
 
 @pytest.mark.parametrize("budget", ["steps", "tokens", "flops", "paper_flops"])
@@ -259,58 +234,11 @@ def test_a_missing_or_broken_plug_in_is_reported_with_file_and_line(tmp_path: Pa
         load(write_experiment(tmp_path, imports="[plugs/plug.py]"))
 
 
-# The filled-in config
-
-
-def reloaded(loaded: Loaded, path: Path) -> Loaded:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(dump(loaded.config), encoding="utf-8")
-    return load(path)
-
-
-CHOICES = st.fixed_dictionaries(
-    {},
-    optional={
-        "name": st.sampled_from(["tiny", "'1e5'", "'010'", "'0x1f'", "'null'", "no", "1.2.3"]),
-        "seed": st.integers(0, 2**63 - 1),
-        "train.learning_rate": st.floats(1e-12, 1e12),
-        "train": st.sampled_from(["{tokens: 900, steps: ~}", "{flops: 1e12, steps: ~}", "{micro_batch_size: 1}"]),
-        "masking": st.sampled_from(["{type: random_token, mask_prob: 1}", "{mask_prob: 0.3}"]),
-        "sampler": st.sampled_from(["{type: argmax}", "{temperature: 1e-5}"]),
-        "discriminator.ff_mult": st.floats(0.5, 8),
-        "generator": st.sampled_from(["{type: reformer}", "{type: transformer, rotary: true}", "{dropout: 0}"]),
-        "evaluate.every": st.sampled_from(["~", "7"]),
-        "corpus.paths": st.sampled_from(["[a b.txt, 'ä.txt', '*.txt']", "['1e5', \"x\\u0085y\"]"]),
-    },
-)
-
-
-@given(CHOICES)
-@settings(max_examples=25, deadline=None)
-def test_the_filled_in_config_is_read_back_equal_from_anywhere(tmp_path_factory: pytest.TempPathFactory, choices: dict):
-    folder = tmp_path_factory.mktemp("fixed")
-    overrides = [f"{key}={value}" for key, value in choices.items()]
-    loaded = load(write_experiment(folder), overrides)
-    again = reloaded(loaded, folder / "runs/deep/config.yaml")
-    assert again.config == loaded.config
-    assert dump(again.config) == dump(loaded.config)
-
-
 def test_a_null_over_a_default_and_a_default_path_survive_the_filled_in_config(tmp_path: Path, plugin: Path):
     path = write_experiment(tmp_path / "folder", imports="[../plugs/plug.py]", sampler="{type: plugged, maybe: ~}")
     loaded = load(path)
     assert loaded.config.sampler.keywords()["maybe"] is None
-    assert reloaded(loaded, tmp_path / "runs/config.yaml").config == loaded.config
-
-
-@pytest.mark.parametrize(
-    ("section", "says"),
-    [
-        ({"sampler": "{tyspe: gumbel}"}, "sampler.tyspe: unknown parameter. Did you mean 'type'?"),
-        ({"generator": "{scle: 0.5}"}, "generator.scle: unknown parameter. Did you mean 'scale'? Known: depth, "),
-    ],
-)
-def test_a_typo_in_what_only_some_mappings_have_is_recognized(tmp_path, section, says) -> None:
-    with pytest.raises(ConfigError) as refused:
-        load(write_experiment(tmp_path, **section))
-    assert says in str(refused.value)
+    filled = tmp_path / "runs/config.yaml"
+    filled.parent.mkdir()
+    filled.write_text(dump(loaded.config), encoding="utf-8")
+    assert load(filled).config == loaded.config

@@ -59,13 +59,10 @@ def test_quoted_and_block_scalars_and_keys_are_text_and_a_missing_value_is_null(
 
 
 @pytest.mark.parametrize("text", [".inf", "-.INF", "+.Inf", ".nan", ".NaN", "1e999", "-1e999"])
-def test_non_finite_numbers_are_refused(text: str):
+def test_non_finite_numbers_are_refused_and_huge_ones(text: str):
     assert refusal(f"a: 1\nb: {text}") == f"f.yaml:2: {text} is not a finite number."
-
-
-def test_a_huge_integer_is_refused_and_a_big_one_is_exact():
-    assert plain("9" * 40) == int("9" * 40)
     assert refusal("a: " + "9" * 5000) == "f.yaml:1: a number of 5000 digits is too large."
+    assert plain("9" * 40) == int("9" * 40)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +70,8 @@ def test_a_huge_integer_is_refused_and_a_big_one_is_exact():
     [
         ("a: 1\nb: 2\na: 3", "f.yaml:3: a: appears twice; first at f.yaml:1."),
         ("x:\n  a: 1\n  'a': 2", "f.yaml:3: a: appears twice; first at f.yaml:2."),
-        ("{a: 1, a: 1}", "f.yaml:1: a: appears twice; first at f.yaml:1."),
         ("a: 1\nb: !!python/object/apply:os.system [ls]", "f.yaml:2: the tag tag:yaml.org,2002:python/object/apply"),
-        ("b: !!python/name:os.system x", "f.yaml:1: the tag"),
         ("!mine\na: 1", "f.yaml:1: the tag !mine is not allowed; write plain values"),
-        ("a: !!int '3'", "f.yaml:1: the tag tag:yaml.org,2002:int is not allowed"),
         ("a: !!str 3", "f.yaml:1: the tag tag:yaml.org,2002:str is not allowed"),
         ("!mine a: 1", "f.yaml:1: a key must be a word."), ("? [a]\n: 1", "f.yaml:1: a key must be a word."),
         ("a: 1\nb: [", "f.yaml:2: is not valid YAML"),
@@ -122,25 +116,20 @@ def test_honest_aliases_are_expanded_and_a_surrogate_pair_of_escapes_is_one_char
     assert plain('"\\ud83d\\ude00"') == "😀"
 
 
-def test_files_that_are_not_an_experiment(tmp_path: Path):
-    cases: dict[str, tuple[str | bytes, str]] = {
+def test_files_that_are_not_an_experiment_or_cannot_be_read(tmp_path: Path):
+    cases: dict[str, tuple[str | bytes | None, str]] = {
         "list.yaml": ("- a\n- b\n", ":1: an experiment file is a mapping of keys to values."),
         "empty.yaml": ("", ": is empty."),
         "latin.yaml": (b"a: 1\nb: \xe9\n", ":2: is not UTF-8 text (byte 8)."),
         "large.yaml": ("#" * MAX_BYTES + "\n", f": is larger than {MAX_BYTES} bytes; that is not an experiment file."),
+        "": (None, ": is a folder, not an experiment file."),
+        "none.yaml": (None, ": cannot be read (No such file or directory)."),
+        "a\0b": (None, ": cannot be read (embedded null byte)."),
     }
     for name, (text, reason) in cases.items():
-        path = written(tmp_path / name, text)
+        path = tmp_path / name if text is None else written(tmp_path / name, text)
         assert refusal(path) == f"{path}{reason}"
-
-
-def test_files_that_cannot_be_read(tmp_path: Path):
-    for path, reason in {
-        tmp_path: "is a folder, not an experiment file.",
-        tmp_path / "none.yaml": "cannot be read (No such file or directory).",
-        tmp_path / "a\0b": "cannot be read (embedded null byte).",
-    }.items():
-        assert refusal(path) == f"{path}: {reason}"
+    assert "is larger than" in refusal(Path("/dev/zero"))  # which is not read to its end
 
 
 @pytest.mark.parametrize("wrong", ["mine.yml", "mine.yam", "mien.yaml"])
@@ -162,10 +151,6 @@ def test_a_shipped_file_that_is_not_here_comes_with_the_command_that_copies_it(t
     assert refusal(written(tmp_path / "child.yaml", f"extends: {name}.yaml\n")).endswith(copied)
 
 
-def test_an_endless_file_is_not_read_to_its_end():
-    assert "is larger than" in refusal(Path("/dev/zero"))
-
-
 def test_a_byte_order_mark_is_skipped(tmp_path: Path):
     assert read_file(written(tmp_path / "bom.yaml", b"\xef\xbb\xbfa: 1\n")).plain() == {"a": 1}
 
@@ -184,24 +169,10 @@ def test_extends_merges_mappings_and_replaces_lists(tmp_path: Path):
     child = written(tmp_path / "sub/child.yaml", "extends: ../base.yaml\na: {y: {w: 3}}\nlist: [4]\nmap: ~\n")
     root = read_file(child)
     assert root.plain() == {"a": {"x": 1, "y": {"z": 2, "w": 3}}, "list": [4], "only": "here", "map": None}
-    marks = dict(root.marks())
-    base = tmp_path / "sub/../base.yaml"
-    assert {loc: str(marks[loc]) for loc in [("a", "x"), ("a", "y", "w"), ("list",), ("only",)]} == {
-        ("a", "x"): f"{base}:1",
-        ("a", "y", "w"): f"{child}:2",
-        ("list",): f"{child}:3",
-        ("only",): f"{base}:3",
-    }
+    marks, base = dict(root.marks()), tmp_path / "sub/../base.yaml"
+    places = {("a", "x"): f"{base}:1", ("a", "y", "w"): f"{child}:2", ("list",): f"{child}:3", ("only",): f"{base}:3"}
+    assert {loc: str(marks[loc]) for loc in places} == places
     assert marks[("only",)].folder == base.parent
-
-
-def test_a_changed_type_replaces_the_whole_mapping(tmp_path: Path):
-    written(tmp_path / "base.yaml", "net: {type: a, deep: {x: 1}, width: 2}\n")
-    same = read_file(written(tmp_path / "same.yaml", "extends: base.yaml\nnet: {type: a, width: 3}\n"))
-    other = read_file(written(tmp_path / "other.yaml", "extends: base.yaml\nnet: {type: b, width: 3}\n"))
-    silent = read_file(written(tmp_path / "silent.yaml", "extends: base.yaml\nnet: {width: 3}\n"))
-    assert same.plain() == silent.plain() == {"net": {"type": "a", "deep": {"x": 1}, "width": 3}}
-    assert other.plain() == {"net": {"type": "b", "width": 3}}
 
 
 @pytest.mark.parametrize(
@@ -223,19 +194,18 @@ def overridden(text: str, *overrides: str) -> Any:
     return with_overrides(parse(text, "f.yaml", HERE), overrides).plain()
 
 
-def test_set_lays_one_value_over_the_file():
-    assert overridden("a: {b: 1, c: 2}", "a.b=3") == {"a": {"b": 3, "c": 2}}
-    assert overridden("a: 1", "x.y.z=[1, {k: no}]") == {"a": 1, "x": {"y": {"z": [1, {"k": "no"}]}}}
-    assert overridden("a: 1", "a=1e-4", "a=2e-4") == {"a": 2e-4}
-    assert overridden("a: 1", "a='1'", "b==x=y") == {"a": "1", "b": "=x=y"}
-    assert overridden("a: {b: 1}", "a={c: 2}") == {"a": {"b": 1, "c": 2}}
-    assert overridden("a: {b: 1}", "a=~") == {"a": None}
-
-
-def test_set_of_another_type_replaces_the_whole_mapping():
-    assert overridden("net: {type: a, width: 2}", "net.type=b") == {"net": {"type": "b"}}
-    assert overridden("net: {type: a, width: 2}", "net.type=a") == {"net": {"type": "a", "width": 2}}
-    assert overridden("net: {type: a, x: 1}", "net.type=b", "net.y=2") == {"net": {"type": "b", "y": 2}}
+@pytest.mark.parametrize(
+    ("text", "overrides", "value"),
+    [
+        ("a: {b: 1, c: 2}", ["a.b=3"], {"a": {"b": 3, "c": 2}}),
+        ("a: 1", ["x.y.z=[1, {k: no}]"], {"a": 1, "x": {"y": {"z": [1, {"k": "no"}]}}}),
+        ("a: 1", ["a=1e-4", "a=2e-4"], {"a": 2e-4}), ("a: 1", ["a='1'", "b==x=y"], {"a": "1", "b": "=x=y"}),
+        ("a: {b: 1}", ["a={c: 2}"], {"a": {"b": 1, "c": 2}}), ("a: {b: 1}", ["a=~"], {"a": None}),
+        ("net: {type: a, x: 1}", ["net.type=b", "net.y=2"], {"net": {"type": "b", "y": 2}}),
+    ],
+)  # fmt: skip
+def test_set_lays_one_value_over_the_file(text: str, overrides: list[str], value: Any):
+    assert overridden(text, *overrides) == value
 
 
 def test_set_marks_what_it_wrote_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -280,16 +250,12 @@ def test_any_text_is_a_node_or_a_config_error(text: str):
     json.dumps(node.plain(), allow_nan=False).encode()
 
 
-TEXT = st.one_of(
-    st.text(st.characters(codec="utf-8"), max_size=20),
-    st.sampled_from(["1e5", "0o7", "010", "no", "~", ".inf", "=", "<<"]),
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20) | st.sampled_from(
+    ["1e5", "0o7", "010", "no", "~", ".inf", "=", "<<"]
 )
+NUMBER = st.integers(-(10**38), 10**38) | st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(10**38), 10**38)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | TEXT,
+    st.none() | st.booleans() | NUMBER | TEXT,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=12,
 )
@@ -303,22 +269,24 @@ def test_json_and_our_own_yaml_are_read_back_as_they_were_written(value: Any):
 
 
 @pytest.mark.parametrize(
-    ("base", "own", "merged"),
+    ("section", "base", "own", "merged"),
     [
-        ("optimizer: {weight_decay: 0.1}", "optimizer: {type: adafactor}", {"optimizer": {"type": "adafactor"}}),
-        ("optimizer: {weight_decay: 0.1}", "optimizer: {type: adamw}",
-         {"optimizer": {"weight_decay": 0.1, "type": "adamw"}}),
-        ("schedules: {learning_rate: {warmup_steps: 5}}", "schedules: {learning_rate: {type: cosine}}",
-         {"schedules": {"learning_rate": {"type": "cosine"}}}),
-        ("launcher: {workers: 2}", "launcher: {type: ray}", {"launcher": {"type": "ray"}}),
-        ("generator: {scale: 0.5}", "generator: {type: bert}", {"generator": {"scale": 0.5, "type": "bert"}}),
+        ("net", "{type: a, deep: {x: 1}, w: 2}", "{type: a, w: 3}", {"type": "a", "deep": {"x": 1}, "w": 3}),
+        ("net", "{type: a, deep: {x: 1}, w: 2}", "{w: 3}", {"type": "a", "deep": {"x": 1}, "w": 3}),
+        ("net", "{type: a, deep: {x: 1}, w: 2}", "{type: b, w: 3}", {"type": "b", "w": 3}),
+        # A section without type has its default type.
+        ("optimizer", "{weight_decay: 0.1}", "{type: adafactor}", {"type": "adafactor"}),
+        ("optimizer", "{weight_decay: 0.1}", "{type: adamw}", {"weight_decay": 0.1, "type": "adamw"}),
+        ("schedules", "{learning_rate: {warmup_steps: 5}}", "{learning_rate: {type: cosine}}",
+         {"learning_rate": {"type": "cosine"}}),
+        ("launcher", "{workers: 2}", "{type: ray}", {"type": "ray"}),
+        ("generator", "{scale: 0.5}", "{type: bert}", {"scale": 0.5, "type": "bert"}),
     ],
 )  # fmt: skip
-def test_a_section_without_type_has_its_default_type(tmp_path: Path, base: str, own: str, merged: dict[str, Any]):
-    (tmp_path / "base.yaml").write_text(base)
-    (tmp_path / "own.yaml").write_text(f"extends: base.yaml\n{own}\n")
-    assert read_file(tmp_path / "own.yaml").plain() == merged
-    assert with_overrides(parse(base, "", Path()), [own.replace(": ", "=", 1)]).plain() == merged
+def test_a_changed_type_replaces_the_whole_mapping(tmp_path: Path, section, base, own, merged):
+    written(tmp_path / "base.yaml", f"{section}: {base}\n")
+    child = written(tmp_path / "own.yaml", f"extends: base.yaml\n{section}: {own}\n")
+    assert read_file(child).plain() == overridden(f"{section}: {base}", f"{section}={own}") == {section: merged}
 
 
 # What errors quote: one's own file, and nothing of a file that only another one names

@@ -1,9 +1,10 @@
 """Hugging Face datasets: local folders as they are, the hub as far as it can be tried without a network."""
 
 import json
-import os
+import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pydantic import ValidationError
@@ -38,23 +39,19 @@ SPLITS = "train", "validation", "test"
 THREE = {split: [{"text": f"{split} {n}", "meta": {"book": n}} for n in range(2)] for split in SPLITS}
 
 
-def test_a_folder_that_save_to_disk_wrote(tmp_path: Path) -> None:
+def test_folders(tmp_path: Path) -> None:
+    """Of `save_to_disk`, with one split or several, and of files in every format."""
     datasets.Dataset.from_dict({"text": ["one", "", " two "], "id": [1, 2, 3]}).save_to_disk(tmp_path / "one")
-    assert list(corpus(tmp_path / "one")) == ["one", "two"]
     assert list(corpus(tmp_path / "one", key="id")) == [Document("one", "1"), Document("two", "3")]
     train, test = (datasets.Dataset.from_dict({"text": [text]}) for text in ("one", "two"))
     datasets.DatasetDict({"train": train, "test": test}).save_to_disk(tmp_path / "dict")
     assert list(corpus(tmp_path / "dict")) == ["one"]
-
-
-def test_folders_of_files(tmp_path: Path) -> None:
-    assert list(corpus(json_folder(tmp_path / "json", train=[{"text": "one"}]))) == ["one"]
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("one\ntwo\n")
     assert list(corpus(tmp_path / "text")) == ["one", "two"]
     (tmp_path / "parquet").mkdir()
-    datasets.Dataset.from_dict({"text": ["one", "two"]}).to_parquet(tmp_path / "parquet" / "a.parquet")
-    assert list(corpus(tmp_path / "parquet")) == ["one", "two"]
+    train.to_parquet(tmp_path / "parquet" / "a.parquet")
+    assert list(corpus(tmp_path / "parquet")) == ["one"]
 
 
 def test_named_splits_are_ours(tmp_path: Path) -> None:
@@ -75,40 +72,32 @@ def test_two_of_our_splits_cannot_be_one_of_theirs() -> None:
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"splits": Splits(validation="dev")}, r"'dev'\. Known: test, train, validation\. Set `splits`\."),
-     ({"name": "other"}, r": the dataset cannot be loaded \(BuilderConfig 'other' not found.*\)\. Check `name` and")],
-)  # fmt: skip
-def test_splits_and_configurations_that_are_not_there(tmp_path: Path, options: Any, reason: str) -> None:
+    [
+        ({"splits": Splits(validation="dev")}, r"'dev'\. Known: test, train, validation\. Set `splits`\."),
+        ({"name": "other"}, r": the dataset cannot be loaded \(BuilderConfig 'other' not found.*\)\. Check `name` and"),
+        ({"field": "txet"}, r": train: has no field 'txet'\. Did you mean 'text'\? Known: meta, text\."),
+        ({"key": "id"}, r": train: has no field 'id'\."),
+    ],
+)
+def test_what_is_not_there_is_named(tmp_path: Path, options: Any, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         list(corpus(json_folder(tmp_path / "a", **THREE), **options))
 
 
-def test_a_missing_field_is_named(tmp_path: Path) -> None:
-    datasets.Dataset.from_dict({"text": ["one"]}).save_to_disk(tmp_path / "saved")
-    for folder in (tmp_path / "saved", json_folder(tmp_path / "json", train=[{"text": "one"}])):
-        with pytest.raises(DataError, match=r": train: has no field 'txet'\. Did you mean 'text'\? Known: text\."):
-            list(corpus(folder, field="txet"))
-        with pytest.raises(DataError, match=r": train: has no field 'id'\."):
-            list(corpus(folder, key="id"))
-
-
 def test_nulls_are_named_or_skipped(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"text": ["one", None]}).save_to_disk(tmp_path / "a")
-    with pytest.raises(DataError) as refused:
-        list(corpus(tmp_path / "a"))
     place, reason = f"{tmp_path / 'a'}: train: row 2", "the field 'text' is null, not text"
-    assert str(refused.value) == f"{place}: {reason}. Correct it. To leave it out, set on_error: skip."
+    with pytest.raises(DataError, match=f"^{re.escape(place)}: .* set on_error: skip"):
+        list(corpus(tmp_path / "a"))
     assert list(corpus(tmp_path / "a", on_error="skip")) == ["one", Skipped(place, reason)]
 
 
 def test_a_broken_file_and_folders_that_are_none(tmp_path: Path) -> None:
-    folder = json_folder(tmp_path / "a")
-    with pytest.raises(DataError, match=r"a: this folder has no file\. Give a pattern or another folder\."):
-        corpus(folder)
+    folder = json_folder(tmp_path / "a", train=[{"text": "one"}])
     (folder / "train.jsonl").write_text('{"text": "one"}\n{"text": \n')
     with pytest.raises(DataError, match=r"a: train: cannot be read \(JSON parse error: .+\)\."):
         list(corpus(folder))
-    for path in (tmp_path / "nothing", folder / "train.jsonl"):
+    for path in (tmp_path / "nothing", folder / "train.jsonl", tmp_path / ("n" * 300)):
         with pytest.raises(DataError, match=r": is not a folder\. For files there are json_lines, parquet and text_fi"):
             corpus(path)
 
@@ -143,19 +132,15 @@ def test_the_hub_without_a_network_is_a_sentence() -> None:
 
 def test_the_hub_is_asked_once_for_what_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The network is replaced: what it would bring is a dataset in memory."""
-    asked = []
-
-    def load_dataset(*args: Any, **options: Any) -> Any:
-        asked.append((args, options))
-        return datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": ["one"]})})
-
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    brought = datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": ["one"]})})
+    asked = Mock(return_value=brought)
+    monkeypatch.setattr("datasets.load_dataset", asked)
     made = corpus("someone/something", name="part", revision="abc")
     before = made.fingerprint()
     assert list(made) == ["one"]
-    assert made.fingerprint() == before != corpus("someone/something", field="other").fingerprint()
-    assert asked[0] == (("someone/something", "part"), {"revision": "abc", "streaming": False})
-    assert len(asked) == 2
+    assert made.fingerprint() == before
+    asked.assert_called_once_with("someone/something", "part", revision="abc", streaming=False)
+    assert before != corpus("someone/something", field="other").fingerprint()
 
 
 def test_a_missing_library_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,9 +151,7 @@ def test_a_missing_library_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_values_of_csv_files_stay_as_they_are_written(tmp_path: Path) -> None:
     """The library would read 01 as 1, True as a truth value and NA as nothing."""
-    values = [
-        "01", "True", "NA", "null", "1e5", "1.0", "nan", "-0", "None", "2020-01-01", "Infinity", "0x1F", "007 ", "é",
-    ]  # fmt: skip
+    values = ["01", "True", "NA", "null", "1e5", "1.0", "nan", "-0", "None", "2020-01-01", "0x1F", "007 ", "é"]
     for ending, delimiter in {"csv": ",", "tsv": "\t"}.items():
         (tmp_path / ending).mkdir()
         rows = "".join(f"{value}{delimiter}{value}\n" for value in values)
@@ -194,24 +177,8 @@ def test_the_files_that_are_read(tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("one")
     for options, count in (({}, 1), ({"splits": Splits()}, 3)):
         read, ignored = corpus(folder, **options).files()
-        assert len(read) == count
+        assert (len(read), len(ignored)) == (count, 4 - count)
         assert {*read, *ignored} == {*folder.iterdir()}
-        assert len(read) + len(ignored) == 4
     datasets.Dataset.from_dict({"text": ["one"]}).save_to_disk(tmp_path / "saved")
     assert {file.suffix for file in corpus(tmp_path / "saved").files()[0]} == {".arrow", ".json"}
     assert corpus("someone/something").files() == ([], [])
-
-
-def test_pipes_links_and_long_names_in_a_folder(tmp_path: Path) -> None:
-    folder = json_folder(tmp_path / "a", train=[{"text": "one"}])
-    (folder / "back").symlink_to("..")
-    assert list(corpus(folder)) == ["one"]
-    (folder / "self").symlink_to("self")
-    with pytest.raises(DataError, match=r"self: cannot be read"):
-        corpus(folder)
-    (folder / "self").unlink()
-    os.mkfifo(folder / "test.jsonl")
-    with pytest.raises(DataError, match=r"test\.jsonl: cannot be read \(it is not a regular file\)"):
-        corpus(folder)
-    with pytest.raises(DataError, match=r": is not a folder\."):
-        corpus(tmp_path / ("n" * 300))

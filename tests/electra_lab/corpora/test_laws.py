@@ -31,26 +31,17 @@ class TestDocstrings(CorpusContract):
 
 class TestTextFiles(CorpusContract):
     name = "text_files"
-    more: Mapping[str, Any] = {}
+    more: Mapping[str, Any] = {"documents": "files", "join_lines": True, "on_error": "skip"}
 
     def options_in(self, folder: Path) -> Mapping[str, Any]:
         (folder / "a.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
         (folder / "b.txt.gz").write_bytes(gzip.compress(b"three\n\nfour", mtime=0))
+        (folder / "c.txt").write_bytes(b"five\n\n\xff")
         return {"paths": [str(folder)], **self.more}
 
 
-class TestTextFilesWhole(TestTextFiles):
-    more = {"documents": "files", "join_lines": True}  # noqa: RUF012  # read, never changed
-
-
-class TestTextFilesSkipped(TestTextFiles):
-    def options_in(self, folder: Path) -> Mapping[str, Any]:
-        (folder / "c.txt").write_bytes(b"five\n\n\xff")
-        return {**super().options_in(folder), "on_error": "skip"}
-
-
 class TestTextFilesPatterns(TestTextFiles):
-    more = {"documents": "lines", "remove": "o", "group": "t.*"}  # noqa: RUF012
+    more = {"documents": "lines", "remove": "o", "group": "t.*", "on_error": "skip_line"}  # noqa: RUF012
 
 
 class TestFasta(CorpusContract):

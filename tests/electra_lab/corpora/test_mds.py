@@ -30,8 +30,7 @@ def test_what_the_library_wrote(name: str) -> None:
     if name == "zstd":
         pytest.importorskip("zstandard")
     assert list(Mds(paths=[WRITTEN / name])) == TEXTS
-    keys = [("book", ["0", "-1", "0", "0"]), ("name", ["n0", "n1", "n2", "n4"])]
-    for key, values in keys:
+    for key, values in (("book", ["0", "-1", "0", "0"]), ("name", ["n0", "n1", "n2", "n4"])):
         corpus = Mds(paths=[WRITTEN / name / "index.json"], key=key)
         assert list(corpus) == [Document(text, value) for text, value in zip(TEXTS, values, strict=True)]
 
@@ -71,34 +70,14 @@ def test_the_order_is_that_of_the_index_and_moving_changes_nothing(folder: Path)
     assert Mds(paths=[WRITTEN / "plain"], key="name").fingerprint() != before
 
 
-def cut(data: bytes) -> bytes:
-    return data[:-3]
-
-
-def longer(data: bytes) -> bytes:
-    return data + b"\0"
-
-
-def another(data: bytes) -> bytes:
-    return b"This is a text, not a shard."
-
-
-def header(data: bytes) -> bytes:
-    return data.replace(b'{"column', b'["column')
-
-
-def offset(data: bytes) -> bytes:
-    return data[:8] + b"\0\0\0\0" + data[12:]
-
-
 @pytest.mark.parametrize(
     ("damage", "what", "kept"),
     [
-        (cut, "sample 2", TEXTS),
-        (longer, "", TEXTS),
-        (offset, "sample 1", [*TEXTS[:2], "five"]),
-        (header, "", [*TEXTS[:2], "five"]),
-        (another, "1,936,287,828 samples", [*TEXTS[:2], "five"]),
+        (lambda data: data[:-3], "sample 2", TEXTS),
+        (lambda data: data + b"\0", "", TEXTS),
+        (lambda data: data[:8] + b"\0\0\0\0" + data[12:], "sample 1", [*TEXTS[:2], "five"]),
+        (lambda data: data.replace(b'{"column', b'["column'), "", [*TEXTS[:2], "five"]),
+        (lambda _: b"This is a text, not a shard.", "1,936,287,828 samples", [*TEXTS[:2], "five"]),
     ],
 )
 def test_a_damaged_shard_is_named_and_what_precedes_the_damage_kept(
@@ -106,10 +85,8 @@ def test_a_damaged_shard_is_named_and_what_precedes_the_damage_kept(
 ) -> None:
     shard = folder / "shard.00001.mds"
     shard.write_bytes(damage(shard.read_bytes()))
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=f"^{shard}: .*{what}"):
         list(Mds(paths=[folder]))
-    assert str(refused.value).startswith(f"{shard}: ")
-    assert what in str(refused.value)
     found = list(Mds(paths=[folder], on_error="skip"))
     (skipped,) = [item for item in found if isinstance(item, Skipped)]
     assert (skipped.place, skipped.unit) == (str(shard), "ends of files")
@@ -121,29 +98,24 @@ def test_a_sample_that_is_not_text(folder: Path) -> None:
     shard.write_bytes(shard.read_bytes().replace("grüße".encode(), b"gr\xff\xff\xff\xffe"))
     with pytest.raises(DataError, match="byte 2 of the column 'text'"):
         list(Mds(paths=[folder]))
-    found = list(Mds(paths=[folder], on_error="skip"))
-    assert [item if isinstance(item, str) else item.place for item in found] == [
-        "one", "two\nlines", f"{shard}: sample 1", "five",
-    ]  # fmt: skip
+    found = [item if isinstance(item, str) else item.place for item in Mds(paths=[folder], on_error="skip")]
+    assert found == ["one", "two\nlines", f"{shard}: sample 1", "five"]
 
 
-@pytest.mark.parametrize("on_error", ["stop", "skip"])
 @pytest.mark.parametrize(
     ("column", "key", "what"),
     [
-        ("txt", None, "'txt'. Did you mean 'text'?"),
-        ("text", "bok", "'bok'. Did you mean 'book'?"),
+        ("txt", None, r"'txt'\. Did you mean 'text'\?"),
+        ("text", "bok", r"'bok'\. Did you mean 'book'\?"),
         ("tokens", None, "ndarray:int32"),
         ("book", None, "of type int,"),
         ("text", "x", "float32"),
     ],
 )
-def test_a_wrong_column_is_an_error_always(
-    folder: Path, on_error: str, column: str, key: str | None, what: str
-) -> None:
-    with pytest.raises(DataError) as refused:
-        list(Mds(paths=[folder], column=column, key=key, on_error=on_error))  # type: ignore[arg-type]
-    assert what in str(refused.value)
+def test_a_wrong_column_is_an_error_always(folder: Path, column: str, key: str | None, what: str) -> None:
+    for on_error in ("stop", "skip"):
+        with pytest.raises(DataError, match=what):
+            list(Mds(paths=[folder], column=column, key=key, on_error=on_error))  # type: ignore[arg-type]
 
 
 def test_other_files_are_no_indexes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

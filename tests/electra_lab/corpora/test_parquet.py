@@ -8,7 +8,7 @@ import pytest
 
 from electra_lab.corpora import parquet as module
 from electra_lab.corpora.parquet import Parquet
-from registry import LONGEST, Document, Skipped
+from registry import Document, Skipped
 from registry.errors import DataError
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -30,12 +30,11 @@ def test_columns_of_text_of_every_type(tmp_path: Path, kind: str) -> None:
 
 
 def test_keys_and_other_columns(tmp_path: Path) -> None:
-    columns: dict[str, Any] = {"body": ["one", "two", "three"], "book": ["a", "b", "a"], "number": [1, 2, 1]}
-    assert list(corpus(tmp_path, {"column": "body", "key": "book"}, **columns)) == [
-        Document("one", "a"), Document("two", "b"), Document("three", "a"),
-    ]  # fmt: skip
-    found = [each.key for each in corpus(tmp_path, {"column": "body", "key": "number"}, **columns)]  # type: ignore[union-attr]
-    assert found == ["1", "2", "1"]
+    columns: dict[str, Any] = {"body": ["one", "two"], "book": ["a", "b"], "number": [1, 2]}
+    for key, values in (("book", ("a", "b")), ("number", ("1", "2"))):
+        made = corpus(tmp_path, {"column": "body", "key": key}, **columns)
+        assert list(made) == [Document("one", values[0]), Document("two", values[1])]
+        assert made.fingerprint() != corpus(tmp_path, {"column": "body"}, **columns).fingerprint()
 
 
 def test_rows_in_their_order_over_groups_batches_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,10 +47,8 @@ def test_rows_in_their_order_over_groups_batches_and_files(tmp_path: Path, monke
 def test_nulls_are_named_or_skipped(tmp_path: Path) -> None:
     columns: dict[str, Any] = {"text": ["one", None, "two"], "id": [1, 2, None]}
     file = tmp_path / "a.parquet"
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=r"a\.parquet: row 2: .* set on_error: skip\."):
         list(corpus(tmp_path, **columns))
-    cure = "Correct it. To leave it out, set on_error: skip."
-    assert str(refused.value) == f"{file}: row 2: the field 'text' is null, not text. {cure}"
     skipped = Skipped(f"{file}: row 2", "the field 'text' is null, not text")
     assert list(corpus(tmp_path, {"on_error": "skip"}, **columns)) == ["one", skipped, "two"]
     with_key = list(corpus(tmp_path, {"on_error": "skip", "key": "id"}, **columns))
@@ -63,30 +60,29 @@ def test_nulls_are_named_or_skipped(tmp_path: Path) -> None:
     ("options", "reason"),
     [
         ({"column": "txt"}, r"a\.parquet: has no column 'txt'\. Did you mean 'text'\? Known: number, raw, text\."),
-        ({"key": "id"}, r"a\.parquet: has no column 'id'\. Known: number, raw, text\."),
-        ({"column": "number"}, r"the column 'number' is of type int64, not text\. Choose another one\."),
-        ({"column": "raw"}, r"the column 'raw' is of type binary, not text\. Choose another one\."),
+        ({"key": "id"}, r"a\.parquet: has no column 'id'\."),
+        ({"column": "number"}, r"the column 'number' is of type int64, not text\."),
+        ({"column": "raw"}, r"the column 'raw' is of type binary, not text\."),
     ],
 )
-@pytest.mark.parametrize("on_error", ["stop", "skip"])
-def test_a_wrong_column_is_an_error_always(tmp_path: Path, options: Any, reason: str, on_error: str) -> None:
-    with pytest.raises(DataError, match=reason):
-        list(corpus(tmp_path, {**options, "on_error": on_error}, text=["a"], number=[1], raw=[b"a"]))
+def test_a_wrong_column_is_an_error_always(tmp_path: Path, options: Any, reason: str) -> None:
+    for on_error in ("stop", "skip"):
+        with pytest.raises(DataError, match=reason):
+            list(corpus(tmp_path, {**options, "on_error": on_error}, text=["a"], number=[1], raw=[b"a"]))
 
 
 @pytest.mark.parametrize("content", [b"", b"plain text, no Parquet", "cut short", "flipped"])
 def test_a_damaged_file(tmp_path: Path, content: bytes | str) -> None:
     list(corpus(tmp_path, text=["one", "two"] * 1000, row_group_size=2000))
-    file = tmp_path / "a.parquet"
+    file, rows = tmp_path / "a.parquet", content == "flipped"
     whole = file.read_bytes()
-    damaged = {"cut short": whole[:-10], "flipped": whole[:10] + b"\xff" * 20 + whole[30:]}.get(str(content), content)
-    file.write_bytes(damaged if isinstance(damaged, bytes) else b"")
+    damaged = {"cut short": whole[:-10], "flipped": whole[:10] + b"\xff" * 20 + whole[30:]}
+    file.write_bytes(content if isinstance(content, bytes) else damaged[content])
     pq.write_table(pyarrow.table({"text": ["next"]}), tmp_path / "b.parquet")
     with pytest.raises(DataError, match=r"a\.parquet.*: is damaged or not a Parquet file \(.+\)\. Copy or downlo"):
         list(Parquet(paths=[tmp_path]))
     *_, skipped, following = Parquet(paths=[tmp_path], on_error="skip")
     assert isinstance(skipped, Skipped)
-    rows = content == "flipped"
     assert (skipped.place, following) == (f"{file}{': rows 1 to 2000' * rows}", "next")
     assert (skipped.number, skipped.unit) == ((2000, "records") if rows else (file.stat().st_size, "bytes"))
 
@@ -124,26 +120,17 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     assert list(corpus(tmp_path, {"on_error": "skip"}, text=wrong)) == ["one", skipped, "two"]
 
 
-def test_a_pipe_waits_for_nobody(tmp_path: Path) -> None:
-    list(made := corpus(tmp_path, text=["one"]))
+def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    """Or becomes a pipe, which nobody waits for."""
+    made = corpus(tmp_path, text=["one"])
+    list(made)
+    pq.write_table(pyarrow.table({"text": ["other"]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: changed while it was read\."):
+        list(made)
     (tmp_path / "a.parquet").unlink()
     os.mkfifo(tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"a\.parquet: cannot be read \(it is not a regular file\)"):
         list(made)
-
-
-def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
-    made = corpus(tmp_path, text=["one"])
-    before = made.fingerprint()
-    pq.write_table(pyarrow.table({"text": ["other"]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"a\.parquet: changed while it was read\."):
-        list(made)
-    assert made.fingerprint() != before != Parquet(paths=[tmp_path], column="other").fingerprint()
-
-
-def test_long_texts_are_cut(tmp_path: Path) -> None:
-    found = list(corpus(tmp_path, text=["word " * (LONGEST // 4)]))
-    assert [len(each) <= LONGEST for each in found if isinstance(each, str)] == [True, True]
 
 
 def test_memory_is_bounded_in_one_large_row_group(tmp_path: Path) -> None:
@@ -155,11 +142,3 @@ def test_memory_is_bounded_in_one_large_row_group(tmp_path: Path) -> None:
     allocated = [pyarrow.total_allocated_bytes() - before for _ in Parquet(paths=[tmp_path])]
     assert len(allocated) == 5000
     assert (highest := max(allocated)) < 25e6, f"{highest / 1e6:.0f} MB for 50 MB of text"
-
-
-def test_a_missing_library_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.parquet").touch()
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    reason = r"pyarrow is needed to read Parquet files\. Install it: pip install 'electra-lab\[data\]'\."
-    with pytest.raises(DataError, match=reason):
-        Parquet(paths=[tmp_path])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -27,24 +29,18 @@ def several(draw: st.DrawFn) -> list[Row]:
     return [row(number, length) for number, length in enumerate(lengths)]
 
 
-def seen(batch: object) -> list[tuple[list[int], list[int], int, list[int]]]:
+def seen(batch: Any) -> list[tuple[list[int], list[int], int, list[int]]]:
     """Return tokens, segments and labels of each row of a batch; checks what pads it."""
-    found = []
-    real = batch.attention_mask  # type: ignore[attr-defined]
-    for tokens, mask, segments, number, tags in zip(
-        batch.tokens,
-        real,
-        batch.segments,
-        batch.labels["number"],
-        batch.labels["tags"],
-        strict=True,  # type: ignore[attr-defined]
-    ):
+    found, labels = [], batch.labels
+    of_rows = batch.tokens, batch.attention_mask, batch.segments, labels["number"], labels["tags"]
+    for tokens, mask, segments, number, tags in zip(*of_rows, strict=True):
         size = int(mask.sum())
         assert mask[:size].all()
         assert not tokens[size:].any()
         assert not segments[size:].any()
         assert (tags[size:] == IGNORED).all()
         found.append((tokens[:size].tolist(), segments[:size].tolist(), int(number), tags[:size].tolist()))
+    real = batch.attention_mask
     assert real.sum(1).max() == real.shape[1]  # nothing is wider than its longest row
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.tokenizers.bpe import bpe
 from electra_lab.tokenizers.unigram import unigram
 from electra_lab.tokenizers.wordpiece import wordpiece
+from registry.contracts.task import Encoded
 
 DOCUMENTS = [f"the cat number {n} sat on the mat, and didn't see {n + 1} zebras" for n in range(60)]
 TEXTS = ["", "  ", "the cat", "Ärger mit   the dogs\n\n!", "the 🐈 sat", "x" * 300, "cat\ud800sat didn't", " zebras"]
@@ -30,6 +32,9 @@ def make(kind: str) -> Tokenizer:
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if kind.startswith("unigram without"):
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    # It would add special tokens, which are not asked for.
+    ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     return tokenizer
 
 
@@ -51,6 +56,11 @@ def read(encoder: TextEncoder) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=encoder._tokenizer)  # type: ignore[no-untyped-call]
 
 
+def spans_of(word: int, found: Encoded) -> list[tuple[int, int]]:
+    """The offsets of the tokens of a word."""
+    return [at for at, its in zip(found.offsets, found.words, strict=True) if its == word]
+
+
 def test_texts_are_read_as_everywhere_else(encoder: TextEncoder) -> None:
     theirs = tokenize(encoder._tokenizer, TEXTS)
     for text, ours, other in zip(TEXTS, encoder.texts(TEXTS), theirs, strict=True):
@@ -67,77 +77,59 @@ def test_the_tokenizer_never_joins_words(encoder: TextEncoder) -> None:
     assert found.words == sorted(found.words)
     assert set(found.words) == set(range(max(found.words) + 1))
     for word in set(found.words):
-        spans = [at for at, its in zip(found.offsets, found.words, strict=True) if its == word]
+        spans = spans_of(word, found)
         start, end = spans[0][0], spans[-1][1]
-        alone = encoder._tokenizer.encode(text[: max(start, 0)] + text[start:end], add_special_tokens=False).ids
+        alone = encoder._tokenizer.encode(text[:start] + text[start:end], add_special_tokens=False).ids
         ids = [id for id, its in zip(found.ids, found.words, strict=True) if its == word]
         assert alone[-len(ids) :] == ids
 
 
 def test_words_have_the_tokens_that_they_have_in_a_text(encoder: TextEncoder) -> None:
+    """As transformers reads pretokenized words, where the tokenizer puts a space before the first word."""
+    before = encoder._tokenizer.pre_tokenizer
+    spaced = getattr(before, "add_prefix_space", True) and getattr(before, "prepend_scheme", "") != "never"
     for words, found in zip(SENTENCES, encoder.words(SENTENCES), strict=True):
         [text] = encoder.texts([" ".join(words)])
         assert found.ids == text.ids
         assert found.words == sorted(found.words)
         assert set(found.words) == set(range(len(words)))
-
-
-def test_words_as_transformers_reads_them(encoder: TextEncoder) -> None:
-    """Where the tokenizer puts a space before the first word, transformers reads pretokenized words in the same way."""
-    for words, found in zip(SENTENCES, encoder.words(SENTENCES), strict=True):
-        if not words or getattr(encoder._tokenizer.pre_tokenizer, "add_prefix_space", True) is False:
-            continue
-        if getattr(encoder._tokenizer.pre_tokenizer, "prepend_scheme", "always") == "never":
-            continue
-        theirs = read(encoder)(words, is_split_into_words=True, add_special_tokens=False)
-        assert found.ids == theirs["input_ids"]
-        assert found.words == theirs.word_ids()
+        if words and spaced:
+            theirs = read(encoder)(words, is_split_into_words=True, add_special_tokens=False)
+            assert found.ids == theirs["input_ids"]
+            assert found.words == theirs.word_ids()
 
 
 def test_offsets_are_within_the_word(encoder: TextEncoder) -> None:
     words = ["zebras", "didn't", "  quokka ", "Zebras", "q\ud800u"]
     [found] = encoder.words([words])
     for number, word in enumerate(words):
-        spans = [at for at, its in zip(found.offsets, found.words, strict=True) if its == number]
+        spans = spans_of(number, found)
         assert "".join(word[start:end] for start, end in spans) == word.strip()
         assert all(0 <= start <= end <= len(word) for start, end in spans)
 
 
 def test_a_word_may_have_no_token(encoder: TextEncoder) -> None:
-    [found] = encoder.words([["", "the", " ", "", "cat", "\n"]])
+    [found], [alone] = encoder.words([["", "the", " ", "", "cat", "\n"]]), encoder.words([["the", "cat"]])
     assert set(found.words) == {1, 4}
-    [alone] = encoder.words([["the", "cat"]])
-    assert [word for word in found.words if word == 4] == [4] * alone.words.count(1)
-    assert encoder.words([[], ["", " "]]) == [type(found)([], [], [])] * 2
+    assert found.words.count(4) == alone.words.count(1)
+    assert encoder.words([[], ["", " "]]) == [Encoded([], [], [])] * 2
 
 
-def test_a_tokenizer_that_adds_special_tokens_does_not_add_them() -> None:
-    tokenizer = make("wordpiece")
-    plain = of(make("wordpiece"))
-    ends = [("[CLS]", plain.vocabulary.cls_id), ("[SEP]", plain.vocabulary.sep_id)]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    assert len(tokenizer.encode("the cat").ids) == 4
-    assert of(tokenizer).texts(["the cat"]) == plain.texts(["the cat"])
-    assert of(tokenizer).words([["the", "cat"]]) == plain.words([["the", "cat"]])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_name_of_a_special_token_is_text(kind: str) -> None:
-    encoder, tokenizer = of(make(kind)), make(kind)
-    special = set(encoder.vocabulary.special_ids)
-    tokenizer.encode_special_tokens = True  # as a store does
+def test_the_name_of_a_special_token_is_text(encoder: TextEncoder) -> None:
+    special, stores = set(encoder.vocabulary.special_ids), Tokenizer.from_str(encoder._tokenizer.to_str())
+    stores.encode_special_tokens = True
     text = "see[SEP] the [MASK] sat"
-    stored, _ = encode(tokenizer, [text], "uint16")
+    stored, _ = encode(stores, [text], "uint16")
     assert not special & set(stored.tolist())
-    [read], [shown] = encoder.texts([text]), tokenize(tokenizer, [text])
+    [read], [shown] = encoder.texts([text]), tokenize(stores, [text])
     assert read.ids == shown.ids == stored.tolist()
     assert read.offsets == shown.offsets
-    covered = [place for start, end in read.offsets for place in range(start, end)]
+    covered = itertools.chain.from_iterable(itertools.starmap(range, read.offsets))
     letters = [place for place, character in enumerate(text) if not character.isspace()]
     assert [place for place in covered if not text[place].isspace()] == letters
     [tagged] = encoder.words([["the", "[MASK]", "[SEP]see "]])
     assert not special & set(tagged.ids)
     for word, length in enumerate((3, 6, 8)):
-        within = [at for at, number in zip(tagged.offsets, tagged.words, strict=True) if number == word]
-        assert [place for start, end in within for place in range(start, end)] == list(range(length))
+        within = itertools.chain.from_iterable(itertools.starmap(range, spans_of(word, tagged)))
+        assert [*within] == list(range(length))
     assert not encoder._tokenizer.encode_special_tokens, "as it was before"

@@ -13,6 +13,7 @@ from electra_lab.data.words import steps_of_words, words_of_rows
 from electra_lab.packings.contiguous import Contiguous
 from electra_lab.packings.documents import Documents
 from electra_lab.testing import ArrayTokens, vocabulary
+from tests.electra_lab.data.test_rows import Bare
 
 CPU, SEED, SIZE = torch.device("cpu"), 3, 4
 VOCABULARY = vocabulary(50)
@@ -28,15 +29,9 @@ def test_the_first_step_that_has_read_them() -> None:
     """A document a row, of different numbers of words, read in the order of training: two epochs and a bit."""
     documents = [range(5, 6 + number % 7) for number in range(30)]
     words = [1 + number * number % 11 for number in range(30)]
-    # The first token tells nothing; the number of the row is that of its document.
     rows = Rows(Documents(text(documents, words), 12, VOCABULARY))
-    read, total = [], 0
-    for step in range(17):
-        batch = rows.training_batch(SEED, step, SIZE, CPU)
-        for row in batch.tokens.tolist():
-            assert row in rows.packing.rows(np.arange(30)).tokens.tolist()
-        total += sum(words[number] for number in rows.windows(SEED, 0, SIZE)[step])
-        read.append(total)
+    batches = (rows.training_batch(SEED, step, SIZE, CPU) for step in range(17))
+    read = np.cumsum([sum(words[number] for number in batch.row_ids) for batch in batches])
     by_row = words_of_rows(rows, text(documents, words), VOCABULARY)
     assert by_row == pytest.approx(words)
     wanted = [1, read[0], read[0] + 1, read[6], read[6] + 0.5, read[16], read[16] + 1]
@@ -57,12 +52,6 @@ def test_an_epoch_has_all_words_however_documents_are_cut() -> None:
 
 
 def test_rows_of_a_packing_that_hides_its_documents_have_the_mean() -> None:
-    class Bare:
-        def __init__(self, packing: Documents) -> None:
-            self.rows, self.number = packing.rows, len(packing)
-
-        def __len__(self) -> int:
-            return self.number
-
     tokens = text([range(5, 9), range(5, 7)], [1, 4])
-    assert words_of_rows(Rows(Bare(Documents(tokens, 9, VOCABULARY))), tokens, VOCABULARY).tolist() == [2.5, 2.5]
+    bare: Any = Bare(Documents(tokens, 9, VOCABULARY))
+    assert words_of_rows(Rows(bare), tokens, VOCABULARY).tolist() == [2.5, 2.5]

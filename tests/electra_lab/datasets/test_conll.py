@@ -1,5 +1,6 @@
 """CoNLL's columns: words, tags in any scheme, and lines that are not what they should be."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,49 +84,47 @@ def test_the_scheme_is_found(scheme: Any, tags: str, expected: str, tmp_path: Pa
 )
 def test_tags_of_no_scheme_are_refused(tags: str, line: int, reason: str, tmp_path: Path) -> None:
     content = "".join("\n" if tag == "|" else f"w {tag}\n" for tag in tags.split())
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=rf"^{tmp_path / 'eng'}:{line}: {re.escape(reason)} .*scheme: plain"):
         list(conll(tmp_path, content).read("test"))
-    assert str(refused.value).startswith(f"{tmp_path / 'eng'}:{line}: {reason} ")
-    assert "scheme: plain" in str(refused.value)
     assert len(list(conll(tmp_path, content, scheme="plain").read("test"))) == tags.count("|") + 1
 
 
 @pytest.mark.parametrize(
     ("content", "options", "line", "reason"),
     [
-        ("a B\n\nb C D\n", {}, 3, "has 3 columns, not 2 as most lines. Correct it."),
-        ("a X O\n\nb\n", {}, 3, "has 1 column, not 3 as most lines. Correct it."),
-        ("\na X O\n", {"tag_column": 3}, 2, "has 3 columns, but tag_column is 3. They are counted from 0."),
-        ("a X O\n", {"word_column": -4}, 1, "has 3 columns, but word_column is -4. They are counted from 0."),
-        ("a X O\n", {"word_column": 2}, 1, "word_column and tag_column are the same column. Change one of them."),
+        ("a B\n\nb C D\n", {}, 3, "has 3 columns, not 2 "),
+        ("a X O\n\nb\n", {}, 3, "has 1 column, not 3 "),
+        ("\na X O\n", {"tag_column": 3}, 2, "has 3 columns, but tag_column is 3."),
+        ("a X O\n", {"word_column": -4}, 1, "has 3 columns, but word_column is -4."),
+        ("a X O\n", {"word_column": 2}, 1, "word_column and tag_column are the same column."),
     ],
 )
 def test_wrong_columns_are_named(content: str, options: dict[str, int], line: int, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=rf"^{tmp_path / 'eng'}:{line}: {re.escape(reason)}"):
         list(conll(tmp_path, content, **options).read("test"))
-    assert str(refused.value).split(" To leave such")[0] == f"{tmp_path / 'eng'}:{line}: {reason}"
 
 
 def test_a_part_of_train_is_held_out_by_its_words(tmp_path: Path) -> None:
     content = "".join(f"w{n % 300} {'B-A' if n < 300 else 'O'}\n\n" for n in range(600))
     dataset = Conll(train=write(tmp_path / "train", content))
-    assert dataset.splits == ["train", "validation"]
-    train, validation = ([each.words for each in dataset.read(split)] for split in dataset.splits)
+    train, validation = ([each.words for each in dataset.read(split)] for split in ("train", "validation"))
     assert len(train + validation) == 600
     assert 30 < len(validation) < 100
     assert not {*train} & {*validation}
 
 
-def test_the_input_of_conlleval(tmp_path: Path) -> None:
-    predictions = [{"prediction": ["B-ORG", "O", "O", "O"]}, {"prediction": ["B-PER", "I-PER"]}]
-    name, text = conll(tmp_path).submission("test", predictions)
-    assert name == "test.txt"
-    assert text == (
-        "EU B-ORG B-ORG\nrejects O O\nGerman B-MISC O\ncall I-MISC O\n\nPeter B-PER B-PER\nPaul B-PER I-PER\n\n"
-    )
-    assert conll(tmp_path, "one\ntwo\n").submission("test", [{"prediction": ["O", "B-A"]}])[1] == "one O\ntwo B-A\n\n"
-    text = conll(tmp_path, "New York\tB-A\n \tO\n").submission("test", [{"prediction": ["B-A", "O"]}])[1]
-    assert text == "New_York B-A B-A\n_ O O\n\n", "spaces in words do not separate its columns"
+@pytest.mark.parametrize(
+    ("content", "predictions", "expected"),
+    [
+        (NER, [["B-ORG", "O", "O", "O"], ["B-PER", "I-PER"]],
+         "EU B-ORG B-ORG\nrejects O O\nGerman B-MISC O\ncall I-MISC O\n\nPeter B-PER B-PER\nPaul B-PER I-PER\n\n"),
+        ("one\ntwo\n", [["O", "B-A"]], "one O\ntwo B-A\n\n"),
+        ("New York\tB-A\n \tO\n", [["B-A", "O"]], "New_York B-A B-A\n_ O O\n\n"),  # spaces do not separate columns
+    ],
+)  # fmt: skip
+def test_the_input_of_conlleval(content: str, predictions: list[list[str]], expected: str, tmp_path: Path) -> None:
+    found = conll(tmp_path, content).submission("test", [{"prediction": tags} for tags in predictions])
+    assert found == ("test.txt", expected)
 
 
 U = """\
@@ -159,7 +158,6 @@ BROKEN = "a O\nb\n\nc O\n\nd X O\n\ne L.A\n\nf O\ng O\nh I-A\n\ni B-A\n\nj B-A\n
         ("# 1\na\tO\n\n# 2\nb\tB-A\n", {}, "a/O | b/B-A"),
         ("# text = a b\na O\nb B-A\n", {}, "a/O b/B-A"),
         ("# text = a\nb N\n", {"scheme": "plain"}, "b/N"),
-        ("# comment\na O\n", {}, "a/O"),
         ("# id 52\tdomain=en\na _ _ O\nb _ _ B-A\n", {}, "a/O b/B-A"),
         ("#begin document (x); part 000\na\tO\n\n#end document\n", {}, "a/O"),
         ("# O\na B-A\n\na O\n# O\n", {}, "#/O a/B-A | a/O #/O"),

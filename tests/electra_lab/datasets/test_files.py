@@ -1,7 +1,6 @@
 """What all readers of files have in common: compression, line ends, encodings, paths, held-out examples."""
 
 import gzip
-import lzma
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +17,6 @@ from electra_lab.datasets.table import TableFiles
 from registry.errors import DataError
 from tests.electra_lab.datasets.written import answer, article, articles, json_lines, question, write
 
-zstandard = pytest.importorskip("zstandard")
-
 # Of each reader: how it is made, the name and the content of a file, and the split that this is.
 READERS: dict[str, tuple[Callable[[Path], Any], str, str, str]] = {
     "glue": (lambda file: Glue(name="STS-B", folder=file.parent), "train.tsv",
@@ -35,9 +32,7 @@ READERS: dict[str, tuple[Callable[[Path], Any], str, str, str]] = {
               json_lines(*({"sentence_good": text, "sentence_bad": "b"} for text in ("grüße", "zwei"))), "test"),
 }  # fmt: skip
 VARIANTS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
-    "gz": (".gz", gzip.compress),
-    "xz": (".xz", lzma.compress),
-    "zst": (".zst", lambda data: bytes(zstandard.ZstdCompressor().compress(data))),
+    "compressed": (".gz", gzip.compress),
     "carriage returns": ("", lambda data: data.replace(b"\n", b"\r\n")),
     "a byte order mark": ("", lambda data: b"\xef\xbb\xbf" + data),
     "no line end": ("", lambda data: data.rstrip(b"\n")),
@@ -63,10 +58,8 @@ def test_bytes_that_are_not_utf8_are_named(name: str, tmp_path: Path) -> None:
     latin = content.encode("latin-1")
     line = latin[: latin.index(b"\xfc")].count(b"\n") + 1
     written = write(tmp_path / file, latin)
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=rf"^{written}:{line}: byte .* is not UTF-8\. C"):
         list(make(written).read(split))
-    assert str(refused.value).startswith(f"{written}:{line}: byte ")
-    assert "is not UTF-8. C" in str(refused.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xef\xbb\xbf", b"\r\n \r\n"])
@@ -74,16 +67,8 @@ def test_bytes_that_are_not_utf8_are_named(name: str, tmp_path: Path) -> None:
 def test_files_without_examples_are_named(name: str, content: bytes, tmp_path: Path) -> None:
     make, file, _, split = READERS[name]
     written = write(tmp_path / file, content)
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=f"^{written}:"):
         list(make(written).read(split))
-    assert str(refused.value).startswith(f"{written}:")
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_a_file_that_is_cut_short(name: str, tmp_path: Path) -> None:
-    make, file, content, split = READERS[name]
-    with pytest.raises(DataError, match=r"\.gz: is cut short after [\d,]+ bytes"):
-        list(make(write(tmp_path / f"{file}.gz", gzip.compress(content.encode())[:-9])).read(split))
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -108,24 +93,16 @@ def test_a_file_that_changes_after_its_fingerprint(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_knows_content_options_and_splits_but_not_folders(tmp_path: Path) -> None:
-    for folder in "ab":
-        for n in (1, 2):
-            write(tmp_path / folder / f"{n}.tsv", f"text\tlabel\n{n}\tx\n")
-    a, b = tmp_path / "a", tmp_path / "b"
-
-    def of(**options: Any) -> str:
-        return TableFiles(**options).fingerprint()
-
-    same = of(train=a / "1.tsv", test=a / "2.tsv")
-    assert of(train=b / "1.tsv", test=b / "2.tsv") == same
-    others = [
-        of(train=a / "2.tsv", test=a / "1.tsv"),
-        of(train=a / "1.tsv", validation=a / "2.tsv"),
-        of(train=a / "1.tsv"),
-        of(train=a / "1.tsv", test=a / "2.tsv", held_out=0.2),
-        of(train=a / "1.tsv", test=a / "2.tsv", label="text"),
-    ]
-    assert len({same, *others}) == 6
+    one, two, elsewhere = (tmp_path / name for name in ("1.tsv", "2.tsv", "b/1.tsv"))
+    for file in (one, two, elsewhere):
+        write(file, f"text\tlabel\n{file.stem}\tx\n")
+    options: list[dict[str, Any]] = [
+        {"train": one, "test": two}, {"train": two, "test": one}, {"train": one, "validation": two}, {"train": one},
+        {"train": one, "test": two, "held_out": 0.2}, {"train": one, "test": two, "label": "text"},
+    ]  # fmt: skip
+    found = [TableFiles(**each).fingerprint() for each in options]
+    assert len({*found}) == 6
+    assert TableFiles(train=elsewhere, test=two).fingerprint() == found[0]
 
 
 def test_paths(tmp_path: Path) -> None:
@@ -142,10 +119,3 @@ def test_paths(tmp_path: Path) -> None:
         TableFiles()
     with pytest.raises(DataError, match=r"b\.tsv: is read for train and for test\. A file belongs to one split\."):
         TableFiles(train=tmp_path / "x", test=tmp_path / "x" / "b.tsv")
-
-
-def test_a_split_that_is_not_there(tmp_path: Path) -> None:
-    dataset = TableFiles(train=write(tmp_path / "a.csv", "text,label\na,b\n"))
-    assert dataset.splits == ["train", "validation"]
-    with pytest.raises(DataError, match=r"there is no split 'valid'\. Did you mean 'validation'\? Known: train, valid"):
-        list(dataset.read("valid"))

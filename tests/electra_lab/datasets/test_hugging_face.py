@@ -84,23 +84,15 @@ def test_splits_by_other_names(tmp_path: Path) -> None:
         list(dataset(folder, splits={"test": "dev_match"}).read("test"))
 
 
-def test_a_share_of_train_is_held_out(tmp_path: Path) -> None:
-    rows = {"text": [f"text {n % 200}" for n in range(400)], "label": ["x"] * 400}
-    made = dataset(saved(tmp_path / "a", train=rows))
-    train, validation = ({each.text for each in made.read(split)} for split in made.splits)
-    assert len(train) + len(validation) == len(train | validation) == 200
-    assert 8 < len(validation) < 35
-
-
 def test_wrong_values_are_named(tmp_path: Path) -> None:
     folder = saved(tmp_path / "a", test={"text": ["a", None], "label": ["x", "y"]})
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=f"^{folder}: test: row 2: the field 'text' is null, not text"):
         list(dataset(folder).read("test"))
-    assert str(refused.value).startswith(f"{folder}: test: row 2: the field 'text' is null, not text. ")
     with pytest.raises(DataError, match=r"a: test: has no field 'txt'\. Did you mean 'text'\?"):
         list(dataset(folder, text="txt").read("test"))
+    train = saved(tmp_path / "c", train={"text": ["a"], "label": ["x"]})
     with pytest.raises(DataError, match=r"c: train: there are no examples for train, as held_out is 0\.999\."):
-        list(dataset(saved(tmp_path / "c", train={"text": ["a"], "label": ["x"]}), held_out=0.999).read("train"))
+        list(dataset(train, held_out=0.999).read("train"))
     with pytest.raises(DataError, match=r"nothing/there: is not a folder\. For files there are json_lines and table\."):
         dataset(tmp_path / "nothing/there")
 

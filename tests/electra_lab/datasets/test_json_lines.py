@@ -1,5 +1,6 @@
 """JSON lines: fields, labels of every type, and lines that are not what they should be."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +27,28 @@ def test_fields_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "word", "number"),
     [
-        ("a ", "a", "'a'"),
+        ("a ", "a", "is 'a', not"),
         (1, "1", 1.0),
-        (True, "true", "true or false"),
-        (False, "false", "true or false"),
+        (True, "true", "is true or false, not"),
+        (False, "false", "is true or false, not"),
         ("", None, None),
         (None, None, None),
         ("2", "2", 2.0),
-        (1.5, "a number, not a word. Write label_type: number.", 1.5),
-        ([], "a list, not a word", "a list"),
-        ({}, "an object, not a word", "an object"),
+        (1.5, r"is a number, not a word\. Write label_type: number\.", 1.5),
+        ([], "is a list, not", "is a list, not"),
+        ({}, "is an object, not", "is an object, not"),
     ],
 )
 def test_labels(tmp_path: Path, value: Any, word: str | None, number: float | str | None) -> None:
-    line = json_lines({"text": "a", "label": value})
-    wrong = isinstance(word, str) and "not a word" in word
-    if wrong:
-        with pytest.raises(DataError) as refused:
-            read(tmp_path, line)
-        assert f"a.jsonl:1: the field 'label' is {word}" in str(refused.value)
-    else:
-        assert read(tmp_path, line)[0].label == word
-    if isinstance(number, str):
-        with pytest.raises(DataError) as refused:
-            read(tmp_path, line, label_type="number")
-        assert f"a.jsonl:1: the field 'label' is {number}, not a finite number. Correct it." in str(refused.value)
-    else:
-        found = read(tmp_path, line, label_type="number")[0].label
-        assert (found, type(found)) == (number, type(number))
+    """As words and as numbers; a text that begins with "is" says why they are neither."""
+    for label_type, expected in (("word", word), ("number", number)):
+        line = json_lines({"text": "a", "label": value})
+        if str(expected).startswith("is "):
+            with pytest.raises(DataError, match=rf"a\.jsonl:1: the field 'label' {expected}"):
+                read(tmp_path, line, label_type=label_type)
+        else:
+            [found] = read(tmp_path, line, label_type=label_type)
+            assert (found.label, type(found.label)) == (expected, type(expected))
 
 
 def test_only_the_test_may_lack_labels(tmp_path: Path) -> None:
@@ -67,21 +62,18 @@ def test_only_the_test_may_lack_labels(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         ("{", "is not JSON (Expecting property name enclosed in double quotes at column 2)."),
-        ('["text"]', "is a list, not an object with fields."),
         ("{}", "has no field 'text'. Known: none."),
-        ('{"text": null}', "the field 'text' is null, not text."),
         ('{"text": 1}', "the field 'text' is a number, not text."),
         ('{"text": "\\ud800"}', "the field 'text' has half of a character (\\ud800 to \\udfff)."),
         ('{"text": "a", "pair": null}', "the field 'pair' is null, not text."),
         ('{"text": "a", "pair": "b", "id": 1.5}', "the field 'id' is a number, so it cannot be an id."),
-        ('{"text": "a", "pair": "b", "id": null}', "the field 'id' is null, so it cannot be an id."),
+        ('{"text": "a", "pair": "b", "id": true}', "the field 'id' is true or false, so it cannot be an id."),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
     content = json_lines({"text": "a", "pair": "b", "id": 0}) + " \t\n" + line
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=re.escape(f"{tmp_path / 'a.jsonl'}:3: {reason} Correct it.")):
         read(tmp_path, content, pair="pair", id="id")
-    assert str(refused.value).startswith(f"{tmp_path / 'a.jsonl'}:3: {reason} Correct it.")
 
 
 def test_the_texts_decide_what_is_held_out(tmp_path: Path) -> None:

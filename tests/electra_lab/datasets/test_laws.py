@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from electra_lab.datasets import docstring_origin
-from electra_lab.datasets.glue import FORMATS
 from electra_lab.testing import DatasetContract
 from registry import datasets
 from tests.electra_lab.datasets.written import answer, article, articles, json_lines, question, write
@@ -30,33 +29,6 @@ class TestGlue(DatasetContract):
         write(folder / "dev.tsv", "sentence\tlabel\n" + "".join(f"{text} \t0\n" for text in TEXTS))
 
 
-class TestMnli(DatasetContract):
-    name = "glue"
-
-    def options_in(self, folder: Path) -> Mapping[str, Any]:
-        for names in FORMATS["MNLI"].files.values():
-            rows = "".join(f"{n}\t{text}\tso\tneutral\n" for n, text in enumerate(TEXTS))
-            write(folder / names[0], f"index\tsentence1\tsentence2\tgold_label\n{rows}")
-        return {"name": "MNLI", "folder": str(folder)}
-
-    def change(self, folder: Path) -> None:
-        write(folder / "diagnostics.tsv", "index\tsentence1\tsentence2\n0\tone\ttwo\n")
-
-
-class TestMicrosoftsMrpc(DatasetContract):
-    name = "glue"
-
-    def options_in(self, folder: Path) -> Mapping[str, Any]:
-        for split in ("train", "test"):
-            rows = "".join(f"1\t{n}\t{n + 100}\t{text}\tso\n" for n, text in enumerate(TEXTS))
-            write(folder / f"msr_paraphrase_{split}.txt", f"\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n{rows}")
-        write(folder / "dev_ids.tsv", "3\t103\n5\t105\n")
-        return {"name": "MRPC", "folder": str(folder), "double_unordered": True}
-
-    def change(self, folder: Path) -> None:
-        write(folder / "dev_ids.tsv", "3\t103\n")
-
-
 class TestTable(DatasetContract):
     name = "table"
 
@@ -68,18 +40,6 @@ class TestTable(DatasetContract):
 
     def change(self, folder: Path) -> None:
         write(folder / "test" / "b.tsv", "label\ttext\na\tone\n")
-
-
-class TestNumbers(DatasetContract):
-    name = "table"
-
-    def options_in(self, folder: Path) -> Mapping[str, Any]:
-        write(folder / "sts.csv", "".join(f'x{n},"{text}",so,{n / 7}\n' for n, text in enumerate(TEXTS)))
-        columns = {"columns": ["name", "one", "other", "score"], "text": "one", "pair": "other", "id": "name"}
-        return {"train": str(folder / "sts.csv"), "label": "score", "label_type": "number", **columns}
-
-    def change(self, folder: Path) -> None:
-        write(folder / "sts.csv", "".join(f'x{n},"{text}",so,{n / 6}\n' for n, text in enumerate(TEXTS)))
 
 
 class TestJsonLines(DatasetContract):

@@ -77,15 +77,14 @@ def test_ids_are_unique() -> None:
 @pytest.mark.parametrize(
     ("dataset", "split", "reason"),
     [
-        (Listed(0.0, test=[]), "test", "test."),
-        (Listed(0.001, train=["a"]), "validation", "validation, as held_out is 0.001. Change it, or name other files."),
-        (Listed(0.999, train=["a"]), "train", "train, as held_out is 0.999. Change it, or name other files."),
+        (Listed(0.0, test=[]), "test", r"test\.$"),
+        (Listed(0.001, train=["a"]), "validation", r"validation, as held_out is 0\.001\."),
+        (Listed(0.999, train=["a"]), "train", r"train, as held_out is 0\.999\."),
     ],
 )
 def test_a_split_without_examples(dataset: Listed, split: str, reason: str) -> None:
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=f"the list {next(iter(dataset.sources))}: there are no examples for {reason}"):
         list(dataset.read(split))
-    assert str(refused.value) == f"the list {next(iter(dataset.sources))}: there are no examples for {reason}"
 
 
 def rows(split: str, number: int, **bad: int) -> list[Any]:

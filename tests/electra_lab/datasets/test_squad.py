@@ -1,6 +1,7 @@
 """SQuAD: both versions, answers that are not at their place, and files that are not what they should be."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,9 @@ def test_answers_no_answers_and_unknown_ones(tmp_path: Path) -> None:
 def test_an_answer_that_is_not_at_its_place(text: str, start: int, tmp_path: Path) -> None:
     wrong = question("a", answers=[answer(text, start)])
     other = question("b", answers=[answer(text, start), answer("Ada")])
-    with pytest.raises(DataError) as refused:
-        list(squad(tmp_path, wrong).read("validation"))
     reason = f"the answer '{text}' is not in its context at character {start}. "
-    assert str(refused.value).startswith(f"{tmp_path / 'dev.json'}: question a: {reason}")
+    with pytest.raises(DataError, match=re.escape(f"{tmp_path / 'dev.json'}: question a: {reason}")):
+        list(squad(tmp_path, wrong).read("validation"))
     kept = list(squad(tmp_path, wrong, other, on_error="skip").read("validation"))
     assert [(each.id, each.answers) for each in kept] == [("b", (Answer("Ada", 0),))]
 
@@ -50,41 +50,37 @@ def test_offsets_count_characters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"answers": []}, 'a: the list of answers is empty. Set "is_impossible": true if it has none, or remove '),
-        ({"answers": {}}, "a: the field 'answers' is an object, not a list. Correct it."),
-        ({"answers": ["Ada"]}, "a: is text, not an object with fields. Correct it."),
-        ({"answers": [{"text": "Ada"}]}, "a: has no field 'answer_start'. Known: text. Correct it."),
-        ({"answers": [{"text": "Ada", "answer_start": "0"}]},
-         "a: the field 'answer_start' is text, not a whole number. Correct it."),
-        ({"question": None}, "a: the field 'question' is null, not text. Correct it."),
-        ({"is_impossible": "false"}, "a: the field 'is_impossible' is text, not true or false. Correct it."),
+        ({"answers": []}, 'the list of answers is empty. Set "is_impossible": true'),
+        ({"answers": {}}, "the field 'answers' is an object, not a list"),
+        ({"answers": ["Ada"]}, "is text, not an object with fields"),
+        ({"answers": [{"text": "Ada"}]}, "has no field 'answer_start'"),
+        ({"answers": [{"text": "Ada", "answer_start": "0"}]}, "the field 'answer_start' is text, not a whole number"),
+        ({"question": None}, "the field 'question' is null, not text"),
+        ({"is_impossible": "false"}, "the field 'is_impossible' is text, not true or false"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_question_is_named(fields: dict[str, Any], reason: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=f"^{tmp_path / 'dev.json'}: question a: {reason}"):
         list(squad(tmp_path, question("a") | fields).read("validation"))
-    assert str(refused.value).startswith(f"{tmp_path / 'dev.json'}: question {reason}")
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ('{"data": [\n{"paragraphs": [}', ":2: is not JSON (Expecting value at column 17). Correct it."),
-        ("[]", ": is a list, not an object with fields. Correct it."),
-        ('{"date": []}', ": has no field 'data'. Did you mean 'date'? Known: date. Correct it."),
-        ('{"data": [1]}', ": data[0]: is a number, not an object with fields. Correct it."),
-        ('{"data": [{"paragraphs": [{"qas": []}]}]}',
-         ": data[0].paragraphs[0]: has no field 'context'. Known: qas. Correct it."),
+        ('{"data": [\n{"paragraphs": [}', ":2: is not JSON (Expecting value at column 17)"),
+        ("[]", ": is a list, not an object with fields"),
+        ('{"date": []}', ": has no field 'data'. Did you mean 'date'?"),
+        ('{"data": [1]}', ": data[0]: is a number, not an object with fields"),
+        ('{"data": [{"paragraphs": [{"qas": []}]}]}', ": data[0].paragraphs[0]: has no field 'context'"),
         ('{"data": [{"paragraphs": [{"context": "a", "qas": [{}]}]}]}',
-         ": data[0].paragraphs[0].qas[0]: has no field 'id'. Known: none. Correct it."),
-        ("1" * 5000, ": is JSON that Python cannot read. Correct it."),
+         ": data[0].paragraphs[0].qas[0]: has no field 'id'"),
+        ("1" * 5000, ": is JSON that Python cannot read"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_named(content: str, reason: str, tmp_path: Path) -> None:
     file = write(tmp_path / "a.json", content)
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=re.escape(f"{file}{reason}")):
         list(Squad(test=file).read("test"))
-    assert str(refused.value).split(" To leave such")[0] == f"{file}{reason}"
 
 
 def test_an_id_that_is_there_twice(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""A stand-in for the Hugging Face hub on this machine, as far as a push needs one, and an account of its requests.
+"""A stand-in for the Hugging Face hub on this machine, as far as pushes and downloads need one, and an account of its
+requests.
 
 Files of .safetensors are large (LFS): they go to another address, whose requests must carry no token.
 """
@@ -60,6 +61,8 @@ class Handler(BaseHTTPRequestHandler):
             if request.startswith(beginning):
                 return self.connection.close() if status == 0 else self._answer(status, {"error": "no"})
         parts = request.split(" ")[1].strip("/").split("/")
+        if parts[2:3] == ["resolve"]:
+            return self._download(hub.repositories["/".join(parts[:2])], "/".join(parts[4:]))
         if parts[0] == "storage":
             hub.tokens_at_storage.append(self.headers.get("Authorization"))
             hub.objects[parts[1]] = body
@@ -81,6 +84,9 @@ class Handler(BaseHTTPRequestHandler):
         if not parts or parts[0] == "revision":
             head = repository.heads[parts[1] if parts else "main"]
             return self._answer(200, {"id": "", "sha": head, "private": repository.private, "siblings": []})
+        if parts[0] == "tree":
+            tree = repository.trees["main"].items()
+            return self._answer(200, [{"type": "file", "path": n, "oid": "0", "size": len(held)} for n, held in tree])
         if parts[0] == "refs":
             heads = [{"name": n, "ref": f"refs/heads/{n}", "targetCommit": c} for n, c in repository.heads.items()]
             return self._answer(200, {"branches": heads, "converts": [], "tags": []})
@@ -91,9 +97,8 @@ class Handler(BaseHTTPRequestHandler):
         if parts[1] not in repository.heads:
             return self._answer(404, {"error": "no branch"}, {"X-Error-Code": "RevisionNotFound"})
         if parts[0] == "preupload":
-            return self._answer(
-                200, {"files": [self._mode(repository.trees[parts[1]], file) for file in json.loads(body)["files"]]}
-            )
+            modes = [self._mode(repository.trees[parts[1]], file) for file in json.loads(body)["files"]]
+            return self._answer(200, {"files": modes})
         return self._commit(repository, parts[1], [json.loads(line) for line in body.decode().splitlines()])
 
     def _mode(self, tree: dict[str, Any], file: dict[str, Any]) -> dict[str, Any]:
@@ -130,17 +135,20 @@ class Handler(BaseHTTPRequestHandler):
         repository.heads[branch] = head
         return self._answer(200, {"commitUrl": f"{self.server.url}/c/{head}", "commitOid": head, "success": True})
 
+    def _download(self, repository: Repository, name: str) -> None:
+        content = repository.trees["main"][name]
+        etag = hashlib.sha256(content).hexdigest()
+        self._answer(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": repository.heads["main"]})
+
     def _answer(self, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
-        body = json.dumps(value).encode()
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        usual = {"Content-Type": "application/json", "Content-Length": str(len(body))}
         self.send_response(status)
-        for key, held in {
-            **(headers or {}),
-            "Content-Type": "application/json",
-            "Content-Length": str(len(body)),
-        }.items():
+        for key, held in {**(headers or {}), **usual}.items():
             self.send_header(key, held)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     do_GET = do_POST = do_PUT = do_HEAD = _do  # noqa: N815 - the server's own names
 

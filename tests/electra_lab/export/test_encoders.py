@@ -44,13 +44,10 @@ ALL = {
 
 
 @pytest.fixture(scope="module", params=CLASSES)
-def exported(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, Path, Path]]:
+def exported(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, Path]]:
     folder = tmp_path_factory.mktemp("encoders")
     with for_a_module():
-        backbone = MODERN if request.param == "modernbert" else DEBERTA
-        path = finished(folder, discriminator=backbone, generator="{scale: 1.0}")
+        path = finished(folder, discriminator=ALL[request.param], generator="{scale: 1.0}")
         export(path, folder / "out")
         yield request.param, path, folder / "out"
 
@@ -75,10 +72,8 @@ def test_plain_transformers_loads_all_parts(exported: tuple[str, Path, Path]) ->
                 found = model.eval()(**plain)[0]
             if ending == "ForTokenClassification":
                 assert not found[..., 0].any()
-                assert_close(found[..., 1], logits(network, given), given)
-            else:
-                expected = states(network, given) if ending == "Model" else logits(network, given)
-                assert_close(found, expected, given)
+                found = found[..., 1]
+            assert_close(found, (states if ending == "Model" else logits)(network, given), given)
 
 
 def test_the_lab_reads_its_export_again(exported: tuple[str, Path, Path]) -> None:

@@ -57,24 +57,22 @@ def assert_computed(file: Path, ours: Network, size: int, fixed: tuple[int, int]
             assert_close(torch.from_numpy(computed), compute(ours, given), given, 1e-4)
 
 
-def test_an_export_has_the_discriminator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr("electra_lab.jobs.pretraining.execute.write_report", lambda directory: directory.path)
-    run = finished(tmp_path)
+@pytest.mark.usefixtures("no_report")
+def test_an_export_has_the_discriminator(tmp_path: Path, capsys: Any) -> None:
+    run = finished(tmp_path, generator="{type: unigram}")
     capsys.readouterr()
-    networks = export(run, tmp_path / "out", int8=True).networks
+    (exported,) = export(run, tmp_path / "out", int8=True).networks
     assert capsys.readouterr() == ("", "")
-    ours = opened(run)
-    for name, network in ours.networks.items():
-        assert_computed(tmp_path / "out" / name / "model.onnx", network, ours.vocabulary.size)
-    files = sorted(path.name for path in (tmp_path / "out").rglob("*.onnx*"))
-    assert files == ["model.onnx"] * 2 + ["model_int8.onnx"] * 2  # no file of weights beside them
-    card = (tmp_path / "out" / "discriminator" / "README.md").read_text()
-    given = "`input_ids`, `attention_mask`, `token_type_ids`"
-    assert f"- `model.onnx` turns {given} into `last_hidden_state`, `logits`.\n" in card
+    ours, folder = opened(run), tmp_path / "out" / "discriminator"
+    assert_computed(folder / "model.onnx", ours.networks["discriminator"], ours.vocabulary.size)
+    files = sorted(path.name for path in folder.rglob("*.onnx*"))
+    assert files == ["model.onnx", "model_int8.onnx"]  # no file of weights beside them
+    card = (folder / "README.md").read_text()
+    assert "- `model.onnx` turns `input_ids`, `attention_mask`, `token_type_ids` into `last_hidden_state`" in card
 
     # fp32 has the AUC that the run measured on its test text, int8 another one.
     tested = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
-    (change,) = networks[0].int8
+    (change,) = exported.int8
     assert change.auc is not None
     assert change.auc[0] == pytest.approx(tested["discriminator_auc"], abs=1e-6)
     assert 0 < abs(change.auc[1] - change.auc[0]) < 0.2
@@ -102,21 +100,21 @@ def test_other_backbones_are_written(tmp_path: Path, kind: str, options: dict[st
     assert_computed(tmp_path / "model.onnx", ours, 60)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"), [("modernbert", {"local_attention": 8, "global_every": 2}), ("deberta", {"max_distance": 257})]
-)
+TRACED = [("modernbert", {"local_attention": 8, "global_every": 2}), ("deberta", {"max_distance": 257})]
+
+
+@pytest.mark.parametrize(("kind", "options"), TRACED)
+@torch.no_grad()
 def test_what_is_traced_takes_any_length(kind: str, options: dict[str, Any]) -> None:
     """Without ONNX, which takes a minute: torch refuses code that looks at the length."""
-    sizes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("length", min=1, max=LONGEST)}
-    given, ours = module.random_inputs(2, 16, 60), NamedOutputs(network(kind, **options))
-    with torch.no_grad():
-        traced = torch.export.export(
-            ours, given, dynamic_shapes=dict.fromkeys(INPUTS, sizes), prefer_deferred_runtime_asserts_over_guards=True
-        )
-        longer = module.random_inputs(3, LONGEST, 60)
-        real = longer[1].bool()
-        for found, expected in zip(traced.module()(*longer), ours(*longer), strict=True):
-            torch.testing.assert_close(found[real], expected[real], rtol=0, atol=1e-5)
+    batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1, max=LONGEST)
+    shapes, made = {name: {0: batch, 1: length} for name in INPUTS}, network(kind, ("tokens",), **options)
+    prefers = {"prefer_deferred_runtime_asserts_over_guards": True}
+    small, longer = module.random_inputs(2, 16, 60), module.random_inputs(3, LONGEST, 60)
+    traced = torch.export.export(NamedOutputs(made), small, dynamic_shapes=shapes, **prefers)
+    given = dict(zip(INPUTS, longer, strict=True))
+    for found, compute in zip(traced.module()(*longer), (states, logits), strict=True):
+        assert_close(found, compute(made, given), given)
 
 
 @slow
@@ -178,9 +176,10 @@ def segments(theirs: Any, given: dict[str, Any]) -> dict[str, Any]:
     return {} if type(theirs).__name__.startswith("Modern") else {"token_type_ids": given["token_type_ids"]}
 
 
+OUTPUTS = ["last_hidden_state", "logits"]
 HEADS = {
-    "ForSequenceClassification": (["last_hidden_state", "logits"], ["batch", 3]),
-    "ForTokenClassification": (["last_hidden_state", "logits"], ["batch", "length", 3]),
+    "ForSequenceClassification": (OUTPUTS, ["batch", 3]),
+    "ForTokenClassification": (OUTPUTS, ["batch", "length", 3]),
     "ForQuestionAnswering": (["last_hidden_state", "start_logits", "end_logits"], ["batch", "length"]),
 }
 
@@ -200,19 +199,12 @@ def test_a_file_would_have_the_logits_of_transformers(tmp_path: Path, backbone: 
             torch.testing.assert_close(found[kept], expected[name][kept], rtol=0, atol=1e-5)
 
 
+QUICK = ("ForSequenceClassification", "Electra")
+WRITTEN = [(kind, backbone) for kind in HEADS for backbone in ("Electra", "ModernBert", "DebertaV2", "performer")]
+
+
 @pytest.mark.parametrize(
-    ("kind", "backbone"),
-    [
-        ("ForSequenceClassification", "Electra"),
-        pytest.param("ForTokenClassification", "Electra", marks=slow),
-        pytest.param("ForQuestionAnswering", "Electra", marks=slow),
-        pytest.param("ForSequenceClassification", "ModernBert", marks=slow),
-        pytest.param("ForQuestionAnswering", "ModernBert", marks=slow),
-        pytest.param("ForSequenceClassification", "DebertaV2", marks=slow),
-        pytest.param("ForSequenceClassification", "performer", marks=slow),
-        pytest.param("ForTokenClassification", "performer", marks=slow),
-        pytest.param("ForQuestionAnswering", "performer", marks=slow),
-    ],
+    ("kind", "backbone"), [pytest.param(*each, marks=[] if each == QUICK else [slow]) for each in WRITTEN]
 )
 def test_fine_tuned_heads_are_those_of_transformers(tmp_path: Path, kind: str, backbone: str) -> None:
     theirs = fine_tuned(kind, backbone, tmp_path / "model")
@@ -227,10 +219,9 @@ def test_fine_tuned_heads_are_those_of_transformers(tmp_path: Path, kind: str, b
         with torch.no_grad():
             expected = theirs(given["input_ids"], given["attention_mask"], **segments(theirs, given))
         computed = session.run(names[1:], {name: given[name].numpy() for name in INPUTS})
+        kept = slice(None) if kind == "ForSequenceClassification" else given["attention_mask"].bool()
         for name, output in zip(names[1:], computed, strict=True):
-            ours, real = torch.from_numpy(output), given["attention_mask"].bool()
-            kept = slice(None) if kind == "ForSequenceClassification" else real
-            torch.testing.assert_close(ours[kept], expected[name][kept], rtol=0, atol=1e-4)
+            torch.testing.assert_close(torch.from_numpy(output)[kept], expected[name][kept], rtol=0, atol=1e-4)
 
 
 @slow

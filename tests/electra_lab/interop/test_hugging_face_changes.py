@@ -47,9 +47,7 @@ def test_a_new_head_begins_as_the_lab_begins_it(tmp_path: Path, kind: str) -> No
     model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
     head = model.base_model.network.heads["tokens"]
     assert (head.norm.weight == 1).all()
-    assert not head.norm.bias.any()
-    assert not head.bias.any()
-    assert not head.dense.bias.any()
+    assert not any(bias.any() for bias in (head.norm.bias, head.bias, head.dense.bias))
     assert head.dense.weight.std().item() == pytest.approx(STANDARD_DEVIATION, rel=0.2)
     given = inputs(50, 2, 8)
     assert model(**given).logits[given["attention_mask"].bool()].isfinite().all()
@@ -107,16 +105,13 @@ def test_the_vocabulary_can_grow_and_shrink(tmp_path: Path, auto: str, size: int
     torch.manual_seed(0)
     model = getattr(models, f"ElectraLabFor{auto}")(config("bert")).eval()
     head = model.base_model.network.heads["tokens"] if auto == "MaskedLM" else None
-    if head is not None:
-        nn.init.normal_(head.bias)
-        before = head.bias.detach().clone()
+    before = nn.init.normal_(head.bias).detach().clone() if head else None
     table = model.resize_token_embeddings(size, mean_resizing=False)
     assert table is model.get_input_embeddings()
     assert model.config.vocab_size == table.num_embeddings == size
     given = inputs(45, 2, 8)
     given["input_ids"][0, 0] = size - 1
-    if head is not None:
-        assert isinstance(head.bias, nn.Parameter)
+    if head:
         assert head.bias.requires_grad
         assert torch.equal(head.bias[:45], before[:45])
         assert not head.bias[50:].any()

@@ -41,32 +41,12 @@ for _ in range(2):
 torch.save(discriminator, './pretrained-model.pt')
 """
 
-# The README's first recipe and the course note's.
-BY_HOOK = """
-trainer = Electra(
-    generator,
-    discriminator,
-    discr_dim = 32,
-    discr_layer = 'reformer',
-    mask_token_id = 2,
-    pad_token_id = 0,
-    mask_prob = 0.15,
-    mask_ignore_token_ids = []
-)
-"""
-
-# The README's second recipe.
-BY_HAND = """
+# The README's first recipe and the course note's, and the README's second one.
+IDS = "mask_token_id = 2, pad_token_id = 0, mask_prob = 0.15, mask_ignore_token_ids = []"
+BY_HOOK = f"trainer = Electra(generator, discriminator, discr_dim = 32, discr_layer = 'reformer', {IDS})"
+BY_HAND = f"""
 discriminator_with_adapter = nn.Sequential(discriminator, nn.Linear(32, 1))
-
-trainer = Electra(
-    generator,
-    discriminator_with_adapter,
-    mask_token_id = 2,
-    pad_token_id = 0,
-    mask_prob = 0.15,
-    mask_ignore_token_ids = []
-)
+trainer = Electra(generator, discriminator_with_adapter, {IDS})
 """
 
 # mlm-pytorch's README, on the CPU.
@@ -79,14 +59,7 @@ from x_transformers import TransformerWrapper, Encoder
 
 transformer = TransformerWrapper(num_tokens=200, max_seq_len=64, attn_layers=Encoder(dim=32, depth=2, heads=2))
 
-trainer = MLM(
-    transformer,
-    mask_token_id = 2,
-    pad_token_id = 0,
-    mask_prob = 0.15,
-    replace_prob = 0.90,
-    mask_ignore_token_ids = []
-)
+trainer = MLM(transformer, replace_prob = 0.90, {ids})
 opt = Adam(trainer.parameters(), lr=3e-4)
 
 data = torch.randint(0, 200, (8, 64))
@@ -124,14 +97,8 @@ discriminator = ElectraForPreTraining(ElectraConfig(hidden_size=32, intermediate
 generator.electra.embeddings.word_embeddings = discriminator.electra.embeddings.word_embeddings
 
 model = Electra(
-    LogitsAdapter(generator),
-    LogitsAdapter(discriminator),
-    num_tokens = 200,
-    mask_token_id = 103,
-    pad_token_id = 0,
-    mask_prob = 0.15,
-    mask_ignore_token_ids = [101, 102],
-    random_token_prob = 0.0)
+    LogitsAdapter(generator), LogitsAdapter(discriminator), num_tokens = 200, mask_token_id = 103, pad_token_id = 0,
+    mask_prob = 0.15, mask_ignore_token_ids = [101, 102], random_token_prob = 0.0)
 
 input_ids = torch.randint(104, 200, (4, 32))
 input_ids[:, 0], input_ids[:, 20], input_ids[:, 21:] = 101, 102, 0
@@ -163,7 +130,7 @@ def test_reformers(trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_masked_language_modelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = run(MASKED, tmp_path, monkeypatch)["losses"]
+    losses = run(MASKED, tmp_path, monkeypatch, ids=IDS)["losses"]
     assert losses[-1] < losses[0]
 
 

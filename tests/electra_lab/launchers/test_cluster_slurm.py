@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,8 @@ class TestSlurm(LauncherContract):
 
 def train(folder: str, piece: str, *, steps: int) -> Outcome:
     """As training does it: a step at a time, saved when SIGTERM comes; a second SIGTERM while it saves is too much."""
-    state = Path(folder, f"{piece}.steps")
-    began, arrived = int(state.read_text()) if state.exists() else 0, []
+    state, arrived = Path(folder, f"{piece}.steps"), []
+    began = int(state.read_text()) if state.exists() else 0
 
     def note(number: int, _: Any) -> None:
         arrived.append(number)
@@ -92,33 +92,30 @@ def prepare(folder: str, piece: str) -> Outcome:
 
 def deaf(folder: str, piece: str) -> Outcome:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    Path(folder, f"{piece}.step").write_text("1")
-    time.sleep(PATIENCE)
-    return Outcome("done")
+    return prepare(folder, piece)
 
 
 def began_with(folder: Path, piece: str = "a") -> list[int]:
     return [int(line.split()[1]) for line in (folder / f"{piece}.log").read_text().splitlines()]
 
 
-def job_of(folder: Path) -> str:
-    """The job of the only piece, as Slurm's commands want it."""
-    return next(iter(folder.glob("slurm/*_submission.sh"))).name.split("_")[0]
-
-
 def command(*words: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
-def once_it_runs(folder: Path, act: Callable[[str], Any]) -> threading.Thread:
+@contextmanager
+def once_it_runs(folder: Path, act: Callable[[str], Any]) -> Iterator[None]:
+    """Do something to the job of the first piece, which is given as Slurm's commands want it."""
+
     def wait() -> None:
         assert probes.until((folder / "a.step").exists, PATIENCE)
         time.sleep(1)
-        act(job_of(folder))
+        act(next(iter(folder.glob("slurm/*_submission.sh"))).name.split("_")[0])
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    return thread
+    yield
+    thread.join()
 
 
 STOPS: dict[str, Callable[[str], Any]] = {
@@ -129,29 +126,21 @@ STOPS: dict[str, Callable[[str], Any]] = {
 }
 
 
+@pytest.mark.parametrize("work", [partial(train, steps=60), prepare], ids=["train", "prepare"])
 @pytest.mark.parametrize("stop", STOPS)
-def test_what_is_stopped_saves_and_goes_on(tmp_path: Path, stop: str) -> None:
-    thread = once_it_runs(tmp_path, STOPS[stop])
-    results = list(slurm(partial(train, steps=60), str(tmp_path), ["a"], workers=1))
-    thread.join()
-    assert results == [("a", Outcome("done"))]
-    first, second = began_with(tmp_path)
-    assert first == 0
-    assert second > 5, "it did not save, or was stopped while it did"
-
-
-@pytest.mark.parametrize("stop", STOPS)
-def test_what_is_stopped_before_it_trains_comes_back(tmp_path: Path, stop: str) -> None:
-    thread = once_it_runs(tmp_path, STOPS[stop])
-    assert list(slurm(prepare, str(tmp_path), ["a"], workers=1)) == [("a", Outcome("done"))]
-    thread.join()
+def test_what_is_stopped_saves_and_goes_on(tmp_path: Path, stop: str, work: Any) -> None:
+    with once_it_runs(tmp_path, STOPS[stop]):
+        assert list(slurm(work, str(tmp_path), ["a"], workers=1)) == [("a", Outcome("done"))]
+    if work is not prepare:
+        first, second = began_with(tmp_path)
+        assert first == 0
+        assert second > 5, "it did not save, or was stopped while it did"
 
 
 @pytest.mark.parametrize("work", [partial(train, steps=600), prepare, deaf], ids=["train", "prepare", "deaf"])
 def test_what_is_cancelled_is_lost_and_does_not_come_back(tmp_path: Path, work: Any) -> None:
-    thread = once_it_runs(tmp_path, lambda job: command("scancel", job))
-    ((_, outcome),) = slurm(work, str(tmp_path), ["a"], workers=1)
-    thread.join()
+    with once_it_runs(tmp_path, lambda job: command("scancel", job)):
+        ((_, outcome),) = slurm(work, str(tmp_path), ["a"], workers=1)
     assert outcome.status == "lost"
     assert "CANCELLED" in outcome.error
     assert "_0_log.err" in outcome.error
@@ -160,9 +149,8 @@ def test_what_is_cancelled_is_lost_and_does_not_come_back(tmp_path: Path, work: 
 
 
 def test_a_waiting_task_that_is_cancelled_is_lost_alone(tmp_path: Path) -> None:
-    thread = once_it_runs(tmp_path, lambda job: command("scancel", f"{job}_1"))
-    results = dict(slurm(partial(train, steps=30), str(tmp_path), ["a", "b", "c"], workers=1))
-    thread.join()
+    with once_it_runs(tmp_path, lambda job: command("scancel", f"{job}_1")):
+        results = dict(slurm(partial(train, steps=30), str(tmp_path), ["a", "b", "c"], workers=1))
     assert {piece: outcome.status for piece, outcome in results.items()} == {"a": "done", "b": "lost", "c": "done"}
 
 
@@ -215,10 +203,9 @@ def test_what_sbatch_refuses_is_an_error_of_the_config(tmp_path: Path) -> None:
 
 
 def test_what_is_stopped_too_often_is_given_up(tmp_path: Path) -> None:
-    thread = once_it_runs(tmp_path, lambda job: command("scancel", "--signal=TERM", job))
     setup = (f"export SLURM_RESTART_COUNT={module.REQUEUES}",)
-    ((_, outcome),) = slurm(partial(train, steps=600), str(tmp_path), ["a"], workers=1, setup=setup)
-    thread.join()
+    with once_it_runs(tmp_path, lambda job: command("scancel", "--signal=TERM", job)):
+        ((_, outcome),) = slurm(partial(train, steps=600), str(tmp_path), ["a"], workers=1, setup=setup)
     assert outcome == Outcome("lost", f"was stopped and requeued {module.REQUEUES} times.")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +18,7 @@ from electra_lab.launchers.ray import Ray
 from electra_lab.testing import probes
 from registry import Outcome
 from registry.errors import ConfigError
+from tests.electra_lab.parallel.launch import port
 
 
 class RayError(Exception): ...
@@ -39,7 +39,7 @@ class StandIn:
         self.gpus, self.initialized, self.refuses = gpus, initialized, refuses
         self.calls: list[str] = []
         self.init_options: dict[str, Any] = {}
-        self.shares: list[dict[str, Any]] = []
+        self.share: dict[str, Any] = {}
         self.cancelled: list[tuple[Any, bool]] = []
         self.started: list[str] = []
         self.pool = ThreadPoolExecutor(1)
@@ -60,7 +60,7 @@ class StandIn:
         return {"CPU": 2.0} | ({"GPU": self.gpus} if self.gpus else {})
 
     def remote(self, **share: Any) -> Callable[[Any], Any]:
-        self.shares.append(share)
+        self.share = share
 
         def wrap(task: Any) -> Any:
             def start(work: Any, folder: str, piece: str, threads: int, gpus: bool) -> Any:
@@ -105,20 +105,11 @@ def test_with_ray_nothing_is_missing(given: Callable[..., StandIn]) -> None:
     assert library.calls == []
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
 @pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "[127.0.0.1]:{}"])
 @pytest.mark.parametrize("by", ["option", "environment"])
-def test_nobody_at_the_address(
-    given: Callable[..., StandIn], monkeypatch: pytest.MonkeyPatch, address: str, by: str, tmp_path: Path
-) -> None:
+def test_nobody_at_the_address(given, monkeypatch, address: str, by: str, tmp_path: Path) -> None:
     """Ray itself would try for ten minutes."""
-    library, where = given(), address.format(free_port())
+    library, where = given(), address.format(port())
     if by == "environment":
         monkeypatch.setenv("RAY_ADDRESS", where)
     with pytest.raises(ConfigError, match=r"finds no cluster at .*\(ConnectionRefusedError.*\. Start one there with"):
@@ -135,9 +126,7 @@ def test_an_address_that_only_ray_can_read(given: Callable[..., StandIn], addres
 
 
 @pytest.mark.parametrize(("gpus", "there", "words"), [(2.0, 1.0, "2, but .* has 1"), (0.5, 0.0, r"0\.5, but .* has 0")])
-def test_more_gpus_than_there_are(
-    given: Callable[..., StandIn], gpus: float, there: float, words: str, tmp_path: Path
-) -> None:
+def test_more_gpus_than_there_are(given, gpus: float, there: float, words: str, tmp_path: Path) -> None:
     library = given(gpus=there)
     with pytest.raises(ConfigError, match=f"launcher 'ray': gpus is {words}"):
         next(Ray(gpus=gpus)(probes.behave, str(tmp_path), ["done"]))
@@ -152,7 +141,7 @@ def test_a_cluster_of_its_own_has_a_place_for_each_worker(given: Callable[..., S
     assert dict(outcomes) == {name: Outcome(name.split("-")[0], f"said {name}") for name in ids}
     assert library.init_options["address"] == "local"
     assert library.init_options["num_cpus"] == 2
-    assert library.shares == [{"max_retries": 0, "max_calls": 1, "num_cpus": 1, "num_gpus": 0.5}]
+    assert library.share == {"max_retries": 0, "max_calls": 1, "num_cpus": 1, "num_gpus": 0.5}
     assert library.calls == ["init", "shutdown"]
 
 
@@ -161,14 +150,14 @@ def test_a_cluster_that_others_use_counts_threads(given: Callable[..., StandIn],
     assert len(list(Ray(workers=2, threads=3, address="auto")(probes.behave, str(tmp_path), ["done-1"]))) == 1
     assert library.init_options["address"] == "auto"
     assert "num_cpus" not in library.init_options
-    assert library.shares[0]["num_cpus"] == 3
+    assert library.share["num_cpus"] == 3
 
 
 def test_a_connection_that_is_there_is_used_and_left(given: Callable[..., StandIn], tmp_path: Path) -> None:
     library = given(initialized=True)
     assert len(list(Ray(threads=2)(probes.behave, str(tmp_path), ["done-1"]))) == 1
     assert library.calls == []
-    assert library.shares[0]["num_cpus"] == 2
+    assert library.share["num_cpus"] == 2
 
 
 def test_closing_cancels_what_runs(given: Callable[..., StandIn], monkeypatch, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -40,35 +41,25 @@ def work(tmp_path: Path) -> Path:
     return folder
 
 
-def asked(folder: Path) -> list[Any]:
-    """What finds out what is missing: the check, and a launch, also of nothing."""
-    return [
-        lambda: Slurm().check(),
-        lambda: next(Slurm()(probes.report, str(folder), ["a"])),
-        lambda: list(Slurm()(probes.report, str(folder), [])),
-    ]
+def refusals(folder: Path, reason: str) -> None:
+    """The check says what is missing, and so does a launch, also of nothing."""
+    for ask in (Slurm().check, lambda: next(Slurm()(probes.report, str(folder), ["a"])),
+                lambda: list(Slurm()(probes.report, str(folder), []))):  # fmt: skip
+        with pytest.raises(ConfigError, match=rf"launcher 'slurm' {reason}"):
+            ask()
+    assert list(folder.iterdir()) == []
 
 
 def test_without_submitit_there_is_a_cure(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "submitit", None)
-    for ask in asked(work):
-        with pytest.raises(
-            ConfigError, match=r"launcher 'slurm' needs submitit\. Install it: pip install 'electra-lab\["
-        ):
-            ask()
-    assert list(work.iterdir()) == []
+    refusals(work, r"needs submitit\. Install it: pip install 'electra-lab\[")
 
 
 @pytest.mark.parametrize("missing", PROGRAMS)
 def test_a_machine_that_cannot_submit_jobs(work: Path, tmp_path: Path, monkeypatch, missing: str) -> None:
     monkeypatch.setitem(sys.modules, "submitit", ModuleType("submitit"))
     monkeypatch.setenv("PATH", programs(tmp_path / "bin", [name for name in PROGRAMS if name != missing]))
-    for ask in asked(work):
-        with pytest.raises(
-            ConfigError, match=rf"launcher 'slurm' finds no {missing} here\. Start it on a machine that c"
-        ):
-            ask()
-    assert list(work.iterdir()) == []
+    refusals(work, rf"finds no {missing} here\. Start it on a machine that c")
 
 
 def test_where_nothing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,21 +123,14 @@ def test_options_reach_sbatch(executors: list[Executor], work: Path, monkeypatch
     assert found == [("one", Outcome("done", "31 31_0")), ("two", Outcome("done", "31 31_1"))]
     [executor] = executors
     assert (executor.folder, executor.cluster) == (work / "slurm", "slurm")
-    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    exports = [*(f"export {name}=2" for name in threads), "export TOKENIZERS_PARALLELISM=false"]
+    exports = [f"export {name}=2" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")]
+    exports.append("export TOKENIZERS_PARALLELISM=false")
     assert executor.parameters == {
-        "name": "electra-lab",
-        "timeout_min": 7,
-        "cpus_per_task": 2,
-        "slurm_array_parallelism": 3,
-        "slurm_setup": [*exports, "module load cuda"],
-        "slurm_srun_args": ["--cpus-per-task=2"],
+        "name": "electra-lab", "timeout_min": 7, "cpus_per_task": 2, "slurm_array_parallelism": 3,
+        "slurm_setup": [*exports, "module load cuda"], "slurm_srun_args": ["--cpus-per-task=2"],
         "slurm_additional_parameters": {"requeue": True, "signal": "TERM@90", "qos": "high", "nice": 3},
-        "slurm_partition": "long",
-        "slurm_account": "lab",
-        "mem_gb": 5.5,
-        "gpus_per_node": 1,
-    }
+        "slurm_partition": "long", "slurm_account": "lab", "mem_gb": 5.5, "gpus_per_node": 1,
+    }  # fmt: skip
     assert [(piece.work, piece.folder, piece.piece) for piece in executor.pieces] == [
         (probes.behave, str(work), "one"), (probes.behave, str(work), "two"),
     ]  # fmt: skip
@@ -180,13 +164,14 @@ def test_closing_cancels_the_array(executors: list[Executor], work: Path, monkey
     assert ended == ["31"]
 
 
+DONE = {"status": "done", "error": "", "stopped": False}
 SAVED = {"status": "preempted", "error": "saved", "stopped": True}
 
 
 @pytest.mark.parametrize(
     ("said", "state", "began", "expected"),
     [
-        ({"status": "done", "error": "", "stopped": False}, "COMPLETED", True, Outcome("done")),
+        (DONE, "COMPLETED", True, Outcome("done")),
         ({"status": "failed", "error": "no", "stopped": False}, "CANCELLED", True, Outcome("failed", "no")),
         (SAVED, "COMPLETED", True, Outcome("preempted", "saved")),
         (SAVED, "CANCELLED", True, Outcome("lost", "its job ended as CANCELLED, after it was saved; the log is err.")),
@@ -213,35 +198,29 @@ def test_the_queue(monkeypatch, code: int, out: str, err: str, expected: dict[st
     assert module._states("31") == expected
 
 
-def test_the_first_signal_stops_and_repeated_ones_do_nothing() -> None:
+@pytest.mark.parametrize("training", [False, True])
+def test_the_first_signal_stops_and_repeated_ones_do_nothing(training: bool) -> None:
+    """Also if training takes the first."""
     with module._stops() as stops:
-        with pytest.raises(KeyboardInterrupt):
+        if training:
+            before = signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, before))
+        with nullcontext() if training else pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
         assert stops() == 2
 
 
-def test_a_signal_after_one_that_training_took_does_nothing() -> None:
-    with module._stops() as stops:
-        before = signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, before))
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-        assert stops() == 2
-
-
 @pytest.mark.parametrize("comes_back", [True, False])
-def test_what_may_come_back_is_waited_for_though_slurm_says_that_it_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
-) -> None:
+def test_what_may_come_back_is_waited_for_though_it_has_ended(tmp_path: Path, monkeypatch, comes_back: bool) -> None:
     """Slurm may show a job that it requeues as completed for a moment; one that stays so has ended."""
-    said, looks = {"status": "preempted", "error": "saved", "stopped": True}, 0
-    (tmp_path / "7_0.json").write_text(json.dumps(said))
+    looks = 0
+    (tmp_path / "7_0.json").write_text(json.dumps(SAVED))
 
     def states(array: str) -> dict[str, str]:
         nonlocal looks
         looks += 1
         if comes_back and looks == 4:
-            (tmp_path / "7_0.json").write_text(json.dumps({"status": "done", "error": "", "stopped": False}))
+            (tmp_path / "7_0.json").write_text(json.dumps(DONE))
         return {"7_0": "PENDING" if comes_back and looks in (2, 3) else "COMPLETED"}
 
     monkeypatch.setattr(module, "_states", states)

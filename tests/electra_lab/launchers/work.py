@@ -99,5 +99,6 @@ def orphan(folder: str, piece: str) -> Outcome:
     return Outcome("done")
 
 
-def command(folder: str, piece: str) -> Outcome:
+def command(folder: str, piece: str, *, names: Sequence[str]) -> Outcome:
+    probes.report(folder, piece, names=names)
     return Outcome("done", " ".join(sys.argv))

@@ -1,7 +1,5 @@
 """Strategies by name, and words found the plain way."""
 
-from __future__ import annotations
-
 import torch
 
 from electra_lab.testing import vocabulary
@@ -17,7 +15,6 @@ def masked(
 
 
 def words_of(row: list[int], maskable: list[bool], words: Vocabulary) -> list[list[int]]:
-    """The positions of each word, found the plain way."""
     found: list[list[int]] = []
     for place, token in enumerate(row):
         if not maskable[place]:

@@ -21,9 +21,10 @@ from tests.electra_lab.jobs.sweeps.small import InProcess, ablate, write
 from tests.electra_lab.measures.readers import run
 
 MEASURE = "measure: [{type: downstream, file: animals.yaml, name: animals}]"
-
-
 ONE = "{type: downstream, file: animals.yaml, name: a}"
+
+
+QUICK = {"epochs": 1, "batch_size": 6, "learning_rate": 3e-2, "precision": "fp32"}
 
 
 def write_both(folder: Path, measure: str = MEASURE, **sections: object) -> Path:
@@ -31,8 +32,7 @@ def write_both(folder: Path, measure: str = MEASURE, **sections: object) -> Path
     file = write(folder, seeds="[0]", steps=2, launcher="{type: in_process}")
     before, _, after = file.read_text().partition("measure:\n")
     file.write_text(before + measure + "\n" + after[after.index("launcher:") :])
-    quick = {"epochs": 1, "batch_size": 6, "learning_rate": 3e-3, "precision": "fp32"}
-    write_finetuning(folder, folder / "replaced", **{"seeds": [0, 1], "train": quick, **sections})
+    write_finetuning(folder, folder / "replaced", **{"seeds": [0, 1, 2], "train": QUICK, **sections})
     return file
 
 
@@ -42,21 +42,14 @@ def _in_process() -> None:
 
 
 def test_asks_the_run_for_the_metric_of_its_file() -> None:
-    asked = []
-
-    def finetune(file: Path) -> float:
-        asked.append(file)
-        return 0.25
-
+    asked: dict[Path, float] = {Path("a.yaml"): 0.25}
     measure = Downstream(file=Path("a.yaml"), name="sst2")
-    assert measure(run(None, None, finetune=finetune), Path()) == {"sst2": 0.25}
-    assert asked == [Path("a.yaml")]
+    assert measure(run(None, None, finetune=asked.pop), Path()) == {"sst2": 0.25}
     assert list(measure.metrics) == ["sst2"]
 
 
-def test_every_cell_is_fine_tuned_from_its_final_weights(tmp_path: Path) -> None:
-    quick = {"epochs": 1, "batch_size": 6, "learning_rate": 3e-2, "precision": "fp32"}
-    file = write_both(tmp_path, seeds=[0, 1, 2], train=quick)
+def test_every_cell_is_fine_tuned_once_from_its_final_weights(tmp_path: Path) -> None:
+    file = write_both(tmp_path)
     folder = AblationFolder(ablate(file, tmp_path / "out"))
     plan = folder.plan
     assert plan.metric == "animals"
@@ -69,12 +62,15 @@ def test_every_cell_is_fine_tuned_from_its_final_weights(tmp_path: Path) -> None
         assert cell_result(folder, plan, cell.id).metrics == {"animals": mean}
         began = json.loads((own / "seed-0" / "provenance.json").read_text())
         assert began["init"]["discriminator"]["source"] == str(folder.run(cell.id).path.resolve())
+    times = {path: path.stat().st_mtime_ns for path in folder.path.rglob("seed-*/results.json")}
+    ablate(file, folder.path)
+    assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("seed-*/results.json")} == times
 
 
 def test_in_bf16_it_is_what_the_command_finds(tmp_path: Path) -> None:
     """The measure is computed within autocast, which must not reach the training inside."""
-    train = {"epochs": 3, "batch_size": 6, "learning_rate": 3e-2, "precision": "bf16", "log_every": 1}
-    file = write_both(tmp_path, seeds=[0], train=train)
+    train = {"epochs": 3, "precision": "bf16", "log_every": 1}
+    file = write_both(tmp_path, seeds=[0], train=QUICK | train)
     folder = AblationFolder(ablate(file, tmp_path / "out"))
     first = folder.plan.cells[0].id
     (own,) = (folder.path / "downstream" / first).iterdir()
@@ -83,40 +79,39 @@ def test_in_bf16_it_is_what_the_command_finds(tmp_path: Path) -> None:
     assert losses[0] == losses[1]
 
 
-def test_nothing_is_done_again_unless_the_file_changes(tmp_path: Path) -> None:
-    file = write_both(tmp_path)
-    out = ablate(file, tmp_path / "out")
-    times = {path: path.stat().st_mtime_ns for path in out.rglob("seed-*/results.json")}
-    ablate(file, out)
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("seed-*/results.json")} == times
-    before = AblationFolder(out).plan.measures[0].key
-    text = (tmp_path / "animals.yaml").read_text()
-    (tmp_path / "animals.yaml").write_text(text.replace("learning_rate: 0.003", "learning_rate: 0.002"))
-    assert plan_of(checked(load_ablation(file))).measures[0].key != before
-    (tmp_path / "animals.yaml").write_text(text.replace("model: ", "model: another-"))  # it is replaced by the cell
-    assert plan_of(checked(load_ablation(file))).measures[0].key == before
-    with (tmp_path / "texts" / "train.txt").open("a") as train:
-        train.write("cat\tthe cat sat\n")
-    assert plan_of(checked(load_ablation(file))).measures[0].key != before
+def test_what_changes_its_key(tmp_path: Path) -> None:
+    """The fine-tuning and its examples, but not the model, which is replaced by the cell."""
+    file, finetuning, examples = write_both(tmp_path), tmp_path / "animals.yaml", tmp_path / "texts" / "train.txt"
+    changes = {finetuning: (": 0.03", ": 0.02"), examples: ("\n", "\ncat\tthe cat sat\n")}
+
+    def key() -> str:
+        return plan_of(checked(load_ablation(file))).measures[0].key
+
+    before = key()
+    for changed, (old, new) in changes.items():
+        text = changed.read_text()
+        changed.write_text(text.replace(old, new, 1))
+        assert key() != before
+        changed.write_text(text)
+    finetuning.write_text(finetuning.read_text().replace("model: ", "model: another-"))
+    assert key() == before
 
 
-@pytest.mark.parametrize(
-    ("measure", "reason"),
-    [
-        ("measure: [{type: downstream, file: nowhere.yaml, name: x}]", "nowhere.yaml: cannot be read"),
-        ("measure: [{type: downstream, file: tiny.yaml, name: x}]", "is not a fine-tuning"),
-        ("measure: [{type: downstream, file: animals.yaml, name: X}]", "measure.0.name: "),
-        (f"measure: [{ONE}, {ONE}]", "downstream and downstream both compute a; keep one of them."),
-    ],
-)
+REFUSED = [
+    (ONE.replace("animals", "nowhere"), "nowhere.yaml: cannot be read"),
+    (ONE.replace("animals", "tiny"), "is not a fine-tuning"),
+    (ONE.replace("name: a", "name: X"), "name: "),
+    (f"{ONE}, {ONE}", "both compute a"),
+]
+
+
+@pytest.mark.parametrize(("measure", "reason"), REFUSED)
 def test_a_file_that_cannot_be_used_is_refused_before_anything_is_trained(
     tmp_path: Path, measure: str, reason: str
 ) -> None:
-    file = write_both(tmp_path, measure)
-    with pytest.raises(ConfigError) as caught:
+    file = write_both(tmp_path, f"measure: [{measure}]")
+    with pytest.raises(ConfigError, match=rf"^{file}:8: measure\..*{reason}"):
         checked(load_ablation(file))
-    assert str(caught.value).startswith(f"{file}:8: measure.")
-    assert reason in str(caught.value)
 
 
 def test_examples_that_are_not_here_are_known_before_anything_is_trained(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Several draws per row: independent ones as one at a time, distinct ones against the enumeration of Plackett-Luce."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import torch
@@ -43,6 +41,5 @@ def test_distinct_draws_follow_plackett_luce() -> None:
 
 
 def test_distinct_draws_of_a_certain_distribution_are_distinct() -> None:
-    """Probabilities that float32 cannot hold are those of the next draw, once the others have gone."""
     logits = torch.tensor([[-float("inf"), 0.0, 1000.0, -1000.0, -2000.0]])
     assert distinct(logits, torch.full((1, 4), 0.3)).tolist() == [[2, 1, 3, 4]]

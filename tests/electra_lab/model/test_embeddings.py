@@ -57,16 +57,6 @@ def test_positions_restart_at_each_document() -> None:
     assert torch.equal(embeddings(nothing, nothing)[0], expected[1])
 
 
-def test_a_row_may_be_as_long_as_the_table_and_no_longer() -> None:
-    embeddings = made()
-    for length in (1, LENGTH):
-        tokens = torch.zeros(1, length, dtype=torch.long)
-        assert embeddings(tokens, tokens).shape == (1, length, 8)
-    longer = torch.zeros(1, LENGTH + 1, dtype=torch.long)
-    with pytest.raises(IndexError):
-        embeddings(longer, longer)
-
-
 def test_dropout_acts_after_the_norm() -> None:
     embeddings = made(dim=400, dropout=0.3)
     tokens = torch.randint(SIZE, (2, 12))

@@ -11,7 +11,6 @@ from x_transformers import Encoder
 
 from electra_lab.assembly.experiment import Experiment, assemble, open_data
 from electra_lab.backbones.bert import Bert
-from electra_lab.backbones.reformer import Reformer
 from electra_lab.config.load import load
 from electra_lab.model.initialise import initialise
 from electra_lab.model.pair import EmbeddingSizes, make_pair
@@ -77,23 +76,20 @@ def test_what_a_library_made_zero_stays() -> None:
         ff_glu=True, scale_residual=True,
     )  # fmt: skip
     before = {name: p.detach().clone() for name, p in encoder.named_parameters()}
+    assert any(p.flatten()[0] == 10 for p in before.values()), "x-transformers' gates no longer begin open"
     initialise(encoder)
-    zero, drawn = 0, 0
-    products = {f"{n}.weight": m for n, m in encoder.named_modules() if isinstance(m, nn.Linear)}
-    biases = {name.replace("weight", "bias"): module for name, module in products.items()}
+    products = {name: module for name, module in encoder.named_modules() if isinstance(module, nn.Linear)}
+    drawn = {name: module for name, module in products.items() if before[f"{name}.weight"].any()}
+    assert len(products) - len(drawn) >= 4
+    assert len(drawn) >= 8
     for name, parameter in encoder.named_parameters():
-        module = products.get(name) or biases.get(name)
-        if module is None or not module.weight.any():
+        layer, _, kind = name.rpartition(".")
+        if layer not in drawn:
             assert torch.equal(parameter, before[name]), name
-            zero += module is not None and name in products
-        elif name in products:
+        elif kind == "weight":
             assert 0.013 < parameter.std() < 0.022
-            drawn += 1
         else:
             assert not parameter.any()
-    assert zero >= 4
-    assert drawn >= 8
-    assert any(p.flatten()[0] == 10 for p in before.values()), "x-transformers' gates no longer begin open"
 
 
 def test_a_shared_module_is_set_once() -> None:
@@ -106,17 +102,6 @@ def test_a_shared_module_is_set_once() -> None:
     initialise(nn.ModuleList([shared, nn.Sequential(shared), shared, after]))
     assert torch.equal(shared.weight, expected[0])
     assert torch.equal(after.weight, expected[1])
-
-
-def test_reversible_or_not_has_the_same_weights() -> None:
-    """reformer-pytorch lists its blocks twice."""
-    weights = []
-    for reversible in (False, True):
-        model = Reformer(16, 2, 2, 64, reversible=reversible)
-        torch.manual_seed(0)
-        initialise(model)
-        weights.append([p.clone() for p in model.parameters()])
-    assert all(torch.equal(one, two) for one, two in zip(*weights, strict=True))
 
 
 def assembled(folder: Path, seed: int) -> Experiment:
@@ -134,12 +119,8 @@ def test_a_seed_means_the_same_weights(tmp_path: Path) -> None:
     second = assembled(tmp_path, 0).run.learner.objective.state_dict()
     assert torch.equal(torch.get_rng_state(), state)
     assert 0.016 < first["generator.embeddings.tokens.weight"].std() < 0.0195  # assembled with the deviation
-    assert not first["generator.heads.tokens.bias"].any()
-    assert (first["generator.embeddings.norm.weight"] == 1).all()
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
-
     other = assembled(tmp_path, 1).run.learner.objective.state_dict()
-    same = {name for name in first if torch.equal(first[name], other[name])}
-    assert all(first[name].ndim < 2 for name in same), "a matrix does not depend on the seed"
-    assert len(same) < len(first)
+    matrices = [name for name, value in first.items() if value.ndim >= 2]
+    assert not any(torch.equal(first[name], other[name]) for name in matrices), "a matrix does not depend on the seed"

@@ -87,7 +87,6 @@ def assert_same(found: list[Tensor], expected: list[Tensor], device: str) -> Non
 
 
 def rows_of(name: str, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
-    """Return the documents of that row and of another one, which positions are real, and the counts of both."""
     document, real = ROWS[name]
     documents = torch.stack([document, (PLACES + 70) // 77])
     mask = torch.stack([real, PLACES >= 0])
@@ -210,7 +209,6 @@ def test_one_graph_serves_all_rows_of_a_bound(device: str) -> None:
 
 @on_each_device
 def test_both_networks_of_a_step_read_sequences(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the losses and the gradients of masks; micro-batches have bounds of their own."""
     monkeypatch.setattr(attention, "FLASH_BEYOND", 8)
     if device == "cpu":
         monkeypatch.setattr(attention, "FLASH_TYPES", (torch.float32,))

@@ -31,18 +31,12 @@ def test_value_and_gradient_are_those_of_torch(device: str, seed: int, rows: int
     assert not probabilities.requires_grad
     assert torch.allclose(normalizers, given.logsumexp(-1), rtol=1e-12, atol=1e-9)
     # Each alone, then both: the normalizer has a gradient of its own.
-    for of_loss, of_normalizer in ((1, 0), (0, 1), (1, 1)):
-        mine, other = (losses, normalizers), (expected, theirs.logsumexp(-1))
-        slopes = [
-            torch.autograd.grad(
-                sum(
-                    (part * weights).sum() for part, used in zip(values, (of_loss, of_normalizer), strict=True) if used
-                ),
-                logits,
-                retain_graph=True,
-            )[0]
-            for values, logits in ((mine, ours), (other, theirs))
-        ]
+    for uses in ((True, False), (False, True), (True, True)):
+        mine = [part for part, used in zip((losses, normalizers), uses, strict=True) if used]
+        other = [part for part, used in zip((expected, theirs.logsumexp(-1)), uses, strict=True) if used]
+        pairs = (mine, ours), (other, theirs)
+        given_ = [weights] * len(mine)
+        slopes = [torch.autograd.grad(parts, logits, given_, retain_graph=True)[0] for parts, logits in pairs]
         assert torch.allclose(*slopes, rtol=1e-9, atol=1e-12)
 
 

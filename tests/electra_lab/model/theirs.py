@@ -46,7 +46,6 @@ def saved(made: Any, folder: Path) -> Path:
 
 
 def network(config: dict[str, Any], *heads: str) -> Network:
-    """A network around `bert`, of a config of transformers, whose weights are all 0.5."""
     backbone, tables, size = FAMILIES[config.get("model_type", "electra")].read(Config(config, "config.json"))
     dim, length = backbone["dim"], tables["max_length"]
     with torch.device("meta"):  # random weights of a large one would take seconds
@@ -60,7 +59,6 @@ def network(config: dict[str, Any], *heads: str) -> Network:
 
 
 def from_transformers(given: dict[str, Tensor], ours: Network, kind: str) -> Account:
-    """Fill a network from the tensors of a file of transformers, as assembly does."""
     names = FAMILIES[kind].names("")
     named = names.ours(given)
     account = account_for(named, own_tensors(ours), names.theirs, re.compile(names.foreign))
@@ -73,7 +71,6 @@ def to_transformers(ours: Network) -> dict[str, Tensor]:
 
 
 def inputs(vocabulary: int, length: int = 16) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, a mask with padding at the end of two rows, and both segments."""
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(1, vocabulary, (3, length), generator=generator)
     mask = torch.ones(3, length, dtype=torch.bool)
@@ -83,7 +80,6 @@ def inputs(vocabulary: int, length: int = 16) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.no_grad()
 def logits(made: nn.Module, head: str, vocabulary: int) -> Tensor:
-    """Logits at the real positions, of a model of transformers or of ours."""
     tokens, mask, segments = inputs(vocabulary)
     if not isinstance(made, Network):
         found: Tensor = made(input_ids=tokens, attention_mask=mask.long(), token_type_ids=segments).logits

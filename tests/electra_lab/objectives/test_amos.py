@@ -17,9 +17,8 @@ from electra_lab.model.exits import Exits
 from electra_lab.model.network import Network
 from electra_lab.objectives.amos import Amos
 from electra_lab.testing import CLS, MASK, PAD, SEP, SIGNIFICANCE, chi_square_p, vocabulary
-from electra_lab.training.recompute import recompute
 from registry import Batch, EmbeddingSizes, Masked
-from tests.electra_lab.objectives.tiny import berts, gradients, sentences, streams, total
+from tests.electra_lab.objectives.tiny import gradients, streams, total
 
 WORDS, WIDTH, LENGTH, EXITS = 14, 6, 6, (1, 3, 4)
 TEXT = torch.tensor([[CLS, 5, 6, 7, 8, SEP], [CLS, 9, 10, 11, 12, SEP], [CLS, 6, 8, SEP, PAD, PAD]])
@@ -64,8 +63,6 @@ def normal(seed: int, *shape: int) -> Tensor:
 
 
 class Layer(nn.Module):
-    """The layer that took the place of the authors'."""
-
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b = (nn.Parameter(torch.zeros(WIDTH, WIDTH)) for _ in range(2))
@@ -75,8 +72,6 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The rest of the authors' encoder, without relative positions."""
-
     length_multiple, inner_states = 1, True
 
     def __init__(self, depth: int) -> None:
@@ -93,8 +88,6 @@ class Encoder(nn.Module):
 
 
 class Original(nn.Linear):
-    """The authors' detector, whose logit is positive for "original"."""
-
     def forward(self, states: Tensor) -> Tensor:
         return -super().forward(states).squeeze(-1)
 
@@ -177,36 +170,22 @@ def test_the_reversed_gradient_reaches_the_generator_or_the_mixture_alone() -> N
     torch.testing.assert_close(learned(reversal=3.0)[1]["mixture.weight"], 3 * whole["mixture.weight"])
 
 
-def test_an_exit_trains_its_own_layers_by_prediction() -> None:
-    objective = authors_networks().train()
-    terms = objective(batch(), Given()).terms
-    for number, depth in enumerate(EXITS):
-        found = gradients(objective, terms[f"generator_{depth}"].sum)
-        layers = {int(name.split(".")[3]) for name in found if "backbone.layers" in name}
-        assert layers == set(range((0, *EXITS)[number], depth))
-        assert ("generator.backbone.positions" in found) == (number == 0)
-        assert "mixture.weight" not in found
-
-
 def test_the_slope_is_that_of_the_softmax_of_the_noisy_mixture() -> None:
     """By Jacobians: of the softmax at another temperature, then of the weights; logits are constants. Without tying."""
-    objective, added = authors_networks(temperature=1.7, reversal=0.5).train(), list[Tensor]()
+    objective, added = authors_networks(temperature=1.7, reversal=0.5).train(), list[Any]()
     objective.generator.embeddings = deepcopy(objective.generator.embeddings)
     objective.generator.embeddings.tokens.weight.data.neg_()
     hidden = objective.discriminator.hidden
 
-    def listening(*inputs: Any, **options: Any) -> Tensor:
+    def listening(*inputs: Any, **options: Any) -> Any:
         added.append(options["added"][1])
         added[0].retain_grad()
-        states: Tensor = hidden(*inputs, **options)
-        return states
+        return hidden(*inputs, **options)
 
     objective.discriminator.hidden = listening
     objective(batch(), Given()).terms["discriminator"].sum.backward()
     assert not added[0].any()
-    given = added[0].grad
-    assert given is not None
-    table = objective.discriminator.embeddings.tokens.weight
+    given, table = added[0].grad, objective.discriminator.embeddings.tokens.weight
     states, weights, logits = by_hand(objective)
     expected, noise = torch.zeros(WIDTH, dtype=torch.float64), iter(normal(NOISE, 5, WORDS))
     for slot in VALID.nonzero().tolist():
@@ -222,7 +201,6 @@ def test_the_slope_is_that_of_the_softmax_of_the_noisy_mixture() -> None:
 
 @pytest.mark.parametrize("temperature", [0.3, 30.0])
 def test_draws_follow_the_softmax_of_the_mixture(temperature: float) -> None:
-    """Whatever the temperature, never a special token. The generator's metrics are those of the mixture."""
     objective, text = authors_networks(temperature=temperature).eval(), batch(2000)
     with torch.no_grad():
         losses = objective(text, streams(text))
@@ -250,25 +228,9 @@ def test_exits_are_checked_and_by_default_at_half_three_quarters_and_all() -> No
 
     assert [depths(depth) for depth in (12, 8, 3, 2)] == [(6, 9, 12), (4, 6, 8), (1, 2, 3), (1, 2)]
     for wrong in ([1, 2], [4, 2], [2, 2, 4], [2, 5], [4]):
-        with pytest.raises(ValueError, match=r"exits \[.*\] must be two layers or more, in order; the last is .* 4"):
+        with pytest.raises(ValueError, match=r"exits \[.*\] .* 4"):
             depths(4, wrong)
-    with pytest.raises(ValueError, match=r"exits \[1\] must be two layers or more"):
+    with pytest.raises(ValueError, match=r"exits \[1\]"):
         depths(1)
-    with pytest.raises(ValueError, match=r"must return states of inner layers\. Use type: bert"):
+    with pytest.raises(ValueError, match="inner layers"):
         depths(4, inner=False)
-
-
-def test_compiled_in_one_graph_and_in_bf16_it_is_the_same_within_bounds() -> None:
-    """With checkpointed layers. In bf16 by 2%: a draw may differ."""
-    objective, text = berts("amos", tie="tokens"), sentences()
-    whole = objective(text, streams(text))
-    expected = gradients(objective, total(whole))
-    recompute(objective.generator.backbone.layers)
-    compiled = torch.compile(objective, backend="aot_eager", fullgraph=True)
-    found = gradients(objective, total(compiled(text, streams(text))))
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
-    with torch.autocast("cpu", torch.bfloat16):
-        narrow = objective(text, streams(text))
-    assert total(narrow).item() == pytest.approx(total(whole).item(), rel=0.02)
-    assert all(gradient.isfinite().all() for gradient in gradients(objective, total(narrow)).values())

@@ -35,7 +35,6 @@ class Theirs(nn.Module):
         self.bias, self.classifier = nn.Parameter(torch.randn(VOCABULARY)), nn.Linear(DIM, 1)
 
     def guess(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """Return G's logits at the masked positions, by the enhanced mask decoder."""
         encoder = self.generator.encoder
         x = F.embedding(inputs, self.table)
         below = self.generator(inputs_embeds=x, attention_mask=mask.long(), output_hidden_states=True).hidden_states[-2]
@@ -73,7 +72,6 @@ class Theirs(nn.Module):
 
 
 def lab_pair(them: Theirs, batch: Batch, drawn: Tensor) -> tuple[Any, list[tuple[str, nn.Parameter, nn.Parameter]]]:
-    """Return the lab's objective with the weights of `them`, and the parameters of both, by name."""
     still = {"dropout": 0.0, "attention_dropout": 0.0}
     backbones = [ours(them.generator, mask_decoder=True, **still), ours(them.discriminator, **still)]
     sizes, tie = EmbeddingSizes(VOCABULARY, DIM, 200, 0.0), "gradient_disentangled"
@@ -101,7 +99,6 @@ def lab_pair(them: Theirs, batch: Batch, drawn: Tensor) -> tuple[Any, list[tuple
 
 @pytest.mark.parametrize("apart", [False, True], ids=["one optimizer", "two optimizers"])
 def test_a_step_is_that_of_transformers(apart: bool) -> None:
-    """Losses, every gradient, and every weight after the clipped update by AdamW."""
     batch, rows = sentences(size=VOCABULARY), 6
     drawn = torch.randint(5, VOCABULARY, (len(batch), len(MASKED)), generator=torch.Generator().manual_seed(2))
     drawn[0, 0] = batch.tokens[0, MASKED[0]]  # a draw that is right

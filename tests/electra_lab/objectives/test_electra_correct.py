@@ -14,7 +14,6 @@ ORIGINALS, DRAWN, AT = [CLS, 7, 8, 9, 5, 6, SEP, PAD], [CLS, 7, 8, 6, 5, 9, SEP,
 
 
 def toy(**options: Any) -> tuple[Any, Any]:
-    """The objective around two tables, and a batch of two equal rows."""
     masking, sampler = Fixed(*AT, empty=1), Says(7, 6, 9, 5)
     return tables("electra_correct", masking, sampler, 8, **options), rows(*ORIGINALS, number=2)
 

@@ -1,7 +1,5 @@
 """MC-BERT: against the authors' code, and what is drawn against the softmax."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -46,8 +44,6 @@ def normal(seed: int, shape: Any) -> Tensor:
 
 
 class Encoder(nn.Module):
-    """The encoder that took the place of the authors'."""
-
     length_multiple = 1
 
     def __init__(self) -> None:

@@ -71,7 +71,6 @@ def test_replace_mlm_reads_samples_and_predicts_originals() -> None:
 
 
 def test_replace_mlm_measures_both_networks() -> None:
-    """The second one never sees [MASK]; its metrics are of the same places."""
     batch = rows(CLS, 7, 8, 9, number=2)
     objective = tables("replace_mlm", Fixed(1, 3), Says(5, 9), 4)
     objective.discriminator.guesses.data[1, 7] = 100.0

@@ -1,7 +1,5 @@
 """TEAMS: against the same losses put together by hand, and candidates against the enumeration of Plackett-Luce."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from electra_lab.jobs.pretraining import execute
@@ -22,19 +21,13 @@ from tests.electra_lab.objectives.tiny import berts, sentences
 from tests.helpers import write_experiment
 
 FIRST = 3  # steps of the first stage
-LAYER = [f"backbone.layers.0.{part}" for part in (
-    "query.weight", "query.bias", "key.weight", "key.bias", "value.weight", "value.bias", "attended.weight",
-    "attended.bias", "attention_norm.weight", "attention_norm.bias", "expand.weight", "expand.bias", "contract.weight",
-    "contract.bias", "output_norm.weight", "output_norm.bias",
-)]  # fmt: skip
-EMBEDDINGS = [f"embeddings.{part}" for part in (
-    "tokens.weight", "positions.weight", "segments.weight", "norm.weight", "norm.bias"
-)]  # fmt: skip
+PARTS = "query", "key", "value", "attended", "attention_norm", "expand", "contract", "output_norm"
+LAYER = [f"backbone.layers.0.{part}.{kind}" for part, kind in itertools.product(PARTS, ("weight", "bias"))]
+EMBEDDINGS = [f"embeddings.{part}.weight" for part in ("tokens", "positions", "segments", "norm")]
+EMBEDDINGS.append("embeddings.norm.bias")
 
 
 class Training:
-    """The real training step on one batch, again and again."""
-
     def __init__(self, **options: Any) -> None:
         self.objective = berts("two_stage", generator_steps=FIRST, **options).train()
         named = list(self.objective.named_parameters())
@@ -48,7 +41,6 @@ class Training:
         )  # fmt: skip
 
     def foretold(self) -> dict[str, int]:
-        """The counts by which micro-batches are divided."""
         batch = sentences()
         return {n: int(c) for n, c in self.objective.counts(batch, Streams(0, 0, batch.example_ids)).items()}
 
@@ -120,7 +112,6 @@ def test_weights_are_taken_over_at_the_boundary_where_name_and_shape_agree(equal
 
 
 def same_as_generator(training: Training) -> list[str]:
-    """The discriminator's parameters that equal the generator's of that name."""
     given = training.weights("generator")
     return [n for n, p in training.weights("discriminator").items() if n in given and torch.equal(p, given[n])]
 
@@ -151,10 +142,6 @@ def experiment(folder: Path) -> Path:
     )
 
 
-def checkpoint(path: Path, step: int) -> dict[str, torch.Tensor]:
-    return load_file(path / "checkpoints" / f"step-{step:08d}" / "state.safetensors")
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
@@ -163,30 +150,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_trains_one_network_after_the_other(whole: Path) -> None:
-    saved = {step: checkpoint(whole, step) for step in range(1, 7)}
-    for (_, one), (step, two) in itertools.pairwise(saved.items()):
-        for name in one:
-            learns = "discriminator" if step > FIRST else "generator"  # weights and moments alike
-            assert torch.equal(one[name], two[name]) == (f".{learns}." not in name), (step, name)
-    moments = {step: {n.split(".")[2] for n in each if n.startswith("optimizer.")} for step, each in saved.items()}
-    assert moments == {s: {"generator"} | ({"discriminator"} if s > FIRST else set()) for s in saved}
-
-    told = [{k: r[k] for k in r if k.endswith("loss")} for r in lines(whole) if r["split"] == "train"]
     # Steps 1-2, 3-4 and 5-6: no mean of a term in which nobody counted.
-    assert [set(t) for t in told] == [{"loss", *(f"{n}_loss" for n in names)} for names in (
-        ["generator"], ["generator", "discriminator"], ["discriminator"]
-    )]  # fmt: skip
-    for each in told:
-        weighted = [WEIGHTS[name] * each[f"{name}_loss"] for name in WEIGHTS if f"{name}_loss" in each]
+    told = [{name for name in WEIGHTS if f"{name}_loss" in r} for r in lines(whole) if r["split"] == "train"]
+    assert told == [{"generator"}, {"generator", "discriminator"}, {"discriminator"}]
+    for each in [r for r in lines(whole) if r["split"] == "train"]:
+        weighted = [weight * each.get(f"{name}_loss", 0.0) for name, weight in WEIGHTS.items()]
         assert each["loss"] == pytest.approx(sum(weighted))
-    measured = [r for r in lines(whole) if r["split"] == "validation"]
-    assert [r["step"] for r in measured] == [3, 6]
-    assert all({"generator_loss", "discriminator_loss", "discriminator_auc"} <= r.keys() for r in measured)
-    assert measured[0]["generator_loss"] == measured[1]["generator_loss"]  # frozen in between
-    assert measured[0]["discriminator_loss"] != measured[1]["discriminator_loss"]
+    one, two = (r for r in lines(whole) if r["split"] == "validation")
+    assert one["generator_loss"] == two["generator_loss"]  # frozen in between
+    assert one["discriminator_loss"] != two["discriminator_loss"]
 
 
-@pytest.mark.parametrize("step", range(FIRST - 1, FIRST + 3))
+@pytest.mark.parametrize("step", range(FIRST - 1, FIRST + 2))
 def test_stopped_around_the_boundary_and_resumed_is_as_if_never_stopped(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:

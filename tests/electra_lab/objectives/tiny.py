@@ -85,20 +85,17 @@ class Says:
 
 
 def needs_of(name: str, **options: Any) -> Needs:
-    """What the objective asks for with these options, and defaults for all others."""
     entry = objectives.get(name)
     defaults = {key: field.default for key, field in entry.schema.model_fields.items()}
     return Needs.of(entry.component, {**defaults, **options})
 
 
 def rows(*tokens: int, number: int = 1) -> Batch:
-    """The same tokens `number` times; 0 is padding."""
     each = torch.tensor(tokens).expand(number, -1).contiguous()
     return Batch(each, each != PAD, torch.zeros_like(each), torch.arange(number))
 
 
 def tables(name: str, masking: Any, sampler: Any, length: int, **options: Any) -> Any:
-    """An objective around two tables, in eval mode."""
     component = objectives.get(name).component
     generator, discriminator = Table(length, seed=1), Table(length, seed=2)
     made = component(generator, discriminator, masking, sampler, vocabulary(SIZE), **options)
@@ -156,7 +153,6 @@ def streams(batch: Any, step: int = 0) -> Streams:
 
 
 def everywhere(network: Any, tokens: torch.Tensor, batch: Any) -> torch.Tensor:
-    """Logits at every position: more than the objectives ever make."""
     hidden = network.hidden(tokens, batch.attention_mask, batch.segments)
     return network.token_logits(hidden, torch.arange(tokens.shape[1]).expand_as(tokens))
 
@@ -169,8 +165,6 @@ def plain_mlm(network: Any, inputs: torch.Tensor, batch: Any, chosen: torch.Tens
 
 
 class Chosen:
-    """A masking strategy that remembers what it did."""
-
     def __init__(self) -> None:
         self.strategy = masking_strategies.get("replace_prob").component
 

@@ -21,7 +21,6 @@ def parameters() -> list[tuple[str, nn.Parameter]]:
 
 
 def gradients(step: int) -> list[Tensor]:
-    """Of sizes from 1e-4 to 10."""
     numbers = torch.Generator().manual_seed(100 + step)
     return [torch.randn(shape, generator=numbers) * 10.0 ** (1 - n) for n, shape in enumerate(SHAPES.values())]
 

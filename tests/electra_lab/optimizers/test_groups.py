@@ -1,17 +1,18 @@
-"""Which parameters decay, and that each is there once."""
+"""Of every optimizer: which parameters decay, that each is there once, and that no step makes the host wait."""
 
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_lab.optimizers._groups import decayed
+from electra_lab.training.step import update
 from registry import optimizers
 
 
 def names_of(groups: list[dict[str, Any]], parameters: list[tuple[str, nn.Parameter]]) -> dict[float, list[str]]:
-    """The names of the parameters by the decay of their group."""
     names = {id(parameter): name for name, parameter in parameters}
     return {group["weight_decay"]: [names[id(p)] for p in group["params"]] for group in groups}
 
@@ -21,7 +22,6 @@ PARAMETERS = [(name, nn.Parameter(torch.ones(shape))) for name, shape in SHAPES.
 
 
 def test_only_two_and_more_dimensions_decay() -> None:
-    """And there are no empty groups."""
     expected = {0.3: ["table", "cube", "kernel"], 0.0: ["bias", "scalar", "gain"]}
     assert names_of(decayed(PARAMETERS, 0.3), PARAMETERS) == expected
     for place, decay in ((0, 0.3), (1, 0.0)):
@@ -41,7 +41,6 @@ class Tied(nn.Module):
 
 @pytest.mark.parametrize("name", optimizers.names())
 def test_shared_parameters_are_there_once_and_step_once(name: str) -> None:
-    """As the lab passes them: named_parameters, those that learn."""
     module = Tied()
     learning = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     optimizer = optimizers.get(name).component(learning, 0.01, weight_decay=0.3)
@@ -68,6 +67,7 @@ SMALLEST = {"adafactor": 4 * (6 + 5) + 4, "adamw": 8 * 30 + 4, "adamw_no_bias_co
 @pytest.mark.parametrize("name", SMALLEST)
 def test_parameters_without_a_gradient_stay_and_have_no_state(name: str) -> None:
     """And the state of a matrix has the size that its method needs."""
+    assert SMALLEST.keys() == set(optimizers.names())
     named = [("layer.weight", nn.Parameter(torch.ones(6, 5))), ("layer.bias", nn.Parameter(torch.ones(5)))]
     optimizer = optimizers.get(name).component(named, 0.1, weight_decay=0.5)
     optimizer.step()
@@ -80,5 +80,26 @@ def test_parameters_without_a_gradient_stay_and_have_no_state(name: str) -> None
     assert held == optimizer.state_bytes(named[0][1]) == SMALLEST[name]
 
 
-def test_every_optimizer_is_tried() -> None:
-    assert SMALLEST.keys() == set(optimizers.names())
+READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select"}
+
+
+class NoReads(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert function._schema.name not in READS, f"{function} waits for the device"
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("finite", [True, False])
+@pytest.mark.parametrize("name", optimizers.names())
+def test_a_step_reads_nothing(name: str, finite: bool) -> None:
+    with NoReads(), pytest.raises(AssertionError, match="waits for the device"):
+        float(torch.tensor(1.0))
+    module = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Embedding(7, 3))
+    optimizer = optimizers.get(name).component(list(module.named_parameters()), 0.1)
+    flag = torch.tensor(finite)
+    for _ in range(2):
+        for parameter in module.parameters():
+            parameter.grad = torch.full_like(parameter, 1.0 if finite else float("nan"))
+        with NoReads():
+            update(optimizer, flag)
+    assert all(parameter.isfinite().all() for parameter in module.parameters())

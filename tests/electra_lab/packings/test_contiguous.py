@@ -1,7 +1,5 @@
 """`contiguous`: full rows, and the documents that they hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """`documents`: one document in a row."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from electra_lab.packings.documents import Documents
@@ -9,7 +7,6 @@ from electra_lab.testing import CLS, PAD, SEP, ArrayTokens, vocabulary
 
 
 def test_rows() -> None:
-    """A document that fills its row exactly takes no second one for its [SEP]."""
     made = Documents(ArrayTokens([[5, 6, 7], [8], range(10, 18)]), 5, vocabulary(50))
     assert made.rows(np.arange(len(made))).tokens.tolist() == [
         [CLS, 5, 6, 7, SEP],
@@ -18,12 +15,6 @@ def test_rows() -> None:
         [CLS, 13, 14, 15, SEP],
         [CLS, 16, 17, SEP, PAD],
     ]
-
-
-def test_sources() -> None:
-    """Every row of a document has its number, however many rows it takes."""
-    made = Documents(ArrayTokens([[5, 6, 7], [8], range(10, 18)]), 5, vocabulary(50))
-    assert made.source_document_ids(np.arange(len(made))).tolist() == [[document] * 5 for document in (0, 1, 2, 2, 2)]
 
 
 def test_a_separator_within_a_document_is_an_ordinary_token() -> None:

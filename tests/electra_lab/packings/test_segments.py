@@ -1,7 +1,5 @@
 """`segments`: pairs, single segments and short rows, in the shares of google-research/electra."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -59,7 +57,6 @@ def test_the_end_of_a_document_that_does_not_reach_the_half_is_one_segment() -> 
     ],
 )
 def test_where_a_ends(stops: tuple[int, ...], sizes: set[int]) -> None:
-    """In rows of ten tokens, of which five are half; `stops` are the sizes of A that end a sentence."""
     piece = [STOP if n + 1 in stops else 20 for n in range(10)]
     rows = packed([piece] * 200, 13, STOP)
     first = (rows.segments[:, 1:] == 0).argmin(1) - 1  # less [SEP]
@@ -88,12 +85,6 @@ def test_shares_of_the_official_code() -> None:
     assert len(counts) == length - 5
     assert sizes.min() >= 5
     assert chi_square_p(counts, torch.full_like(counts, 1 / len(counts))) > SIGNIFICANCE
-
-
-def test_sources() -> None:
-    made = Segments(ArrayTokens([[20] * 11, [21] * 3]), 13, words(), single=0.0, short=0.0)
-    assert made.rows(np.arange(len(made))).tokens[:, 1].tolist() == [20, 20, 21]
-    assert made.source_document_ids(np.arange(len(made))).tolist() == [[0] * 13, [0] * 13, [1] * 13]
 
 
 def test_draws_are_uniform_and_independent() -> None:

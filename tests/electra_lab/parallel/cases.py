@@ -45,11 +45,10 @@ _APART = _BASE["train"].replace("{", "{generator_rate: 0.5, clip: per_network, "
 _UNTIED = "{dim: 8, max_length: 16, dropout: 0.0, tie: none}"
 # Rows so long that some are visited twice.
 SAS = {
-    "objective": "{type: sas, remask: every_visit}",
-    "generator": "null",
-    "data": _DATA.replace("16", "32"),
+    "objective": "{type: sas, remask: every_visit}", "generator": "null", "data": _DATA.replace("16", "32"),
     "embedding": _BASE["embedding"].replace("16", "32"),
-}
+}  # fmt: skip
+_LAYERS = {"embedding": _UNTIED.replace("none", "{layers: 1}"), "generator": "{scale: 1.0}"}
 
 # name: sections of the experiment, rows of a micro-batch
 EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
@@ -66,14 +65,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
     "amos": ({"objective": "{type: amos}", "sampler": "null"}, 2),
     "mc_bert": ({"objective": "{type: mc_bert, k: 4}"}, 2),
     "teams": ({"objective": "{type: teams}"}, 2),
-    "shared_layers": (
-        {
-            "objective": "{type: teams}",
-            "embedding": _UNTIED.replace("none", "{layers: 1}"),
-            "generator": "{scale: 1.0}",
-        },
-        2,
-    ),
+    "shared_layers": ({"objective": "{type: teams}", **_LAYERS}, 2),
     "recomputing": ({"train": _BASE["train"].replace("{", "{activation_checkpointing: true, ")}, 2),
     # The last rank has memory for two rows at a time.
     "scarce": ({"train": _BASE["train"].replace("{", "{micro_batch_size: auto, ")}, 2),

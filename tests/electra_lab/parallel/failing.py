@@ -17,18 +17,9 @@ class Trouble(Electra):
     """ELECTRA that does something to the process of one rank, -1 for all, before a step after the first."""
 
     def __init__(
-        self,
-        generator,
-        discriminator,
-        masking,
-        sampler,
-        vocabulary,
-        /,
-        *,
-        step: int = -1,
-        rank: int = 0,
+        self, generator, discriminator, masking, sampler, vocabulary, /, *, step: int = -1, rank: int = 0,
         deed: Literal["kill", "signal", "interrupts", "memory", "diverge", "diverge_once", "fail", "exit"] = "signal",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(generator, discriminator, masking, sampler, vocabulary)
         self.step, self.rank, self.deed = step, rank, deed
         self.spoiled = self.done = False

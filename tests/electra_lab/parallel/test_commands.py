@@ -8,15 +8,16 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from electra_lab.jobs.pretraining import execute
+from electra_lab.storage.files import sha256
 from registry import objectives
-from tests.electra_lab.jobs.pretraining.tiny import experiment, lines, tensors
+from tests.electra_lab.jobs.pretraining.tiny import experiment, lines, outcome, steps
 from tests.electra_lab.parallel.launch import ended, start, torchrun
+from tests.helpers import exit_code
 from tests.scorecard.lab import Lab
 
 SLOW = pytest.mark.skipif("ELECTRA_LAB_PARALLEL" not in os.environ, reason="takes minutes: make test-parallel")
@@ -54,22 +55,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def assert_equal(found: Path, expected: Path) -> None:
     """Compare records and last checkpoints to 1e-5, and the examples."""
-    records: list[list[dict[str, Any]]] = [
-        [
-            {
-                key: value
-                for key, value in record.items()
-                if key not in ("seconds", "tokens_per_second", "peak_memory_bytes")
-            }
-            for record in each
-        ]
-        for each in (lines(found), lines(expected))
-    ]
-    assert len(records[0]) == len(records[1])
-    for one, two in zip(*records, strict=True):
+    (records, weights), (others, reference) = outcome(found), outcome(expected)
+    for one, two in zip(records, others, strict=True):
         assert one.pop("split") == two.pop("split")
         assert one == pytest.approx(two, rel=1e-5, abs=1e-5)
-    weights, reference = tensors(found), tensors(expected)
     assert weights.keys() == reference.keys()
     for name, value in reference.items():
         torch.testing.assert_close(weights[name], value, rtol=1e-5, atol=1e-5)
@@ -80,45 +69,49 @@ def assert_equal(found: Path, expected: Path) -> None:
             assert token == twin
 
 
+def of_two(forks: Lab, folder: Path, deed: str = "", *more: str, timeout: float = 60) -> list[tuple[int, str, str]]:
+    """Train in two processes, with the run in `folder / "run"`; returns their exit codes, output and errors."""
+    command = ("run", str(file(folder / "there", deed)), "--out", "run", "--device", "cpu", *more)
+    return ended(start(forks, *command, cwd=folder), timeout=timeout)
+
+
+def assert_stopped(both: list[tuple[int, str, str]], code: int, run: Path) -> None:
+    """Both stopped and saved together, which is said once."""
+    assert [each[0] for each in both] == [code, code], both
+    said = [line for *_, text in both for line in text.splitlines() if line.startswith("stopped and saved")]
+    step = steps(run)[-1]
+    assert said == [f"stopped and saved after step {step}. Resume with: electra-lab resume run"]
+    assert not any("Traceback" in text for *_, text in both)
+
+
 def test_a_run_in_two_processes_is_that_of_one(forks: Lab, tmp_path: Path, whole: Path) -> None:
     """One directory, one lock, one answer, one report, and no line twice."""
     both = ended(start(forks, "run", str(file(tmp_path / "there")), "--device", "cpu", cwd=tmp_path))
     assert [code for code, *_ in both] == [0, 0], both
-    assert_one_run(tmp_path, "".join(out for _, out, _ in both), "".join(said for *_, said in both))
-    assert_equal(next((tmp_path / "runs" / "tiny").iterdir()), whole)
+    (path,) = (tmp_path / "runs" / "tiny").iterdir()
+    assert_one_run(path, whole, "".join(said for *_, said in both))
+    assert "".join(out for _, out, _ in both) == f"{path.relative_to(tmp_path)}\n"
 
 
-@SLOW
-def test_a_run_by_torchrun_is_that_of_one_process(tmp_path: Path, whole: Path) -> None:
-    written = file(tmp_path / "there")
-    with torchrun("electra_lab", "run", str(written), "--device", "cpu", cwd=tmp_path) as (process,):
-        out, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    assert_one_run(tmp_path, out, said)
-    assert_equal(next((tmp_path / "runs" / "tiny").iterdir()), whole)
-
-
-def assert_one_run(here: Path, out: str, said: str) -> None:
-    (path,) = (here / "runs" / "tiny").iterdir()
-    assert out == f"{path.relative_to(here)}\n"
+def assert_one_run(path: Path, whole: Path, said: str) -> None:
     assert (path / "report.html").is_file()
     assert said.count("on cpu in 2 processes (ddp), fp32") == 1
     assert said.count("step     12  test") == said.count("trained in ") == 1
     assert json.loads((path / "provenance.json").read_text())["environment"]["processes"] == 2
+    assert_equal(path, whole)
 
 
 @SLOW
-def test_a_run_on_two_nodes_is_that_of_one_process(tmp_path: Path, whole: Path) -> None:
-    """Two launchers that meet, with a process each, both of which are the first one of their node."""
-    written = file(tmp_path / "there")
-    command = ("electra_lab", "run", str(written), "--out", "run", "--device", "cpu")
-    with torchrun(*command, cwd=tmp_path, nodes=2) as both:
-        (out, said), (nothing, other) = [each.communicate(timeout=300) for each in both]
-    assert [each.returncode for each in both] == [0, 0], said + other
-    assert (out, nothing) == ("run\n", "")
-    assert said.count("on cpu in 2 processes (ddp), fp32") == said.count("trained in ") == 1
-    assert "trained in " not in other
-    assert_equal(tmp_path / "run", whole)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_run_by_torchrun_is_that_of_one_process(tmp_path: Path, whole: Path, nodes: int) -> None:
+    """On two nodes, two launchers meet, with a process each, both of which are the first one of their node."""
+    command = ("electra_lab", "run", str(file(tmp_path / "there")), "--out", "run", "--device", "cpu")
+    with torchrun(*command, cwd=tmp_path, nodes=nodes) as launchers:
+        texts = [each.communicate(timeout=300) for each in launchers]
+    assert [each.returncode for each in launchers] == [0] * nodes, texts
+    assert "".join(out for out, _ in texts) == texts[0][0] == "run\n"
+    assert_one_run(tmp_path / "run", whole, "".join(said for _, said in texts))
+    assert "trained in " in texts[0][1]
 
 
 def test_one_process_is_killed_and_the_other_says_so(forks: Lab, tmp_path: Path) -> None:
@@ -133,7 +126,7 @@ def test_one_process_is_killed_and_the_other_says_so(forks: Lab, tmp_path: Path)
     assert last.startswith("another of the 2 processes ")
     assert last.endswith("Continue from the last checkpoint: electra-lab resume RUN_DIR")
     assert "Traceback" not in said
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000004"]
+    assert steps(tmp_path / "run") == [4]
 
 
 @SLOW
@@ -142,49 +135,27 @@ def test_a_signal_to_one_rank_stops_both_after_one_step_and_other_numbers_of_ran
     forks: Lab, tmp_path: Path, whole: Path, rank: int
 ) -> None:
     """2 -> 1 -> 2 ranks, ddp -> one process -> fsdp, as if nothing had been."""
-    written = file(tmp_path / "there", f", step: 4, rank: {rank}")
-    first = ended(start(forks, "run", str(written), "--out", "run", "--device", "cpu", cwd=tmp_path))
-    assert [code for code, *_ in first] == [75, 75]
-    complaints = [line for _, _, said in first for line in said.splitlines() if line.startswith("stopped and saved")]
-    assert complaints == [
-        "stopped and saved after step 6. Resume with: electra-lab resume run"
-    ]  # it is agreed in between
-    _only_step(tmp_path / "run", 6)
-
-    second = ended(start(forks, "resume", "run", "--device", "cpu", cwd=tmp_path, size=1), timeout=300)
-    assert second[0][0] == 0, second
-    assert "processes 2 -> 1" in second[0][2]
+    assert_stopped(of_two(forks, tmp_path, f", step: 4, rank: {rank}"), 75, tmp_path / "run")
+    assert steps(tmp_path / "run")[-1] == 6  # it is agreed in between
+    (second,) = ended(start(forks, "resume", "run", "--device", "cpu", cwd=tmp_path, size=1))
+    assert second[0] == 0, second
+    assert "processes 2 -> 1" in second[2]
     assert_equal(tmp_path / "run", whole)
 
 
 def test_both_ranks_are_interrupted_at_once(forks: Lab, tmp_path: Path) -> None:
     """Twice, as by a launcher that passes Ctrl-C on: they save once, together, and end as after one Ctrl-C."""
-    written = file(tmp_path / "there", ", step: 4, rank: -1, deed: interrupts")
-    both = ended(start(forks, "run", str(written), "--out", "run", "--device", "cpu", cwd=tmp_path))
-    assert [code for code, *_ in both] == [130, 130], both
-    complaints = [line for *_, said in both for line in said.splitlines() if line.startswith("stopped and saved")]
-    assert complaints == ["stopped and saved after step 6. Resume with: electra-lab resume run"]
-    assert not any("Traceback" in said for *_, said in both)
-    _only_step(tmp_path / "run", 6)
-
-
-def _only_step(path: Path, step: int) -> None:
-    assert max(each.name for each in (path / "checkpoints").iterdir()) == f"step-{step:08d}"
+    assert_stopped(of_two(forks, tmp_path, ", step: 4, rank: -1, deed: interrupts"), 130, tmp_path / "run")
+    assert steps(tmp_path / "run")[-1] == 6
 
 
 @SLOW
 @pytest.mark.parametrize("kinds", [("fsdp", "ddp"), ("ddp", "fsdp")])
 def test_two_ranks_then_one_then_two(forks: Lab, tmp_path: Path, whole: Path, kinds: tuple[str, str]) -> None:
     """Each is stopped by SIGTERM; checkpoints do not say how they were made, so that the config may change."""
-    written = file(tmp_path / "there", ", step: 3, rank: 1")
     chosen = ["--set", f"train.parallel={kinds[0]}", "--set", "checkpoint.every=100"]
-    codes = [
-        end[0]
-        for end in ended(start(forks, "run", str(written), "--out", "run", "--device", "cpu", *chosen, cwd=tmp_path))
-    ]
-    assert codes == [75, 75]
-    _only_step(tmp_path / "run", 5)
-
+    assert_stopped(of_two(forks, tmp_path, ", step: 3, rank: 1", *chosen), 75, tmp_path / "run")
+    assert steps(tmp_path / "run") == [5]
     (alone,) = start(forks, "resume", "run", "--device", "cpu", cwd=tmp_path, size=1)
     while len(lines(tmp_path / "run")) < 2:  # step 6's evaluation
         assert alone.poll() is None
@@ -202,13 +173,10 @@ def test_two_ranks_then_one_then_two(forks: Lab, tmp_path: Path, whole: Path, ki
 
 def _choose(run: Path, kinds: tuple[str, str]) -> None:
     """Rewrite the config of a run, and its checksum, as no command does."""
-    import hashlib
-
     config, provenance = run / "config.yaml", run / "provenance.json"
     config.write_text(config.read_text().replace(f"parallel: {kinds[0]}", f"parallel: {kinds[1]}"))
     began = json.loads(provenance.read_text())
-    began["config_sha256"] = hashlib.sha256(config.read_bytes()).hexdigest()
-    provenance.write_text(json.dumps(began))
+    provenance.write_text(json.dumps(began | {"config_sha256": sha256(config)}))
 
 
 @SLOW
@@ -225,8 +193,7 @@ def test_sigterm_to_torchrun_saves(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert said.count("SIGTERM: saving after this step\n") == 1
     assert said.count("stopped and saved after step") == 1
-    saved = max(each.name for each in (tmp_path / "run" / "checkpoints").iterdir())
-    assert f"after step {int(saved.removeprefix('step-'))}." in said
+    assert f"after step {steps(tmp_path / 'run')[-1]}." in said
 
 
 TROUBLES = {
@@ -244,12 +211,15 @@ def test_an_error_of_one_rank_is_said_once_and_both_end_with_its_code(
     forks: Lab, tmp_path: Path, deed: str, rank: int
 ) -> None:
     code, sentence = TROUBLES[deed]
-    written = file(tmp_path / "there", f", step: 4, rank: {rank}, deed: {deed}")
-    both = ended(start(forks, "run", str(written), "--out", "run", "--device", "cpu", cwd=tmp_path), timeout=60)
+    assert_said_once(of_two(forks, tmp_path, f", step: 4, rank: {rank}, deed: {deed}"), code, sentence)
+
+
+def assert_said_once(both: list[tuple[int, str, str]], code: int, sentence: str) -> None:
     assert [each[0] for each in both] == [code, code], both
-    assert sum(sentence in said for *_, said in both) == 1
-    assert not any("Traceback" in said for *_, said in both)
-    assert not any("another process of this run" in said for *_, said in both)
+    said = both[0][2] + both[1][2]
+    assert said.count(sentence) == 1, both
+    assert "Traceback" not in said
+    assert "another process of this run" not in said
 
 
 @SLOW
@@ -270,18 +240,15 @@ def test_all_ranks_are_rolled_back_together(forks: Lab, tmp_path: Path, parallel
 
 @pytest.mark.parametrize("mistake", ["config", pytest.param("data", marks=SLOW), pytest.param("disk", marks=SLOW)])
 def test_an_error_before_training_is_said_once(forks: Lab, tmp_path: Path, mistake: str) -> None:
-    written, code, sentence = file(tmp_path / "there"), 2, "must be 'auto', 'ddp' or 'fsdp'"
-    more = ["--set", "train.parallel=fdsp"] if mistake == "config" else []
-    if mistake == "data":
-        (tmp_path / "there" / "corpus.txt").unlink()
-        code, sentence = 3, "no file matches"
-    if mistake == "disk":
+    more: list[str] = []
+    if mistake == "config":
+        more, code, sentence = ["--set", "train.parallel=fdsp"], 2, "must be 'auto', 'ddp' or 'fsdp'"
+    elif mistake == "data":
+        more, code, sentence = ["--set", "corpus.paths=[none.txt]"], 3, "no file matches"
+    else:
         (tmp_path / "run").write_text("in the way")
-        sentence = "--out run"
-    both = ended(start(forks, "run", str(written), "--out", "run", "--device", "cpu", *more, cwd=tmp_path), timeout=60)
-    assert [each[0] for each in both] == [code, code], both
-    assert sum(sentence in said for *_, said in both) == 1, both
-    assert not any("another process of this run" in said for *_, said in both)
+        code, sentence = 2, "--out run"
+    assert_said_once(of_two(forks, tmp_path, "", *more), code, sentence)
 
 
 CORPUS = '''
@@ -302,12 +269,9 @@ class Failing:
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [
-        ("MemoryError", 6),
-        pytest.param("RuntimeError('std::bad_alloc')", 6, marks=SLOW),
-        pytest.param("KeyError('unforeseen')", 2, marks=SLOW),
-    ],
-)
+    [("MemoryError", 6), pytest.param("RuntimeError('std::bad_alloc')", 6, marks=SLOW),
+     pytest.param("KeyError('unforeseen')", 2, marks=SLOW)],
+)  # fmt: skip
 def test_both_end_with_the_code_of_an_error_in_the_data(forks: Lab, tmp_path: Path, error: str, code: int) -> None:
     """Rank 0 alone reads the corpus."""
     (tmp_path / "failing.py").write_text(CORPUS.replace("{error}", error))
@@ -317,21 +281,12 @@ def test_both_end_with_the_code_of_an_error_in_the_data(forks: Lab, tmp_path: Pa
     assert both[1][2] == ""
 
 
-@pytest.mark.parametrize(
-    ("rank", "said"), [("0", "WORLD_SIZE is 2: only `run` and `resume` train in several"), ("1", "")]
-)
-def test_ablations_and_fine_tunings_are_refused_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, said: str
-) -> None:
-    from electra_lab.cli import main
-
+@pytest.mark.parametrize(("rank", "said"), [("0", "WORLD_SIZE is 2: only `run` and `resume` train in"), ("1", "")])
+def test_ablations_and_fine_tunings_are_refused_once(tmp_path, monkeypatch, capsys, rank: str, said: str) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", rank)
     (tmp_path / "any.yaml").write_text("{}")
-    monkeypatch.setattr("sys.argv", ["electra-lab", "finetune", str(tmp_path / "any.yaml")])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 2
-    assert capsys.readouterr().err.startswith(said)
-    if not said:
-        assert not capsys.readouterr().err
+    assert exit_code("finetune", str(tmp_path / "any.yaml")) == 2
+    found = capsys.readouterr().err
+    assert found.startswith(said)
+    assert bool(found) == bool(said)

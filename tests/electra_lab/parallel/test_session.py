@@ -22,12 +22,10 @@ def given(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize("variables", [{}, {"WORLD_SIZE": "1"}, {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "x"}])
-def test_one_process_is_alone_and_has_no_process_group(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
-) -> None:
+@pytest.mark.parametrize("variables", [{}, {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "x"}])
+def test_one_process_is_alone_and_has_no_process_group(monkeypatch, variables: dict[str, str]) -> None:
     given(monkeypatch, **variables)
-    assert processes() == 1
+    assert processes() == neighbours() == 1
     assert is_first()
     with session("cpu", exit_code) as world:
         assert world is ALONE
@@ -37,13 +35,11 @@ def test_one_process_is_alone_and_has_no_process_group(
         assert not torch.distributed.is_initialized()
 
 
-def test_neighbours_are_the_processes_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch)
-    assert neighbours() == 1
+def test_neighbours_are_the_processes_of_this_machine_and_only_rank_0_answers(monkeypatch) -> None:
     given(monkeypatch, **WHOLE)
-    assert neighbours() == 2
-    given(monkeypatch, **WHOLE, LOCAL_WORLD_SIZE="1")
-    assert neighbours() == 1
+    assert (neighbours(), is_first()) == (2, False)
+    given(monkeypatch, **WHOLE | {"LOCAL_WORLD_SIZE": "1", "RANK": "0"})
+    assert (neighbours(), is_first()) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -51,15 +47,12 @@ def test_neighbours_are_the_processes_of_this_machine(monkeypatch: pytest.Monkey
     [
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE is '0', must be a number from 1"),
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two', must be a number from 1"),
-        ({"RANK": ""}, "RANK is '', must be a number from 0"),
-        ({"RANK": "-1"}, "RANK is '-1', must be a number from 0"),
-        ({"MASTER_ADDR": None}, "WORLD_SIZE is 2, but MASTER_ADDR is not set. Start the processes by torchrun."),
-        ({"MASTER_PORT": None}, "WORLD_SIZE is 2, but MASTER_PORT is not set. Start the processes by torchrun."),
+        ({"RANK": ""}, "RANK is '', must be a number from 0"), ({"RANK": "-1"}, "RANK is '-1', must be a number"),
+        ({"MASTER_ADDR": None}, "WORLD_SIZE is 2, but MASTER_ADDR is not set"),
+        ({"MASTER_PORT": None}, "WORLD_SIZE is 2, but MASTER_PORT is not set"),
     ],
-)
-def test_wrong_variables_are_named(
-    monkeypatch: pytest.MonkeyPatch, changed: dict[str, str | None], sentence: str
-) -> None:
+)  # fmt: skip
+def test_wrong_variables_are_named(monkeypatch, changed: dict[str, str | None], sentence: str) -> None:
     given(monkeypatch, **{name: value for name, value in (WHOLE | changed).items() if value is not None})
     with pytest.raises(ConfigError, match=sentence), session("cpu", exit_code):
         pass
@@ -69,17 +62,9 @@ def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch
     given(monkeypatch, **WHOLE)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with (
-        pytest.raises(ConfigError, match="LOCAL_RANK is 1, but this machine has 1 CUDA devices"),
-        session("auto", exit_code),
-    ):
+    reason = "LOCAL_RANK is 1, but this machine has 1 CUDA devices"
+    with pytest.raises(ConfigError, match=reason), session("auto", exit_code):
         pass
-
-
-def test_only_rank_0_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for rank in range(2):
-        given(monkeypatch, WORLD_SIZE="2", RANK=str(rank))
-        assert is_first() == (rank == 0)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import torch
 from electra_lab.assembly import choices, needs
 from electra_lab.assembly.experiment import open_data
 from electra_lab.config.load import load
+from electra_lab.corpora.text_files import TextFiles
 from electra_lab.jobs.pretraining import execute
 from electra_lab.planning import forecast as module
 from electra_lab.planning.forecast import TRIES  # those of a user; the other tests try two
@@ -112,9 +113,7 @@ def test_what_is_not_tried_is_said(tmp_path: Path, monkeypatch: Any) -> None:
             assert reason in str(needs.trial(loaded, found, torch.device(device)))
 
 
-def test_a_dry_run_with_a_store_writes_nothing_and_hashes_no_corpus_of_another_recipe(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_dry_run_writes_nothing_and_hashes_no_corpus_of_another_recipe(tmp_path: Path, monkeypatch: Any) -> None:
     """A copied store has not been verified here; it stays as it is."""
     file = write_experiment(tmp_path)
     store = open_data(load(file), lambda _: None)
@@ -122,6 +121,5 @@ def test_a_dry_run_with_a_store_writes_nothing_and_hashes_no_corpus_of_another_r
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert " rows each\n" in execute.dry_run(file, [], None, "cpu")
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    kind = "electra_lab.corpora.text_files:TextFiles.fingerprint"
-    monkeypatch.setattr(kind.replace(":", "."), lambda _: pytest.fail("the corpus is hashed"))
+    monkeypatch.setattr(TextFiles, "fingerprint", lambda _: pytest.fail("the corpus is hashed"))
     assert "known after" in execute.dry_run(file, ["data.held_out=0.4"], None, "cpu")

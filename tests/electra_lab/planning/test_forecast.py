@@ -6,6 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,13 +15,12 @@ from electra_lab.assembly.build import outline, vocabulary_or_bert
 from electra_lab.assembly.needs import forecast, workload
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
-from electra_lab.planning.forecast import Forecast, Workload
+from electra_lab.planning.forecast import Workload
 from electra_lab.planning.memory import peak_bytes, shapes_only
 from electra_lab.training.step import backward
 from registry.errors import ConfigError
 from tests.electra_lab.training.tiny import experiment
-from tests.helpers import write_experiment
-from tests.scorecard.lab import Lab
+from tests.helpers import exit_code, write_experiment
 
 READS_NUMBERS = '''\
 from registry import samplers
@@ -75,23 +75,17 @@ def test_it_says_what_the_run_then_does(tmp_path: Path) -> None:
     assert paper + "ELECTRA paper counts)" in text
 
 
-def test_it_reads_no_corpus_and_writes_nothing(forks: Lab, tmp_path: Path) -> None:
-    file = write_experiment(tmp_path / "there")
+def test_it_reads_no_corpus_and_writes_nothing(tmp_path: Path, monkeypatch, capsys) -> None:
+    file, here = write_experiment(tmp_path / "there"), tmp_path / "here"
     (file.parent / "corpus.txt").unlink()
-    here = tmp_path / "here"
     here.mkdir()
-    done = forks("run", str(file), "--dry-run", cwd=here)
-    assert done.code == 0
-    assert done.out.startswith("tiny: 1 steps of 2 x 16 tokens\n")
-    corpus = file.parent / "corpus.txt"
-    assert done.err == f"note: {file}:2: corpus: text_files: {corpus}: no file matches. A run would stop there.\n"
+    monkeypatch.chdir(here)
+    assert exit_code("run", str(file), "--dry-run") == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("tiny: 1 steps of 2 x 16 tokens\n")
+    assert err.startswith(f"note: {file}:2: corpus: text_files: {file.parent / 'corpus.txt'}: ")
+    assert err.count("\n") == 1
     assert not list(here.iterdir())
-
-
-def test_a_large_network_takes_no_time_and_no_memory(tmp_path: Path) -> None:
-    file = write_experiment(tmp_path, discriminator="{type: bert, dim: 65536, depth: 2, heads: 64}")
-    total = numbers(line(plan_of(file), "total"))[0]
-    assert total > 1e11
 
 
 def test_a_plan_for_another_machine(tmp_path: Path) -> None:
@@ -102,12 +96,8 @@ def test_a_plan_for_another_machine(tmp_path: Path) -> None:
 def test_an_optimizer_that_cannot_skip_by_itself_needs_copies_to_return_to(tmp_path: Path) -> None:
     """Beside the gradients, which are 4 bytes per parameter: the weights and the optimizer's state once more."""
     options = {"discriminator": "{type: bert, dim: 128, depth: 1, heads: 2}", "train": "{steps: 1, batch_size: 1}"}
-
-    def needs(optimizer: str) -> Forecast:
-        loaded = load(write_experiment(tmp_path, optimizer=f"{{type: {optimizer}}}", **options))
-        return forecast(loaded, torch.device("cpu"))
-
-    fused, unfused = needs("adamw"), needs("adafactor")
+    file = write_experiment(tmp_path, **options)
+    fused, unfused = needs(file, "optimizer.type=adamw"), needs(file, "optimizer.type=adafactor")
     assert fused.working_bytes is not None
     assert unfused.working_bytes == 4 * unfused.parameters["total"] + unfused.state_bytes
     assert unfused.working_bytes > fused.working_bytes
@@ -118,7 +108,7 @@ def test_a_component_that_reads_numbers_costs_the_estimate_of_memory_alone(tmp_p
     file = write_experiment(tmp_path, imports="[reading.py]", sampler="{type: reading}")
     text = plan_of(file)
     assert re.search(r"memory +\S+ MB of weights and optimizer; the memory of a step cannot be predicted", text)
-    assert "FLOPs per step" in text
+    assert re.search(r"compute +[1-9]\S* FLOPs per step", text)
     run = execute.run(file, [], tmp_path / "run", "cpu")  # a forecast leaves nothing behind that a run trips over
     assert (run / "checkpoints").is_dir()
 
@@ -127,45 +117,6 @@ def test_a_folder_that_a_run_could_not_use_is_refused(tmp_path: Path) -> None:
     file = write_experiment(tmp_path)
     with pytest.raises(ConfigError, match="exists and is not empty"):
         execute.dry_run(file, [], tmp_path, "cpu")
-
-
-READING_BACKBONE = '''\
-import torch
-from registry import backbones
-
-
-@backbones.register("reading")
-class Reading(torch.nn.Module):
-    """Reads numbers where it is built and where it runs, as stochastic depth and unpadding do."""
-
-    length_multiple, positions = 1, "lab"
-
-    def __init__(self, dim, depth, heads, max_length, /):
-        super().__init__()
-        self.rates = [rate.item() for rate in torch.linspace(0, 0.1, depth)]
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(dim, dim) for _ in range(depth))
-
-    def forward(self, x, attention_mask):
-        if not attention_mask.all():
-            x = x * attention_mask.unsqueeze(-1)
-        for layer in self.layers:
-            x = x + layer(x)
-        return x
-
-    def at_step(self, seed, step):
-        """Nothing changes."""
-'''
-
-
-def test_a_backbone_that_reads_numbers_is_checked_forecast_and_run(tmp_path: Path) -> None:
-    (tmp_path / "reading.py").write_text(READING_BACKBONE)
-    discriminator = "{type: reading, dim: 16, depth: 2, heads: 2}"
-    file = write_experiment(tmp_path, imports="[reading.py]", discriminator=discriminator, generator="{scale: 0.5}")
-    text = plan_of(file)
-    assert (execute.run(file, [], tmp_path / "run", "cpu") / "checkpoints").is_dir()
-    assert numbers(line(text, "discriminator"))[3] == 2 * (16 * 16 + 16)
-    assert re.search(r"compute +[1-9]\S* FLOPs per step", text)
-    assert "cannot be predicted from shapes" in text
 
 
 def test_evaluation_counts_where_it_needs_more(tmp_path: Path) -> None:
@@ -179,29 +130,21 @@ def test_evaluation_counts_where_it_needs_more(tmp_path: Path) -> None:
 # Numbers
 
 
-def needs(file: Path, *overrides: str) -> Forecast:
-    loaded = load(file, list(overrides))
-    return forecast(loaded, torch.device("cpu"))
+def needs(file: Path, *overrides: str) -> Any:
+    return forecast(load(file, list(overrides)), torch.device("cpu"))
 
 
 def test_what_is_forecast_grows_as_it_must(tmp_path: Path) -> None:
     """Twice the rows: twice the working memory (but for gradients), the same state; bf16 takes less than fp32."""
     file = write_experiment(tmp_path, discriminator="{type: bert, dim: 64, depth: 1, heads: 2}")
-
-    def of(*overrides: str) -> tuple[int, int]:
-        found = needs(file, *overrides)
-        assert found.working_bytes is not None
-        return found.state_bytes, found.working_bytes
-
-    state, one = of("train.batch_size=64")
-    same, two = of("train.batch_size=128")
-    assert same == state
-    assert 1.9 < two / one < 2.0
+    one, two = needs(file, "train.batch_size=64"), needs(file, "train.batch_size=128")
+    state = one.state_bytes
+    assert two.state_bytes == state
+    assert 1.9 < two.working_bytes / one.working_bytes < 2.0
     # The second micro-batch finds the gradients of the first, four bytes a parameter; the state has twelve.
-    split = of("train.batch_size=128", "train.micro_batch_size=64")
-    assert split[0] == state
-    assert one + 0.5 * state / 3 < split[1] < one + 1.5 * state / 3
-    assert of("train.batch_size=128", "train.precision=bf16")[1] < 0.9 * two
+    split = needs(file, "train.batch_size=128", "train.micro_batch_size=64")
+    assert 0.5 * state / 3 < split.working_bytes - one.working_bytes < 1.5 * state / 3
+    assert needs(file, "train.batch_size=64", "train.precision=bf16").working_bytes < 0.9 * one.working_bytes
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])  # that `state_bytes` is right is a law of each

@@ -54,39 +54,31 @@ def test_each_variant_has_its_mean_and_its_difference_by_each_reference(folder: 
 def test_contrasts_of_references_are_listed_with_holms_p(folder: Path) -> None:
     titles, *rows = Page(folder / "report.html").table("Contrasts of auc")
     assert titles == ["variant", "references", "contrast", "Holm p"]
-    pairs = [(0, 1), (0, 2), (1, 2)]
-    assert [row[:2] for row in rows] == [[v, f"{PARTS[i]} - {PARTS[j]}"] for i, j in pairs for v in ("x", "y")]
-    deltas = NUMBERS - NUMBERS[:, :1]
-    tests = [stats.ttest_rel(deltas[i, v], deltas[j, v]) for i, j in pairs for v in (1, 2)]
-    claimed = read(folder).comparisons.contrasts(PARTS)
-    corrected = [d.holm for d in claimed.values()]
-    assert all(p is not None and p >= min(1, float(t.pvalue) / 0.2) for p, t in zip(corrected, tests, strict=True))
-    for row, test, p in zip(rows, tests, corrected, strict=True):
+    deltas, pairs = NUMBERS - NUMBERS[:, :1], [(0, 1), (0, 2), (1, 2)]
+    claimed = read(folder).comparisons.contrasts(PARTS).values()
+    for row, d, ((i, j), v) in zip(rows, claimed, product(pairs, (1, 2)), strict=True):
+        test = stats.ttest_rel(deltas[i, v], deltas[j, v])
         low, high = test.confidence_interval(0.95)
+        assert row[:2] == [[*VARIANTS][v], f"{PARTS[i]} - {PARTS[j]}"]
         assert row[2].endswith(f" [{low:+.4f}, {high:+.4f}]")
-        assert p is not None
-        assert row[3] == ("< 0.001" if p < 0.001 else f"{p:.2f}" if p >= 0.0995 else f"{p:.3f}")
+        assert d.holm >= min(1, float(test.pvalue) / 0.2)
+        assert row[3] == ("< 0.001" if d.holm < 0.001 else f"{d.holm:.2f}" if d.holm >= 0.0995 else f"{d.holm:.3f}")
     assert float(rows[2][2].split()[0]) == pytest.approx(0.05, abs=0.004)
 
 
 def test_the_sentences_are_in_the_verdict_the_section_and_on_the_terminal(folder: Path) -> None:
     [found] = by_reference(read(folder))
     assert found.sentences[0].startswith("The differences to the baseline depend on the reference: that of ")
-    assert found.sentences[0].endswith("better than the baseline by one reference and worse by another.")
-    assert "not the same by every reference: x by auc_small and auc_large; " in found.sentences[1]
     page, text = Page(folder / "report.html").text, (folder / "table.md").read_text().replace("\\", "")
-    terminal = closing(folder)
     for sentence in found.sentences:
-        assert page.count(sentence) == 2
-        assert text.count(sentence) == 2
-        assert terminal.count(sentence) == 1
+        assert [said.count(sentence) for said in (page, text, closing(folder))] == [2, 2, 1]
     sections = text.split("## auc by reference\n\n")[1].split("\n\n")
     assert sections[0] == " ".join(found.sentences)
     assert [len(section.splitlines()) for section in sections[1:]] == [2 + 9, 2 + 6]
 
 
 def test_where_another_metric_leads_the_verdict_is_about_that_one(tmp_path: Path) -> None:
-    folder = made(tmp_path / "a", metric="reference_auc")
+    folder = made(tmp_path, metric="reference_auc")
     page = Page(folder / "report.html").text
     assert page.count("depend on the reference: that") == 1
     assert page.index("auc by reference") < page.index("depend on the reference: that")
@@ -94,16 +86,13 @@ def test_where_another_metric_leads_the_verdict_is_about_that_one(tmp_path: Path
 
 
 def test_one_seed_says_that_nothing_can_be_tested(tmp_path: Path) -> None:
-    folder = made(tmp_path / "a", seeds=1)
+    folder = made(tmp_path, seeds=1)
     assert "cannot be tested (one seed: no interval)." in closing(folder)
     *_, last = Page(folder / "report.html").table("Contrasts of auc")
-    assert last[3] == "-"
-    assert "[" not in last[2]
+    assert (last[3], "[" in last[2]) == ("-", False)
 
 
 def test_an_ablation_without_references_has_no_such_section(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "a", SCALES, (0, 1, 2), ["generator.scale"])
-    write_report(folder)
-    assert by_reference(read(folder)) == []
-    assert "by reference" not in (folder / "report.html").read_text()
-    assert "by reference" not in (folder / "table.md").read_text()
+    write_report(write_folder(tmp_path, SCALES, (0, 1, 2), ["generator.scale"]))
+    assert by_reference(read(tmp_path)) == []
+    assert not any("by reference" in (tmp_path / name).read_text() for name in ("report.html", "table.md"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,14 @@ from electra_lab.analysis.results import read
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation.sweep_page import cells_csv, tables, variants_markdown, write_report
 from electra_lab.presentation.verdict import judge
+from tests.electra_lab.presentation import synthetic
 from tests.electra_lab.presentation.axes import Drawn
-from tests.electra_lab.presentation.synthetic import (
-    CORRUPTION,
-    SCALES,
-    Score,
-    add_baselines,
-    add_references,
-    leave_out_pictures,
-    write_folder,
-)
+from tests.electra_lab.presentation.synthetic import SCALES, Score, add_baselines, write_folder
 from tests.pages import Page
 
 FIVE = range(5)
+APART = (0.50, 0.60, 0.55, 0.52)
+NONE = "No variant is distinguishably better"
 
 
 def noise(variant: int, seed: int) -> float:
@@ -35,100 +31,90 @@ def scored(*means: float) -> Score:
     return lambda variant, seed: means[variant] + noise(variant, seed)
 
 
+def always(value: float) -> Score:
+    return lambda variant, seed: value
+
+
+def made(folder: Path, score: Score, seeds: Sequence[int] = FIVE) -> Path:
+    return write_folder(folder, SCALES, seeds, scores=score)
+
+
 def said(folder: Path) -> list[str]:
     results = read(folder)
     plan = results.plan
-    return judge(plan.metric, results.values(plan.metric), plan.baseline, compared=results.comparisons).sentences
+    higher = plan.metrics[plan.metric].higher_is_better
+    values = results.values(plan.metric)
+    return judge(plan.metric, values, plan.baseline, higher, compared=results.comparisons).sentences
 
 
 def test_no_variant_is_the_best_if_none_beats_the_baselines(tmp_path: Path) -> None:
     """However clearly they differ from each other: 0.60 and 0.50, where suspecting rare words gives 0.65."""
-    folder = write_folder(tmp_path, SCALES, FIVE, scores=scored(0.50, 0.60, 0.55, 0.52))
+    folder = made(tmp_path / "a", scored(*APART))
     before = said(folder)
     assert "has the best (the highest)" in before[1]
-    first, *rest = said(add_baselines(folder, rare=scored(0.65, 0.65, 0.65, 0.65), chance=lambda *_: 0.5))
-    assert first.startswith(
-        "No variant is distinguishably better than the baselines that need no training (the rare and the chance)"
-    )
+    first, *rest = said(add_baselines(folder, rare=scored(0.65, 0.65, 0.65, 0.65), chance=always(0.5)))
+    assert first.startswith(f"{NONE} than the baselines that need no training (the rare and the chance)")
     assert rest[0] == before[0]
     assert rest[1].startswith("generator.scale=0.5 has the highest mean reference_auc")
     assert "the best" not in " ".join(rest)
+    # Not even one that is alone, or that no test finds to be better.
+    alone = write_folder(tmp_path / "b", dict([*SCALES.items()][:1]), FIVE, scores=scored(0.5))
+    assert said(add_baselines(alone, rare=always(0.6)))[0].startswith("No variant is")
+    near = made(tmp_path / "c", lambda variant, seed: 0.51 + 0.04 * (-1) ** (seed + variant))
+    assert said(add_baselines(near, chance=always(0.5)))[0].startswith(NONE)
 
 
 def test_none_is_the_best_by_any_reference_either(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, SCALES, FIVE)
-    add_references(folder, lambda reference, variant, seed: 0.5 + 0.02 * variant + noise(variant + reference, seed))
+    add = synthetic.add_references
+    add(folder, lambda reference, variant, seed: 0.5 + 0.02 * variant + noise(variant + reference, seed))
     assert "best mean by every reference" in variants_markdown(read(folder))
-    add_baselines(folder, "auc", rare=lambda *_: 0.7)
+    add_baselines(folder, "auc", rare=always(0.7))
     assert "best" not in variants_markdown(read(folder))
-
-
-def test_a_variant_alone_is_compared_with_them(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, dict([*SCALES.items()][:1]), FIVE, scores=scored(0.5))
-    assert said(add_baselines(folder, rare=lambda *_: 0.6))[0].startswith("No variant is")
 
 
 @pytest.mark.parametrize(("own", "found"), [(0.71, False), (0.50, True)])
 def test_some_variants_may_beat_them(tmp_path: Path, own: float, found: bool) -> None:
-    folder = write_folder(tmp_path, SCALES, FIVE, scores=scored(0.50, 0.70, 0.55, 0.52))
-    floors = [0.60, own, 0.60, 0.60]
-    all_said = said(add_baselines(folder, rare=lambda variant, seed: floors[variant]))
+    folder, floors = made(tmp_path, scored(0.50, 0.70, 0.55, 0.52)), [0.60, own, 0.60, 0.60]
+    first, second, third, *_ = said(add_baselines(folder, rare=lambda variant, seed: floors[variant]))
+    assert first.startswith(NONE) == (not found)
     if found:
-        assert all_said[0] == "Every variant has 5 seeds or more."
-        assert "generator.scale=0.5 has the best (the highest) mean" in all_said[1]
+        assert first == "Every variant has 5 seeds or more."
+        assert "generator.scale=0.5 has the best (the highest) mean" in second
         worse = "generator.scale=0.25, generator.scale=0.75 and generator.scale=1.0 are not distinguishably better"
-        assert all_said[2].startswith(worse)
-    else:
-        assert all_said[0].startswith("No variant is distinguishably better")
-
-
-def test_a_difference_that_no_test_finds_is_not_better(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, SCALES, FIVE, scores=lambda variant, seed: 0.51 + 0.04 * (-1) ** (seed + variant))
-    assert said(add_baselines(folder, chance=lambda *_: 0.5))[0].startswith("No variant is distinguishably better")
+        assert third.startswith(worse)
 
 
 @pytest.mark.parametrize(("floor", "first"), [(0.65, "No variant is better than"), (0.45, "With 2 seeds this is")])
 def test_with_few_seeds_the_sentence_only_describes(tmp_path: Path, floor: float, first: str) -> None:
-    folder = write_folder(tmp_path, SCALES, range(2), scores=scored(0.50, 0.60, 0.55, 0.52))
-    text = said(add_baselines(folder, rare=lambda *_: floor))
-    assert text[0].startswith(first)
-    assert "distinguish" not in text[0]
+    text = said(add_baselines(made(tmp_path, scored(*APART), range(2)), rare=always(floor)))
+    assert (text[0].startswith(first), "distinguish" in text[0]) == (True, False)
 
 
 def test_other_documents_count(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, SCALES, FIVE, scores=scored(0.55, 0.56, 0.57, 0.58))
-    add_baselines(folder, rare=lambda *_: 0.5)
+    folder = made(tmp_path, scored(0.55, 0.56, 0.57, 0.58))
+    add_baselines(folder, rare=always(0.5))
     assert not said(folder)[0].startswith("No variant")
-    for variant in range(4):
-        for seed in FIVE:
-            units = {"reference_auc": [0.2, 0.9, 0.3, 0.85 + 0.001 * seed], "rare": [0.5, 0.5, 0.5, 0.5]}
-            file = folder / "cells" / f"v{variant}-s{seed}" / "documents.json"
-            file.write_text(json.dumps({CORRUPTION: units}))
-    assert said(folder)[0].startswith("No variant is distinguishably better")
+    for cell in folder.glob("cells/*"):
+        own = [0.2, 0.9, 0.3, 0.85 + 0.001 * int(cell.name[-1])]
+        units = {"reference_auc": own, "rare": [0.5, 0.5, 0.5, 0.5]}
+        (cell / "documents.json").write_text(json.dumps({synthetic.CORRUPTION: units}))
+    assert said(folder)[0].startswith(NONE)
 
 
 def test_lower_can_be_better(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, SCALES, FIVE, scores=scored(6.6, 6.5, 6.7, 6.8))
+    folder = made(tmp_path, scored(6.6, 6.5, 6.7, 6.8))
     plan = json.loads((folder / "plan.json").read_text())
     plan["measures"][0]["metrics"]["reference_auc"]["higher_is_better"] = False
     (folder / "plan.json").write_text(json.dumps(plan))
-    add_baselines(folder, frequencies=lambda *_: 6.4)
-    results = read(folder)
-    values = results.values("reference_auc")
-    [first, *_] = judge("reference_auc", values, results.plan.baseline, False, compared=results.comparisons).sentences
-    assert first.startswith("No variant is distinguishably better")
-    add_baselines(folder, frequencies=lambda *_: 7.0)
-    results = read(folder)
-    found = judge("reference_auc", values, results.plan.baseline, False, compared=results.comparisons)
-    second = found.sentences[1]
+    assert said(add_baselines(folder, frequencies=always(6.4)))[0].startswith(NONE)
+    second = said(add_baselines(folder, frequencies=always(7.0)))[1]
     assert "generator.scale=0.5 has the best (the lowest) mean" in second
 
 
-def test_a_baseline_is_a_row_of_its_metric_and_no_metric_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leave_out_pictures(monkeypatch)
-    folder = write_folder(tmp_path, SCALES, FIVE, scores=scored(0.50, 0.60, 0.55, 0.52))
+@pytest.mark.usefixtures("plain")
+def test_a_baseline_is_a_row_of_its_metric_and_no_metric_of_its_own(tmp_path: Path) -> None:
+    folder = made(tmp_path, scored(*APART))
     without = read(folder).comparisons
     add_baselines(folder, rare=lambda variant, seed: 0.6 + 0.01 * variant)
     results = read(folder)
@@ -143,14 +129,11 @@ def test_a_baseline_is_a_row_of_its_metric_and_no_metric_of_its_own(
     assert first.startswith("No variant")
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_charts_have_a_line_for_each_baseline(tmp_path: Path, drawn: Drawn, named: bool) -> None:
-    keys = [] if named else ["generator.scale"]
-    folder = write_folder(tmp_path, SCALES, FIVE, keys, scores=scored(0.50, 0.60, 0.55, 0.52))
-    picture = figures.leading(read(add_baselines(folder, rare=lambda *_: 0.65, chance=lambda *_: 0.5)))
+@pytest.mark.parametrize("keys", [[], ["generator.scale"]])
+def test_charts_have_a_line_for_each_baseline(tmp_path: Path, drawn: Drawn, keys: list[str]) -> None:
+    folder = write_folder(tmp_path, SCALES, FIVE, keys, scores=scored(*APART))
+    picture = figures.leading(read(add_baselines(folder, rare=always(0.65), chance=always(0.5))))
     assert picture is not None
     assert "the rare and the chance" in picture.note
-    axes = drawn["leading"]
-    dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
-    where = [line.get_xdata()[0] if named else line.get_ydata()[0] for line in dashed]
-    assert where == pytest.approx([0.65, 0.5])
+    dashed = [line for line in drawn["leading"].lines if line.get_linestyle() == "--"]
+    assert [(line.get_ydata() if keys else line.get_xdata())[0] for line in dashed] == pytest.approx([0.65, 0.5])

@@ -27,31 +27,22 @@ RECORD = {"recall": 0.25, "auc": 0.75, "precision": 0.5, "loss": 2.0, "chance": 
 
 
 def test_metrics_come_in_the_order_of_their_declaration_each_with_its_own_number() -> None:
-    found = findings(RECORD, METRICS)
-    assert [(each.title, each.value) for each in found] == [
-        ("AUC", 0.75), ("precision", 0.5), ("recall", 0.25), ("loss", 2.0)
-    ]  # fmt: skip
-    assert [each.meaning for each in found] == [
-        "how well it ranks; always 'original' 0.500, rare tokens 0.625",
-        "share of alarms that are right",
-        "share of replacements found",
-        "what is minimized, in nats",  # its baseline was not computed
+    assert [(each.title, each.value, each.meaning) for each in findings(RECORD, METRICS)] == [
+        ("AUC", 0.75, "how well it ranks; always 'original' 0.500, rare tokens 0.625"),
+        ("precision", 0.5, "share of alarms that are right"),
+        ("recall", 0.25, "share of replacements found"),
+        ("loss", 2.0, "what is minimized, in nats"),  # its baseline was not computed
     ]
-
-
-def test_a_metric_without_a_number_is_a_dash() -> None:
     assert findings({"chance": 0.5, "auc_gain": 0.1}, METRICS) == []
     [found] = findings({"auc": None, "rare": None}, METRICS)
-    assert found.value is None
-    assert found.meaning == "how well it ranks; rare tokens -"
+    assert (found.value, found.meaning) == (None, "how well it ranks; rare tokens -")
 
 
 def test_a_run_that_declares_nothing_has_the_metrics_of_pretraining() -> None:
     assert declared({}) == titled(PRETRAINING)
     assert declared(METRICS) == titled(METRICS)
-    assert [each.title for each in findings({"discriminator_recall": 0.1, "discriminator_precision": 0.2}, {})] == [
-        "precision", "recall"
-    ]  # fmt: skip
+    found = findings({"discriminator_recall": 0.1, "discriminator_precision": 0.2}, {})
+    assert [each.title for each in found] == ["precision", "recall"]
 
 
 def test_what_has_no_title_is_called_by_its_name() -> None:
@@ -76,20 +67,23 @@ def gained(name: str, gain: float, low: float | None = None, high: float | None 
     return {f"{name}_gain": gain, **interval, f"{name}_gain_documents": 1453}
 
 
+DETECTS = AUC | gained("discriminator_auc", 0.156, 0.149, 0.163)
+
+
 def test_what_was_learned() -> None:
-    record = AUC | LOSS | gained("discriminator_auc", 0.156, 0.149, 0.163)
-    record |= gained("generator_mask_loss", 0.79, 0.751, 0.829)
-    assert judged(record) == [
+    assert judged(DETECTS | LOSS | gained("generator_mask_loss", 0.79, 0.751, 0.829)) == [
         "The discriminator has learned to detect replacements better than its baselines: AUC 0.681 against 0.525 "
         "(rare-token detector); gain +0.156, 95% interval +0.149 to +0.163 over 1,453 documents.",
         "The generator has learned more than word frequencies: loss at [MASK] 5.620 against 6.410 "
         "(word frequencies alone); gain +0.790, 95% interval +0.751 to +0.829 over 1,453 documents.",
     ]
     mine = {"discriminator_token_mask_loss": 5.0, "unigram_mask_entropy": 6.0}
-    assert judged(mine | gained("discriminator_token_mask_loss", 1.0, 0.9, 1.1)) == [
-        "The discriminator has learned more than word frequencies: loss at [MASK] 5.000 against 6.000 "
-        "(word frequencies alone); gain +1.000, 95% interval +0.900 to +1.100 over 1,453 documents.",
-    ]
+    [said] = judged(mine | gained("discriminator_token_mask_loss", 1.0, 0.9, 1.1))
+    assert said.startswith("The discriminator has learned more than word frequencies: loss at [MASK] 5.000 against 6.0")
+    # What was not learned comes first.
+    one, other = judged(DETECTS | LOSS | gained("generator_mask_loss", 0.0, -0.01, 0.01))
+    assert one.startswith("The generator has not learned")
+    assert other.startswith("The discriminator has learned")
 
 
 @pytest.mark.parametrize(
@@ -126,20 +120,11 @@ def test_a_loss_has_grades_of_its_own(gain: float, degree: str) -> None:
 @pytest.mark.parametrize(("recall", "degree"), [(0.0, "begun to learn"), (0.049, "begun to learn"), (0.05, "learned")])
 def test_who_finds_nothing_has_not_learned_to_detect(recall: float, degree: str) -> None:
     assert LEAST_RECALL == 0.05
-    record = AUC | {"discriminator_recall": recall} | gained("discriminator_auc", 0.156, 0.149, 0.163)
-    [said] = judged(record)
+    [said] = judged(DETECTS | {"discriminator_recall": recall})
     assert said.startswith(f"The discriminator has {degree} to detect")
     assert f"it finds {recall:.1%} of the replacements" in said
     hardly = AUC | {"discriminator_recall": recall} | gained("discriminator_auc", 0.02, 0.01, 0.03)
     assert judged(hardly)[0].startswith("The discriminator has hardly learned")
-
-
-def test_what_was_not_learned_comes_first() -> None:
-    record = AUC | LOSS | gained("discriminator_auc", 0.156, 0.149, 0.163)
-    record |= gained("generator_mask_loss", 0.0, -0.01, 0.01)
-    one, other = judged(record)
-    assert one.startswith("The generator has not learned")
-    assert other.startswith("The discriminator has learned")
 
 
 def test_the_better_baseline_is_named_and_rows_are_called_rows() -> None:
@@ -149,19 +134,14 @@ def test_the_better_baseline_is_named_and_rows_are_called_rows() -> None:
     assert "AUC 0.681 against 0.500 (always 'original'); gain +0.181" in said
 
 
-def test_a_generator_that_cannot_learn_is_not_judged() -> None:
+def test_what_cannot_be_judged_is_not() -> None:
+    """A generator that cannot learn, a run without gains, and one that declares other metrics."""
     record = LOSS | gained("generator_mask_loss", 0.0, -0.01, 0.01)
-    assert judged(record, parameters={"generator": 0, "discriminator": 9}) == []
-    assert len(judged(record, parameters={"generator": 1, "discriminator": 9})) == 1
-
-
-def test_without_gains_there_is_no_verdict() -> None:
+    assert [len(judged(record, parameters={"generator": size, "discriminator": 9})) for size in (0, 1)] == [0, 1]
     assert judged(AUC | LOSS) == []
     assert judged(AUC | {"discriminator_auc": None, "discriminator_auc_gain": None}) == []
-    found = AUC | gained("discriminator_auc", 0.1, 0.0, 0.2)
-    assert judged(found, metrics={"word_auc": Metric()}) == []
-    assert judged(found, metrics={"discriminator_auc": Metric()}) == []
-    assert len(judged(found, metrics={})) == 1, "a run that declares nothing has the metrics of pre-training"
+    given = ({"word_auc": Metric()}, {"discriminator_auc": Metric()}, {})
+    assert [len(judged(DETECTS, metrics=metrics)) for metrics in given] == [0, 0, 1]
 
 
 def test_advice_is_for_those_who_need_it() -> None:

@@ -13,13 +13,14 @@ from scipy import stats
 from electra_lab.presentation.finetuning_page import read_results, truncation, write_report
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry.errors import CheckpointError
-from tests.electra_lab.presentation import finetuned
+from tests.electra_lab.presentation.finetuned import METRICS, Splits, scores, write_finetuned, write_seed
 from tests.pages import Page
 
 VALUES = {"accuracy": [0.81, 0.86, 0.79, 0.9, 0.83], "matthews": [0.5, -0.61, 0.45, 0.7, 0.55]}
+MEANINGS = [METRICS[name]["summary"] for name in VALUES]
 
 
-def both(*seeds: int) -> dict[int, finetuned.Splits]:
+def both(*seeds: int) -> dict[int, Splits]:
     return {seed: {"validation": {name: each[seed] for name, each in VALUES.items()}} for seed in seeds}
 
 
@@ -42,142 +43,121 @@ pytestmark = pytest.mark.usefixtures("no_curve")
 
 
 def test_the_numbers_over_the_seeds_are_those_of_scipy(tmp_path: Path) -> None:
-    page = page_of(finetuned.write_finetuned(tmp_path / "out", both(*range(5))))
+    page = page_of(write_finetuned(tmp_path, both(*range(5))))
     header, *rows = page.table("Results on validation")
     assert header == ["metric", "median", "mean", "95% interval", "SD", *(f"seed {n}" for n in range(5)), "meaning"]
     assert [row[0] for row in rows] == ["accuracy", "Matthews correlation"]
-    for row, (name, values) in zip(rows, VALUES.items(), strict=True):
-        mean, error = np.mean(values), stats.sem(values)
-        low, high = stats.t.interval(0.95, 4, loc=mean, scale=error)
-        expected = [f"{each:.3f}" for each in (np.median(values), mean)]
-        expected += [f"{low:.3f} to {high:.3f}", f"{np.std(values, ddof=1):.3f}", *(f"{each:.3f}" for each in values)]
-        assert row[1:] == [*expected, finetuned.METRICS[name]["summary"]]
-        found = results_of(tmp_path / "out")["validation"][name]
+    for row, meaning, (name, values) in zip(rows, MEANINGS, VALUES.items(), strict=True):
+        median, mean, spread = np.median(values), np.mean(values), np.std(values, ddof=1)
+        low, high = stats.t.interval(0.95, 4, loc=mean, scale=stats.sem(values))
+        middle = [f"{median:.3f}", f"{mean:.3f}", f"{low:.3f} to {high:.3f}", f"{spread:.3f}"]
+        assert row[1:] == [*middle, *(f"{each:.3f}" for each in values), meaning]
+        found = results_of(tmp_path)["validation"][name]
         assert found["values"] == {str(seed): value for seed, value in enumerate(values)}
         numbers = [found[key] for key in ("median", "mean", "sd", "low", "high")]
-        assert numbers == pytest.approx([np.median(values), mean, np.std(values, ddof=1), low, high], rel=1e-12)
+        assert numbers == pytest.approx([median, mean, spread, low, high], rel=1e-12)
 
 
 def test_one_seed_has_a_number_and_no_statistics(tmp_path: Path) -> None:
-    page = page_of(finetuned.write_finetuned(tmp_path / "out", both(3)))
+    page = page_of(write_finetuned(tmp_path, both(3)))
     assert page.table("Results on validation") == [
         ["metric", "seed 3", "meaning"],
-        ["accuracy", "0.900", finetuned.METRICS["accuracy"]["summary"]],
-        ["Matthews correlation", "0.700", finetuned.METRICS["matthews"]["summary"]],
+        ["accuracy", "0.900", MEANINGS[0]],
+        ["Matthews correlation", "0.700", MEANINGS[1]],
     ]
-    found = results_of(tmp_path / "out")["validation"]["accuracy"]
+    found = results_of(tmp_path)["validation"]["accuracy"]
     assert found == {"median": 0.9, "mean": 0.9, "sd": None, "low": None, "high": None, "values": {"3": 0.9}}
 
 
 def test_the_leading_metric_is_the_first_that_was_declared(tmp_path: Path) -> None:
     """Whatever the order of the task's results: `evaluate.metric` chooses it, and with it the seed that is shown."""
-    metrics = {name: finetuned.METRICS[name] for name in ("matthews", "accuracy")}
-    folder = finetuned.write_finetuned(tmp_path / "out", both(0, 1, 4), metrics=metrics)
-    assert [row[0] for row in page_of(folder).table("Results on validation")[1:]] == [
-        "Matthews correlation",
-        "accuracy",
-    ]
+    metrics = {name: METRICS[name] for name in ("matthews", "accuracy")}
+    folder = write_finetuned(tmp_path / "out", both(0, 1, 4), metrics=metrics)
+    page = page_of(folder)
+    assert [row[0] for row in page.table("Results on validation")[1:]] == ["Matthews correlation", "accuracy"]
     assert list(results_of(folder)["validation"]) == ["matthews", "accuracy"]
-    assert "Provenance of seed 0" in page_of(folder).text  # 0.5 is the median of matthews, 0.83 that of accuracy
-    folder = finetuned.write_finetuned(tmp_path / "other", both(0, 1, 4))
-    assert "Provenance of seed 4" in page_of(folder).text
+    assert "Provenance of seed 0" in page.text  # 0.5 is the median of matthews, 0.83 that of accuracy
+    assert "Provenance of seed 4" in page_of(write_finetuned(tmp_path / "other", both(0, 1, 4))).text
 
 
 @pytest.mark.parametrize(
     ("values", "shown"),
     [((0.1, 0.5, 0.9), 1), ((0.9, 0.1, 0.5), 2), ((0.25, 0.5), 0), ((0.125, 0.25, 0.75, 0.875), 1), ((None, 0.3), 1)],
 )
-def test_tables_and_errors_are_of_the_seed_nearest_to_the_median(
-    tmp_path: Path, values: tuple[float | None, ...], shown: int
-) -> None:
-    folder = finetuned.write_finetuned(tmp_path / "out", {})
-    for seed, splits in finetuned.scores("accuracy", *values).items():
+def test_tables_and_errors_are_of_the_seed_nearest_to_the_median(tmp_path: Path, values: Any, shown: int) -> None:
+    folder = write_finetuned(tmp_path, {})
+    for seed, splits in scores("accuracy", *values).items():
         table = {"title": "Confusion", "header": ["", "a"], "rows": [["a", seed]]}
         wrong = [{"id": f"of seed {seed}", "prediction": "a", "correct": False}]
-        finetuned.write_seed(folder, seed, splits, tables={"validation": [table]}, predictions={"validation": wrong})
+        write_seed(folder, seed, splits, tables={"validation": [table]}, predictions={"validation": wrong})
     page = page_of(folder)
-    assert f"On validation, seed {shown}." in page.text
     assert page.table("Confusion")[1:] == [["a", str(shown)]]
     assert page.facts()["id"] == f"of seed {shown}"
-    assert f"On validation, seed {shown}, the most certain first." in page.text
-    assert f"Provenance of seed {shown}" in page.text
+    for said in (f"On validation, seed {shown}.", f"seed {shown}, the most certain", f"Provenance of seed {shown}"):
+        assert said in page.text
     assert f"seed-{shown}" in page.all("pre")[1].text
 
 
 @pytest.mark.parametrize("number", [200, 3000])
 def test_long_tables_are_cut_and_the_page_says_so(tmp_path: Path, number: int) -> None:
-    folder = finetuned.write_finetuned(tmp_path / "out", {})
     table = {"title": "Words by tag", "header": ["", "words"], "rows": [[f"tag {n}", n] for n in range(number)]}
-    finetuned.write_seed(folder, 0, {"validation": {"accuracy": 0.5}}, tables={"validation": [table]})
-    page = page_of(folder)
+    page = page_of(write_finetuned(tmp_path, scores("accuracy", 0.5), tables={"validation": [table]}))
     assert page.table("Words by tag")[1:] == [[f"tag {n}", str(n)] for n in range(200)]
     assert ("3,000 rows" in page.text) == (number == 3000)
 
 
 def test_a_number_that_is_missing_is_a_dash_and_the_others_count(tmp_path: Path) -> None:
-    folder = finetuned.write_finetuned(tmp_path / "out", finetuned.scores("accuracy", 0.5, None, 0.8))
-    row = page_of(folder).table("Results on validation")[1]
-    assert row[:3] == ["accuracy", "0.650", "0.650"]
-    assert row[5:8] == ["0.500", "-", "0.800"]
-    assert results_of(folder)["validation"]["accuracy"]["values"] == {"0": 0.5, "2": 0.8}
-
-
-def test_a_metric_without_any_number_is_a_row_of_dashes(tmp_path: Path) -> None:
-    """The examples have labels, so the page must not deny that."""
-    folder = finetuned.write_finetuned(tmp_path / "out", finetuned.scores("accuracy", None, None))
-    page = page_of(folder)
-    assert page.table("Results on validation")[1] == ["accuracy", *"------", finetuned.METRICS["accuracy"]["summary"]]
-    assert "no labels" not in page.text
-    found = results_of(folder)["validation"]["accuracy"]
+    page = page_of(write_finetuned(tmp_path / "out", scores("accuracy", 0.5, None, 0.8)))
+    row = page.table("Results on validation")[1]
+    assert row[:3] + row[5:8] == ["accuracy", "0.650", "0.650", "0.500", "-", "0.800"]
+    assert results_of(tmp_path / "out")["validation"]["accuracy"]["values"] == {"0": 0.5, "2": 0.8}
+    # Where all are missing, the examples have labels all the same.
+    page = page_of(write_finetuned(tmp_path / "none", scores("accuracy", None, None)))
+    assert page.table("Results on validation")[1] == ["accuracy", *"------", MEANINGS[0]]
+    found = results_of(tmp_path / "none")["validation"]["accuracy"]
     assert found == {"median": None, "mean": None, "sd": None, "low": None, "high": None, "values": {}}
+    assert "no labels" not in page.text
     assert "Provenance of seed 0" in page.text
 
 
 def test_a_split_without_labels_says_where_its_predictions_are(tmp_path: Path) -> None:
-    seeds = {0: {"validation": {"accuracy": 0.5}, "test": {}}}
-    page = page_of(finetuned.write_finetuned(tmp_path / "out", seeds))
+    page = page_of(write_finetuned(tmp_path, {0: {"validation": {"accuracy": 0.5}, "test": {}}}))
     assert headings(page)[:2] == ["Results on validation", "Results on test"]
-    assert (
-        "The examples have no labels, so there is nothing to measure; the predictions are in predictions-test.jsonl."
-        in page.text
-    )
-    assert results_of(tmp_path / "out")["test"] == {}
-    assert page.text.count("no labels") == 1
+    assert page.text.count("no labels, so there is nothing to measure") == 1
+    assert "the predictions are in predictions-test.jsonl." in page.text
+    assert results_of(tmp_path)["test"] == {}
 
 
 def test_seeds_that_are_not_finished_are_named(tmp_path: Path) -> None:
-    folder = finetuned.write_finetuned(tmp_path / "out", both(0, 3), config={"seeds": [0, 1, 3, 2]})
-    finetuned.write_seed(folder, 1, None)
+    folder = write_finetuned(tmp_path, both(0, 3), config={"seeds": [0, 1, 3, 2]})
+    write_seed(folder, 1, None)
     page = page_of(folder)
     assert page.facts()["not finished"] == "seeds 1, 2"
     assert page.table("Results on validation")[0][5:] == ["seed 0", "seed 3", "meaning"]
-    finetuned.write_seed(folder, 2, both(2)[2])
+    write_seed(folder, 2, both(2)[2])
     assert page_of(folder).facts()["not finished"] == "seed 1"
     (folder / "seed-1" / "results.json").write_text((folder / "seed-0" / "results.json").read_text())
     assert "not finished" not in page_of(folder).facts()
 
 
 def test_without_a_finished_seed_the_page_says_so(tmp_path: Path) -> None:
-    folder = finetuned.write_finetuned(tmp_path / "out", {}, config={"seeds": [0]})
-    finetuned.write_seed(folder, 0, None)
+    folder = write_finetuned(tmp_path, {}, config={"seeds": [0]})
+    write_seed(folder, 0, None)
     page = page_of(folder)
     assert "No seed has finished yet." in page.text
-    assert headings(page) == ["Config"]
-    assert page.facts() == {}
-    assert results_of(folder) == {}
+    assert (headings(page), page.facts(), results_of(folder)) == (["Config"], {}, {})
     assert read_results(FinetuningFolder(folder)) == ([], {})
 
 
 def test_metrics_are_shown_if_they_are_declared_and_by_their_names_without_a_title(tmp_path: Path) -> None:
     seeds = {0: {"validation": {"own_score": 0.5, "older": 0.9}}}
-    page = page_of(finetuned.write_finetuned(tmp_path / "out", seeds, metrics={"own_score": {}}))
+    page = page_of(write_finetuned(tmp_path, seeds, metrics={"own_score": {}}))
     assert [row[0] for row in page.table("Results on validation")] == ["metric", "own_score"]
 
 
 def test_the_facts_say_what_was_trained_on_what(tmp_path: Path) -> None:
-    page = page_of(finetuned.write_finetuned(tmp_path / "out", both(0)))
-    assert page.all("h1")[0].text == "animals"
-    assert page.all("title")[0].text == "animals · electra_lab"
+    page = page_of(write_finetuned(tmp_path / "out", both(0)))
+    assert (page.all("h1")[0].text, page.all("title")[0].text) == ("animals", "animals · electra_lab")
     assert "electra_lab fine-tuning out" in page.text
     assert page.facts() == {
         "model": "discriminator of runs/small, weights pretrained",
@@ -187,29 +167,26 @@ def test_the_facts_say_what_was_trained_on_what(tmp_path: Path) -> None:
         "device": "cpu, fp32, threads: 1",
         "training": "1,200 steps, 3.21e+12 FLOPs",
     }
-
-
-def test_a_number_on_the_data_that_chose_the_weights_is_called_too_good(tmp_path: Path) -> None:
+    # A number on the data that chose the weights is called too good.
     config = {"evaluate": {"select": "best", "errors": 10}}
-    facts = page_of(finetuned.write_finetuned(tmp_path / "out", both(0), config=config)).facts()
+    facts = page_of(write_finetuned(tmp_path / "best", both(0), config=config)).facts()
     assert facts["weights"] == "the best on validation data, whose numbers are too good for that reason"
 
 
 def test_what_rows_lack_is_said_of_each_split(tmp_path: Path) -> None:
-    metrics = finetuned.METRICS | {"dropped_words": {}}
     shares = {"train": 0.25, "validation": 0.0, "test": 0.0333}
     given = {"cut_examples": shares, "dropped_words": {"train": 1.0}, "unknown": {"train": 0.5}}
-    folder = finetuned.write_finetuned(tmp_path / "out", both(0, 1), metrics=metrics, lost=given)
+    folder = write_finetuned(tmp_path, both(0, 1), metrics=METRICS | {"dropped_words": {}}, lost=given)
     expected = [("cut examples", "train 25.0%, validation 0.0%, test 3.3%"), ("dropped_words", "train 100.0%")]
     assert truncation(FinetuningFolder(folder), 0) == expected
     facts = page_of(folder).facts()
-    assert list(facts.items())[5:7] == expected
-    assert "unknown" not in facts
-    assert truncation(FinetuningFolder(folder), 7 if finetuned.write_seed(folder, 7, None) else 0) == []
+    assert (list(facts.items())[5:7], "unknown" in facts) == (expected, False)
+    write_seed(folder, 7, None)
+    assert truncation(FinetuningFolder(folder), 7) == []
 
 
 def test_the_page_has_the_config_loads_nothing_and_is_the_same_again(tmp_path: Path) -> None:
-    folder = finetuned.write_finetuned(tmp_path / "out", both(0, 1))
+    folder = write_finetuned(tmp_path, both(0, 1))
     page = page_of(folder)
     assert page.source.startswith("<!doctype html>")
     assert page.all("pre")[0].text == (folder / "finetuning.yaml").read_text()
@@ -222,18 +199,14 @@ def test_the_page_has_the_config_loads_nothing_and_is_the_same_again(tmp_path: P
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("finetuning.yaml", "name: ["),
-        ("finetuning.yaml", "name: animals\n"),
-        ("finetuning.yaml", "task: 3\n"),
-        ("seed-0/results.json", "{}"),
-        ("seed-0/provenance.json", "1"),
-        ("seed-0/metrics.jsonl", "{}\n{}\n"),
+        ("finetuning.yaml", "name: animals\n"), ("finetuning.yaml", "task: 3\n"), ("seed-0/results.json", "{}"),
+        ("seed-0/provenance.json", "1"), ("seed-0/metrics.jsonl", "{}\n{}\n"),
         ("seed-0/predictions-validation.jsonl", '{"id"\n'),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str) -> None:
     monkeypatch.undo()  # the curve reads metrics.jsonl
-    folder = finetuned.write_finetuned(tmp_path / "out", both(0))
+    folder = write_finetuned(tmp_path, both(0))
     (folder / file).write_text(text)
     with pytest.raises(CheckpointError) as caught:
         write_report(FinetuningFolder(folder))

@@ -15,27 +15,19 @@ TRAIN, VALIDATION = SERIES[0], SERIES[1]
 def plotted(drawn: Drawn, name: str) -> dict[str, tuple[str, list[tuple[float, float]]]]:
     """Return colour and points of each line by its label, which the legend has too."""
     axes = drawn[name]
-    legend = axes.get_legend()
-    assert legend is not None
-    found = {
-        str(line.get_label()): (str(line.get_color()), [tuple(p) for p in line.get_xydata()]) for line in axes.lines
-    }
-    assert [text.get_text() for text in legend.get_texts()] == list(found)
+    found = {str(line.get_label()): (line.get_color(), [tuple(p) for p in line.get_xydata()]) for line in axes.lines}
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == list(found)
     return found
 
 
-@pytest.mark.usefixtures("drawn")
 def test_a_chart_shows_training_and_validation_and_the_baselines_over_steps(
     directory: RunDirectory, drawn: Drawn
 ) -> None:
-    rewrite(directory, [
-        train(10, generator_loss=9.0), train(20, generator_loss=8.0),
-        validation(20, generator_loss=7.0, unigram_entropy=6.0, discriminator_auc=0.6, always_original_auc=0.5,
-                 unigram_auc=0.55),
-        train(30, generator_loss=None),
-        validation(40, generator_loss=5.0, unigram_entropy=6.5, discriminator_auc=0.7, always_original_auc=0.5,
-                 unigram_auc=0.56),
-    ])  # fmt: skip
+    first = {"generator_loss": 7.0, "unigram_entropy": 6.0, "discriminator_auc": 0.6, "unigram_auc": 0.55}
+    second = {"generator_loss": 5.0, "unigram_entropy": 6.5, "discriminator_auc": 0.7, "unigram_auc": 0.56}
+    rewrite(directory, train(10, generator_loss=9.0), train(20, generator_loss=8.0),
+            validation(20, always_original_auc=0.5, **first), train(30, generator_loss=None),
+            validation(40, always_original_auc=0.5, **second))  # fmt: skip
     captions = [each.text for each in page(directory).all("figcaption")]
     assert captions == ["Generator loss, nats", "Discriminator AUC"]
     assert drawn.keys() == {"discriminator_auc", "generator_loss"}
@@ -51,9 +43,9 @@ def test_a_chart_shows_training_and_validation_and_the_baselines_over_steps(
     }
     axes = drawn["discriminator_auc"]
     assert axes.get_xlabel() == "step"
-    dashes = {str(line.get_label()): line.get_linestyle() for line in axes.lines}
-    assert dashes["validation"] == "-"
-    assert len(set(dashes.values())) == 3  # two baselines in one colour differ in their dashes
+    validated, *baselines = (line.get_linestyle() for line in axes.lines)
+    assert validated == "-"
+    assert len({validated, *baselines}) == 3  # two baselines in one colour differ in their dashes
     assert all(line.get_marker() != "None" for line in axes.lines)  # few points: one could hide on a line
 
 
@@ -61,33 +53,29 @@ def test_the_legend_covers_no_curve(directory: RunDirectory, drawn: Drawn) -> No
     records = []
     for step, value in enumerate((0.5, 0.9, 0.5, 0.9)):
         baselines = {"always_original_auc": 0.5, "unigram_auc": 0.6, "unigram_entropy": value}
-        records += [
-            train(step, discriminator_auc=value, generator_loss=value),
-            validation(step, discriminator_auc=1.4 - value, generator_loss=1 - value, **baselines),
-        ]
-    rewrite(directory, records)
+        both = {"discriminator_auc": 1.4 - value, "generator_loss": 1 - value}
+        records += [train(step, discriminator_auc=value, generator_loss=value), validation(step, **both, **baselines)]
+    rewrite(directory, *records)
     page(directory)
     assert {name: overlaps(axes) for name, axes in drawn.items()} == {"discriminator_auc": [], "generator_loss": []}
 
 
-def test_a_long_curve_has_no_markers(directory: RunDirectory, drawn: Drawn) -> None:
-    rewrite(directory, [train(n, generator_loss=float(n)) for n in range(1, 21)])
+def test_a_long_curve_has_no_markers_and_one_evaluation_no_chart(directory: RunDirectory, drawn: Drawn) -> None:
+    rewrite(directory, *(train(n, generator_loss=float(n)) for n in range(1, 21)))
     page(directory)
     assert [line.get_marker() for line in drawn["generator_loss"].lines] == ["None"]
-
-
-def test_a_run_that_was_evaluated_once_has_no_chart_of_a_lone_dot(directory: RunDirectory, drawn: Drawn) -> None:
-    once = validation(20, generator_loss=7.0, discriminator_auc=0.6, always_original_auc=0.5, discriminator_loss=0.4)
-    rewrite(directory, [train(10, generator_loss=9.0, discriminator_loss=0.5), train(20, generator_loss=8.0), once])
-    captions = [each.text for each in page(directory).all("figcaption")]
-    assert captions == ["Generator loss, nats"]  # of which the training text has two points
+    once = {"discriminator_auc": 0.6, "always_original_auc": 0.5, "discriminator_loss": 0.4}
+    both = train(10, generator_loss=9.0, discriminator_loss=0.5), train(20, generator_loss=8.0)
+    rewrite(directory, *both, validation(20, generator_loss=7.0, **once))
+    # Of the generator's loss the training text has two points.
+    assert [each.text for each in page(directory).all("figcaption")] == ["Generator loss, nats"]
     assert drawn.keys() == {"generator_loss"}
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.7, 0.7), (0.7, 0.701), (100.0, 100.5), (-3.0, -2.99)])
 def test_a_small_change_does_not_fill_the_chart(directory: RunDirectory, drawn: Drawn, low: float, high: float) -> None:
     """The vertical axis spans at least 2% of the values, with the curve in its middle."""
-    rewrite(directory, [validation(1, discriminator_auc=low), validation(2, discriminator_auc=high)])
+    rewrite(directory, validation(1, discriminator_auc=low), validation(2, discriminator_auc=high))
     page(directory)
     bottom, top = drawn["discriminator_auc"].get_ylim()
     assert top - bottom == pytest.approx(LEAST_SPAN * max(abs(low), abs(high)))

@@ -3,12 +3,21 @@
 from pathlib import Path
 
 import pytest
-from transformers import ElectraForPreTraining
+from transformers import ElectraForPreTraining, PreTrainedTokenizerFast
 
+from electra_lab.tokenizers.wordpiece import wordpiece
 from tests.electra_lab.inference.conftest import pair, run_directory
 from tests.electra_lab.model.theirs import model, saved
 
 __all__ = ["folder", "pair", "run_directory"]
+
+DOCUMENTS = [f"the cat number {n} sat on the mat and saw {n + 1} dogs" for n in range(40)]
+SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_object=wordpiece(DOCUMENTS, vocab_size=150), **SPECIAL)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,8 @@ from registry.errors import ConfigError, DataError, LabError
 from tests.electra_lab.model.theirs import TINY, model, saved
 from tests.helpers import pipe
 
-WHOLE = "model.safetensors"
+WHOLE, OLD = "model.safetensors", "pytorch_model.bin"
+INDEX = f"{OLD}.index.json"
 
 
 def sections(values: dict[str, Any], place: object = CONFIG) -> Any:
@@ -52,7 +53,6 @@ def read(source: object, network: str = "discriminator", **options: Any) -> Part
 def refusal(kind: type[LabError], source: object, **options: Any) -> str:
     with pytest.raises(kind) as refused:
         read(source, **options)
-    assert "\n" not in str(refused.value)
     return str(refused.value)
 
 
@@ -70,18 +70,10 @@ def test_a_folder_is_its_config_its_kind_and_its_tensors(folder: Path, tmp_path:
     assert read(saved(model(BertForPreTraining), tmp_path)).format == "bert"
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "bin"])
-def test_a_model_in_pieces(folder: Path, copy: Path, kind: str) -> None:
-    if kind == "safetensors":
-        made = model(ElectraForPreTraining)
-        (copy / WHOLE).unlink()
-        made.save_pretrained(copy, max_shard_size="4KB")
-    else:
-        split(copy)
-    assert not (copy / WHOLE).exists()
-    files = list(files_of(copy))
-    assert len(files) > 2
-    assert all(file.name.endswith(f".{kind}") for file in files)
+def test_a_model_in_pieces(folder: Path, copy: Path) -> None:
+    (copy / WHOLE).unlink()
+    model(ElectraForPreTraining).save_pretrained(copy, max_shard_size="4KB")
+    assert len(files_of(copy)) > 2
     assert_same(tensors(copy), load_file(folder / WHOLE))
 
 
@@ -92,7 +84,7 @@ def split(folder: Path) -> dict[str, str]:
     places = {name: f"pytorch_model-{number // 8}.bin" for number, name in enumerate(given)}
     for file in set(places.values()):
         torch.save({name: given[name] for name, place in places.items() if place == file}, folder / file)
-    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
+    (folder / INDEX).write_text(json.dumps({"weight_map": places}))
     return places
 
 
@@ -101,7 +93,7 @@ def test_an_old_file_of_plain_tensors(folder: Path, copy: Path, legacy: bool) ->
     """In the format of today's torch, and in that of the years when ELECTRA was released."""
     given = load_file(copy / WHOLE)
     (copy / WHOLE).unlink()
-    torch.save(given, copy / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
+    torch.save(given, copy / OLD, _use_new_zipfile_serialization=not legacy)
     assert_same(tensors(copy), given)
     save_file({"other": torch.zeros(1)}, copy / WHOLE)
     assert tensors(copy).keys() == {"other"}, "safetensors come first"
@@ -112,86 +104,53 @@ class Evil:
         return os.mkdir, ("was-here",)
 
 
-@pytest.mark.parametrize("payload", [Evil(), {"a": torch.zeros(1), "b": Evil()}])
-@pytest.mark.parametrize("zipped", [True, False])
-def test_code_in_an_old_file_is_refused_and_does_not_run(
-    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, payload: object, zipped: bool
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (copy / WHOLE).unlink()
-    file = copy / "pytorch_model.bin"
-    if zipped:
-        torch.save(payload, file)
-    else:
-        file.write_bytes(pickle.dumps(payload, protocol=2))
-    assert refusal(DataError, copy) == (
-        f"{file}: holds more than tensors, which could be code, so it is not read. Save the model again as safetensors."
-    )
-    assert not (tmp_path / "was-here").exists()
-
-
+ONE = torch.zeros(1)
+CODE = [Evil(), {"a": ONE, "b": Evil()}]
 ODD = [torch.zeros(2, device="meta"), torch.ones(2).to_sparse(), torch.ones(1).expand(9)]
-CONTENTS: list[Any] = [
-    *([torch.zeros(1)], {"state": {"a": torch.zeros(1)}}, {1: torch.zeros(1)}, {("a", "b"): torch.zeros(1)}),
-    *({"a": torch.zeros(1), "b": odd} for odd in ODD),
+# Also the pointer that a clone without git-lfs has in its place, and the page of a login.
+TORN = [None, b"", b"\x00", b"version https://git-lfs.github.com/spec/v1\n" * 4, b"<html>404"]
+ELSEWHERE = [json.dumps({"weight_map": {"a": name}}) for name in ("../b", "..", ".", "", "b/c", "x\0", 3)]
+NO_INDEX = ["[]", "{}", '{"weight_map": 3}', '{"weight_map": {}}', "{", *ELSEWHERE]
+REFUSED: list[tuple[str, Any, str]] = [
+    *[(OLD, content, "holds more than tensors, which could be code") for content in CODE],
+    *[(OLD, pickle.dumps(content, protocol=2), "holds more than tensors, which could be code") for content in CODE],
+    *[(OLD, content, "is not a file of tensors") for content in (ONE, {"a": {"b": ONE}}, {1: ONE}, {("a", "b"): ONE})],
+    *[(OLD, {"a": ONE, "b": odd}, "b has no dense values") for odd in ODD],
+    *[(OLD, content, "cannot be read (") for content in TORN],
+    *[(WHOLE, content, "cannot be read (") for content in TORN],
+    *[(f"{WHOLE}.index.json", text.encode(), "") for text in NO_INDEX],
 ]
 
 
-@pytest.mark.parametrize("content", CONTENTS)
-def test_an_old_file_of_something_else_is_refused(copy: Path, content: Any) -> None:
-    (copy / WHOLE).unlink()
-    torch.save(content, copy / "pytorch_model.bin")
-    said = refusal(DataError, copy)
-    assert said.startswith(f"{copy / 'pytorch_model.bin'}: ")
-    assert ("b has no dense values" if "b" in content else "is not a file of tensors by name") in said
-
-
-@pytest.mark.parametrize("name", [WHOLE, "pytorch_model.bin"])
-@pytest.mark.parametrize(
-    "content", [None, b"", b"\x00", b"version https://git-lfs.github.com/spec/v1\n" * 4, b"<html>404"]
-)
-def test_a_damaged_file_is_refused(copy: Path, name: str, content: bytes | None) -> None:
-    """Cut short; also the pointer that a clone without git-lfs has in its place, and the page of a login."""
+@pytest.mark.parametrize(("name", "content", "reason"), REFUSED)
+def test_files_of_something_else_are_refused_and_no_code_runs(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: object, reason: str
+) -> None:
+    monkeypatch.chdir(copy)
     whole = (copy / WHOLE).read_bytes()
     (copy / WHOLE).unlink()
-    (copy / name).write_bytes(whole[:-10] if content is None else content)
-    assert refusal(DataError, copy).startswith(f"{copy / name}: cannot be read (")
+    if content is None or isinstance(content, bytes):
+        (copy / name).write_bytes(whole[:-10] if content is None else content)
+    else:
+        torch.save(content, copy / name)
+    assert refusal(DataError, copy).startswith(f"{copy / name}: {reason}")
+    assert not (copy / "was-here").exists()
 
 
 def test_an_index_and_its_files_must_agree(copy: Path) -> None:
     places = split(copy)
-    index = copy / "pytorch_model.bin.index.json"
     first, last = min(places), max(places)
-    index.write_text(json.dumps({"weight_map": {name: p for name, p in places.items() if name != last}}))
-    again = "Download the model again."
-    place = copy / places[last]
-    assert refusal(DataError, copy) == f"{place}: has {last}, which the index does not place there. {again}"
-    index.write_text(json.dumps({"weight_map": places | {"zzz": places[first]}}))
-    assert refusal(DataError, copy) == f"{copy / places[first]}: lacks zzz, which the index places there. {again}"
-    index.write_text(json.dumps({"weight_map": places}))
     twice = copy / max(places.values())  # the last file would win, whatever the index says
     other = min(places, key=places.__getitem__)
+    (copy / INDEX).write_text(json.dumps({"weight_map": {name: p for name, p in places.items() if name != last}}))
+    assert refusal(DataError, copy).startswith(f"{copy / places[last]}: has {last}, ")
+    (copy / INDEX).write_text(json.dumps({"weight_map": places | {"zzz": places[first]}}))
+    assert refusal(DataError, copy).startswith(f"{copy / places[first]}: lacks zzz, ")
+    (copy / INDEX).write_text(json.dumps({"weight_map": places}))
     torch.save(torch.load(twice, weights_only=True) | {other: torch.zeros(1)}, twice)
-    assert refusal(DataError, copy).startswith(f"{twice}: has {other}, which the index does not place there.")
+    assert refusal(DataError, copy).startswith(f"{twice}: has {other}, ")
     (copy / places[first]).unlink()
     assert refusal(DataError, copy).startswith(f"{copy / places[first]}: cannot be read (")
-
-
-ELSEWHERE = [json.dumps({"weight_map": {"a": name}}) for name in ("../b", "..", ".", "", "b/c", "x\0", 3)]
-
-
-@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": 3}', '{"weight_map": {}}', "{", *ELSEWHERE])
-def test_an_index_that_leads_elsewhere_or_nowhere_is_refused(copy: Path, content: str) -> None:
-    (copy / WHOLE).unlink()
-    (copy / f"{WHOLE}.index.json").write_text(content)
-    assert refusal(DataError, copy).startswith(f"{copy / WHOLE}.index.json: ")
-
-
-def test_a_folder_without_tensors_is_refused(copy: Path) -> None:
-    (copy / WHOLE).unlink()
-    assert refusal(DataError, copy) == (
-        f"{copy}: has no tensors: it has neither model.safetensors nor pytorch_model.bin, nor an index of pieces."
-    )
 
 
 def rename(folder: Path, change: Callable[[str], str]) -> None:
@@ -204,11 +163,11 @@ def rename(folder: Path, change: Callable[[str], str]) -> None:
 def test_what_a_wrapper_put_before_all_names_is_removed(folder: Path, copy: Path, wrapper: str) -> None:
     """DistributedDataParallel, torch.compile, a trainer with two networks. Layers of one's own on top stay."""
     rename(copy, lambda name: wrapper + name)
-    assert_same(tensors(copy), load_file(folder / WHOLE))
-    save_file(load_file(copy / WHOLE) | {"classifier.bias": torch.zeros(2)}, copy / WHOLE)
-    assert tensors(copy).keys() == load_file(folder / WHOLE).keys() | {"classifier.bias"}
+    save_file(load_file(copy / WHOLE) | {"classifier.bias": ONE}, copy / WHOLE)
+    expected = load_file(folder / WHOLE) | {"classifier.bias": ONE}
+    assert_same(tensors(copy), expected)
     split(copy)
-    assert tensors(copy).keys() == load_file(folder / WHOLE).keys() | {"classifier.bias"}, "in pieces"
+    assert_same(tensors(copy), expected)
 
 
 def test_an_encoder_without_its_prefix_loses_the_wrapper_alone(folder: Path, copy: Path) -> None:
@@ -218,9 +177,8 @@ def test_an_encoder_without_its_prefix_loses_the_wrapper_alone(folder: Path, cop
 
 
 def test_a_table_inside_a_backbone_is_not_that_of_the_network(copy: Path) -> None:
-    names = [
-        f"electra_lab.network.{name}.weight" for name in ("embeddings.tokens", "backbone.embeddings.word_embeddings")
-    ]
+    inside = ("embeddings.tokens", "backbone.embeddings.word_embeddings")
+    names = [f"electra_lab.network.{name}.weight" for name in inside]
     save_file({name: torch.zeros(1) for name in names}, copy / WHOLE)
     assert list(tensors(copy)) == sorted(names)
 
@@ -230,10 +188,10 @@ def test_a_tensor_with_the_wrapper_and_without_is_refused(copy: Path) -> None:
     rename(copy, lambda name: f"module.{name}")
     name = "discriminator_predictions.dense.bias"
     save_file(load_file(copy / WHOLE) | {name: torch.ones(16)}, copy / WHOLE)
-    assert refusal(DataError, copy) == f"{copy}: has {name} twice, once after 'module.'. Save the model again."
+    assert refusal(DataError, copy).startswith(f"{copy}: has {name} twice, once after 'module.'")
 
 
-@pytest.mark.parametrize("name", [CONFIG, WHOLE, "pytorch_model.bin", f"{WHOLE}.index.json", "pytorch_model-1.bin"])
+@pytest.mark.parametrize("name", [CONFIG, WHOLE, OLD, f"{WHOLE}.index.json", "pytorch_model-1.bin"])
 def test_what_is_not_a_regular_file_is_refused_and_nobody_waits(copy: Path, name: str) -> None:
     if name == "pytorch_model-1.bin":
         split(copy)
@@ -272,25 +230,28 @@ def test_a_pair_gives_the_part_that_is_asked_for(tmp_path: Path) -> None:
 def test_paths_begin_in_the_working_directory_or_where_they_were_written(
     copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert read("copy", base=tmp_path).path == copy
-    assert read("./copy/", base=tmp_path).path == copy
     monkeypatch.chdir(tmp_path)
-    assert read("copy").path == copy
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert read("~/copy", base=copy).path == copy
+    for name, base in (("copy", None), ("./copy/", tmp_path), ("~/copy", copy)):
+        assert read(name, base=base).path == copy
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "reason"), [("none", "does not"), ("file/none", "does not"), ("file", "is a file")])
+def test_what_is_not_there_is_named(tmp_path: Path, name: str, reason: str) -> None:
     (tmp_path / "file").touch()
-    assert refusal(DataError, "./none", base=tmp_path) == f"{tmp_path / 'none'}: does not exist."
-    assert refusal(DataError, "file/none", base=tmp_path) == f"{tmp_path / 'file/none'}: does not exist."
-    assert refusal(DataError, "file", base=tmp_path) == f"{tmp_path / 'file'}: is a file, not a folder."
+    assert refusal(DataError, f"./{name}", base=tmp_path).startswith(f"{tmp_path / name}: {reason}")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '"a"'])
 def test_a_damaged_config_is_refused(copy: Path, content: str) -> None:
     (copy / CONFIG).write_text(content)
     assert refusal(DataError, copy).startswith(f"{copy / CONFIG}: ")
+
+
+def test_a_folder_without_tensors_or_config_is_refused(copy: Path) -> None:
+    for name, reason in ((WHOLE, "has no tensors"), (CONFIG, "is neither a model in Hugging Face format")):
+        (copy / name).unlink()
+        assert refusal(DataError, copy).startswith(f"{copy}: {reason}")
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "", ["electra"]])
@@ -344,33 +305,31 @@ def test_an_electra_that_does_not_say_how_wide_its_table_is_has_that_of_transfor
 
 CHANGES = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "type_vocab_size": 1, "position_embedding_type":
            "relative_key", "is_decoder": True, "add_cross_attention": True}  # fmt: skip
-
-
-@pytest.mark.parametrize("key", CHANGES)
-def test_an_encoder_that_computes_otherwise_is_refused(folder: Path, key: str) -> None:
-    """Each of these keys changes the outcome; one that is missing has the value of old versions, which is ours."""
-    config = {**read_config(folder), key: CHANGES[key]}
-    with pytest.raises(ConfigError) as refused:
-        sections(config, "here")
-    assert str(refused.value) == f"here: {key} is {CHANGES[key]!r}, but the lab's `bert` computes with {FIXED[key]!r}."
-    del config[key]
-    assert sections(config)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "reason"),
-    [
-        ("hidden_size", None, "hidden_size is None; it must be a whole number from 1 to 16,777,216."),
-        ("vocab_size", "37", "vocab_size is '37'; it must be a whole number from 1 to 16,777,216."),
-        ("num_hidden_layers", 0, "num_hidden_layers is 0; it must be a whole number from 1 to 1,000."),
-        ("num_hidden_layers", 1 << 24, "num_hidden_layers is 16777216; it must be a whole number from 1 to 1,000."),
-        ("vocab_size", 10**13, "vocab_size is 10000000000000; it must be a whole number from 1 to 16,777,216."),
-        ("hidden_size", True, "hidden_size is True; it must be a whole number from 1 to 16,777,216."),
-        ("num_attention_heads", 3, "num_attention_heads 3 does not divide hidden_size 16."),
-        ("hidden_dropout_prob", 1, "hidden_dropout_prob is 1; it must be at least 0 and below 1."),
+SIZES: list[tuple[str, object, str]] = [
+    *[
+        (key, value, f"is {value!r}, but the lab's `bert` computes with {FIXED[key]!r}.")
+        for key, value in CHANGES.items()
     ],
-)
-def test_sizes_that_cannot_be_are_refused(folder: Path, key: str, value: object, reason: str) -> None:
+    ("hidden_size", None, "is None; it must be a whole number from 1 to 16,777,216."),
+    ("vocab_size", "37", "is '37'; it must be a whole number from 1 to 16,777,216."),
+    ("num_hidden_layers", 0, "is 0; it must be a whole number from 1 to 1,000."),
+    ("num_hidden_layers", 1 << 24, "is 16777216; it must be a whole number from 1 to 1,000."),
+    ("vocab_size", 10**13, "is 10000000000000; it must be a whole number from 1 to 16,777,216."),
+    ("hidden_size", True, "is True; it must be a whole number from 1 to 16,777,216."),
+    ("num_attention_heads", 3, "3 does not divide hidden_size 16."),
+    ("hidden_dropout_prob", 1, "is 1; it must be at least 0 and below 1."),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "reason"), SIZES)
+def test_an_encoder_that_cannot_be_or_computes_otherwise_is_refused(
+    folder: Path, key: str, value: object, reason: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
-        sections({**read_config(folder), key: value})
-    assert str(refused.value) == f"config.json: {reason}"
+        sections({**read_config(folder), key: value}, "here")
+    assert str(refused.value) == f"here: {key} {reason}"
+
+
+def test_keys_that_are_missing_have_the_values_of_old_versions(folder: Path) -> None:
+    config = read_config(folder)
+    assert sections({key: value for key, value in config.items() if key not in CHANGES}) == sections(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from electra_lab.storage.checkpoint import checkpoints
 from electra_lab.storage.files import seal
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run, tensors
-from tests.helpers import python
+from tests.scorecard.lab import Lab
 
 CPU = torch.device("cpu")
 PLUGIN = '''\
@@ -63,10 +64,9 @@ def test_it_opens_without_anything_else(moved: Any) -> None:
     assert torch.equal(opened.fixed.scores, before.run.learner.objective.generator.scores)
 
 
-def test_it_opens_in_a_new_process_in_another_folder(moved: Any, tmp_path: Path) -> None:
-    code = "import sys, electra_lab; print(electra_lab.load(sys.argv[1]).detect('the cat').tokens)"
-    done = python("-c", code, str(moved[0]), cwd=tmp_path)
-    assert (done.stdout, done.returncode) == ("['the', 'cat']\n", 0), done.stderr
+def test_it_opens_in_a_new_process_in_another_folder(moved: Any, forks: Lab, tmp_path: Path) -> None:
+    done = forks("detect", moved[0], "the cat", "--json", cwd=tmp_path)
+    assert (json.loads(done.out)["tokens"], done.code) == (["the", "cat"], 0), done
 
 
 def test_a_plug_in_that_is_loaded_already_is_not_defined_twice(moved: Any, tmp_path: Path) -> None:
@@ -79,9 +79,13 @@ def test_a_plug_in_that_is_loaded_already_is_not_defined_twice(moved: Any, tmp_p
             assert type(opened.networks["discriminator"].backbone).__name__ == "Mine"
 
 
-def test_any_kept_checkpoint_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
-    path = run(experiment(tmp_path), tmp_path / "run")
+@pytest.fixture
+def path(run_directory: Path, tmp_path: Path) -> Path:
+    """A run to be damaged."""
+    return shutil.copytree(run_directory, tmp_path / "run")
+
+
+def test_any_kept_checkpoint_can_be_opened(path: Path) -> None:
     assert [each.name for each in checkpoints(path / "checkpoints")] == ["step-00000008", "step-00000012"]
     for step in (8, 12):
         saved = tensors(path, step)
@@ -98,8 +102,7 @@ def test_any_kept_checkpoint_can_be_opened(tmp_path: Path, monkeypatch: pytest.M
             read_run(path, step)
 
 
-def test_tensors_that_cannot_be_those_of_the_run_are_refused(tmp_path: Path) -> None:
-    path = run(experiment(tmp_path), tmp_path / "run")
+def test_tensors_that_cannot_be_those_of_the_run_are_refused(path: Path, tmp_path: Path) -> None:
     newest = checkpoints(path / "checkpoints")[-1]
     saved = load_file(newest / "state.safetensors")
     saved["model.discriminator.heads.replaced.out.weight"].view(-1)[3] = float("inf")
@@ -117,9 +120,8 @@ def test_tensors_that_cannot_be_those_of_the_run_are_refused(tmp_path: Path) -> 
 
 
 def test_sizes_are_compared_with_the_checkpoint_before_memory_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = run(experiment(tmp_path), tmp_path / "run")
     config = (path / "config.yaml").read_text()
     assert "  dim: 16\n" in config
     (path / "config.yaml").write_text(config.replace("  dim: 16\n", "  dim: 32768\n"))

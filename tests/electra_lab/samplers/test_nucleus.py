@@ -1,7 +1,5 @@
 """The border of the nucleus, exactly: given numbers in place of random ones."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -19,13 +17,11 @@ class Grid(Random):
 
 
 def shares(logits: torch.Tensor, p: float) -> torch.Tensor:
-    """Return the share of each token, exact to a 8192nd."""
     drawn = nucleus(logits.expand(len(NUMBERS), -1), Grid(), p=p)
     return torch.bincount(drawn, minlength=len(logits)) / len(NUMBERS)
 
 
 def expected(logits: torch.Tensor, p: float) -> torch.Tensor:
-    """Return the distribution, token by token, most likely first."""
     probabilities = logits.softmax(-1).double()
     kept, total = torch.zeros_like(probabilities), 0.0
     for token in probabilities.argsort(descending=True, stable=True).tolist():
@@ -36,7 +32,7 @@ def expected(logits: torch.Tensor, p: float) -> torch.Tensor:
     return kept / kept.sum()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_border(seed: int) -> None:
     """Just below and just above each cumulative sum, the nucleus has the tokens that it needs and not one more."""
     logits = torch.randn(9, generator=torch.Generator().manual_seed(seed))

@@ -1,7 +1,5 @@
 """Every step of each schedule: by hand, against TensorFlow's formula, and against transformers."""
 
-from __future__ import annotations
-
 import math
 import re
 from itertools import pairwise
@@ -119,7 +117,6 @@ def test_warmup_stable_decay_is_transformers(steps: int, warmup: int, decay: int
     ],
 )
 def test_shares_of_the_steps(name: str, given: dict[str, Any], same: dict[str, Any]) -> None:
-    """A share of the warm-up counts instead of its number, a number of decay steps instead of their share."""
     assert rates(name, 20, **{"warmup_steps": 4, **given}) == rates(name, 20, **{"warmup_steps": 4, **same})
 
 

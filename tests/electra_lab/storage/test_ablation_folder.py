@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from electra_lab.analysis.results import cell_result
-from electra_lab.storage.ablation_folder import OTHERS, ROOMS, AblationFolder, Failure, is_ablation_folder
+from electra_lab.storage.ablation_folder import OTHERS, ROOMS, AblationFolder, is_ablation_folder
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.presentation.synthetic import CORRUPTION, OWN, SCALES, fail, write_folder
 
@@ -34,6 +34,9 @@ def test_a_folder_has_its_rooms_and_may_exist_already(tmp_path: Path) -> None:
     assert {each.name for each in where.path.iterdir()} == set(ROOMS)
     assert where.run("x").path == where.path / "cells" / "x"
     assert where.experiment("x") == where.path / "plan" / "x.yaml"
+    assert not is_ablation_folder(where.path)
+    (where.path / "plan.json").touch()
+    assert is_ablation_folder(where.path)
 
 
 def test_a_folder_that_cannot_be_made_or_written_to_is_a_sentence(tmp_path: Path, monkeypatch) -> None:
@@ -45,26 +48,6 @@ def test_a_folder_that_cannot_be_made_or_written_to_is_a_sentence(tmp_path: Path
         AblationFolder.create(tmp_path / "a")
 
 
-def test_what_is_written_is_there_whole_or_not_at_all(folder: AblationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.write("plan/a.yaml", "first")
-
-    def full(self: Path, target: Path) -> None:
-        raise OSError(28, "No space left on device", str(self))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", full)
-        with pytest.raises(CheckpointError, match="No space left on device"):
-            folder.write("plan/a.yaml", "second")
-    assert (folder.path / "plan" / "a.yaml").read_text() == "first"
-    assert [each.name for each in (folder.path / "plan").iterdir()] == ["a.yaml"]
-
-
-def test_a_plan_makes_the_folder_of_an_ablation(folder: AblationFolder) -> None:
-    assert not is_ablation_folder(folder.path)
-    (folder.path / "plan.json").touch()
-    assert is_ablation_folder(folder.path)
-
-
 def test_measures_are_added_to_those_that_are_there(folder: AblationFolder) -> None:
     assert folder.measured("a") == {}
     folder.note_measure("a", "one-1", {"auc": 0.5})
@@ -72,20 +55,14 @@ def test_measures_are_added_to_those_that_are_there(folder: AblationFolder) -> N
     assert folder.measured("a") == {"one-1": {"auc": 0.5}, "two-2": {}}
     folder.note_measure("a", "one-1", {"auc": 0.25})
     assert folder.measured("a") == {"one-1": {"auc": 0.25}, "two-2": {}}
-    assert json.loads((folder.path / "cells" / "a" / "measures.json").read_text())["one-1"] == {"auc": 0.25}
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "null", "[]", '{"one": 1}', '{"one": {"auc": "0.5"}}', '{"one": {"auc": true}}', '{"one": {"auc": [1]}}'],
-)
+@pytest.mark.parametrize("text", ["", "null", '{"one": 1}', '{"one": {"auc": "0.5"}}', '{"one": {"auc": true}}'])
 def test_damaged_measures_are_named_and_measured_again(folder: AblationFolder, text: str) -> None:
     file = folder.path / "cells" / "a" / "measures.json"
     file.write_text(text)
-    with pytest.raises(CheckpointError) as error:
+    with pytest.raises(CheckpointError, match=f"^{file}: [^\n]*$"):
         folder.measured("a")
-    assert str(error.value).startswith(f"{file}: ")
-    assert len(str(error.value).splitlines()) == 1
     folder.note_measure("a", "two", {"loss": 1.0})
     assert folder.measured("a") == {"two": {"loss": 1.0}}
 
@@ -95,9 +72,6 @@ def test_a_failure_is_noted_with_its_attempts_until_it_is_removed(finished: Abla
     plan = finished.plan
     (finished.path / "cells" / "v0-s0" / "measures.json").unlink()
     finished.note_failure("v0-s0", "it diverged", 3)
-    assert Failure.model_validate_json((finished.path / "failed" / "v0-s0.json").read_text()) == Failure(
-        error="it diverged", attempts=3
-    )
     result = cell_result(finished, plan, "v0-s0")
     assert (result.status, result.missing) == ("failed", (CORRUPTION, OWN))
     assert (result.metrics, result.error, result.attempts) == ({}, "it diverged", 3)
@@ -106,26 +80,19 @@ def test_a_failure_is_noted_with_its_attempts_until_it_is_removed(finished: Abla
     finished.note_failure("v0-s0", None)  # there is none to remove
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"error": 3}', '{"error": "x", "attempts": "many"}'])
+@pytest.mark.parametrize("text", ["", "{}"])
 def test_a_damaged_note_of_a_failure_is_named_with_a_cure(finished: AblationFolder, text: str) -> None:
     fail(finished.path, "v0-s0", "")
     file = finished.path / "failed" / "v0-s0.json"
     file.write_text(text)
-    with pytest.raises(CheckpointError) as error:
+    with pytest.raises(CheckpointError, match=rf"^{file}: .* Remove it\.$"):
         cell_result(finished, finished.plan, "v0-s0")
-    assert str(error.value).startswith(f"{file}: ")
-    assert str(error.value).endswith(" Remove it.")
-    file.unlink()
-    assert cell_result(finished, finished.plan, "v0-s0").status == "done"
 
 
 def test_a_claim_is_held_by_one(folder: AblationFolder) -> None:
-    with folder.claimed("a") as mine:
-        assert mine
-        assert folder.is_claimed("a")
-        assert not folder.is_claimed("b")
-        with AblationFolder(folder.path).claimed("a") as theirs:
-            assert not theirs
+    with folder.claimed("a") as mine, AblationFolder(folder.path).claimed("a") as theirs:
+        assert (mine, theirs) == (True, False)
+        assert (folder.is_claimed("a"), folder.is_claimed("b")) == (True, False)
     assert not folder.is_claimed("a")
 
 
@@ -134,15 +101,15 @@ def test_a_claim_can_be_waited_for(folder: AblationFolder) -> None:
 
     def wait() -> None:
         with folder.claimed("a", wait=True) as mine:
-            order.append(("waited", mine))
+            order.append(mine)
 
     with folder.claimed("a"):
         thread = threading.Thread(target=wait)
         thread.start()
         thread.join(0.1)
-        order.append(("released", True))
+        order.append("released")
     thread.join(10)
-    assert order == [("released", True), ("waited", True)]
+    assert order == ["released", True]
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -173,9 +140,6 @@ def test_cells_of_another_plan_are_refused_and_more_cells_are_not(tmp_path: Path
 
 
 def test_a_folder_that_cannot_be_read_is_a_sentence(folder: AblationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(self))
-
-    monkeypatch.setattr(Path, "iterdir", refuse)
+    monkeypatch.setattr(Path, "iterdir", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(ConfigError, match=r"cannot be read \(Permission denied\)"):
         folder.refuse_other(set())

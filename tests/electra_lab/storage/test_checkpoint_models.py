@@ -36,8 +36,7 @@ def test_the_model_is_that_of_the_newest_checkpoint(tmp_path: Path) -> None:
     _, newer = pair(tmp_path, 1), pair(tmp_path, 2)
     target = Pair()
     read_model(tmp_path).fill(target)
-    for name, value in newer.state_dict().items():
-        assert torch.equal(target.state_dict()[name], value)
+    assert all(torch.equal(value, newer.state_dict()[name]) for name, value in target.state_dict().items())
 
 
 def test_an_older_one_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> None:

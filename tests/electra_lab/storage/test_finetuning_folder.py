@@ -33,11 +33,10 @@ def test_only_a_finished_seed_has_results(tmp_path: Path) -> None:
 
 
 def test_results_of_an_older_version_have_no_losses_and_no_tables(tmp_path: Path) -> None:
-    folder = FinetuningFolder(tmp_path)
-    (tmp_path / "seed-3").mkdir()
     old = {"seed": 3, "step": 0, "splits": {"test": {"examples": 2, "metrics": {}}}}
+    (tmp_path / "seed-3").mkdir()
     (tmp_path / "seed-3" / "results.json").write_text(json.dumps(old))
-    found = folder.results(3)
+    found = FinetuningFolder(tmp_path).results(3)
     assert (found.lost, found.splits["test"].tables) == ({}, [])
 
 
@@ -76,40 +75,29 @@ def test_predictions_are_lines_of_json_whatever_is_in_them(tmp_path: Path) -> No
     assert FinetuningFolder(tmp_path / "a").predictions(0, "test") == given
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut", "bytes"])
-def test_predictions_that_cannot_be_read_say_how_to_make_them_again(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize("content", [None, b'{"id": ', b'{"id": "\xff"}\n'])
+def test_predictions_that_cannot_be_read_say_how_to_make_them_again(tmp_path: Path, content: bytes | None) -> None:
     folder = FinetuningFolder(write_finetuned(tmp_path / "a", {0: {"test": {}}}))
     file = folder.path / "seed-0" / "predictions-test.jsonl"
-    file.unlink()
-    if damage != "missing":
-        file.write_bytes(b'{"id": ' if damage == "cut" else b'{"id": "\xff"}\n')
-    with pytest.raises(CheckpointError) as caught:
+    file.unlink() if content is None else file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"^{file}: .* Delete results\.json"):
         folder.predictions(0, "test")
-    assert str(caught.value).startswith(f"{file}: ")
-    assert "Delete results.json" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["{", "{}", '{"seed": 0, "step": 1, "splits": {"test": {"examples": "many"}}}'])
+@pytest.mark.parametrize("text", ["{", "{}"])
 def test_damaged_results_say_how_to_make_them_again(tmp_path: Path, text: str) -> None:
     folder = FinetuningFolder(write_finetuned(tmp_path / "a", {0: {"test": {}}}))
     file = folder.path / "seed-0" / "results.json"
     file.write_text(text)
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError, match=rf"^{file}: .* Delete it and resume\.$"):
         folder.results(0)
-    assert str(caught.value).startswith(f"{file}: ")
-    assert str(caught.value).endswith(" Delete it and resume.")
 
 
-def test_a_config_is_read_as_it_was_written(tmp_path: Path) -> None:
-    (tmp_path / "finetuning.yaml").write_text("name: größe\nseeds: [0, 1]\n", encoding="utf-8")
-    assert config_of(tmp_path / "finetuning.yaml") == {"name": "größe", "seeds": [0, 1]}
-
-
-@pytest.mark.parametrize("content", [None, b"name: [", b"[" * 40_000, b"", b"1", b"name: \xff", b"- a\n"])
-def test_a_damaged_config_is_named(tmp_path: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize("content", [None, b"name: [", b"", b"name: \xff", b"- a\n"])
+def test_a_config_is_read_as_it_was_written_or_named(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "finetuning.yaml"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(CheckpointError) as caught:
+    file.write_text("name: größe\nseeds: [0, 1]\n", encoding="utf-8")
+    assert config_of(file) == {"name": "größe", "seeds": [0, 1]}
+    file.unlink() if content is None else file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"^{file}: is damaged\.$"):
         config_of(file)
-    assert str(caught.value) == f"{file}: is damaged."

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
@@ -30,15 +30,16 @@ with lock(pathlib.Path(sys.argv[1])) as held:
 
 
 @contextmanager
-def holder(file: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start another process that asks for the lock, and holds it until it reads a line."""
+def holder(file: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start another process that holds the lock until it is killed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(file)], env=environment, text=True, stdin=-1, stdout=-1, stderr=-1
     )
     try:
         assert process.stdout
-        yield process, process.stdout.readline().strip()
+        assert process.stdout.readline() == "True\n"
+        yield process
     finally:
         process.kill()
         process.communicate()
@@ -46,56 +47,39 @@ def holder(file: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def test_only_one_process_holds_it_and_kill_9_ends_it(tmp_path: Path) -> None:
     file = tmp_path / ".lock"
-    with holder(file) as (first, held):
-        assert held == "True"
-        with lock(file) as ours:
-            assert not ours
-        with holder(file) as (_, second):
-            assert second == "False"
-        with lock(file) as ours:  # asking in vain has not broken it
-            assert not ours
-        first.kill()
-        first.wait()
-        with lock(file) as ours:
-            assert ours
-            with holder(file) as (_, third):
-                assert third == "False"
+    with holder(file) as other:
+        for _ in range(2):  # asking in vain does not break it
+            with lock(file) as ours:
+                assert not ours
+        other.kill()
+        other.wait()
+        with lock(file) as ours, lock(file) as again:
+            assert (ours, again) == (True, False)
     with lock(file) as ours:
         assert ours
 
 
 def test_who_waits_gets_it_when_it_is_free(tmp_path: Path) -> None:
-    file = tmp_path / ".lock"
-    with holder(file) as (process, held):
-        assert held == "True"
-        got: list[float] = []
+    order = []
 
-        def wait() -> None:
-            with lock(file, wait=True) as ours:
-                assert ours
-                got.append(time.monotonic())
+    def wait() -> None:
+        with lock(tmp_path / ".lock", wait=True) as ours:
+            order.append(ours)
 
+    with lock(tmp_path / ".lock"):
         waiting = threading.Thread(target=wait)
         waiting.start()
-        time.sleep(0.3)
-        assert not got
-        assert process.stdin
-        freed = time.monotonic()
-        process.stdin.write("\n")
-        process.stdin.flush()
-        waiting.join(timeout=30)
-        assert got
-        assert got[0] > freed
+        waiting.join(0.3)
+        order.append("released")
+    waiting.join(30)
+    assert order == ["released", True]
 
 
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOLCK, "No locks available"), OSError(errno.ENOSYS, "no"), NotImplementedError("no flock")]
 )
 def test_a_file_system_without_locks_is_a_sentence(tmp_path: Path, monkeypatch, error: Exception) -> None:
-    def unsupported(*_: Any, **__: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(FileLock, "acquire", unsupported)
+    monkeypatch.setattr(FileLock, "acquire", Mock(side_effect=error))
     with pytest.raises(ConfigError, match=f"{tmp_path}: this file system does not support locks"), lock(tmp_path / "f"):
         pytest.fail("it is not held")
 

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.plan import FORMAT, Cell, Plan, PlannedMeasure, PlannedVariant
@@ -34,28 +31,18 @@ OLD: dict[str, Any] = {
 
 
 def plan(**changes: Any) -> Plan:
-    auc, loss, time = (
-        Metric("area", parts=("time",)),
-        Metric("loss", unit="nats", higher_is_better=False),
-        Metric(comparable=False),
-    )
+    auc, loss = Metric("area", parts=("time",)), Metric("loss", unit="nats", higher_is_better=False)
+    one = {"metrics": {"auc": auc, "time": Metric(comparable=False)}, "references": {"one": "reference-1"}}
     values: dict[str, Any] = {
-        "format": FORMAT,
-        "name": "sizes",
-        "base": "tiny.yaml",
-        "keys": ["x"],
+        "format": FORMAT, "name": "sizes", "base": "tiny.yaml", "keys": ["x"], "baseline": "x=1", "seeds": [0, 1],
         "variants": [PlannedVariant(label=f"x={x}", changes={"x": x}, differs={"a.b": (None, [x])}) for x in (1, 2)],
-        "baseline": "x=1",
-        "seeds": [0, 1],
         "measures": [
-            PlannedMeasure(
-                type="one", key="one-1", metrics={"auc": auc, "time": time}, references={"one": "reference-1"}
-            ),
+            PlannedMeasure(type="one", key="one-1", **one),
             PlannedMeasure(type="two", key="two-1", metrics={"loss": loss}, options={"rows": 8}),
         ],
         "metric": "loss",
         "cells": [Cell(id=f"x{x}-s{s}", variant=f"x={x}", seed=s, steps=4, flops=1e9) for x in (1, 2) for s in (0, 1)],
-    }
+    }  # fmt: skip
     return Plan(**values | changes)
 
 
@@ -68,28 +55,6 @@ def test_a_plan_reads_back_as_it_was_written() -> None:
     assert read.variants[0].differs == {"a.b": (None, [1])}
 
 
-NUMBERS = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
-JSON = st.recursive(
-    st.none() | st.booleans() | NUMBERS | st.text(),
-    lambda each: st.lists(each, max_size=2) | st.dictionaries(st.text(), each, max_size=2),
-    max_leaves=4,
-)  # fmt: skip
-
-
-@given(
-    st.dictionaries(st.text(min_size=1), st.tuples(JSON, JSON), max_size=3),
-    st.dictionaries(st.text(), JSON, max_size=3),
-)
-@settings(max_examples=50, deadline=None)
-def test_values_of_any_kind_read_back(differs: dict[str, tuple[Any, Any]], changes: dict[str, Any]) -> None:
-    written = plan(
-        variants=[PlannedVariant(label="x=1", differs=differs), PlannedVariant(label="x=2", changes=changes)]
-    )
-    read = Plan.model_validate(json.loads(written.model_dump_json()))
-    assert read.variants[0].differs == differs
-    assert read.variants[1].changes == changes
-
-
 # As format 2 wrote a measure, which had one reference at most: without a format it would be read as one of none.
 FORMAT_2: dict[str, Any] = {
     "format": 2, "measures": [{"type": "fixed_corruption", "key": "fixed_corruption-a40ec02d9e", "metrics": {"auc": {}},
@@ -99,28 +64,13 @@ FORMAT_2: dict[str, Any] = {
 
 @pytest.mark.parametrize("change", [{}, {"format": 1}, FORMAT_2, {"format": 4}])
 def test_a_plan_of_another_format_is_refused_in_a_sentence(tmp_path: Path, change: dict[str, Any]) -> None:
-    folder = AblationFolder(tmp_path)
+    folder, found = AblationFolder(tmp_path), change.get("format", 1)
     (tmp_path / "plan.json").write_text(json.dumps(OLD | change))
-    with pytest.raises(CheckpointError) as error:
+    said = f"^{tmp_path}/plan.json: was written by another version of electra_lab, in format {found}; .* format 3\\. "
+    with pytest.raises(CheckpointError, match=said):
         _ = folder.plan
-    assert str(error.value) == (
-        f"{tmp_path}/plan.json: was written by another version of electra_lab, in format {change.get('format', 1)}; "
-        "this version reads format 3. Use that version, or start the ablation in another folder."
-    )
     with pytest.raises(CheckpointError, match="was written by another version"):
         folder.refuse_other({"generator.scale=0.5-s0-8ab4b9bb1c"})
-
-
-def test_the_format_is_asked_before_anything_else() -> None:
-    with pytest.raises(ValidationError) as error:
-        Plan.model_validate({"format": 4})
-    assert [each["type"] for each in error.value.errors()] == ["lab"]
-
-
-def damaged(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(plan().model_dump_json())
-    change(values)
-    return values
 
 
 @pytest.mark.parametrize(
@@ -134,35 +84,31 @@ def damaged(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         (lambda p: p.update(metric="gone"), "gone is not a metric of any measure"),
         (lambda p: p["cells"][0].update(id="../../x"), "cells.0.id: String should match"),
         (lambda p: p["cells"][0].update(id=".."), "cells.0.id: String should match"),
-        (lambda p: p["cells"][0].update(id="a/b"), "cells.0.id: String should match"),
         (lambda p: p["measures"][0].update(key="/etc"), "measures.0.key: String should match"),
         (lambda p: p["measures"][0].update(references={"a": "a/../b"}), "measures.0.references.a: String should match"),
         (lambda p: p["cells"][0].update(id=p["cells"][1]["id"]), "two cell ids are the same"),
         (lambda p: p["cells"][0].update(seed=1), "two cells are the same"),
         (lambda p: p["variants"][0].update(label="x=2"), "two variants are the same"),
-        (lambda p: p["cells"][0].update(seed="one"), "cells.0.seed: "),
         (lambda p: p["measures"][1]["metrics"].update(auc={}), "two metrics are the same"),
     ],
 )
 def test_a_damaged_plan_is_one_sentence_with_a_cure(
     tmp_path: Path, change: Callable[[dict[str, Any]], Any], reason: str
 ) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(damaged(change)))
-    with pytest.raises(CheckpointError) as error:
+    change(values := json.loads(plan().model_dump_json()))
+    (tmp_path / "plan.json").write_text(json.dumps(values))
+    said = f"^{tmp_path}/plan.json: is damaged: {reason}[^\n]*\\. Remove it, and `electra-lab ablate` recreates it\\.$"
+    with pytest.raises(CheckpointError, match=said):
         _ = AblationFolder(tmp_path).plan
-    assert str(error.value).startswith(f"{tmp_path}/plan.json: is damaged: {reason}")
-    assert str(error.value).endswith(". Remove it, and `electra-lab ablate` recreates it.")
-    assert len(str(error.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[1]", "3", '{"format": "2"}', "\x00"])
-def test_a_file_that_is_not_a_plan_is_named(tmp_path: Path, text: str | None) -> None:
-    if text is not None:
-        (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(CheckpointError) as error:
+@pytest.mark.parametrize("text", ["", "[1]", '{"format": "2"}'])
+def test_a_file_that_is_not_a_plan_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(CheckpointError, match=r"plan\.json: cannot be read \(No such file"):
         _ = AblationFolder(tmp_path).plan
-    assert str(error.value).startswith(f"{tmp_path}/plan.json: ")
-    assert len(str(error.value).splitlines()) == 1
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/plan.json: [^\n]*$"):
+        _ = AblationFolder(tmp_path).plan
 
 
 def test_the_leading_metric_comes_first_then_those_of_the_measures_in_order() -> None:

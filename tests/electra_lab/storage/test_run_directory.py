@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_used
 from electra_lab.tokenizers.wordpiece import wordpiece
 from registry.errors import CheckpointError, ConfigError, InUse
 from tests.electra_lab.storage.test_provenance import PROVENANCE
-from tests.helpers import ROOT
 
 
 @pytest.fixture
@@ -67,23 +64,12 @@ def test_only_a_directory_with_config_and_provenance_is_a_run(directory: RunDire
         RunDirectory.open(tmp_path / "none")
 
 
-def test_one_process_at_a_time_and_the_holder_is_named(directory: RunDirectory) -> None:
-    program = (
-        "import sys, pathlib\nfrom electra_lab.storage.run_directory import RunDirectory\n"
-        "with RunDirectory(pathlib.Path(sys.argv[1])).locked():\n    print('held', flush=True)\n"
-        "    sys.stdin.readline()"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(directory.path)], env=environment, text=True, stdin=-1, stdout=-1
-    ) as other:
-        assert other.stdout
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(InUse, match=rf"^{directory.path}: is in use by process {other.pid}\.$"), directory.locked():
-            pytest.fail("two hold it")
-        other.kill()
+def test_one_at_a_time_and_the_holder_is_named(directory: RunDirectory) -> None:
     with directory.locked():
         assert (directory.path / ".lock").read_text() == str(os.getpid())
+        holder = rf"^{directory.path}: is in use by process {os.getpid()}\.$"
+        with pytest.raises(InUse, match=holder), RunDirectory(directory.path).locked():
+            pytest.fail("two hold it")
     with pytest.raises(ZeroDivisionError), directory.locked():
         raise ZeroDivisionError
     with directory.locked():
@@ -149,13 +135,10 @@ def test_a_full_disk_is_a_sentence(directory: RunDirectory) -> None:
 
 
 def test_plug_ins_are_kept_byte_for_byte(directory: RunDirectory) -> None:
-    contents = {"a" * 64: b"\xff\r\n", "b" * 64: b""}
-    for sha256, content in contents.items():
-        directory.keep_plugin(Code(file=f"/there/{sha256[0]}/mine.py", sha256=sha256), content)
-    assert {p.name: p.read_bytes() for p in (directory.path / "plugins").iterdir()} == {
-        "aaaaaaaa-mine.py": b"\xff\r\n",
-        "bbbbbbbb-mine.py": b"",
-    }
+    for letter, content in (("a", b"\xff\r\n"), ("b", b"")):
+        directory.keep_plugin(Code(file=f"/there/{letter}/mine.py", sha256=letter * 64), content)
+    kept = {file.name: file.read_bytes() for file in (directory.path / "plugins").iterdir()}
+    assert kept == {"aaaaaaaa-mine.py": b"\xff\r\n", "bbbbbbbb-mine.py": b""}
 
 
 def test_the_tokenizer_is_kept_with_its_counts_or_its_absence_has_a_cure(directory: RunDirectory) -> None:
@@ -199,17 +182,14 @@ def test_a_damaged_provenance_is_a_sentence(directory: RunDirectory, change: dic
 
 
 def test_a_run_is_finished_with_its_last_checkpoint_and_its_report(directory: RunDirectory) -> None:
-    last = directory.path / "checkpoints" / f"step-{PROVENANCE['steps']:08d}"
+    last, report = directory.path / "checkpoints" / f"step-{PROVENANCE['steps']:08d}", directory.path / "report.html"
     assert directory.last_checkpoint() == last
-    assert not directory.finished()
-    (directory.path / "report.html").touch()
-    assert not directory.finished()
-    last.mkdir(parents=True)
-    assert not directory.finished()
-    (last / "MANIFEST.json").write_text("{}")
-    assert directory.finished()
-    (directory.path / "report.html").unlink()
-    assert not directory.finished()
-    (directory.path / "report.html").touch()
-    (directory.path / "provenance.json").write_text(json.dumps({"steps": 1}))
-    assert not directory.finished()
+    found = [directory.finished()]
+    changes: list[Callable[[], object]] = [
+        report.touch, lambda: last.mkdir(parents=True), (last / "MANIFEST.json").touch, report.unlink, report.touch,
+        lambda: (directory.path / "provenance.json").write_text('{"steps": 1}'),
+    ]  # fmt: skip
+    for change in changes:
+        change()
+        found.append(directory.finished())
+    assert found == [False, False, False, True, False, True, False]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from scipy.stats import pearsonr, rankdata, spearmanr
+from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from electra_lab.data.task_rows import TaskRows
@@ -17,16 +17,16 @@ from registry import TextExample
 
 
 def labels(kinds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield 200 pairs of labels and predictions, among them constant ones and some that are all right."""
+    """Yield 100 pairs of labels and predictions, among them constant ones and some that are all right."""
     draw = np.random.default_rng(kinds)
-    for case in range(200):
+    for case in range(100):
         number = int(draw.integers(1, 30))
         truth, guess = draw.integers(0, kinds, (2, number))
         if case % 10 == 0:
             guess = np.full(number, draw.integers(kinds))
         if case % 15 == 0:
             truth = np.full(number, draw.integers(kinds))
-        yield truth, np.where(draw.random(number) < case / 200, truth, guess)
+        yield truth, np.where(draw.random(number) < case / 100, truth, guess)
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +53,8 @@ def test_labels(kinds: int) -> None:
         matthews = (right.sum() * total - actual @ predicted) / spread**0.5 if spread else 0.0
         assert found == pytest.approx({"accuracy": right.sum() / total, "f1": mean, "matthews": matthews})
         if case % 10 == 0:
-            assert confusion(truth, guess, "abcde"[:kinds]).rows == [
-                [name, *row] for name, row in zip("abcde", table.tolist(), strict=False)
-            ]
+            rows = [[name, *row] for name, row in zip("abcde", table.tolist(), strict=False)]
+            assert confusion(truth, guess, "abcde"[:kinds]).rows == rows
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 average = f1_score(truth, guess, average="binary" if kinds == 2 else "macro")
@@ -63,13 +62,8 @@ def test_labels(kinds: int) -> None:
             assert list(found.values()) == pytest.approx(theirs)
 
 
-def test_the_mean_of_f1_is_over_the_labels_that_are_there() -> None:
-    assert classification(np.array([0, 0, 3]), np.array([0, 3, 3]), 5)["f1"] == pytest.approx(2 / 3)
-
-
 def test_confusion() -> None:
-    truth, guess = np.array([0, 0, 2, 2, 2]), np.array([0, 2, 2, 0, 2])
-    table = confusion(truth, guess, ["bad", "odd", "good"])
+    table = confusion(np.array([0, 0, 2, 2, 2]), np.array([0, 2, 2, 0, 2]), ["bad", "odd", "good"])
     assert table.header == ["", "bad", "odd", "good"]
     assert table.rows == [["bad", 1, 0, 1], ["odd", 0, 0, 0], ["good", 1, 0, 2]]
 
@@ -143,18 +137,15 @@ def test_texts_without_tokens_are_counted() -> None:
 
 def test_numbers() -> None:
     draw = np.random.default_rng(0)
-    for case in range(1000):
+    for case in range(200):
         truth = draw.integers(0, 4, 2 + case % 20) * 1.0  # with ties
         guess = np.round(truth * (case % 3 - 1) + draw.normal(size=len(truth)), case % 2)
         found = regression(truth, guess)
+        expected = {"pearson": 0.0, "spearman": 0.0}
+        if len(set(truth)) > 1 < len(set(guess)):
+            expected = {"pearson": pearsonr(truth, guess)[0], "spearman": spearmanr(truth, guess)[0]}
         assert found.keys() == REGRESSION.keys()
-        if len(set(truth)) == 1 or len(set(guess)) == 1:
-            assert found == {"pearson": 0.0, "spearman": 0.0}
-            continue
-        if case % 10 == 0:
-            assert list(found.values()) == pytest.approx([pearsonr(truth, guess)[0], spearmanr(truth, guess)[0]])
-        ranked = np.corrcoef(rankdata(truth), rankdata(guess))[0, 1]
-        assert found == pytest.approx({"pearson": np.corrcoef(truth, guess)[0, 1], "spearman": ranked})
+        assert found == pytest.approx(expected)
         assert all(type(value) is float for value in found.values())
 
 

@@ -21,7 +21,7 @@ def sentences(draw: random.Random, tags: list[str]) -> list[list[str]]:
 def test_equal_seqeval(tags: list[str]) -> None:
     """Tags that no scheme allows are among the cases, as models predict them too."""
     draw = random.Random(0)
-    for case in range(1000):
+    for case in range(300):
         actual = sentences(draw, tags)
         predicted = [[draw.choice([tag, draw.choice(tags)]) for tag in each] for each in actual]
         if case % 20 == 0:
@@ -38,7 +38,7 @@ def test_equal_seqeval(tags: list[str]) -> None:
 def test_entities_as_conlleval_counts_them() -> None:
     """In IOB1 and IOB2: one begins at a B, after an O, and where the type changes."""
     draw = random.Random(1)
-    for _ in range(1000):
+    for _ in range(300):
         tags = draw.choices(BIO, k=draw.randint(1, 12))
         expected, begin = set(), None
         for i, tag in enumerate([*tags, "O"]):
@@ -60,9 +60,9 @@ def test_entities_by_hand(tags: list[str], expected: set[tuple[str, int, int]]) 
 
 
 def test_nothing_to_find() -> None:
-    found = compare([entities(["O"])], [entities(["O"])])
-    assert found == {}
-    assert (total(found.values()).precision, total(found.values()).recall, total(found.values()).f1) == (0.0, 0.0, 0.0)
+    assert compare([entities(["O"])], [entities(["O"])]) == {}
+    none = total([])
+    assert (none.precision, none.recall, none.f1) == (0.0, 0.0, 0.0)
 
 
 def test_single_words() -> None:

@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given as for_all
-from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from electra_lab.tasks._judging import mean_of_shares, wilson
 from electra_lab.tasks.minimal_pairs import MinimalPairs, differing
-from registry import PairExample, Pretrained, tasks
+from registry import PairExample, Pretrained
 from registry.errors import ConfigError, DataError, DivergedError
 from tests.electra_lab.tasks.judged import SENTENCES, Given, Letters, given, masked, scores, with_heads
 
@@ -47,10 +45,6 @@ def test_energies_are_summed_as_negative_log_probabilities() -> None:
     for score in ("auto", "energy"):
         [prediction] = MinimalPairs(score=score)([example("aa", "ab")], model).predictions
         assert (prediction["good_score"], prediction["bad_score"]) == (-4.0, -5.5)
-    with pytest.raises(ConfigError, match="energy"):
-        MinimalPairs(score="energy", variant="within_word")
-    with pytest.raises(ConfigError, match="'energy'"):
-        MinimalPairs(score="energy")([example("a", "b")], given(discriminator=Given()))
 
 
 def test_each_token_is_masked_in_turn() -> None:
@@ -68,36 +62,28 @@ def test_each_token_is_masked_in_turn() -> None:
 def test_what_follows_in_the_word_is_masked_too() -> None:
     network = Given()
     masked(variant="within_word")([example("abc d", "d")], given(generator=network))
-    assert sorted(network.rows) == sorted(
-        [[1, 3, 3, 3, 7, 2], [1, 4, 3, 3, 7, 2], [1, 4, 5, 3, 7, 2], [1, 4, 5, 6, 3, 2], [1, 3, 2]]
-    )
+    words = [[1, 3, 3, 3, 7, 2], [1, 4, 3, 3, 7, 2], [1, 4, 5, 3, 7, 2], [1, 4, 5, 6, 3, 2]]
+    assert sorted(network.rows) == sorted([*words, [1, 3, 2]])
 
 
 def test_only_the_tokens_that_differ_are_asked_for() -> None:
-    network = Given(guesses=logits(b=2.0))
-    found = masked(tokens="differing")([example("a b c", "a d c")], given(generator=network))
+    network, pair = Given(guesses=logits(b=2.0)), [example("a b c", "a d c")]
+    [found] = masked(tokens="differing")(pair, given(generator=network)).predictions
     assert sorted(network.rows) == [[1, 4, 3, 6, 2]] * 2
-    assert found.predictions[0]["good_score"] - found.predictions[0]["bad_score"] == pytest.approx(2.0)
-    found = MinimalPairs(tokens="differing")(
-        [example("a b c", "a d c")], given(discriminator=Given(logits(a=9.0, b=1.0, c=9.0)))
-    )
-    assert found.predictions[0]["good_score"] == pytest.approx(math.log(1 / (1 + math.e)))
-    assert found.predictions[0]["bad_score"] == pytest.approx(math.log(0.5))
+    assert found["good_score"] - found["bad_score"] == pytest.approx(2.0)
+    detector = given(discriminator=Given(logits(a=9.0, b=1.0, c=9.0)))
+    [found] = MinimalPairs(tokens="differing")(pair, detector).predictions
+    assert found["good_score"] == pytest.approx(math.log(1 / (1 + math.e)))
+    assert found["bad_score"] == pytest.approx(math.log(0.5))
 
 
 @pytest.mark.parametrize(
     ("good", "bad", "ours", "theirs"),
     [
         ("a b c", "a d c", "b", "d"),
-        ("a b", "c b", "a", "c"),
-        ("a b", "a c", "b", "c"),
         ("cat sat", "cats sat", "cat", "cats"),  # words are whole
-        ("a cats b", "a cat b", "cats", "cat"),
         ("a b c d", "a c b d", "bc", "cb"),  # and what is between two changes counts
-        ("a x b y c", "a u b v c", "xby", "ubv"),
         ("a b c", "a c", "abc", "ac"),  # something more: its neighbours count too, in both
-        ("a c", "a b c", "ac", "abc"),
-        ("a b", "b", "ab", "b"),
         ("b", "b a", "b", "ba"),
         ("a a a", "a a", "aa", "a"),
         ("a b b c", "a b c", "bbc", "bc"),
@@ -112,16 +98,6 @@ def test_the_words_that_differ(good: str, bad: str, ours: str, theirs: str) -> N
     assert [text[span.start : span.stop] for text, span in zip(letters, found, strict=True)] == [ours, theirs]
 
 
-@for_all(*[st.lists(st.sampled_from(["a", "b", "ab"]), min_size=1, max_size=6)] * 2)
-def test_what_is_left_out_is_the_same_on_both_sides(one: list[str], other: list[str]) -> None:
-    texts = Letters().texts([" ".join(one), " ".join(other)])
-    spans = differing(*texts)
-    assert len({tuple(text.ids[: span.start]) for text, span in zip(texts, spans, strict=True)}) == 1
-    assert len({tuple(text.ids[span.stop :]) for text, span in zip(texts, spans, strict=True)}) == 1
-    assert all(len(span) for span in spans)
-    assert differing(*texts[::-1]) == spans[::-1]
-
-
 # Ties, accuracies, intervals
 
 
@@ -129,9 +105,8 @@ def test_a_tie_counts_one_half(model: Pretrained) -> None:
     """Sentences that are the same to the tokenizer have the same score, to the last bit."""
     pairs = [example("The cat sat", "the cat sat"), example("zebra", "zebra")]
     filler = [example(text, text + " dogs") for text in SENTENCES]
-    for task in (MinimalPairs(), masked(), masked(tokens="differing")):
-        found = task([*pairs, *filler], model)
-        for each in found.predictions[:2]:
+    for task in (MinimalPairs(), masked(tokens="differing")):
+        for each in task([*pairs, *filler], model).predictions[:2]:
             assert (each["prediction"], each["correct"], each["good_score"]) == (None, None, each["bad_score"])
         assert task(pairs, model).metrics["grammar_accuracy"] == 0.5
 
@@ -182,10 +157,10 @@ def test_preferring_the_shorter_sentence_is_a_baseline() -> None:
     assert [row[3] for row in found.tables[1].rows] == pytest.approx([0.0, (1 + 0.5 + 1) / 3])
 
 
-@pytest.mark.parametrize(("right", "number"), [(0, 5), (3, 7), (7, 7), (890, 1000), (1, 1)])
-def test_the_interval_of_a_share_is_scipys(right: int, number: int) -> None:
-    theirs = binomtest(right, number).proportion_ci(0.95, "wilson")
-    assert wilson(right / number, number) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+def test_the_interval_of_a_share_is_scipys() -> None:
+    for right, number in ((0, 5), (3, 7), (7, 7), (890, 1000), (1, 1)):
+        theirs = binomtest(right, number).proportion_ci(0.95, "wilson")
+        assert wilson(right / number, number) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
 
 
 def test_the_interval_of_a_mean_of_paradigms() -> None:
@@ -232,18 +207,16 @@ def test_the_network_and_the_score(options: Any, heads: dict[str, tuple[str, ...
     [
         ({"network": "generator", "score": "detection"}, BOTH, r"'replaced' in the generator.*generator has tok"),
         ({"score": "pseudo_likelihood"}, {"discriminator": Given()}, r"the head 'tokens', but.*discriminator has repl"),
-        (
-            {"network": "generator"},
-            {"discriminator": Given()},
-            r"'replaced' or 'energy' or 'tokens' in the generator.*Choose",
-        ),
+        ({"network": "generator"}, {"discriminator": Given()}, r"'replaced' or 'energy' or 'tokens' in the generator"),
+        ({"score": "energy"}, {"discriminator": Given()}, "'energy'"),
     ],
 )
 def test_a_head_that_is_not_there(options: Any, networks: dict[str, Given], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MinimalPairs(**options)([example(*GOOD)], given(**networks))
-    with pytest.raises(ConfigError, match=r"within_word.*pseudo_likelihood.*detection"):
-        MinimalPairs(score="detection", variant="within_word")
+    for score in ("detection", "energy"):
+        with pytest.raises(ConfigError, match=rf"within_word.*pseudo_likelihood.*{score}"):
+            MinimalPairs(score=score, variant="within_word")  # type: ignore[arg-type]
 
 
 # What cannot be judged
@@ -278,16 +251,7 @@ def test_a_sentence_without_tokens_would_always_win(sides: tuple[str, str]) -> N
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_network_that_has_diverged(value: float) -> None:
-    for task, model in (
-        (MinimalPairs(), given(discriminator=Given(torch.full((30,), value)))),
-        (masked(), given(generator=Given(guesses=torch.full((30,), value)))),
-    ):
+    network = Given(*[torch.full((30,), value)] * 2)
+    for task, name in ((MinimalPairs(), "discriminator"), (masked(), "generator")):
         with pytest.raises(DivergedError, match="not finite"):
-            task([example(*GOOD)], model)
-
-
-def test_it_is_registered_as_a_task_without_training() -> None:
-    entry = tasks.get("minimal_pairs")
-    assert entry.declared["takes"] is PairExample
-    assert entry.declared["trains"] is False
-    assert set(entry.schema.model_fields) == {"network", "score", "tokens", "variant", "longer"}
+            task([example(*GOOD)], given(**{name: network}))

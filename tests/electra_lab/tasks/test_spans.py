@@ -126,9 +126,7 @@ def test_no_answer_looks_at_cls_and_at_likely_starts() -> None:
     torch.manual_seed(1)
     head, seen = NoAnswer(DIM), states()
     start = torch.randn(4, WIDTH)
-    likely = torch.stack(
-        [sum(p * s for p, s in zip(start[row].softmax(0), seen[row], strict=True)) for row in range(4)]
-    )
+    likely = torch.einsum("bt,btd->bd", start.softmax(1), seen)
     expected = head.out(F.gelu(head.dense(torch.cat([seen[:, 0], likely], 1)))).squeeze(1)
     assert torch.allclose(head(seen, start), expected, atol=1e-5)
 

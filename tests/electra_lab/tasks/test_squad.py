@@ -25,7 +25,7 @@ def test_equal_torchmetrics() -> None:
     def text() -> str:
         return "".join(draw.choice(PARTS) + draw.choice(SPACES) for _ in range(draw.choice([0, 1, 2, 3, 6])))
 
-    for _ in range(1000):
+    for _ in range(400):
         answers = [each for each in (text() for _ in range(draw.randint(0, 3))) if segments(each)] or [""]
         prediction = draw.choice([text(), draw.choice(answers), draw.choice(answers).upper() + "!"])
         target = {"answers": {"text": answers, "answer_start": [0] * len(answers)}, "id": "1"}
@@ -76,10 +76,10 @@ def test_segments_of_languages_without_spaces(segmentation: Any, theirs: Any) ->
         "。",
         "$",
         "+",
+        "กรุงเทพ",
     ]
-    parts += ["กรุงเทพ"]
     scored = set()
-    for _ in range(1000):
+    for _ in range(400):
         one, other = ("".join(draw.choice(parts) + draw.choice(SPACES) for _ in range(4)) for _ in range(2))
         assert segments(one, segmentation) == theirs(one)
         exact, f1 = scores(one, [other, one + "！"][: draw.choice([1, 1, 2])], segmentation)

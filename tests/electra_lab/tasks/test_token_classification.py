@@ -83,18 +83,6 @@ def test_each_word_is_labelled_once_at_its_first_token(text: list[tuple[str, str
     assert seen == [(word, TAGS.index(text[word][1])) for word in dict.fromkeys(encoded.words)]
 
 
-def test_a_sentence_in_two_windows() -> None:
-    """Nine words of one token each, in rows of eight: six fit, and the next window begins three later."""
-    sentence = example([("the", tag) for tag in ("O", "B-X", "I-X", "O", "B-Y", "I-Y", "O", "O", "B-X")])
-    one, other = task().rows([sentence], encoder(), 8)[0]
-    the = encoder().words([["the"]])[0].ids[0]
-    cls, sep = encoder().vocabulary.cls_id, encoder().vocabulary.sep_id
-    assert one.tokens == other.tokens == [cls, *[the] * 6, sep]
-    assert one.segments == [0] * 8
-    assert one.labels["tags"] == [-100, 0, 1, 2, 0, 3, -100, -100]
-    assert other.labels["tags"] == [-100, -100, -100, 4, 0, 0, 1, -100]
-
-
 def test_predictions_and_tables() -> None:
     examples = words_examples()
     found = judged(task(), examples, wrong=1)
@@ -116,6 +104,9 @@ def test_entities_have_every_kind_of_tag_of_their_types() -> None:
     given.set_labels(facts)
     assert given.rows([example([("cat", "B-LST"), ("sat", "I-LST")], "2")], encoder(), 16)
     assert given.fit_labels([example([("cat", "S-X"), ("sat", "B-Y")], "1")])["tags"] == ["B-X", "B-Y", "S-X", "S-Y"]
+    # A word without tokens is tagged O, even where another tag is more frequent.
+    facts = given.fit_labels([example([("the", "B-X"), ("cat", "B-X"), ("sat", "O")])])
+    assert facts == {"tags": ["B-X", "O"], "usual": "O"}
 
 
 def test_plain_tags_are_judged_word_by_word() -> None:
@@ -129,18 +120,9 @@ def test_plain_tags_are_judged_word_by_word() -> None:
     assert found.predictions[0]["prediction"] == ["NN"] * 5
     assert found.metrics == {"accuracy": 0.4, "dropped_words": 0.2}
     assert given.metrics.keys() == found.metrics.keys() | {"unseen_labels"}
-    assert [list(row) for row in found.tables[0].rows] == [
-        ["DT", 0.0, 0.0, 0.0, 1, 0],
-        ["NN", pytest.approx(4 / 7), 0.4, 1.0, 2, 5],
-        ["VB", 0.0, 0.0, 0.0, 2, 0],
-    ]
-
-
-def test_words_without_tokens_are_tagged_o() -> None:
-    """Even where another tag is more frequent."""
-    given = TokenClassification()
-    facts = given.fit_labels([example([("the", "B-X"), ("cat", "B-X"), ("sat", "O")])])
-    assert facts == {"tags": ["B-X", "O"], "usual": "O"}
+    dt, nn, vb = map(list, found.tables[0].rows)
+    assert (dt, vb) == (["DT", 0.0, 0.0, 0.0, 1, 0], ["VB", 0.0, 0.0, 0.0, 2, 0])
+    assert nn == ["NN", pytest.approx(4 / 7), 0.4, 1.0, 2, 5]
 
 
 def test_dropout_is_before_the_last_layer() -> None:

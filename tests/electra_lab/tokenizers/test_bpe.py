@@ -39,12 +39,13 @@ def test_lowercase_is_a_choice() -> None:
         assert made.decode(made.encode("Α").ids).strip() == piece
 
 
-def test_a_pair_must_be_frequent_enough() -> None:
-    train = partial(tokenizers.get("bpe").component, ["rare common common common"], vocab_size=330)
+@pytest.mark.parametrize(("name", "mark"), [("bpe", "\u0120"), ("wordpiece", "")])
+def test_a_pair_must_be_frequent_enough(name: str, mark: str) -> None:
+    train = partial(tokenizers.get(name).component, ["rare common common common"], vocab_size=330)
     once, thrice = (train(min_frequency=number).get_vocab() for number in (1, 3))
-    assert {"\u0120rare", "\u0120common"} <= once.keys()
-    assert "\u0120common" in thrice
-    assert "\u0120rare" not in thrice
+    assert {f"{mark}rare", f"{mark}common"} <= once.keys()
+    assert f"{mark}common" in thrice
+    assert f"{mark}rare" not in thrice
 
 
 def test_one_text_has_one_form(tokenizer) -> None:

@@ -44,8 +44,7 @@ def test_offsets_cover_what_is_read(all_of_them: dict[str, Tokenizer], text: str
     """In order, without overlaps; characters and bytes cover everything, words and ids all but white space."""
     for name, tokenizer in all_of_them.items():
         (found,) = tokenize(tokenizer, [text])
-        covered = ""
-        last = (0, 0)
+        covered, last = "", (0, 0)
         for start, end in found.offsets:
             assert (start, end) == last or start >= last[1], (name, text)
             covered += text[start:end] if (start, end) != last else ""
@@ -98,20 +97,17 @@ def test_words_reduce_what_differs_in_every_line() -> None:
 def test_times_are_no_addresses() -> None:
     tokenizer = made("words", ["at 12:34:56 :: std::x ::1 2001:db8:0:0:0:0:0:1"])
     assert tokenizer.encode("12:34:56").tokens == ["<number>", ":", "<number>", ":", "<number>"]
-    assert tokenizer.encode(":: std::x ::1 2001:db8:0:0:0:0:0:1").tokens == [
-        ":", ":", "std", ":", ":", "x", "<address>", "<address>",
-    ]  # fmt: skip
+    addresses = tokenizer.encode(":: std::x ::1 2001:db8:0:0:0:0:0:1").tokens
+    assert addresses == [":", ":", "std", ":", ":", "x", "<address>", "<address>"]
 
 
 def test_a_word_with_a_number_in_it_covers_all_of_it() -> None:
     """Also where its token is unknown, or begins with the number."""
     text = "id=200 12=x (10.0.0.1) 512, 777"
-    tokenizer = made("words", ["id=200 12=x (10.0.0.1)"], pattern=r"\S+")
-    (found,) = tokenize(tokenizer, [text])
-    assert [text[start:end] for start, end in found.offsets] == [
-        "id=200", "12", "=x", "(10.0.0.1)", "512", ",", "777",
-    ]  # fmt: skip
-    (unknown,) = tokenize(made("words", ["a b"], classes=["numbers"]), [text])
+    [found] = tokenize(made("words", ["id=200 12=x (10.0.0.1)"], pattern=r"\S+"), [text])
+    pieces = [text[start:end] for start, end in found.offsets]
+    assert pieces == ["id=200", "12", "=x", "(10.0.0.1)", "512", ",", "777"]
+    [unknown] = tokenize(made("words", ["a b"], classes=["numbers"]), [text])
     assert [text[start:end] for start, end in unknown.offsets][-1] == "777"
 
 
@@ -128,16 +124,11 @@ def test_the_name_of_a_special_token_is_the_characters_that_it_has() -> None:
 def test_words_of_another_pattern() -> None:
     fields = made("words", ["a;b c;d"], pattern="[^;]+", classes=[])
     assert fields.encode("d;b c").tokens == ["d", "b c"]
+    assert made("words", ["a a b"], min_frequency=2, classes=[]).encode("a b").tokens == ["a", "[UNK]"]
     with pytest.raises(DataError, match="nothing-like-it"):
         made("words", pattern="nothing-like-it", classes=[])
-    schema = tokenizers.get("words").schema
     with pytest.raises(ValidationError):
-        schema.model_validate({"type": "words", "pattern": "("})
-
-
-def test_rare_words_are_unknown() -> None:
-    tokenizer = made("words", ["a a b"], min_frequency=2, classes=[])
-    assert tokenizer.encode("a b").tokens == ["a", "[UNK]"]
+        tokenizers.get("words").schema.model_validate({"type": "words", "pattern": "("})
 
 
 def test_kmers_are_side_by_side_and_may_be_separated_before() -> None:

@@ -19,9 +19,8 @@ NAMES = ("mlflow", "tensorboard", "trackio", "wandb")
 
 
 def test_every_tracker_has_tests() -> None:
-    assert {path.stem for path in Path(__file__).parent.glob("test_*.py")} == {
-        *(f"test_{name}" for name in trackers.names()), "test_library"}  # fmt: skip
-    assert tuple(trackers.names()) == NAMES
+    tested = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
+    assert tested - {"library"} == {*trackers.names()} == {*NAMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -30,11 +29,8 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(_library, "find_spec", lambda _: None)
     with pytest.raises(ConfigError) as caught:
         trackers.get(name).component().check()
-    library, extra = re.fullmatch(
-        r"needs (\w+)\. Install it: pip install 'electra-lab\[(\w+)\]'\.", str(caught.value)
-    ).groups()
-    assert library == name
-    assert any(re.match(rf"{library}\b", package) for package in extras[extra])
+    (extra,) = re.findall(rf"^needs {name}\..*electra-lab\[(\w+)\]", str(caught.value))
+    assert any(re.match(rf"{name}\b", package) for package in extras[extra])
 
 
 def test_a_folder_that_is_called_like_a_library_is_not_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from electra_lab.testing.trackers import Values
 from registry import Tracked
 from tests.electra_lab.trackers.kills import assert_whole, interrupted
 from tests.electra_lab.trackers.library import needs
-from tests.scorecard.lab import Lab
 
 needs("tensorboard")
 
@@ -45,8 +44,7 @@ class TestTensorBoard(TrackerContract):
 
 def test_values_after_the_checkpoint_are_those_of_the_second_time(tmp_path: Path) -> None:
     first, second = TensorBoard(), TensorBoard()
-    run = Tracked("law-1", "law", tmp_path, {}, 0, None)
-    id = first.start(run)
+    id = first.start(Tracked("law-1", "law", tmp_path, {}, 0, None))
     for step in range(1, 7):
         first.record(step, {"train/loss": 1.0 * step})
     second.start(Tracked("law-1", "law", tmp_path, {}, 3, id))
@@ -60,15 +58,14 @@ def test_values_after_the_checkpoint_are_those_of_the_second_time(tmp_path: Path
 def test_the_folder_and_the_config(tmp_path: Path, own: bool) -> None:
     tracker = TensorBoard(folder=tmp_path / "own") if own else TensorBoard()
     place = tmp_path / "own" / "law-1" if own else tmp_path / "run" / "tensorboard"
-    assert tracker.start(Tracked("law-1", "law", tmp_path / "run", {"train": {"steps": 9}}, 0, None)) == str(place)
-    tracker.close("stopped")
-    tracker.start(Tracked("law-1", "law", tmp_path / "run", {"train": {"steps": 9}}, 0, str(place)))
-    tracker.close("done")
+    for id in (None, str(place)):
+        assert tracker.start(Tracked("law-1", "law", tmp_path / "run", {"train": {"steps": 9}}, 0, id)) == str(place)
+        tracker.close("done")
     (text,) = accumulated(place).Tensors("config/text_summary")
     assert '"steps": 9' in text.tensor_proto.string_val[0].decode()
 
 
 @pytest.mark.skipif("ELECTRA_LAB_TRACKERS" not in os.environ, reason="takes half a minute: make test-trackers")
-def test_killed_stopped_and_resumed(forks: Lab, tmp_path: Path) -> None:
-    path = interrupted(tmp_path, "{type: tensorboard}", forks=forks)
+def test_killed_stopped_and_resumed(tmp_path: Path) -> None:
+    path = interrupted(tmp_path, "{type: tensorboard}")
     assert_whole(values_in(path / "tensorboard"), path)

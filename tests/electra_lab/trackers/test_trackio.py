@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,13 +37,6 @@ needs("trackio")
 from electra_lab.trackers.trackio import Trackio  # noqa: E402  # only where the library is
 
 
-def stored(id: str, project: str = "electra-lab") -> Any:
-    import trackio
-
-    (found,) = [run for run in trackio.Api().runs(project) if run.name == id]
-    return found
-
-
 def values_of(id: str) -> Values:
     from trackio.sqlite_storage import SQLiteStorage
 
@@ -63,20 +55,22 @@ class TestTrackio(TrackerContract):
 
 
 def test_the_run_has_project_group_and_config(tmp_path: Path) -> None:
+    import trackio
+
     tracker = Trackio(project="mine")
     id = tracker.start(Tracked("law-1", "law", tmp_path, {"seed": 3}, 0, None))
     tracker.record(1, {"train/loss": 2.0})
     assert tracker._run._cpu_monitor is None, "the load of the machine is recorded"
     tracker.close("done")
     assert id.startswith("law-1-")
-    config = stored(id, "mine").config
-    assert (config["seed"], config["_Group"]) == (3, "law")
+    (stored,) = (run for run in trackio.Api().runs("mine") if run.name == id)
+    assert (stored.config["seed"], stored.config["_Group"]) == (3, "law")
 
 
 def test_killed_stopped_and_resumed(tmp_path: Path) -> None:
     """Trackio writes twice a second, so a kill takes what came after the last time."""
     from trackio.utils import TRACKIO_DIR
 
-    path = interrupted(tmp_path, "{type: trackio}", {"TRACKIO_DIR": str(TRACKIO_DIR)})
+    path = interrupted(tmp_path, "{type: trackio}", TRACKIO_DIR=str(TRACKIO_DIR))
     (known,) = RunDirectory(path).read_json(FILE)
     assert_whole(values_of(known["id"]), path, lost=70)

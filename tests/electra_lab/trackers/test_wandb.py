@@ -56,17 +56,14 @@ def records_in(file: Path) -> Iterator[Any]:
 
 
 def values_of(run: Path, id: str) -> Values:
-    found, steps = Values(), []
-    for record in records(run):
-        if record.WhichOneof("record_type") == "run":
-            assert record.run.run_id == id
-        if record.WhichOneof("record_type") == "history":
-            steps.append(record.history.step.num)
-            for item in record.history.item:
-                name = item.key or item.nested_key[0]
-                if not name.startswith("_"):
-                    values = found.setdefault(name, {}).setdefault(steps[-1], [])
-                    values.append(json.loads(item.value_json))
+    found, steps, read = Values(), [], records(run)
+    assert {each.run.run_id for each in read if each.WhichOneof("record_type") == "run"} == {id}
+    for record in (each for each in read if each.WhichOneof("record_type") == "history"):
+        steps.append(record.history.step.num)
+        for item in record.history.item:
+            name = item.key or item.nested_key[0]
+            if not name.startswith("_"):
+                found.setdefault(name, {}).setdefault(steps[-1], []).append(json.loads(item.value_json))
     assert steps == sorted(set(steps)), "W&B drops a step that is not higher than all before"
     return found
 

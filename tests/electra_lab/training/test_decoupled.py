@@ -21,7 +21,6 @@ factors = st.floats(0.1, 10.0)
 
 
 def electra(**weights: float) -> Any:
-    """Two tables that share nothing, in float64."""
     gumbel = samplers.get("gumbel").component
     return tables("electra", Fixed(1, 3), gumbel, 6, **weights).train()
 

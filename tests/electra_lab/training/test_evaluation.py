@@ -1,8 +1,8 @@
-"""Metrics of held-out text against plain computations, and that nothing but seed and weights moves them."""
+"""Metrics of held-out text against plain computations; outputs of rows as a task receives them."""
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -10,11 +10,12 @@ import torch
 from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score
 
 from electra_lab.assembly.experiment import Experiment
+from electra_lab.training.collect import Collected
 from electra_lab.training.evaluation import Evaluation, evaluate
 from electra_lab.training.random import EVALUATION, Streams
 from electra_lab.training.scheduled import Number, Schedules
 from electra_lab.training.step import Learner
-from registry import Batch, Losses, Term
+from registry import Batch, Losses, Results, Row, Term
 from tests.electra_lab.training.tiny import CPU, experiment
 
 
@@ -27,14 +28,12 @@ def made(tmp_path: Path) -> Experiment:
 
 
 def evaluation(made: Experiment, *, seed: int = 0, batch_size: int = 4, examples: int = 0) -> Evaluation:
-    return evaluate(
-        made.run.learner, made.test, made.accumulate, seed=seed, batch_size=batch_size, precision="fp32",
-        device=CPU, examples=examples,
-    )  # fmt: skip
+    settings: Any = {"seed": seed, "batch_size": batch_size, "precision": "fp32", "device": CPU, "examples": examples}
+    return evaluate(made.run.learner, made.test, made.accumulate, **settings)
 
 
-def metrics(made: Experiment, *, seed: int = 0, batch_size: int = 4) -> dict[str, float]:
-    return evaluation(made, seed=seed, batch_size=batch_size).metrics
+def metrics(made: Experiment, **settings: int) -> dict[str, float]:
+    return evaluation(made, **settings).metrics
 
 
 def test_metrics_are_what_they_are_called(made: Experiment) -> None:
@@ -63,19 +62,13 @@ def test_metrics_are_what_they_are_called(made: Experiment) -> None:
     said = [score > 0 for score in scores]
     found = metrics(made)
     expected = {
-        "discriminator_auc": roc_auc_score(labels, scores),
-        "discriminator_accuracy": accuracy_score(labels, said),
-        "discriminator_precision": precision_score(labels, said),
-        "discriminator_recall": recall_score(labels, said),
-        "always_original_accuracy": 1 - np.mean(labels),
-        "unigram_auc": roc_auc_score(labels, surprise),
-        "generator_loss": np.mean(nats),
-        "generator_accuracy": np.mean(correct),
-        "unigram_entropy": np.mean(unigram),
-        "generator_mask_loss": np.mean(np.array(nats)[at_mask]),
+        "discriminator_auc": roc_auc_score(labels, scores), "discriminator_accuracy": accuracy_score(labels, said),
+        "discriminator_precision": precision_score(labels, said), "discriminator_recall": recall_score(labels, said),
+        "always_original_accuracy": 1 - np.mean(labels), "unigram_auc": roc_auc_score(labels, surprise),
+        "generator_loss": np.mean(nats), "generator_accuracy": np.mean(correct), "unigram_entropy": np.mean(unigram),
+        "generator_mask_loss": np.mean(np.array(nats)[at_mask]), "replaced_share": np.mean(labels),
         "unigram_mask_entropy": np.mean(np.array(unigram)[at_mask]),
-        "replaced_share": np.mean(labels),
-    }
+    }  # fmt: skip
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-5), name
     assert found["loss"] == pytest.approx(found["generator_loss"] + 50 * found["discriminator_loss"])
@@ -85,12 +78,10 @@ def test_gains_are_over_the_documents_of_the_split(made: Experiment) -> None:
     """Every document of the test that has a token to judge, whatever the batch size."""
     found = metrics(made)
     assert found["discriminator_auc_gain_documents"] == made.store.documents["test"]
-    assert found["discriminator_auc_gain"] == pytest.approx(
-        found["discriminator_auc"] - max(found["unigram_auc"], 0.5), abs=1e-12
-    )
-    assert found["generator_mask_loss_gain"] == pytest.approx(
-        found["unigram_mask_entropy"] - found["generator_mask_loss"]
-    )
+    auc_gain = found["discriminator_auc"] - max(found["unigram_auc"], 0.5)
+    loss_gain = found["unigram_mask_entropy"] - found["generator_mask_loss"]
+    assert found["discriminator_auc_gain"] == pytest.approx(auc_gain, abs=1e-12)
+    assert found["generator_mask_loss_gain"] == pytest.approx(loss_gain)
     assert found["discriminator_auc_gain_low"] < found["discriminator_auc_gain"] < found["discriminator_auc_gain_high"]
 
 
@@ -130,17 +121,11 @@ class Parts(torch.nn.Module):
         self.given.append((self.training, torch.is_grad_enabled(), batch.example_ids.tolist()))
         number = batch.example_ids.float()
         some = number >= 2
-        return Losses(
-            {
-                "all": Term(number.sum(), torch.tensor(len(batch)), 2.0),
-                "some": Term((number * some).sum(), some.sum(), self.weight),
-            }
-        )
+        every = Term(number.sum(), torch.tensor(len(batch)), 2.0)
+        return Losses({"all": every, "some": Term((number * some).sum(), some.sum(), self.weight)})
 
 
 class Five:
-    """Five rows, whose numbers are their ids."""
-
     def __len__(self) -> int:
         return 5
 
@@ -154,8 +139,6 @@ class Five:
 
 
 class Listens:
-    """An accumulator that keeps what it is given."""
-
     def __init__(self, show: Any) -> None:
         self.show, self.ids, self.metrics = show, list[int](), {}
 
@@ -173,13 +156,10 @@ class Listens:
 def test_means_are_over_all_rows_and_the_objective_has_the_last_word(size: int) -> None:
     """Means by hand over 0..4 and 2..4, whatever the batches; each row once; the accumulator's values come last."""
     parts = Parts()
-    schedules = Schedules(
-        [Number(lambda progress: 3.0 * progress, lambda number: setattr(parts, "weight", number))], 10
-    )
-    found = evaluate(
-        Learner(parts.train(), schedules), Five(), Listens, seed=0, batch_size=size, precision="fp32", device=CPU,
-        examples=2,
-    )  # fmt: skip
+    rise = Number(lambda progress: 3.0 * progress, lambda number: setattr(parts, "weight", number))
+    learner = Learner(parts.train(), Schedules([rise], 10))
+    settings: Any = {"seed": 0, "batch_size": size, "precision": "fp32", "device": CPU}
+    found = evaluate(learner, Five(), Listens, **settings, examples=2)
     assert found.metrics == {"loss": -1.0, "all_loss": 2.0, "some_loss": 3.0, "mine": 10.0}
     assert found.examples == [[1, 3]]
     assert found.tokens == 5
@@ -191,5 +171,31 @@ def test_means_are_over_all_rows_and_the_objective_has_the_last_word(size: int) 
         def values(self) -> dict[str, float]:
             return {}
 
-    found = evaluate(Learner(parts, schedules), Five(), Silent, seed=0, batch_size=size, precision="fp32", device=CPU)
+    found = evaluate(learner, Five(), Silent, **settings)
     assert found.metrics["loss"] == pytest.approx(2.0 * 2.0 + 3.0 * 3.0)  # the weight at the end of its schedule
+
+
+class Keeping:
+    metrics: ClassVar[dict[str, Any]] = {}
+
+    def results(self, examples: Any, rows: Any, outputs: Any) -> Results:
+        self.given = outputs
+        return Results({}, [{"id": example, "prediction": 0} for example in examples])
+
+
+def test_each_example_has_the_outputs_of_its_rows_without_padding() -> None:
+    """Rows come in any order, longest first here; an output of a row that is as long as the batch is kept whole."""
+    task = Keeping()
+    rows = [[Row([7] * size, [0] * size, {}) for size in sizes] for sizes in ([3], [5, 2], [4])]
+    halves = [Collected(task, ["a", "b", "c"], rows, {"tags"}) for _ in range(2)]  # type: ignore[arg-type]
+    for collected, numbers in zip(halves, ([1, 3], [0, 2]), strict=True):
+        ids, tokens = torch.tensor(numbers), torch.zeros(2, 6, dtype=torch.long)
+        numbered = 10 * ids.unsqueeze(1) + torch.arange(6)
+        collected.update(
+            Batch(tokens, tokens == 0, tokens, ids), Losses({}, outputs={"tags": numbered, "row": numbered})
+        )
+    halves[0].merge(halves[1])
+    assert halves[0].values() == {}
+    found = [[each["tags"].tolist() for each in outputs] for outputs in task.given]
+    assert found == [[[0, 1, 2]], [[10, 11, 12, 13, 14], [20, 21]], [[30, 31, 32, 33]]]
+    assert {len(each["row"]) for outputs in task.given for each in outputs} == {6}

@@ -35,7 +35,6 @@ def _grows_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start_with(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
-    """Let trainings start with this scale instead of 65,536."""
     monkeypatch.setattr(LossScale.__init__, "__defaults__", (scale, 0, 0))
 
 
@@ -69,13 +68,12 @@ def test_gradients_are_divided_exactly() -> None:
 
 
 @pytest.mark.parametrize("name", BACKBONES)
-@pytest.mark.parametrize("micro", [pytest.param(8, marks=pytest.mark.slow), 4])
-def test_a_short_training_is_that_of_float32(tmp_path: Path, name: str, micro: int) -> None:
+def test_a_short_training_is_that_of_float32(tmp_path: Path, name: str) -> None:
     made = [experiment(tmp_path, discriminator=BACKBONES[name]) for _ in range(2)]
     scale = LossScale(CPU, 1024.0)
     for number in range(4):
         options = [{"precision": "fp32"}, {"precision": "fp16", "scale": scale}]
-        results = [step(m, number=number, micro=micro, **o) for m, o in zip(made, options, strict=True)]
+        results = [step(m, number=number, micro=4, **o) for m, o in zip(made, options, strict=True)]
         assert all(bool(result.finite) for result in results)
         for key, value in results[0].sums.items():
             assert float(results[1].sums[key]) == pytest.approx(float(value), rel=1e-2)
@@ -84,7 +82,6 @@ def test_a_short_training_is_that_of_float32(tmp_path: Path, name: str, micro: i
 
 
 def test_the_scale_itself_changes_nothing(tmp_path: Path) -> None:
-    """In float32, where nothing underflows, the weights are the same to the last bit."""
     made = [experiment(tmp_path) for _ in range(2)]
     for number in range(3):
         step(made[0], number=number)
@@ -95,7 +92,6 @@ def test_the_scale_itself_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("optimizer", ["{type: adamw}", "{type: adafactor}"])
 def test_an_overflow_is_not_taken(tmp_path: Path, optimizer: str) -> None:
-    """Neither weights nor the optimizer's state change, and the next step has half the scale."""
     made = experiment(tmp_path, optimizer=optimizer)
     scale = LossScale(CPU, 2.0**10)
     assert step(made, number=0, precision="fp16", scale=scale).finite
@@ -169,7 +165,7 @@ def test_overflows_without_an_end_stop_a_training(monkeypatch: pytest.MonkeyPatc
     assert torch.isfinite(run.learner.objective.weight)
 
 
-@pytest.mark.parametrize("stop", [1, 2, 3, 4, 7, 11])
+@pytest.mark.parametrize("stop", [1, 3, 4, 11])
 def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(
     monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:

@@ -1,6 +1,5 @@
 """Numbers that change during training: their progress, and components that take them as tensors."""
 
-import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,22 +12,8 @@ from electra_lab.checks.guards import GuardedMasking, GuardedSampler
 from electra_lab.testing import vocabulary
 from electra_lab.training.random import Streams
 from electra_lab.training.scheduled import Number, Schedules
-from registry import Masked, masking_strategies, samplers, schedules
+from registry import Masked, masking_strategies, samplers
 from registry.errors import BadResult
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "expected"),
-    [
-        ("linear", {"start": 2.0, "end": 1.0}, [2.0, 1.75, 1.5, 1.0]),
-        ("linear", {"start": 0.0, "end": 1.0, "until": 0.5}, [0.0, 0.5, 1.0, 1.0]),
-        ("cosine", {"start": 1.0, "end": 0.0}, [1.0, (1 + math.sqrt(0.5)) / 2, 0.5, 0.0]),
-        ("cosine", {"start": 1.0, "end": 3.0, "until": 0.5}, [1.0, 2.0, 3.0, 3.0]),
-    ],
-)
-def test_by_hand(name: str, options: dict[str, float], expected: list[float]) -> None:
-    at = partial(schedules.get(name).component, **options)
-    assert [at(progress) for progress in (0.0, 0.25, 0.5, 1.0)] == pytest.approx(expected)
 
 
 def test_the_first_step_has_the_start_the_last_the_end_and_evaluation_always_the_end() -> None:
@@ -124,7 +109,6 @@ def test_slots_that_count_must_not_come_after_the_last_one() -> None:
 
 
 def numbers_of(name: str) -> list[str]:
-    """Return the options of a sampler that may follow a schedule."""
     fields = samplers.get(name).schema.model_fields
     return [key for key, field in fields.items() if field.annotation is float]
 

@@ -32,7 +32,6 @@ def experiment(folder: Path, *overrides: str, **sections: str) -> Experiment:
 
 
 def step(made: Experiment, *, number: int = 0, micro: int = 8, rate: float = 1.0, **options: Any) -> StepResult:
-    """Take one step of 8 rows."""
     made.run.learner.objective.train()
     settings: dict[str, Any] = {"seed": 0, "clip_norm": 1.0, "precision": "fp32"}
     batch = made.train.training_batch(0, number, 8, CPU)
@@ -43,5 +42,4 @@ def step(made: Experiment, *, number: int = 0, micro: int = 8, rate: float = 1.0
 
 
 def parameters(made: Experiment) -> dict[str, torch.Tensor]:
-    """Return a copy of all weights."""
     return {name: p.detach().clone() for name, p in made.run.learner.objective.named_parameters()}

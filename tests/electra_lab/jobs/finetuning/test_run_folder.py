@@ -23,9 +23,8 @@ from electra_lab.storage.run_directory import RunDirectory
 from registry import Results, Table
 from registry.errors import CheckpointError, ConfigError, DataError, LabError
 from tests.electra_lab.jobs.finetuning.small import PLUGIN, predictions, write_finetuning
-from tests.electra_lab.jobs.finetuning.test_run import _interrupt, records
-from tests.electra_lab.jobs.finetuning.test_without_training import PAIRS
-from tests.electra_lab.jobs.pretraining.tiny import for_a_module
+from tests.electra_lab.jobs.finetuning.test_run import records
+from tests.electra_lab.jobs.pretraining.tiny import Killed, for_a_module
 from tests.electra_lab.presentation.finetuned import leave_out_curve
 
 ERRORS = PLUGIN.with_name("errors.py")
@@ -46,7 +45,6 @@ def test_the_best_weights_are_best_in_the_direction_of_the_metric(tmp_path: Path
     choose = min if metric == "errors" else max
     best = choose(seen, key=lambda step: seen[step])  # the first of equals
     results = FinetuningFolder(folder.parent).results(0)
-    assert results is not None
     assert len(set(seen.values())) > 1
     assert best not in (1, 12)
     assert results.step == best
@@ -59,18 +57,14 @@ def test_the_best_weights_are_best_in_the_direction_of_the_metric(tmp_path: Path
     assert not torch.equal(exported["classifier.out_proj.weight"], last["model.head.out.weight"])
 
 
-class Killed(BaseException):
-    pass
-
-
 # Accuracy by step, until the process is killed.
 FIRST = dict(enumerate((0.1, 0.2, 0.5, 0.3, 0.3, 0.4, 0.9, 0.2), start=1))
 AGAIN = {step: 0.04 * step for step in range(1, 13)}
 
 
-@pytest.mark.parametrize(("damage", "best"), [("", 7), ("state.safetensors", 3), ("MANIFEST.json", 3)])
+@pytest.mark.parametrize(("damaged", "best"), [(False, 7), (True, 3)])
 def test_the_best_weights_are_of_the_continuation_that_the_records_are_of(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, damage: str, best: int
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool, best: int
 ) -> None:
     """Killed at step 9, resumed with other micro-batches from the newest sound checkpoint, that of step 5 or 7."""
     path = write_finetuning(tmp_path, model, checkpoint={"every": 5, "keep": 2})
@@ -88,10 +82,8 @@ def test_the_best_weights_are_of_the_continuation_that_the_records_are_of(
     with pytest.raises(Killed):
         finetune(path, ["evaluate.select=best", "evaluate.every=1"], tmp_path / "out", "cpu")
     seed, values = tmp_path / "out" / "seed-0", AGAIN
-    if damage == "MANIFEST.json":
-        (seed / "checkpoints" / "step-00000007" / damage).unlink()
-    elif damage:
-        (seed / "checkpoints" / "step-00000007" / damage).write_bytes(b"")
+    if damaged:
+        (seed / "checkpoints" / "step-00000007" / "MANIFEST.json").unlink()
     resume(tmp_path / "out", "cpu", ["train.micro_batch_size=2"])
     validated = {r["step"]: r for r in records(seed) if r["split"] == "validation"}
     assert list(validated) == list(range(1, 13))
@@ -101,6 +93,38 @@ def test_the_best_weights_are_of_the_continuation_that_the_records_are_of(
     assert results.splits["validation"].metrics["accuracy"] == validated[best]["found"]
     names = sorted(each.name for each in (seed / "checkpoints").iterdir())
     assert names == [f"step-{step:08d}" for step in (best, 10, 12)]
+
+
+def cut_off(model: Path, folder: Path, *overrides: str, **sections: Any) -> Path:
+    """Stop a fine-tuning whose accuracy falls and falls right before its results; returns its folder."""
+    train = lifecycle.train
+
+    def worse_and_worse(*given: Any, **named: Any) -> Any:
+        for record in train(*given, **named):
+            if record.values.get("split") == "validation":
+                record.values["accuracy"] = -record.step
+            yield record
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with for_a_module() as patched:
+        patched.setattr(run, "_keep_results", interrupt)
+        patched.setattr(lifecycle, "train", worse_and_worse)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(write_finetuning(folder, model, **sections), overrides, folder / "out", "cpu")
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def stopped(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cut_off(model, tmp_path_factory.mktemp("cut"), train={"epochs": 0.5, "batch_size": 6, "precision": "fp32"})
+
+
+@pytest.fixture(scope="module")
+def stopped_at_best(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, with the weights of an early step kept as the best."""
+    return cut_off(model, tmp_path_factory.mktemp("best"), "evaluate.select=best")
 
 
 def test_the_best_weights_that_are_damaged_are_not_replaced_by_others(stopped_at_best: Path, tmp_path: Path) -> None:
@@ -117,66 +141,35 @@ def test_the_best_weights_that_are_damaged_are_not_replaced_by_others(stopped_at
     assert FinetuningFolder(folder).results(0) is not None
 
 
-def test_the_best_weights_of_an_earlier_version_are_found(stopped_at_best: Path) -> None:
-    seed = stopped_at_best / "seed-0"
-    kept = min((seed / "checkpoints").glob("step-*"))
-    earlier = seed / "best" / "checkpoints"
+def test_the_best_weights_of_an_earlier_version_are_found(stopped_at_best: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(stopped_at_best, tmp_path / "out")
+    kept = min((folder / "seed-0" / "checkpoints").glob("step-*"))
+    earlier = folder / "seed-0" / "best" / "checkpoints"
     earlier.mkdir(parents=True)
     kept.rename(earlier / kept.name)
-    resume(stopped_at_best, "cpu")
-    results = FinetuningFolder(stopped_at_best).results(0)
-    assert f"step-{results.step:08d}" == kept.name
+    resume(folder, "cpu")
+    assert f"step-{FinetuningFolder(folder).results(0).step:08d}" == kept.name
 
 
-@pytest.fixture
-def stopped_at_best(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fine-tuning whose best weights are those of an early step, stopped right before its results."""
-    path = write_finetuning(tmp_path, model)
-    with monkeypatch.context() as patched:
-        patched.setattr(run, "_keep_results", _interrupt)
-        train = lifecycle.train
-
-        def worse_and_worse(*given: Any, **named: Any) -> Any:
-            for record in train(*given, **named):
-                if record.values.get("split") == "validation":
-                    record.values["accuracy"] = -record.step
-                yield record
-
-        patched.setattr(lifecycle, "train", worse_and_worse)
-        with pytest.raises(KeyboardInterrupt):
-            finetune(path, ["evaluate.select=best"], tmp_path / "cut", "cpu")
-    return tmp_path / "cut"
-
-
-@pytest.mark.parametrize("keep", [1, 2])
-def test_the_newest_checkpoints_are_kept(tmp_path: Path, model: Path, keep: int) -> None:
-    path = write_finetuning(tmp_path, model, checkpoint={"every": 5, "keep": keep}, evaluate={"every": 1})
-    folder = finetune(path, [], tmp_path / "out", "cpu")
-    names = sorted(checkpoint.name for checkpoint in (folder / "seed-0" / "checkpoints").iterdir())
-    assert names == ["step-00000010", "step-00000012"][-keep:]
-
-
-def test_the_log_shows_the_loss_and_the_leading_metric(tmp_path: Path, model: Path, capsys) -> None:
-    path = write_finetuning(tmp_path, model, evaluate={"every": 4, "metric": "matthews"})
-    folder = finetune(path, [], tmp_path / "out", "cpu")
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
-    seen = [r for r in records(folder / "seed-0") if r["split"] == "validation"]
+def test_the_log_shows_the_loss_and_the_leading_metric(tuned: tuple[Path, Path, str]) -> None:
+    _, folder, output = tuned
+    said = [line for line in output.partition("seed 5:")[0].splitlines() if line.startswith("step ")]
+    seen = [r for r in records(folder / "seed-3") if r["split"] == "validation"]
     assert [line for line in said if "validation" in line] == [
         f"step {r['step']:>6}  validation  loss {r['loss']:.3f}  Matthews correlation {r['matthews']:.3f}" for r in seen
     ]
     trained = [line for line in said if " train " in line]
     assert [int(line.split()[1]) for line in trained] == [5, 10, 12]
     assert all(re.fullmatch(r"step +\d+  train       loss \d\.\d{3}  [\d,]+ tokens/s", line) for line in trained)
-    began = RunDirectory(folder / "seed-0").provenance()
+    began = RunDirectory(folder / "seed-3").provenance()
     assert list(began.metrics)[:4] == ["matthews", "accuracy", "f1", "cut_examples"]
     assert list(json.loads((folder / "results.json").read_text())["validation"]) == list(began.metrics)[:4]
 
 
-def test_provenance_says_what_was_trained(tmp_path: Path, model: Path) -> None:
-    path = write_finetuning(tmp_path, model)
-    folder = finetune(path, [], tmp_path / "out", "cpu")
-    began = json.loads((folder / "seed-0" / "provenance.json").read_text())
-    state = load_file(folder / "seed-0" / "checkpoints" / "step-00000012" / "state.safetensors")
+def test_provenance_says_what_was_trained(tuned: tuple[Path, Path, str]) -> None:
+    path, folder, _ = tuned
+    began = json.loads((folder / "seed-3" / "provenance.json").read_text())
+    state = load_file(folder / "seed-3" / "checkpoints" / "step-00000012" / "state.safetensors")
     sizes = {
         part: sum(t.numel() for name, t in state.items() if name.startswith(f"model.{part}."))
         for part in ("network", "head")
@@ -188,21 +181,9 @@ def test_provenance_says_what_was_trained(tmp_path: Path, model: Path) -> None:
     assert began["facts"] == {"labels": ["cat", "dogs"]}
     assert began["environment"]["precision"] == "fp32"
     assert (folder / "source.yaml").read_text() == path.read_text()
-    kept = [(folder / name).read_text() for name in ("finetuning.yaml", "seed-0/config.yaml")]
-    assert kept[0] == kept[1]
-    assert yaml.safe_load(kept[0])["train"]["layer_decay"] == 0.8
-    frozen = finetune(path, ["train.frozen=true"], tmp_path / "frozen", "cpu")
-    assert 3 * RunDirectory(frozen / "seed-0").provenance().flops == began["flops"]
-
-
-def test_a_judgement_says_what_was_judged(tmp_path: Path, model: Path) -> None:
-    folder = finetune(write_finetuning(tmp_path, model, **PAIRS), [], tmp_path / "out", "cpu")
-    began = RunDirectory(folder / "seed-0").provenance()
-    assert (began.steps, began.flops, began.flops_per_step) == (0, 0, 0)
-    assert began.data.documents == {"test": 20}
-    assert began.data.store == "pairs"
-    assert began.parameters.keys() == {"discriminator", "generator"}
-    assert next(iter(began.metrics)) == "grammar_accuracy"
+    whole, own = [yaml.safe_load((folder / name).read_text()) for name in ("finetuning.yaml", "seed-3/config.yaml")]
+    assert whole == own | {"seeds": [3, 5]}
+    assert (own["seeds"], own["train"]["layer_decay"]) == ([3], 0.8)
 
 
 class Submitting:
@@ -211,6 +192,11 @@ class Submitting:
     @staticmethod
     def submission(split: str, predictions: list[Mapping[str, Any]]) -> tuple[str, str] | None:
         return ("TEST.tsv", "".join(f"{each['id']}\n" for each in predictions)) if split == "test" else None
+
+
+class Failing:
+    def submission(self, split: str, predictions: object) -> None:
+        raise DataError("no")
 
 
 def keep(folder: Path, dataset: object, **found: Results) -> SeedResults:
@@ -236,37 +222,22 @@ def test_results_are_kept_as_the_task_gave_them(tmp_path: Path) -> None:
         assert "größer" in text
     assert [each.name for each in (tmp_path / "submission").iterdir()] == ["TEST.tsv"]
     assert (tmp_path / "submission" / "TEST.tsv").read_text() == "1\n2\n"
-    (tmp_path / "plain").mkdir()
-    keep(tmp_path / "plain", object(), test=Results({}, []))
-    assert not (tmp_path / "plain" / "submission").exists()
+    # Without such a dataset there is none; results come last, and mark a finished seed.
+    for name, dataset in (("plain", object()), ("failed", Failing())):
+        (tmp_path / name).mkdir()
+        if name == "plain":
+            keep(tmp_path / name, dataset, test=Results({}, []))
+        else:
+            with pytest.raises(DataError, match="no"):
+                keep(tmp_path / name, dataset, test=Results({"a": 1.0}, []))
+        assert {each.name for each in (tmp_path / name).iterdir()} == {
+            "predictions-test.jsonl", *["results.json"] * (name == "plain")
+        }  # fmt: skip
 
 
-def test_a_seed_is_finished_only_when_everything_else_is_written(tmp_path: Path) -> None:
-    class Failing:
-        def submission(self, split: str, predictions: object) -> None:
-            raise DataError("no")
-
-    with pytest.raises(DataError, match="no"):
-        keep(tmp_path, Failing(), test=Results({"a": 1.0}, []))
-    assert (tmp_path / "predictions-test.jsonl").is_file()
-    assert not (tmp_path / "results.json").exists()
-
-
-@pytest.fixture(scope="module")
-def stopped(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fine-tuning that was stopped right before its results."""
-    above = tmp_path_factory.mktemp("stopped")
-    path = write_finetuning(above, model, train={"epochs": 0.5, "batch_size": 6, "precision": "fp32"})
-    with for_a_module() as patched:
-        patched.setattr(run, "_keep_results", _interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            finetune(path, [], above / "out", "cpu")
-    return above / "out"
-
-
-def edited(stopped: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
+def edited(stopped: Path, folder: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
     """Return a copy whose provenance is another."""
-    folder = shutil.copytree(stopped, tmp_path / "out")
+    folder = shutil.copytree(stopped, folder)
     file = folder / "seed-0" / "provenance.json"
     began = json.loads(file.read_text())
     edit(began)
@@ -276,30 +247,19 @@ def edited(stopped: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], objec
 
 REFUSALS: dict[str, tuple[Callable[[dict[str, Any]], object], type[LabError], str]] = {
     "format": (lambda began: began.update(format=2), CheckpointError, "in format 2; this version reads format"),
-    "config": (
-        lambda began: began.update(config_sha256="0", config={}), ConfigError,  # of a release that kept no config
-        "finetuning.yaml: the settings have changed since seed 0 began.",
-    ),
-    "examples": (
-        lambda began: began["data"].update(store="0"), DataError,
-        "the examples have changed since the run began.",
-    ),
-    "weights": (
-        lambda began: began["init"]["discriminator"]["sha256"].update(more="0"), DataError,
-        "have changed since the run began. Start a new one.",
-    ),
-    "plug-ins": (
-        lambda began: began["plugins"][0].update(sha256="0"), ConfigError,
-        "the plug-ins have changed since the run began.",
-    ),
-    "fewer plug-ins": (lambda began: began["plugins"].clear(), ConfigError, "the plug-ins have changed"),
+    "config": (lambda began: began.update(config_sha256="0", config={}), ConfigError,  # of a release that kept none
+               "finetuning.yaml: the settings have changed since seed 0 began."),
+    "examples": (lambda began: began["data"].update(store="0"), DataError, "the examples have changed since"),
+    "weights": (lambda began: began["init"]["discriminator"]["sha256"].update(more="0"), DataError, "the weights of"),
+    "plug-ins": (lambda began: began["plugins"][0].update(sha256="0"), ConfigError, "the plug-ins have changed since"),
+    "fewer plug-ins": (lambda began: began["plugins"].clear(), ConfigError, "the plug-ins have changed since"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("changed", REFUSALS)
 def test_what_a_run_began_with_must_be_the_same(stopped: Path, tmp_path: Path, changed: str) -> None:
     edit, kind, reason = REFUSALS[changed]
-    folder = edited(stopped, tmp_path, edit)
+    folder = edited(stopped, tmp_path / "out", edit)
     before = (folder / "seed-0" / "provenance.json").read_text()
     with pytest.raises(kind) as caught:
         resume(folder, "cpu")
@@ -310,15 +270,13 @@ def test_what_a_run_began_with_must_be_the_same(stopped: Path, tmp_path: Path, c
 
 
 def test_another_machine_is_noted(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = edited(stopped, tmp_path, lambda began: began["environment"].update(processor="Z80"))
+    folder = edited(stopped, tmp_path / "other", lambda began: began["environment"].update(processor="Z80"))
     resume(folder, "cpu")
-    assert re.search(
-        r"note: the resumed run is not bit-exact, because of processor Z80 -> \S+\n", capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert re.search(r"note: the resumed run is not bit-exact, because of processor Z80 -> \S+\n", said)
     began = json.loads((folder / "seed-0" / "provenance.json").read_text())
     assert began["environment"]["processor"] == "Z80"
     assert len(predictions(folder / "seed-0", "validation")) == 12
-    (tmp_path / "same").mkdir()
     resume(edited(stopped, tmp_path / "same", lambda began: None), "cpu")
     assert "bit-exact" not in capsys.readouterr().err
 
@@ -342,19 +300,50 @@ def test_what_changes_no_step_may_change_on_a_resume(stopped: Path, tmp_path: Pa
     assert "clip_norm: 1.0" in (folder / "finetuning.yaml").read_text()
 
 
-def test_killed_before_the_first_checkpoint_no_record_comes_twice(tmp_path: Path, model: Path, monkeypatch) -> None:
-    path = write_finetuning(tmp_path, model, checkpoint={"every": 100})
-    whole = finetune(path, [], tmp_path / "whole", "cpu")
+def test_seeds_may_be_added_to_the_file_if_nothing_else_has_changed(stopped: Path, tmp_path: Path) -> None:
+    """Numbers of one folder go together, also those that were begun before a key existed."""
+
+    def older(began: dict[str, Any]) -> None:
+        assert began["config"]["train"].pop("frozen") is False
+        began["config_sha256"] = "of the older file"
+
+    folder = edited(stopped, tmp_path / "out", older)
+    file = folder / "finetuning.yaml"
+    before = file.read_text().replace("  frozen: false\n", "")
+    file.write_text(before)
+    with pytest.raises(ConfigError, match=r"train\.frozen"):
+        resume(folder, "cpu", ["train.frozen=true"])
+    file.write_text(before.replace("epochs: 0.5", "epochs: 1.0"))
+    with pytest.raises(ConfigError, match=r"finetuning.yaml: these values .*: train.epochs 0.5 -> 1.0"):
+        resume(folder, "cpu")
+    file.write_text(before.replace("seeds:\n- 0\n", "seeds:\n- 0\n- 1\n"))
+    resume(folder, "cpu")
+    assert FinetuningFolder(folder).values("validation", "accuracy").keys() == {0, 1}
+    # A finished seed is not mixed with others of other examples.
+    train = stopped.parent / "texts" / "train.txt"
+    text = train.read_text()
+    train.write_text(text + "cat\tthe cat sat\n")
+    with pytest.raises(DataError, match="seed-0: the examples have changed since the run began"):
+        resume(folder, "cpu", ["seeds=[0, 1, 2]"])
+    train.write_text(text)
+    assert not (folder / "seed-2").exists()
+
+
+def test_killed_before_the_first_checkpoint_no_record_comes_twice(tmp_path: Path, tuned, monkeypatch) -> None:
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    path, whole, _ = tuned
     with monkeypatch.context() as patched:
         patched.setattr(lifecycle.Saver, "save", lambda self: None)
-        patched.setattr(run, "_keep_model", _interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            finetune(path, [], tmp_path / "cut", "cpu")
-    metrics = tmp_path / "cut" / "seed-0" / "metrics.jsonl"
+        patched.setattr(run, "_keep_model", killed)
+        with pytest.raises(Killed):
+            finetune(path, ["seeds=[3]"], tmp_path / "cut", "cpu")
+    metrics = tmp_path / "cut" / "seed-3" / "metrics.jsonl"
     assert metrics.read_text().count("\n") > 1
     metrics.write_text(metrics.read_text()[:-9])
     resume(tmp_path / "cut", "cpu")
-    assert records(tmp_path / "cut" / "seed-0") == records(whole / "seed-0")
+    assert records(tmp_path / "cut" / "seed-3") == records(whole / "seed-3")
 
 
 def test_checkpoints_that_are_gone_stop_a_fine_tuning(stopped: Path, tmp_path: Path) -> None:

@@ -1,15 +1,29 @@
-"""Runs without what takes most of their time."""
-
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from pathlib import Path
 
 import pytest
 
-from tests.electra_lab.jobs.pretraining.tiny import default_signals
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 
 
-@pytest.fixture(autouse=True)
-def _usual_signals() -> Iterator[None]:
-    with default_signals():
-        yield
+@pytest.fixture(scope="package")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tiny experiment and a run of it, to be copied."""
+    folder = tmp_path_factory.mktemp("finished")
+    with for_a_module():
+        run(experiment(folder), folder / "run")
+    return folder
+
+
+@pytest.fixture(scope="package")
+def whole(finished: Path) -> Path:
+    """The run that was never stopped. Not to be changed."""
+    return finished / "run"
+
+
+@pytest.fixture
+def path(whole: Path, tmp_path: Path) -> Path:
+    """A finished run that a test may spoil."""
+    return Path(shutil.copytree(whole, tmp_path / "run"))

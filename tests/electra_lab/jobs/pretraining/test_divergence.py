@@ -12,42 +12,25 @@ import torch
 
 from electra_lab.data.rows import Rows
 from electra_lab.jobs.pretraining import execute
-from electra_lab.presentation.console import Console
 from electra_lab.training import divergence
 from electra_lab.training.loop import Run
 from registry.errors import DivergedError, Interrupted
-from tests.electra_lab.jobs.pretraining.tiny import (
-    assert_same,
-    experiment,
-    for_a_module,
-    lines,
-    run,
-    signalled,
-    spying,
-    state,
-    stop_at,
-    tensors,
-)
+from tests.electra_lab.jobs.pretraining import tiny
+from tests.electra_lab.jobs.pretraining.tiny import assert_same, experiment, lines, run, spying, state, stop_at
 
 pytestmark = pytest.mark.usefixtures("no_report")
 STEPS, EVERY, BAD = 16, 4, 6  # batch 6 has no finite loss; it is noticed at step 8, before the checkpoint
 ROLL_BACK = f"{{steps: {STEPS}, batch_size: 4, precision: fp32, log_every: 5, on_non_finite: roll_back}}"
 
 
-class Read:
-    """The numbers of the batches that training has read."""
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-
-
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Read:
-    found, batch = Read(), Rows.training_batch
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the batches that training has read."""
+    found, batch = list[int](), Rows.training_batch
 
     def training_batch(self: Rows, seed: int, step: int, size: int, *rest: Any, **options: Any) -> Any:
         if size == 4:  # the rehearsal's has fewer rows
-            found.numbers.append(step)
+            found.append(step)
         return batch(self, seed, step, size, *rest, **options)
 
     monkeypatch.setattr(Rows, "training_batch", training_batch)
@@ -58,26 +41,23 @@ def rolling(folder: Path, *bad: int, **sections: str) -> Path:
     """Write an experiment whose loss is not finite on some batches."""
     settings = {"train": ROLL_BACK, "checkpoint": f"{{every: {EVERY}, keep: 9}}"} | sections
     file = spying(folder, **settings)
-    seen = {}
-    loaded = execute.load(file)
+    loaded, seen = execute.load(file), list[Any]()
     rows = execute.assemble(loaded, execute.open_data(loaded, lambda _: None), torch.device("cpu")).train
     for number in bad:
-        seen[number] = rows.training_batch(0, number, 4, torch.device("cpu")).tokens.flatten().tolist()
-    return spying(folder, **settings, objective=f"{{type: spy, poisons: {json.dumps(list(seen.values()))}}}")
-
-
-def newest_first(path: Path) -> list[int]:
-    return sorted((int(each.name[5:]) for each in path.glob("checkpoints/step-*")), reverse=True)
+        seen.append(rows.training_batch(0, number, 4, torch.device("cpu")).tokens.flatten().tolist())
+    return spying(folder, **settings, objective=f"{{type: spy, poisons: {json.dumps(seen)}}}")
 
 
 def test_a_rolled_back_run_leaves_out_the_batches_from_the_checkpoint_to_the_refused_one(
-    tmp_path: Path, read: Read, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """It is the run that has the offset from the checkpoint on, also if it is stopped before the divergence is noticed:
+    what it can resume from is the checkpoint that it was put back to."""
     file = rolling(tmp_path, BAD)
-    read.numbers.clear()
+    read.clear()
     path = run(file, tmp_path / "run")
-    assert read.numbers == [*range(8), *range(7, 7 + STEPS - 4)]
-    assert all(torch.isfinite(tensor).all() for tensor in tensors(path).values())
+    assert read == [*range(8), *range(7, 7 + STEPS - 4)]
+    assert all(torch.isfinite(tensor).all() for tensor in tiny.tensors(path).values())
     records = lines(path, "train")
     assert [(r["step"], r["skipped_steps"], r.get("rollbacks")) for r in records] == [
         (5, 0, 1), (10, 0, 1), (15, 0, 1), (16, 0, 1)]  # fmt: skip
@@ -86,11 +66,14 @@ def test_a_rolled_back_run_leaves_out_the_batches_from_the_checkpoint_to_the_ref
     said = capsys.readouterr().err
     assert "first that of step 7. Rolled back to step 4 (1 of at most 3 times); 3 batches" in said
 
+    with monkeypatch.context() as patched:
+        tiny.signalled(patched, signal.SIGINT, BAD + 1)
+        with pytest.raises(Interrupted, match="saved after step 4"):
+            run(file, tmp_path / "stopped")
+    execute.resume(tmp_path / "stopped", "cpu")
+    assert_same(path, tmp_path / "stopped")
 
-def test_it_is_the_run_that_has_the_offset_from_the_checkpoint_on(tmp_path: Path, monkeypatch) -> None:
-    file = rolling(tmp_path, BAD)
-    path, other = run(file, tmp_path / "run"), tmp_path / "other"
-    stop_at(EVERY, lambda: run(file, other))
+    stop_at(EVERY, lambda: run(file, tmp_path / "other"))
     restore = Run.restore
 
     def shifted(self: Run, state: dict[str, Any]) -> None:
@@ -98,19 +81,15 @@ def test_it_is_the_run_that_has_the_offset_from_the_checkpoint_on(tmp_path: Path
         self.offset, self.rollbacks = BAD + 1 - EVERY, 1
 
     monkeypatch.setattr(Run, "restore", shifted)
-    execute.resume(other, "cpu")
-    assert_same(path, other)
-
-
-class Killed(BaseException):
-    pass
+    execute.resume(tmp_path / "other", "cpu")
+    assert_same(path, tmp_path / "other")
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """An experiment that is rolled back twice, and a run of it."""
     folder = tmp_path_factory.mktemp("twice")
-    with for_a_module():
+    with tiny.for_a_module():
         file = rolling(folder, BAD, 11)  # batch 11 is read by step 8, after the checkpoint of step 8
         return file, run(file, folder / "whole")
 
@@ -126,28 +105,12 @@ def test_killed_at_any_step_and_resumed_it_is_the_same_run(
 ) -> None:
     file, expected = whole
     assert state(expected)["trouble"]["rollbacks"] == 2
-    assert passed_by(monkeypatch, lambda: run(file, tmp_path / "run"), kill), "the run was over before"
+    with monkeypatch.context() as patched:
+        tiny.killed_at(patched, kill)
+        with pytest.raises(tiny.Killed):
+            run(file, tmp_path / "run")
     execute.resume(tmp_path / "run", "cpu")
     assert_same(expected, tmp_path / "run")
-
-
-def passed_by(monkeypatch: pytest.MonkeyPatch, train: Any, kill: int) -> bool:
-    """Train, and kill it after so many steps, repeated ones included. Returns False if it had fewer."""
-    count = 0
-
-    def advance(_: Console, done: int) -> None:
-        nonlocal count
-        count += 1
-        if count == kill:
-            raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Console, "advance", advance)
-        try:
-            train()
-        except Killed:
-            return True
-    return False
 
 
 def test_stopped_by_a_signal_after_a_rollback_it_is_the_same_run(tmp_path: Path) -> None:
@@ -160,18 +123,6 @@ def test_stopped_by_a_signal_after_a_rollback_it_is_the_same_run(tmp_path: Path)
     assert_same(expected, path)
 
 
-def test_a_signal_between_divergence_and_its_discovery_stops_at_the_checkpoint(tmp_path: Path, monkeypatch) -> None:
-    """It saves, and so finds the divergence; what it can resume from is the checkpoint that it was put back to."""
-    file = rolling(tmp_path, BAD)
-    expected, path = run(file, tmp_path / "whole"), tmp_path / "run"
-    with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGINT, BAD + 1)
-        with pytest.raises(Interrupted, match="saved after step 4"):
-            run(file, path)
-    execute.resume(path, "cpu")
-    assert_same(expected, path)
-
-
 def test_rollbacks_have_a_limit(tmp_path: Path) -> None:
     file = spying(tmp_path, train=ROLL_BACK, objective="{type: spy, poison: 6}", checkpoint="{every: 4}")
     path = tmp_path / "run"
@@ -179,7 +130,7 @@ def test_rollbacks_have_a_limit(tmp_path: Path) -> None:
         DivergedError, match=r"^step 8: .* rolled back 2 times \(train.most_rollbacks\)\. The newest intact"
     ):
         run(file, path, "train.most_rollbacks=2")
-    assert newest_first(path) == [4]
+    assert tiny.steps(path) == [4]
 
 
 def test_without_a_checkpoint_there_is_nothing_to_roll_back_to(tmp_path: Path) -> None:
@@ -200,7 +151,7 @@ def test_a_spike_counts_as_a_step_that_is_not_finite(tmp_path: Path, monkeypatch
     file = experiment(tmp_path, train=train, checkpoint="{every: 4}")
     whole, path = run(file, tmp_path / "whole"), tmp_path / "run"
     assert 0 < lines(whole, "train")[-1]["skipped_steps"] < STEPS - 3
-    for stop in (2, 7, 13):
-        stop_at(stop, lambda: execute.resume(path, "cpu") if path.exists() else run(file, path))
+    stop_at(2, lambda: run(file, path))
+    stop_at(9, lambda: execute.resume(path, "cpu"))
     execute.resume(path, "cpu")
     assert_same(whole, path)

@@ -23,7 +23,7 @@ from electra_lab.jobs.pretraining import execute
 from electra_lab.metrics import PRETRAINING
 from electra_lab.storage.provenance import FORMAT, Environment
 from electra_lab.storage.run_directory import RunDirectory
-from registry.errors import CheckpointError
+from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run, tensors
 from tests.helpers import ROOT
 
@@ -88,10 +88,10 @@ def test_it_names_the_data_and_counts_it(finished: Path, written: dict[str, Any]
     (store,) = (p for p in (finished / "store").iterdir() if (p / "manifest.json").is_file())
     manifest = json.loads((store / "manifest.json").read_text())
     assert written["data"]["store"] == store.name
-    sizes = {split: [np.load(file) for file in store.glob(f"{split}-*.lengths.npy")] for split in SPLITS}
-    counted = {split: (sum(map(len, each)), int(sum(map(np.sum, each)))) for split, each in sizes.items()}
-    assert written["data"]["documents"] == {split: documents for split, (documents, _) in counted.items()}
-    assert written["data"]["tokens"] == {split: tokens for split, (_, tokens) in counted.items()}
+    for split in SPLITS:
+        lengths = [np.load(file) for file in store.glob(f"{split}-*.lengths.npy")]
+        assert written["data"]["documents"][split] == sum(map(len, lengths))
+        assert written["data"]["tokens"][split] == sum(map(np.sum, lengths))
     assert all(written["data"]["tokens"].values())
     assert written["data"]["overlap"] == manifest["overlap"]
     tokenizer = json.loads((store / "tokenizer.json").read_text())
@@ -100,26 +100,25 @@ def test_it_names_the_data_and_counts_it(finished: Path, written: dict[str, Any]
 
 def test_parameters_are_those_of_the_checkpoint(finished: Path, written: dict[str, Any]) -> None:
     """A shared table is stored once, under the network that comes first."""
-    sizes = {
-        n.removeprefix("model."): t.numel() for n, t in tensors(finished / "run").items() if n.startswith("model.")
-    }
-    stored = {name: sum(size for key, size in sizes.items() if key.startswith(name)) for name in ("gen", "disc")}
-    shared = sum(size for key, size in sizes.items() if key.startswith("generator.embeddings."))
-    expected = {
-        "generator": stored["gen"], "discriminator": stored["disc"] + shared, "shared": shared,
-        "total": sum(sizes.values()),
-    }  # fmt: skip
-    assert written["parameters"] == expected
+    sizes = {name: tensor.numel() for name, tensor in tensors(finished / "run").items() if name.startswith("model.")}
+
+    def of(part: str) -> int:
+        return sum(size for name, size in sizes.items() if name.startswith(f"model.{part}"))
+
+    shared = of("generator.embeddings.")
+    networks = {"generator": of("generator"), "discriminator": of("discriminator") + shared}
+    assert written["parameters"] == {**networks, "shared": shared, "total": of("")}
 
 
 def test_metrics_are_declared_as_the_objective_declares_them(finished: Path, tmp_path: Path) -> None:
     assert dict(RunDirectory(finished / "run").provenance().metrics) == PRETRAINING
     (tmp_path / "judged.py").write_text(JUDGED)
-    path = run(experiment(tmp_path, objective="{type: judged}\nimports: [judged.py]"), tmp_path / "run")
+    path = run(
+        experiment(tmp_path, objective="{type: judged}\nimports: [judged.py]"), tmp_path / "run", "train.steps=4"
+    )
     declared = RunDirectory(path).provenance().metrics
-    assert {name: (m.title, m.unit, m.higher_is_better) for name, m in declared.items()} == {
-        "rows_seen": ("rows", "rows", False)
-    }
+    assert list(declared) == ["rows_seen"]
+    assert (declared["rows_seen"].unit, declared["rows_seen"].higher_is_better) == ("rows", False)
     tested = RunDirectory(path).records()[-1]
     assert tested["rows_seen"] > 0
     assert "discriminator_auc" not in tested
@@ -132,18 +131,11 @@ from registry import Metric, objectives
 
 class Rows:
     metrics = {"rows_seen": Metric("rows of the evaluation", "rows", "rows", higher_is_better=False)}
+    number = 0
 
-    def __init__(self):
-        self.number = 0
-
-    def update(self, batch, losses):
-        self.number += len(batch)
-
-    def values(self):
-        return {"rows_seen": self.number}
-
-    def examples(self):
-        return []
+    def update(self, batch, losses): self.number += len(batch)
+    def values(self): return {"rows_seen": self.number}
+    def examples(self): return []
 
 
 @objectives.register("judged")
@@ -153,8 +145,7 @@ class Judged(Electra):
     def __init__(self, generator, discriminator, masking, sampler, vocabulary, /):
         super().__init__(generator, discriminator, masking, sampler, vocabulary)
 
-    def accumulator(self, show):
-        return Rows()
+    def accumulator(self, show): return Rows()
 '''
 
 
@@ -202,35 +193,38 @@ def test_differences_are_described_one_by_one(change: dict[str, Any], said: list
     assert module.differences(ENVIRONMENT, now) == said
 
 
-def resumed(finished: Path, folder: Path, capsys: pytest.CaptureFixture[str], **environment: Any) -> str:
-    """Resume a copy of the run whose environment was another; returns what is said."""
-    path = RunDirectory(Path(shutil.copytree(finished / "run", folder / "run")))
-    provenance = path.read_json("provenance.json")
-    provenance["environment"] |= environment
-    path.write_json("provenance.json", provenance)
-    capsys.readouterr()
-    execute.resume(path.path, "cpu")
-    return capsys.readouterr().err
+def copied(finished: Path, folder: Path, **changes: Any) -> RunDirectory:
+    """Return a copy of the run whose provenance is another."""
+    directory = RunDirectory(Path(shutil.copytree(finished / "run", folder)))
+    directory.write_json("provenance.json", directory.read_json("provenance.json") | changes)
+    return directory
 
 
-def test_a_resume_says_what_changed_and_is_silent_otherwise(finished: Path, tmp_path: Path, capsys) -> None:
-    for name in ("same", "other"):
-        (tmp_path / name).mkdir()
-    assert "bit-exact" not in resumed(finished, tmp_path / "same", capsys)
-    packages = json.loads((finished / "run" / "provenance.json").read_text())["environment"]["packages"]
-    said = resumed(finished, tmp_path / "other", capsys, threads=99, packages=packages | {"torch": "1.0"})
+def test_a_resume_says_what_changed_and_is_silent_otherwise(finished: Path, written, tmp_path: Path, capsys) -> None:
+    execute.resume(copied(finished, tmp_path / "same").path, "cpu")
+    assert "bit-exact" not in capsys.readouterr().err
+    packages = written["environment"]["packages"]
+    environment = written["environment"] | {"threads": 99, "packages": packages | {"torch": "1.0"}}
+    execute.resume(copied(finished, tmp_path / "other", environment=environment).path, "cpu")
     now = f"threads 99 -> {torch.get_num_threads()}, torch 1.0 -> {packages['torch']}"
-    assert f"note: the resumed run is not bit-exact, because of {now}\n" in said
+    assert f"note: the resumed run is not bit-exact, because of {now}\n" in capsys.readouterr().err
+
+
+def test_changed_plug_ins_are_refused(finished: Path, written: dict[str, Any], tmp_path: Path) -> None:
+    other = [{**written["plugins"][0], "sha256": "0" * 64}]
+    for number, plugins in enumerate((other, [], written["plugins"] * 2)):
+        with pytest.raises(ConfigError, match="the plug-ins changed since the run began"):
+            execute.resume(copied(finished, tmp_path / str(number), plugins=plugins).path, "cpu")
 
 
 @pytest.mark.parametrize("other", [None, FORMAT + 1])
 def test_a_run_of_another_format_is_not_resumed_or_reopened(finished: Path, tmp_path: Path, other: int | None) -> None:
-    directory = RunDirectory(Path(shutil.copytree(finished / "run", tmp_path / "run")))
-    provenance = directory.read_json("provenance.json")
-    del provenance["format"]
-    directory.write_json("provenance.json", provenance | ({"format": other} if other else {}))
+    directory = copied(finished, tmp_path / "run", format=other)
+    if other is None:
+        kept = directory.read_json("provenance.json")
+        directory.write_json("provenance.json", {key: value for key, value in kept.items() if key != "format"})
     before = {p: p.read_bytes() for p in directory.path.rglob("*") if p.is_file() and p.name != ".lock"}
-    sentence = rf"in format {other or 1}; this version reads format {FORMAT}\. Use that version, or start a new run\.$"
+    sentence = rf"in format {other or 1}; this version reads format {FORMAT}\."
     for verb in (execute.resume, execute.reopen):
         with pytest.raises(CheckpointError, match=sentence):
             verb(directory.path, "cpu")

@@ -17,19 +17,8 @@ from electra_lab.jobs.pretraining import execute
 from electra_lab.training import scaling
 from electra_lab.training.scaling import LossScale
 from registry.errors import DivergedError
-from tests.electra_lab.jobs.pretraining.tiny import (
-    assert_same,
-    experiment,
-    for_a_module,
-    lines,
-    passes,
-    run,
-    signalled,
-    spying,
-    state,
-    stop_at,
-    tensors,
-)
+from tests.electra_lab.jobs.pretraining import tiny
+from tests.electra_lab.jobs.pretraining.tiny import assert_same, lines, passes, run, spying, state, stop_at, tensors
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -60,12 +49,17 @@ def cut(store: Path, split: str) -> list[tuple[int, ...]]:
     return [tuple(piece[:-1] if piece[-1] == separator else piece) for piece in pieces]
 
 
+def mean(window: list[Any], name: str) -> float:
+    """Return the mean of a term of the loss over passes."""
+    return sum(p.terms[name][0] for p in window) / sum(p.terms[name][1] for p in window)
+
+
 @pytest.fixture(scope="module")
 def spied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     """A folder with a run under schedules, and what its objective saw."""
     folder = tmp_path_factory.mktemp("spied")
     file = spying(folder, schedules=SCHEDULES, train=WHOLE.replace("12", "23"), evaluate="{every: 7, batch_size: 5}")
-    with for_a_module():
+    with tiny.for_a_module():
         run(file, folder / "run")
         return folder, passes()
 
@@ -94,13 +88,11 @@ def test_each_split_is_read_for_its_own_purpose(spied: tuple[Path, list[Any]]) -
     assert evaluated == []
 
 
-def test_evaluation_is_in_eval_mode_without_gradients_and_training_is_not(spied: tuple[Path, list[Any]]) -> None:
+def test_evaluation_has_no_gradients_and_the_end_of_the_schedules_that_training_follows(
+    spied: tuple[Path, list[Any]],
+) -> None:
     for passed in spied[1]:
         assert passed.gradients == passed.training != passed.evaluating
-
-
-def test_training_follows_the_schedules_and_evaluation_has_their_end(spied: tuple[Path, list[Any]]) -> None:
-    for passed in spied[1]:
         progress = passed.step / 22 if passed.training else 1.0
         assert passed.temperature == pytest.approx(3.0 - 1.5 * progress)
         assert passed.mask_prob == pytest.approx(0.5 - 0.3 * progress)
@@ -116,14 +108,11 @@ def test_log_lines_are_the_means_of_what_the_objective_returned(spied: tuple[Pat
     for record in records:
         step = record["step"]
         window = training[(step - 1) // 5 * 5 : step]
-        totals = {
-            name: [sum(p.terms[name][part] for p in window) for part in (0, 1)]
-            for name in ("generator", "discriminator")
-        }
-        for name, (total, count) in totals.items():
-            assert record[f"{name}_loss"] == pytest.approx(total / count, rel=1e-5)
+        for name in ("generator", "discriminator"):
+            assert record[f"{name}_loss"] == pytest.approx(mean(window, name), rel=1e-5)
         weighted = sum(p.terms["discriminator"][2] * p.terms["discriminator"][0] for p in window)
-        loss = record["generator_loss"] + weighted / totals["discriminator"][1]
+        counted = sum(p.terms["discriminator"][1] for p in window)
+        loss = record["generator_loss"] + weighted / counted
         assert record["loss"] == pytest.approx(loss, rel=1e-5)
         assert record["tokens"] == step * 4 * 16
         assert record["flops"] == step * flops
@@ -133,7 +122,7 @@ def test_log_lines_are_the_means_of_what_the_objective_returned(spied: tuple[Pat
 
 def test_the_gradient_norm_is_the_mean_over_the_window(spied: tuple[Path, list[Any]], tmp_path: Path) -> None:
     folder, _ = spied
-    every = lines(run(folder / "tiny.yaml", tmp_path / "run", "train.log_every=1"), "train")
+    every = lines(run(folder / "tiny.yaml", tmp_path / "run", "train.log_every=1", "evaluate.every=null"), "train")
     norms = [record["gradient_norm"] for record in every]
     assert len(set(norms)) == 23
     for record in lines(folder / "run", "train"):
@@ -152,137 +141,96 @@ def test_losses_of_evaluation_are_the_means_of_what_the_objective_returned(spied
         batches = -(-len(cut(folder / "store", record["split"])) // 5)
         window, evaluated = evaluated[:batches], evaluated[batches:]
         assert record["tokens"] == sum(p.tokens.numel() for p in window)
-        loss = 0.0
-        for name, weight in (("generator", 1.0), ("discriminator", 50.0)):
-            mean = sum(p.terms[name][0] for p in window) / sum(p.terms[name][1] for p in window)
-            assert record[f"{name}_loss"] == pytest.approx(mean, rel=1e-5)
-            loss += weight * mean
-        assert record["loss"] == pytest.approx(loss, rel=1e-5)
+        found = {name: mean(window, name) for name in ("generator", "discriminator")}
+        for name, value in found.items():
+            assert record[f"{name}_loss"] == pytest.approx(value, rel=1e-5)
+        assert record["loss"] == pytest.approx(found["generator"] + 50 * found["discriminator"], rel=1e-5)
 
 
-@pytest.mark.parametrize("stop", [7, 22])
-def test_the_test_is_evaluated_once_however_often_a_run_is_resumed(
-    spied: tuple[Path, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+@pytest.mark.parametrize("stop", [13, 22])
+def test_resumed_inside_a_window_it_records_the_same_and_the_test_is_evaluated_once(
+    spied: tuple[Path, list[Any]], tmp_path: Path, stop: int
 ) -> None:
-    folder, _ = spied
+    folder, path = spied[0], tmp_path / "run"
+    stop_at(stop, lambda: run(folder / "tiny.yaml", path), signal.SIGTERM)
+    execute.resume(path, "cpu")
+    execute.resume(path, "cpu")
+    assert_same(folder / "run", path)
     tested = set(cut(folder / "store", "test"))
-    with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGTERM, stop)
-        with pytest.raises(Exception, match=f"saved after step {stop}"):
-            run(folder / "tiny.yaml", tmp_path / "run")
-    execute.resume(tmp_path / "run", "cpu")
-    execute.resume(tmp_path / "run", "cpu")
     read = [row for row in rows([p for p in passes() if p.evaluating]) if row in tested]
     assert len(read) == len(set(read)) == len(tested)
-    assert [record["step"] for record in lines(tmp_path / "run", "test")] == [23]
-    assert (tmp_path / "run" / "examples.json").is_file()
-
-
-@pytest.mark.parametrize("stop", [6, 13])
-def test_a_resume_inside_a_window_records_the_same(spied: tuple[Path, list[Any]], tmp_path: Path, stop: int) -> None:
-    folder, _ = spied
-    stop_at(stop, lambda: run(folder / "tiny.yaml", tmp_path / "run"), signal.SIGTERM)
-    execute.resume(tmp_path / "run", "cpu")
-    assert_same(folder / "run", tmp_path / "run")
+    assert [record["step"] for record in lines(path, "test")] == [23]
+    assert (path / "examples.json").is_file()
 
 
 POISONED = 6  # step 6 is in the second window, which ends at 10
 
 
-def poisoned(folder: Path, policy: str, spoils_loss: bool = False, poison: int = POISONED) -> Path:
+def poisoned(folder: Path, policy: str, spoils_loss: bool = False) -> Path:
     return spying(
         folder,
-        objective=f"{{type: spy, poison: {poison}, spoils_loss: {str(spoils_loss).lower()}}}",
+        objective=f"{{type: spy, poison: {POISONED}, spoils_loss: {str(spoils_loss).lower()}}}",
         train=WHOLE.replace("}", f", on_non_finite: {policy}}}"),
         checkpoint="{every: 100}",
     )
 
 
-@pytest.mark.parametrize("spoils_loss", [False, True])
-def test_a_skipped_step_leaves_weights_and_optimizer_as_they_were(tmp_path: Path, spoils_loss: bool) -> None:
+@pytest.mark.parametrize(("spoils_loss", "stop"), [(False, 7), (True, 11)])
+def test_a_skipped_step_leaves_all_as_it_was_and_is_counted_once(tmp_path: Path, spoils_loss: bool, stop: int) -> None:
     file = poisoned(tmp_path, "skip", spoils_loss)
-    kept = tmp_path / "kept"
-    stop_at(POISONED + 1, lambda: run(file, kept, "checkpoint.every=6"))
-    before, after = tensors(kept, POISONED), tensors(kept, POISONED + 1)
+    whole, path = run(file, tmp_path / "whole", "checkpoint.every=1", "checkpoint.keep=20"), tmp_path / "run"
+    seen = [p for p in passes() if p.training]
+    before, after = tensors(whole, POISONED), tensors(whole, POISONED + 1)
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert {float(after[name]) for name in after if name.startswith("optimizer.step.")} == {POISONED}
-    passes()
-
-    path = run(file, tmp_path / "run")
-    seen = [p for p in passes() if p.training]
-    assert {float(value) for name, value in tensors(path).items() if name.startswith("optimizer.step.")} == {11}
-    records = lines(path, "train")
+    for found, taken in ((after, POISONED), (tensors(whole), 11)):
+        assert {float(value) for name, value in found.items() if name.startswith("optimizer.step.")} == {taken}
+    # Its loss is in no mean, but its tokens were read.
+    records = lines(whole, "train")
     assert [record["skipped_steps"] for record in records] == [0, 1, 1]
     window = [p for p in seen if 5 <= p.step < 10 and p.step != POISONED]
     for name in ("generator", "discriminator"):
-        mean = sum(p.terms[name][0] for p in window) / sum(p.terms[name][1] for p in window)
-        assert records[1][f"{name}_loss"] == pytest.approx(mean, rel=1e-5)
+        assert records[1][f"{name}_loss"] == pytest.approx(mean(window, name), rel=1e-5)
     assert records[1]["tokens"] == 10 * 4 * 16
-    assert state(path)["skipped"] == 1
+    assert state(whole)["skipped"] == 1
     assert all(np.isfinite(record[key]) for record in records for key in ("loss", "gradient_norm"))
-
-    clean = run(file, tmp_path / "clean", "objective.poison=-1")
-    assert lines(clean, "train")[0]["loss"] == records[0]["loss"]
-    assert lines(clean, "train")[1]["loss"] != records[1]["loss"]
-
-
-def test_a_skipped_step_is_counted_once_through_a_resume(tmp_path: Path) -> None:
-    file = poisoned(tmp_path, "skip")
-    whole = run(file, tmp_path / "whole")
-    for stop in (7, 11):
-        path = tmp_path / f"stopped at {stop}"
-        stop_at(stop, partial(run, file, path))
-        execute.resume(path, "cpu")
-        assert_same(whole, path)
-        assert [record["skipped_steps"] for record in lines(path, "train")] == [0, 1, 1]
+    # Also through a resume.
+    stop_at(stop, lambda: run(file, path))
+    execute.resume(path, "cpu")
+    assert_same(whole, path)
 
 
 @pytest.mark.parametrize("spoils_loss", [False, True])
 def test_stop_ends_the_run_at_the_next_log_line(tmp_path: Path, spoils_loss: bool) -> None:
-    file = poisoned(tmp_path, "stop", spoils_loss)
-    path = tmp_path / "run"
+    file, path = poisoned(tmp_path, "stop", spoils_loss), tmp_path / "run"
     sentence = (
         r"^step 10: the loss or gradient of 1 of the steps .*, first that of step 7\. .* no weight is damaged\. "
         r".*on_non_finite: skip\. The newest intact checkpoint is that of step 5\. .*electra-lab replay .*run$"
     )
-    with pytest.raises(DivergedError, match=sentence):
-        run(file, path, "checkpoint.every=5")
-    assert DivergedError.exit_code == 5
-    for _ in range(2):
-        assert [record["step"] for record in lines(path)] == [5, 6]
-        assert [p.name for p in (path / "checkpoints").iterdir()] == ["step-00000005"]
+    for train in (partial(run, file, path, "checkpoint.every=5"), partial(execute.resume, path, "cpu")):
         with pytest.raises(DivergedError, match=sentence):
-            execute.resume(path, "cpu")
+            train()
+        assert [record["step"] for record in lines(path)] == [5, 6]
+        assert tiny.steps(path) == [5]
 
 
 def test_under_stop_a_checkpoint_never_holds_what_has_diverged(tmp_path: Path) -> None:
-    file = poisoned(tmp_path, "stop")
     path = tmp_path / "run"
     with pytest.raises(DivergedError, match=r"^step 7: the loss or gradient of 1 of the steps"):
-        run(file, path, "checkpoint.every=1", "checkpoint.keep=20")
-    assert max(p.name for p in (path / "checkpoints").iterdir()) == "step-00000006"
+        run(poisoned(tmp_path, "stop"), path, "checkpoint.every=1", "checkpoint.keep=20")
+    assert max(tiny.steps(path)) == 6
     assert all(torch.isfinite(value).all() for value in tensors(path).values())
-
-
-def test_a_learning_rate_that_is_far_too_high_diverges(tmp_path: Path) -> None:
-    file = experiment(tmp_path, schedules="{learning_rate: {warmup_steps: 0}}")
-    with pytest.raises(DivergedError, match="was not finite"):
-        run(file, tmp_path / "run", "train.learning_rate=1.0e+30", "train.clip_norm=1.0e+30")
 
 
 def test_a_loss_scale_is_kept_through_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LossScale.__init__, "__defaults__", (2.0**27, 0, 0))
     monkeypatch.setattr(scaling, "CALM", 2)
-    file = experiment(tmp_path, train=WHOLE.replace("fp32", "fp16"), checkpoint="{every: 100}")
-    whole = run(file, tmp_path / "whole")
+    file = tiny.experiment(tmp_path, train=WHOLE.replace("fp32", "fp16"), checkpoint="{every: 100}")
+    whole, path = run(file, tmp_path / "whole"), tmp_path / "run"
     records = lines(whole, "train")
     assert 0 < records[0]["skipped_steps"] < 12
     assert len({record["loss_scale"] for record in records}) > 1
-    for stop in (1, 7):
-        path = tmp_path / f"stopped at {stop}"
-        stop_at(stop, partial(run, file, path))
-        assert state(path)["loss_scale"]["scale"] < 2.0**27
-        execute.resume(path, "cpu")
-        assert_same(whole, path)
-        assert state(whole)["loss_scale"] == state(path)["loss_scale"]
+    stop_at(7, lambda: run(file, path))
+    assert state(path)["loss_scale"]["scale"] < 2.0**27
+    execute.resume(path, "cpu")
+    assert_same(whole, path)

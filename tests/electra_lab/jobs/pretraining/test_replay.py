@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -30,16 +28,10 @@ def fragile(folder: Path, wrong: str, at: int = 6, **sections: str) -> Path:
     shutil.copyfile(FRAGILE, folder / "fragile.py")
     backbone = f"{{type: fragile, dim: 16, depth: 3, heads: 2, wrong: {wrong}, at: {at}}}"
     generator = "{type: bert, dim: 8, depth: 1, heads: 2}"
-    return experiment(
-        folder, **({"imports": "[fragile.py]", "discriminator": backbone, "generator": generator} | sections)
-    )
+    return experiment(folder, imports="[fragile.py]", discriminator=backbone, generator=generator, **sections)
 
 
-def line_of(text: str) -> int:
-    """Return the line of the first `def forward` after a text of the plug-in."""
-    lines = FRAGILE.read_text().splitlines()
-    start = next(number for number, line in enumerate(lines) if text in line)
-    return next(number for number, line in enumerate(lines[start:], start + 1) if "def forward" in line)
+LINE = 1 + FRAGILE.read_text().splitlines().index("    def forward(self, x):")  # the first one, of FeedForward
 
 
 def diverged(file: Path, out: Path, *overrides: str) -> Path:
@@ -48,43 +40,32 @@ def diverged(file: Path, out: Path, *overrides: str) -> Path:
     return out
 
 
-def content(path: Path) -> dict[str, Any]:
-    """Return what is in a folder, and when it was written."""
-    return {
-        str(each): (hashlib.sha256(each.read_bytes()).hexdigest(), each.stat().st_mtime_ns)
-        for each in sorted(path.rglob("*"))
-        if each.is_file()
-    }
-
-
 @pytest.mark.parametrize("wrong", ["forward", "backward"])
 def test_a_plug_in_is_named_with_module_file_and_line(tmp_path: Path, wrong: str) -> None:
     path = diverged(fragile(tmp_path, wrong), tmp_path / "run")
-    before = content(path)
+    before = {each: (each.read_bytes(), each.stat().st_mtime_ns) for each in path.rglob("*") if each.is_file()}
     found = replay(path, "cpu")
-    assert content(path) == before
+    assert before == {each: (each.read_bytes(), each.stat().st_mtime_ns) for each in path.rglob("*") if each.is_file()}
     assert (found.kind, found.step, found.found) == (wrong, 7, True)
     assert found.module == "discriminator.backbone.layers.1.ff"
-    assert found.place.endswith(f"fragile.py:{line_of('class FeedForward')}")
+    assert found.place.endswith(f"fragile.py:{LINE}")
     assert Path(found.place.rpartition(":")[0]).resolve() == tmp_path / "fragile.py"
     assert "step 7: " in found.text
     assert "the backbone 'fragile' of the discriminator" in found.text
 
 
-def test_the_gradient_of_a_parameter_is_named(tmp_path: Path) -> None:
-    """The spy's extra term reads a weight where no module does."""
-    path = diverged(spying(tmp_path, objective="{type: spy, poison: 6}"), tmp_path / "run")
-    found = replay(path, "cpu")
-    assert (found.kind, found.step) == ("backward", 7)
-    assert found.parameter is not None
-    assert found.parameter in found.text
-
-
-def test_a_loss_that_no_module_but_the_objective_spoils(tmp_path: Path) -> None:
-    path = diverged(spying(tmp_path, objective="{type: spy, poison: 6, spoils_loss: true}"), tmp_path / "run")
-    found = replay(path, "cpu")
-    assert (found.kind, found.step, found.module, found.of_class) == ("forward", 7, "", "Spy")
-    assert "the objective (Spy, " in found.text
+@pytest.mark.parametrize("spoils", ["false", "true"])
+def test_what_no_module_but_the_objective_spoils(tmp_path: Path, spoils: str) -> None:
+    """The spy's extra term reads a weight where no module does: its gradient is named, or else the objective's loss."""
+    file = spying(tmp_path, objective=f"{{type: spy, poison: 6, spoils_loss: {spoils}}}")
+    found = replay(diverged(file, tmp_path / "run"), "cpu")
+    assert (found.kind, found.step) == ("forward" if spoils == "true" else "backward", 7)
+    if spoils == "true":
+        assert (found.module, found.of_class) == ("", "Spy")
+        assert "the objective (Spy, " in found.text
+    else:
+        assert found.parameter is not None
+        assert found.parameter in found.text
 
 
 @pytest.mark.parametrize("setting", ["optimizer.epsilon=1.0e-50", "train.learning_rate=1.0e+39"])
@@ -104,21 +85,17 @@ def test_a_spike_is_named_by_its_norm(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "train.spike 1.0001 x the average" in found.text
 
 
-@pytest.mark.parametrize("policy", ["skip", "roll_back"])
-def test_the_steps_are_those_of_the_run(tmp_path: Path, policy: str) -> None:
+def test_the_steps_are_those_of_a_run_that_skips(tmp_path: Path) -> None:
     file = fragile(tmp_path, "forward", at=10)
-    path = diverged(file, tmp_path / "run", f"train.on_non_finite={policy}", "train.skip_limit=1", "train.steps=20",
-                    *(["objective.generator_weight=1.0e+38"] if policy == "skip" else []))  # fmt: skip
-    found = replay(path, "cpu")
-    assert found.found
+    settings = "train.on_non_finite=skip", "train.skip_limit=1", "train.steps=20", "objective.generator_weight=1.0e+38"
+    assert replay(diverged(file, tmp_path / "run", *settings), "cpu").found
 
 
-def test_nothing_is_found_in_a_run_that_ended_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = run(experiment(tmp_path), tmp_path / "run")
-    found = replay(path, "cpu")
+def test_nothing_is_found_in_a_run_that_ended_well(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = replay(whole, "cpu")
     assert (found.kind, found.found, found.step) == ("nothing", False, 12)
     with pytest.raises(typer.Exit) as ended:
-        command(path)
+        command(whole)
     assert ended.value.exit_code == 1
     assert "there is no step to repeat: the newest checkpoint is that of the last step, 12." in capsys.readouterr().out
 
@@ -155,12 +132,12 @@ def test_only_the_run_directory_and_the_store_are_needed(forks: Lab, tmp_path: P
     found = json.loads(done.out)
     assert (found["found"], found["kind"], found["step"]) == (True, "forward", 7)
     assert (found["module"], found["of_class"]) == ("discriminator.backbone.layers.1.ff", "FeedForward")
-    assert found["place"] == f"fragile.py:{line_of('class FeedForward')}"
+    assert found["place"] == f"fragile.py:{LINE}"
 
 
-def test_a_run_in_progress_is_refused(tmp_path: Path) -> None:
-    path = run(experiment(tmp_path), tmp_path / "run")
-    with RunDirectory.open(path).locked(), pytest.raises(InUse, match=f"in use by process {os.getpid()}"):
-        replay(path, "cpu")
-    with RunDirectory.open(path).observed(), pytest.raises(InUse), RunDirectory.open(path).locked():
+def test_a_run_in_progress_is_refused(whole: Path) -> None:
+    directory = RunDirectory.open(whole)
+    with directory.locked(), pytest.raises(InUse, match=f"in use by process {os.getpid()}"):
+        replay(whole, "cpu")
+    with directory.observed(), pytest.raises(InUse), RunDirectory.open(whole).locked():
         pass

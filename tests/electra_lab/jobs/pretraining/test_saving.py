@@ -27,20 +27,8 @@ from electra_lab.storage.run_directory import RunDirectory
 from registry import Metric
 from registry.errors import CheckpointError, ConfigError, DivergedError, Preempted
 from tests.electra_lab.jobs.finetuning.small import write_finetuning
-from tests.electra_lab.jobs.pretraining.tiny import (
-    MEASURED,
-    TRAIN,
-    Killed,
-    assert_same,
-    experiment,
-    killed_at,
-    lines,
-    run,
-    spying,
-    state,
-    steps,
-    tensors,
-)
+from tests.electra_lab.jobs.pretraining import tiny
+from tests.electra_lab.jobs.pretraining.tiny import TRAIN, Killed, experiment, lines, run, spying, steps, tensors
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -59,35 +47,14 @@ def test_checkpoints_by_minutes_come_beside_those_by_steps(tmp_path: Path, monke
     assert steps(path) == [3, 5, 8, 10, 12]
 
 
-def test_max_minutes_stop_a_run_that_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, path = experiment(tmp_path, checkpoint="{every: 100}", run="{max_minutes: 10}"), tmp_path / "run"
-    plain = experiment(tmp_path / "plain", checkpoint="{every: 100}")
-    real, late = time.monotonic, [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: real() + late[0])
-    whole = run(plain, tmp_path / "whole")
-    with monkeypatch.context() as patched:
-        at(patched, lambda done: late.__setitem__(0, 500 if done < 7 else 1000))
-        with pytest.raises(
-            Preempted, match=r"run\.max_minutes is up: stopped and saved after step 7\. Resume with: elec"
-        ):
-            run(file, path)
-    assert steps(path) == [7]
-    execute.resume(path, "cpu")
-    assert lines(path)[-1]["step"] == 12
-    zero = dict.fromkeys(MEASURED, 0)
-    assert [r | zero for r in lines(path)] == [r | zero for r in lines(whole)]
-
-
 @pytest.mark.parametrize("resumed", [False, True])
-def test_max_minutes_count_from_the_start_of_the_command(tmp_path: Path, monkeypatch, resumed: bool) -> None:
+def test_max_minutes_count_from_the_start_of_the_command(tmp_path: Path, whole, monkeypatch, resumed: bool) -> None:
     """Tokenizing is a part of them, as a cluster counts it, too: 71 of 100 minutes, and 10 for each step."""
     file, path = experiment(tmp_path, run="{max_minutes: 100}"), tmp_path / "run"
     if resumed:
-        run(file, path)
-        shutil.rmtree(path / "checkpoints" / "step-00000012")
-        shutil.rmtree(path / "checkpoints" / "step-00000008")
-        (path / "saved.json").unlink()
-    real, late, opened = time.monotonic, [0.0], execute.open_data
+        shutil.copytree(whole, path)
+        tiny.lose_checkpoints(path)
+    late, opened, real = [0.0], execute.open_data, time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + 60 * late[0])
 
     def tokenized(*given: Any) -> Any:
@@ -95,9 +62,16 @@ def test_max_minutes_count_from_the_start_of_the_command(tmp_path: Path, monkeyp
         return opened(*given)
 
     monkeypatch.setattr(execute, "open_data", tokenized)
-    at(monkeypatch, lambda done: late.__setitem__(0, 71 + 10 * done))
-    with pytest.raises(Preempted, match="saved after step 3"):
-        execute.resume(path, "cpu") if resumed else run(file, path)
+    with monkeypatch.context() as patched:
+        at(patched, lambda done: late.__setitem__(0, 71 + 10 * done))
+        with pytest.raises(
+            Preempted, match=r"run\.max_minutes is up: stopped and saved after step 3\. Resume with: el"
+        ):
+            execute.resume(path, "cpu", ["run.max_minutes=100"]) if resumed else run(file, path)
+    assert steps(path) == [3]
+    monkeypatch.setattr(execute, "open_data", opened)
+    execute.resume(path, "cpu", ["run.max_minutes=1000"])
+    assert tiny.outcome(path)[0] == tiny.outcome(whole)[0]
 
 
 def spoil(file: Path) -> None:
@@ -119,18 +93,18 @@ def known(monkeypatch: pytest.MonkeyPatch, values: dict[int, float]) -> None:
     monkeypatch.setattr(lifecycle, "train", train)
 
 
-def test_the_best_checkpoint_stays_and_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("metric", ["discriminator_auc", "generator_loss"])
+def test_the_best_checkpoint_stays_and_does_not_count(tmp_path: Path, monkeypatch, metric: str) -> None:
     """The best by the metric's own direction, and the earliest of equals; it is one of those that were evaluated.
 
     The test does not count, whose value is the best of all: a resume would remove the best, and keep the last alone.
     """
     known(monkeypatch, {2: 0.6, 4: 0.9, 6: 0.7, 8: 0.9, 10: 0.8, 12: 0.5})
-    for metric in ("discriminator_auc", "generator_loss"):
-        sections = {"evaluate": "{every: 2}", "checkpoint": f"{{every: 3, keep: 2, best: {metric}}}"}
-        path = run(experiment(tmp_path / metric, **sections), tmp_path / metric / "run")
-        assert steps(path) == [4, 9, 12]
-        execute.resume(path, "cpu", ["checkpoint.keep=1"])
-        assert steps(path) == [4, 12]
+    sections = {"evaluate": "{every: 2}", "checkpoint": f"{{every: 3, keep: 2, best: {metric}}}"}
+    path = run(experiment(tmp_path, **sections), tmp_path / "run")
+    assert steps(path) == [4, 9, 12]
+    execute.resume(path, "cpu", ["checkpoint.keep=1"])
+    assert steps(path) == [4, 12]
 
 
 def test_by_default_the_best_of_the_saved_ones_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +142,7 @@ def test_a_run_that_goes_back_has_the_best_of_the_steps_that_it_keeps(
     checkpoint = f"{{every: 4, keep: 2, best: discriminator_auc, asynchronous: {asynchronous}}}"
     file, path = experiment(tmp_path, evaluate="{every: 2}", checkpoint=checkpoint), tmp_path / "run"
     with monkeypatch.context() as patched:
-        killed_at(patched, 11)
+        tiny.killed_at(patched, 11)
         with pytest.raises(Killed):
             run(file, path)
     assert steps(path) == [2, 8, 10]
@@ -182,19 +156,33 @@ def test_a_run_that_goes_back_has_the_best_of_the_steps_that_it_keeps(
     assert [checkpoint_damage(each) for each in path.glob("checkpoints/step-*")] == [None] * 3
 
 
-def test_a_shorter_run_has_no_checkpoint_after_its_end(tmp_path: Path) -> None:
+def test_one_that_is_no_longer_the_best_goes_and_a_step_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the last evaluation has found a better one, whose checkpoint was there before it. A step may be due by
+    several rules, and a resume begins with it."""
+    written: list[int] = []
+    write = Saver._write
+    monkeypatch.setattr(Saver, "_write", lambda self, step, *rest: (written.append(step), write(self, step, *rest))[1])
+    known(monkeypatch, {4: 0.1, 8: 0.2, 12: 0.3})
+    sections = {"evaluate": "{every: 4}", "checkpoint": "{every: 4, keep: 1, best: discriminator_auc}"}
+    path = run(experiment(tmp_path, **sections), tmp_path / "run")
+    assert (written, steps(path)) == ([4, 8, 12], [12])
+    execute.resume(path, "cpu")
+    assert written == [4, 8, 12]
+
+
+def test_a_shorter_run_has_no_checkpoint_after_its_end(path: Path) -> None:
     """One of later steps, which was damaged, would be taken for the newest."""
-    path = run(experiment(tmp_path), tmp_path / "run")
     (path / "checkpoints" / "step-00000012" / "MANIFEST.json").unlink()
     execute.resume(path, "cpu", ["train.steps=10"])
     assert steps(path) == [8, 10]
     assert {part.path.name for part in read_run(path).parts.values()} == {"step-00000010"}
 
 
-def test_a_run_that_goes_back_is_not_finished_before_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_goes_back_is_not_finished_before_its_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its page, its examples and its measures are of weights that are given up; a run that goes on keeps them."""
     derived = ("report.html", "examples.json", "measures.json", "documents.json")
-    path = run(experiment(tmp_path), tmp_path / "run")
     for name in derived:
         (path / name).write_text("[]")
     execute.resume(path, "cpu")
@@ -206,10 +194,9 @@ def test_a_run_that_goes_back_is_not_finished_before_its_end(tmp_path: Path, mon
         if values["step"] == 12:
             raise Killed
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Console, "record", killed)
-        with pytest.raises(Killed):
-            execute.resume(path, "cpu")
+    monkeypatch.setattr(Console, "record", killed)
+    with pytest.raises(Killed):
+        execute.resume(path, "cpu")
     assert RunDirectory(path).has_checkpoint(8)
     assert not any((path / name).exists() for name in derived)
     assert not RunDirectory(path).finished()
@@ -233,8 +220,8 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypa
         seen.append(reached[0])
         done = save(folder, step, *given)
         # Training has changed its tensors since; a copy of them is written.
-        for name, tensor in tensors(plain, step).items():
-            assert tensor.equal(tensors(folder.parent, step)[name]), name
+        written = tensors(folder.parent, step)
+        assert all(tensor.equal(written[name]) for name, tensor in tensors(plain, step).items())
         assert [checkpoint_damage(each) for each in folder.glob("step-*")] == [None]
         return done
 
@@ -248,7 +235,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypa
     path = run(experiment(tmp_path / "two", checkpoint="{every: 4, keep: 1, asynchronous: true}"), tmp_path / "run")
     assert seen[0] == 7
     assert steps(path) == [12]
-    assert_same(plain, path)
+    tiny.assert_same(plain, path)
 
 
 def test_a_disk_that_fails_in_the_background_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,23 +256,10 @@ def test_what_is_not_finite_is_never_written(tmp_path: Path) -> None:
         assert all(torch.isfinite(tensor).all() for tensor in tensors(tmp_path / "run", step).values())
 
 
-def test_a_step_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though it may be due by several rules, and a resume begins with it."""
-    written: list[int] = []
-    write = Saver._write
-    monkeypatch.setattr(Saver, "_write", lambda self, step, *rest: (written.append(step), write(self, step, *rest))[1])
-    sections = {"evaluate": "{every: 4}", "checkpoint": "{every: 4, best: discriminator_auc}"}
-    path = run(experiment(tmp_path, **sections), tmp_path / "run")
-    assert written == [4, 8, 12]
-    execute.resume(path, "cpu")
-    assert written == [4, 8, 12]
-
-
-def test_checkpoints_have_the_rights_of_other_files(tmp_path: Path) -> None:
-    path = run(experiment(tmp_path), tmp_path / "run")
-    (folder,) = path.glob("checkpoints/step-00000012")
+def test_checkpoints_have_the_rights_of_other_files(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "other").write_text("")
     usual = (tmp_path / "other").stat().st_mode
+    folder = whole / "checkpoints" / "step-00000012"
     assert {file.name: file.stat().st_mode for file in folder.iterdir()} == dict.fromkeys(
         ("MANIFEST.json", "state.json", "state.safetensors"), usual
     )
@@ -296,14 +270,7 @@ def test_a_run_without_memory_is_saved_and_continues_with_less(tmp_path: Path) -
     file, path = spying(tmp_path, objective="{type: spy, greed: 6}", checkpoint="{every: 100}"), tmp_path / "run"
     with pytest.raises(Exception, match=r"--set train\.micro_batch_size"):
         run(file, path)
-    assert state(path)["step"] == 6
-
-
-def test_one_that_is_no_longer_the_best_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the last evaluation has found a better one, whose checkpoint was there before it."""
-    known(monkeypatch, {4: 0.1, 8: 0.2, 12: 0.3})
-    sections = {"evaluate": "{every: 4}", "checkpoint": "{every: 4, keep: 1, best: discriminator_auc}"}
-    assert steps(run(experiment(tmp_path, **sections), tmp_path / "run")) == [12]
+    assert tiny.state(path)["step"] == 6
 
 
 def test_what_the_disk_refused_to_remove_is_removed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

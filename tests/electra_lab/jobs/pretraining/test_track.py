@@ -17,7 +17,7 @@ from electra_lab.jobs.track import FILE, tracking
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import DivergedError
 from tests.electra_lab.jobs.pretraining.test_divergence import rolling
-from tests.electra_lab.jobs.pretraining.tiny import SPY, assert_same, experiment, for_a_module, lines, run, stop_at
+from tests.electra_lab.jobs.pretraining.tiny import SPY, assert_same, experiment, lines, run, stop_at
 from tests.scorecard.lab import Lab
 
 DIARY = Path(__file__).with_name("diary.py")
@@ -87,19 +87,12 @@ def test_trackers_that_fail_stop_neither_the_run_nor_others(tmp_path: Path, caps
         assert [call for call in CALLS if diary(tmp_path, call, name)] == calls
 
 
-def test_the_outcome(tmp_path: Path) -> None:
-    file = tracked(tmp_path, {})
-    stop_at(7, lambda: run(file, tmp_path / "stopped"))
-    with pytest.raises(DivergedError):
-        run(file, tmp_path / "failed", "train.learning_rate=1e30")
-    assert diary(tmp_path, "close") == ["stopped", "failed"]
-
-
 def test_a_run_that_is_rolled_back_goes_back_in_trackers_that_can(tmp_path: Path) -> None:
-    """Others never receive the steps again that they have had."""
+    """Others never receive the steps again that they have had. What diverges has failed."""
     back = {"type": "diary", "path": str(tmp_path / "back"), "rewinds": True}
     trackers = json.dumps([{"type": "diary", "path": str(tmp_path / "diary"), "rewinds": False}, back])
-    path = run(rolling(tmp_path, 6, imports=f"[{SPY}, {DIARY}]", trackers=trackers), tmp_path / "run")
+    file = rolling(tmp_path, 6, imports=f"[{SPY}, {DIARY}]", trackers=trackers)
+    path = run(file, tmp_path / "run")
     after = [5, 6, 10, 12, 15, 16, 16, 16]
     assert [line["step"] for line in lines(path)] == after
     for name, starts, before in (("diary", [0], []), ("back", [0, 4], [5, 6])):
@@ -107,14 +100,9 @@ def test_a_run_that_is_rolled_back_goes_back_in_trackers_that_can(tmp_path: Path
         assert [step for step, _ in given(tmp_path, name)] == before + after
         assert given(tmp_path, name)[2:] == expected(path)[2 - len(before) :]
     assert diary(tmp_path, "close", "back") == ["stopped", "done"]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was never stopped."""
-    folder = tmp_path_factory.mktemp("whole")
-    with for_a_module():
-        return run(experiment(folder), folder / "run")
+    with pytest.raises(DivergedError):
+        run(file, tmp_path / "failed", "train.on_non_finite=stop")
+    assert diary(tmp_path, "close", "back")[2:] == ["failed"]
 
 
 @pytest.mark.parametrize(("stopped", "resumed_at"), [(7, 4), (3, 0)])
@@ -165,16 +153,15 @@ def test_numbers_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     assert given(tmp_path) == [(1, {"train/rate": 0.5})]
 
 
-def test_without_its_notes_a_tracker_begins_a_run_of_its_own(tmp_path: Path) -> None:
-    file, stopped = tracked(tmp_path, {}), tmp_path / "stopped"
-    stop_at(6, lambda: run(file, stopped))
-    for number, damage in enumerate(("not JSON", "[]", '[{"type": "other", "id": "x", "sent": 99}]')):
-        path = shutil.copytree(stopped, tmp_path / str(number))
-        (tmp_path / "diary").unlink()
-        (path / FILE).write_text(damage)
-        execute.resume(path, "cpu")
-        assert diary(tmp_path, "start")[0][4] is None
-        assert given(tmp_path) == expected(path)
+@pytest.mark.parametrize("damage", ["not JSON", "[]", '[{"type": "other", "id": "x", "sent": 99}]'])
+def test_without_its_notes_a_tracker_begins_a_run_of_its_own(tmp_path: Path, whole: Path, damage: str) -> None:
+    path = Path(shutil.copytree(whole, tmp_path / "run"))
+    (path / FILE).write_text(damage)
+    config = load(tracked(tmp_path, {})).config
+    with tracking(config, RunDirectory(path), pytest.fail, name="tiny", step=12):
+        pass
+    assert diary(tmp_path, "start")[0][4] is None
+    assert given(tmp_path) == expected(path)
 
 
 def test_killed_and_resumed_no_record_comes_twice(forks: Lab, tmp_path: Path) -> None:

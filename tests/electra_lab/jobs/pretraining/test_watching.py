@@ -20,6 +20,7 @@ from tests.electra_lab.jobs.pretraining.tiny import Killed, experiment, for_a_mo
 from tests.electra_lab.presentation.synthetic import leave_out_pictures
 from tests.pages import Page
 
+EVALUATE = "{every: 6, examples: 2, batch_size: 1}"
 HEATED = "{learning_rate: {warmup_steps: 3}, sampler.temperature: {type: linear, start: 2.0, end: 1.0}}"
 
 
@@ -28,19 +29,9 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, whose weights others start from."""
     folder = tmp_path_factory.mktemp("first")
     with for_a_module():
-        return run(experiment(folder, sampler="{type: temperature}", schedules=HEATED), folder / "first")
-
-
-def continued(folder: Path, first: Path) -> Path:
-    return experiment(folder, init=f"{{discriminator: {first}, generator: {first}}}")
-
-
-@pytest.fixture(scope="module")
-def whole(first: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run from these weights that nothing stops, beside its file."""
-    folder = tmp_path_factory.mktemp("whole")
-    with for_a_module():
-        return run(continued(folder, first), folder / "run", "evaluate.batch_size=1")
+        return run(
+            experiment(folder, sampler="{type: temperature}", schedules=HEATED, evaluate=EVALUATE), folder / "first"
+        )
 
 
 def starts(path: Path) -> list[int]:
@@ -59,50 +50,45 @@ def test_records_hold_scheduled_numbers_both_norms_and_memory(first: Path) -> No
 
 @pytest.mark.usefixtures("no_report")
 def test_loaded_weights_are_evaluated_before_the_first_step_which_changes_nothing(
-    tmp_path: Path, first: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, first: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = continued(tmp_path, first)
-    with_, without = run(file, tmp_path / "with"), run(file, tmp_path / "without", "evaluate.at_start=false")
-    assert (starts(with_), starts(without), starts(first)) == ([0, 6, 12], [6, 12], [6, 12])
-    (records, weights), (others, other_weights) = outcome(with_), outcome(without)
+    """Once, also if the run is stopped meanwhile, or killed then or at step 1, before a checkpoint."""
+    file = experiment(tmp_path, init=f"{{discriminator: {first}, generator: {first}}}", evaluate=EVALUATE)
+    whole, without = run(file, tmp_path / "whole"), run(file, tmp_path / "without", "evaluate.at_start=false")
+    assert (starts(whole), starts(without), starts(first)) == ([0, 6, 12], [6, 12], [6, 12])
+    (records, weights), (others, other_weights) = outcome(whole), outcome(without)
     assert records[1:] == others
     assert all(weights[name].equal(other_weights[name]) for name in weights)
     # It is the evaluation that the earlier run ended with: the same weights, text, masks and draws.
-    before, after = lines(with_, "validation")[0], lines(first, "validation")[-1]
+    before, after, last = records[0], lines(first, "validation")[-1], records[-2]
     assert before["generator_mask_loss"] == pytest.approx(after["generator_mask_loss"], rel=1e-6)
     table = run_page.before_and_after(records, {})
     assert table
-    last = records[-2]
     row = next(row for row in table.rows if row[0] == "generator loss at [MASK]")
     values = before["generator_mask_loss"], last["generator_mask_loss"]
     assert row[1:] == [f"{values[0]:.3f}", f"{values[1]:.3f}", f"{values[1] - values[0]:+.3f}"]
     assert run_page.before_and_after(others, {}) is None
     assert capsys.readouterr().err.count("Before and after") == 1
 
+    for how in ("killed", "stopped", "killed at step 1"):
+        path = tmp_path / how
 
-@pytest.mark.parametrize("how", ["killed", "stopped", "killed at step 1"])
-@pytest.mark.usefixtures("no_report")
-def test_a_stop_before_the_first_step_is_resumed_with_one_evaluation_of_it(
-    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    file, path = whole.with_name("tiny.yaml"), tmp_path / "run"
+        def evaluated(_: Pace, rows: int, how: str = how) -> None:
+            if how == "killed":
+                raise Killed
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    def evaluated(_: Pace, rows: int) -> None:
-        if how == "killed":
-            raise Killed
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patched:
-        if how == "killed at step 1":  # with the evaluation in its records, but before a checkpoint
-            killed_at(patched, 1)
-        else:
-            patched.setattr(Pace, "evaluated", evaluated)
-        with pytest.raises(Preempted if how == "stopped" else Killed):
-            run(file, path, "evaluate.batch_size=1")
-    assert starts(path) == ([0] if how == "killed at step 1" else [])
-    execute.resume(path, "cpu")
-    assert starts(path) == [0, 6, 12]
-    assert outcome(path)[0] == outcome(whole)[0]
+        with monkeypatch.context() as patched:
+            if how == "killed at step 1":  # with the evaluation in its records
+                killed_at(patched, 1)
+            else:
+                patched.setattr(Pace, "evaluated", evaluated)
+            with pytest.raises(Preempted if how == "stopped" else Killed):
+                run(file, path)
+        assert starts(path) == ([0] if how == "killed at step 1" else [])
+        execute.resume(path, "cpu")
+        assert starts(path) == [0, 6, 12]
+        assert outcome(path)[0] == records
 
 
 def test_the_page_is_there_from_the_first_record_on_and_tells_how_the_run_ended(

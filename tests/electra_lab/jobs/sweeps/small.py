@@ -78,8 +78,12 @@ def result(out: Path, id: str) -> CellResult:
     return cell_result(AblationFolder(out), AblationFolder(out).plan, id)
 
 
+def state_of(path: Path, steps: int = STEPS) -> Path:
+    return path / "checkpoints" / f"step-{steps:08d}" / "state.safetensors"
+
+
 def weights(path: Path, steps: int = STEPS) -> bytes:
-    return (path / "checkpoints" / f"step-{steps:08d}" / "state.safetensors").read_bytes()
+    return state_of(path, steps).read_bytes()
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -1,58 +1,49 @@
-"""One piece of work: what becomes of it, and what is never done twice."""
+"""One piece of work: what becomes of it, what is never done twice, and what is set aside as it cannot be used."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from electra_lab.analysis.results import cell_result
 from electra_lab.jobs.sweeps import cells
-from electra_lab.jobs.sweeps.cells import work
+from electra_lab.jobs.sweeps.cells import quarantine_damaged, work
 from electra_lab.jobs.sweeps.file import load_ablation
 from electra_lab.jobs.sweeps.plan import checked, write_plan
 from electra_lab.storage.ablation_folder import AblationFolder
-from registry import Outcome
-from registry.errors import (
-    CheckpointError,
-    ConfigError,
-    DataError,
-    DivergedError,
-    Interrupted,
-    InUse,
-    OutOfMemoryError,
-    Preempted,
-)
-from tests.electra_lab.jobs.sweeps.small import STEPS, first, lines, weights, write
+from registry import Outcome, errors
+from tests.electra_lab.jobs.sweeps.small import first, lines, state_of, weights, write
 
 SMALLER = "Use a smaller corpus, batch or network."
 
 
 @pytest.mark.parametrize(
-    ("error", "outcome"),
+    ("error", "status", "said"),
     [
-        (Preempted("saved."), Outcome("preempted", "saved.")),
-        (Interrupted("stopped."), Outcome("preempted", "stopped.")),
-        (KeyboardInterrupt(), Outcome("preempted", "")),
-        (CheckpointError("the disk is full."), Outcome("lost", "the disk is full.")),
-        (OutOfMemoryError("too large."), Outcome("lost", "too large.")),
-        (MemoryError("3 TiB"), Outcome("lost", f"there is not enough memory (3 TiB). {SMALLER}")),
-        (RuntimeError("std::bad_alloc"), Outcome("lost", f"there is not enough memory (std::bad_alloc). {SMALLER}")),
-        (OSError(28, "No space left"), Outcome("lost", "OSError: [Errno 28] No space left")),
-        (DivergedError("not finite."), Outcome("failed", "not finite.")),
-        (ConfigError("wrong."), Outcome("failed", "wrong.")),
-        (DataError("gone."), Outcome("failed", "gone.")),
-        (InUse("by hand."), Outcome("elsewhere")),
-        (RuntimeError("one\ntwo"), Outcome("failed", "RuntimeError: one")),
-        (SystemExit(3), Outcome("failed", "SystemExit: 3")),
+        (errors.Preempted("saved."), "preempted", "saved."),
+        (errors.Interrupted("stopped."), "preempted", "stopped."),
+        (KeyboardInterrupt(), "preempted", ""),
+        (errors.CheckpointError("the disk is full."), "lost", "the disk is full."),
+        (errors.OutOfMemoryError("too large."), "lost", "too large."),
+        (MemoryError("3 TiB"), "lost", f"there is not enough memory (3 TiB). {SMALLER}"),
+        (RuntimeError("std::bad_alloc"), "lost", f"there is not enough memory (std::bad_alloc). {SMALLER}"),
+        (OSError(28, "No space left"), "lost", "OSError: [Errno 28] No space left"),
+        (errors.DataError("gone."), "failed", "gone."),
+        (errors.InUse("by hand."), "elsewhere", ""),
+        (RuntimeError("one\ntwo"), "failed", "RuntimeError: one"),
+        (SystemExit(3), "failed", "SystemExit: 3"),
     ],
 )
 def test_what_is_raised_decides_whether_another_attempt_may_succeed(
-    out: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, outcome: Outcome
+    out: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: Any, said: str
 ) -> None:
     (out / "cells" / first(out) / "measures.json").unlink()
 
@@ -60,10 +51,8 @@ def test_what_is_raised_decides_whether_another_attempt_may_succeed(
         raise error
 
     monkeypatch.setattr(cells, "_train", fail)
-    assert work(str(out), first(out), device="cpu") == outcome
-    log = (out / "logs" / f"{first(out)}.txt").read_text()
-    assert (str(error) or type(error).__name__) in log
-    assert cell_result(AblationFolder(out), AblationFolder(out).plan, first(out)).status == "unmeasured"
+    assert work(str(out), first(out), device="cpu") == Outcome(status, said)
+    assert (str(error) or type(error).__name__) in (out / "logs" / f"{first(out)}.txt").read_text()
 
 
 def test_a_cell_that_is_done_is_not_touched_and_its_old_failure_forgotten(out: Path, monkeypatch) -> None:
@@ -74,19 +63,17 @@ def test_a_cell_that_is_done_is_not_touched_and_its_old_failure_forgotten(out: P
     assert not (out / "failed" / f"{first(out)}.json").exists()
 
 
-def test_a_cell_that_another_process_has_is_left_alone(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (out / "cells" / first(out) / "measures.json").unlink()
-    monkeypatch.setattr(cells, "_train", lambda *_: pytest.fail("it is claimed"))
-    with AblationFolder(out).claimed(first(out)):
-        assert work(str(out), first(out), device="cpu") == Outcome("elsewhere")
-
-
-def test_a_cell_that_is_resumed_by_hand_is_left_alone(out: Path) -> None:
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_cell_that_another_process_has_is_left_alone(out: Path, monkeypatch, by_hand: bool) -> None:
     run = out / "cells" / first(out)
-    shutil.rmtree(run / "checkpoints")
     (run / "measures.json").unlink()
-    with (run / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with ExitStack() as held:
+        if by_hand:
+            shutil.rmtree(run / "checkpoints")
+            fcntl.flock(held.enter_context((run / ".lock").open("a")), fcntl.LOCK_EX)
+        else:
+            monkeypatch.setattr(cells, "_train", lambda *_: pytest.fail("it is claimed"))
+            held.enter_context(AblationFolder(out).claimed(first(out)))
         assert work(str(out), first(out), device="cpu") == Outcome("elsewhere")
 
 
@@ -96,8 +83,8 @@ def test_a_cell_goes_on_where_it_stopped(out: Path) -> None:
     for id in ids:
         (out / "cells" / id / "measures.json").unlink()
     runs = [out / "cells" / id for id in ids]
-    shutil.rmtree(runs[0] / "checkpoints" / f"step-{STEPS:08d}")
-    (runs[1] / "checkpoints" / f"step-{STEPS:08d}" / "state.safetensors").write_bytes(b"damaged")
+    shutil.rmtree(state_of(runs[0]).parent)
+    state_of(runs[1]).write_bytes(b"damaged")
     shutil.rmtree(runs[2] / "checkpoints")
     (runs[3] / "provenance.json").unlink()
     (runs[3] / "report.html").unlink()
@@ -141,3 +128,88 @@ def test_a_plug_in_that_changes_on_the_way_trains_nothing(tmp_path: Path) -> Non
     assert (outcome.status, outcome.error.split(": ", 1)[1]) == (
         "failed", "a plug-in changed since the plan was made. Start the ablation again."
     )  # fmt: skip
+
+
+Damage = Callable[[Path], object]
+
+
+def spoil(file: str, text: str) -> Damage:
+    return lambda run: [each.write_text(text) for each in run.glob(file)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (spoil("checkpoints/*/state.safetensors", "damaged"), "none of its checkpoints is usable"),
+        (spoil("provenance.json", "[]"), "cannot be read ("),
+        (spoil("metrics.jsonl", "{}\n{}\n"), "cannot be read ("),
+        (spoil("config.yaml", "name: other\n"), "config.yaml was changed since it began"),
+        (lambda run: (run / "config.yaml").unlink(), "cannot be read ("),
+        (lambda run: (run / "provenance.json").write_text(
+            (run / "provenance.json").read_text().replace('"format": 3', '"format": 9')), "cannot be read ("),
+    ],
+)  # fmt: skip
+def test_a_run_that_is_still_needed_and_cannot_be_used_is_set_aside(out: Path, damage: Damage, reason: str) -> None:
+    where, said = AblationFolder(out), list[str]()
+    run = where.run(first(out)).path
+    damage(run)
+    quarantine_damaged(where, where.plan, said.append)
+    assert said == []  # it is measured: nothing of it is needed
+    (run / "measures.json").unlink()
+    quarantine_damaged(where, where.plan, said.append)
+    [sentence] = said
+    assert sentence.startswith(f"{run}: {reason}")
+    assert sentence.endswith(f". It was moved to {out}/damaged/{run.name}-0 and will be recreated.")
+    assert not run.exists()
+    assert (out / "damaged" / f"{run.name}-0").is_dir()
+    assert cell_result(where, where.plan, first(out)).missing == ("training",)
+    run.mkdir()  # a second time
+    quarantine_damaged(where, where.plan, said.append)
+    assert run.exists()  # it has not begun: nothing is lost by starting it
+    assert len(said) == 1
+
+
+def test_sound_runs_and_those_of_others_are_left_alone(out: Path) -> None:
+    where, said = AblationFolder(out), list[str]()
+    ids = [cell.id for cell in where.plan.cells]
+    for id in ids:
+        (out / "cells" / id / "measures.json").unlink()
+    # One of its checkpoints is sound.
+    (where.run(ids[0]).last_checkpoint() / "state.safetensors").write_bytes(b"x")
+    (where.run(ids[1]).path / "provenance.json").write_text("[]")
+    (where.run(ids[2]).path / "provenance.json").write_text("[]")
+    with where.claimed(ids[1]), (where.run(ids[2]).path / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        quarantine_damaged(where, where.plan, said.append)
+    assert said == []
+    assert not (out / "damaged").exists()
+    quarantine_damaged(where, where.plan, said.append)
+    assert len(said) == 2
+
+
+def test_a_reference_is_set_aside_only_if_a_measure_still_needs_it(out: Path) -> None:
+    where, said = AblationFolder(out), list[str]()
+    reference, _ = where.plan.references
+    state_of(where.run(reference).path, 4).write_bytes(b"damaged")
+    quarantine_damaged(where, where.plan, said.append)
+    assert said == []
+    shutil.rmtree(out / "shared" / where.plan.measures[0].key)
+    quarantine_damaged(where, where.plan, said.append)
+    assert len(said) == 1
+    assert "state.safetensors is damaged" in said[0]
+    assert cell_result(where, where.plan, reference).missing == ("training",)
+
+
+def test_what_measures_share_is_set_aside_if_it_is_damaged(out: Path) -> None:
+    where, said = AblationFolder(out), list[str]()
+    shared = where.shared(where.plan.measures[0])
+    [largest] = shared.glob("*.safetensors")
+    size = largest.stat().st_size
+    largest.write_bytes(largest.read_bytes()[:-1])
+    quarantine_damaged(where, where.plan, said.append)
+    reason = f"{largest.name} is damaged: it has {size - 1} bytes, not {size}"
+    assert said == [f"{shared}: {reason}. It was moved to {out}/damaged/{shared.name}-0 and will be recreated."]
+    shared.mkdir()  # a second time it needs another name
+    quarantine_damaged(where, where.plan, said.append)
+    assert "MANIFEST.json is missing" in said[1]
+    assert {each.name for each in (out / "damaged").iterdir()} == {f"{shared.name}-0", f"{shared.name}-1"}

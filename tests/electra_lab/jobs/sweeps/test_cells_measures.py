@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,37 +20,23 @@ from electra_lab.jobs.sweeps import cells
 from electra_lab.jobs.sweeps.cells import work
 from electra_lab.storage.ablation_folder import AblationFolder
 from registry import Metric, MetricWithDocuments, Outcome, Tokens, Trained, measures
-from registry.errors import BadResult, ConfigError, PluginError, Preempted
+from registry.errors import BadResult, Preempted
 from tests.electra_lab.jobs.sweeps.small import ablate, first, write
 
 
-@dataclass(frozen=True)
-class Look:
-    """A run as a measure was given it."""
-
-    test: torch.Tensor
-    train: torch.Tensor
-    detects: bool
-    metrics: Mapping[str, Any]
-    weights: dict[str, torch.Tensor]
-    vocabulary: int
-    training: bool
-    gradients: bool
-    autocast: bool
-
-    @classmethod
-    def at(cls, run: Trained) -> Look:
-        return cls(
-            torch.cat([batch.tokens for batch in run.test(3)]),
-            torch.cat([batch.tokens for batch in run.train(5, range(run.train_rows))]),
-            run.detects,
-            dict(run.metrics),
-            {name: value.clone() for name, value in run.model.named_parameters()},
-            run.vocabulary.size,
-            any(module.training for module in run.model.modules()),
-            torch.is_grad_enabled(),
-            torch.is_autocast_enabled("cpu"),
-        )
+def look_at(run: Trained) -> SimpleNamespace:
+    """Return a run as a measure was given it."""
+    return SimpleNamespace(
+        test=torch.cat([batch.tokens for batch in run.test(3)]),
+        train=torch.cat([batch.tokens for batch in run.train(5, range(run.train_rows))]),
+        detects=run.detects,
+        metrics=dict(run.metrics),
+        weights={name: value.clone() for name, value in run.model.named_parameters()},
+        vocabulary=run.vocabulary.size,
+        training=any(module.training for module in run.model.modules()),
+        gradients=torch.is_grad_enabled(),
+        autocast=torch.is_autocast_enabled("cpu"),
+    )
 
 
 class Spy:
@@ -58,8 +44,8 @@ class Spy:
 
     same_rows = False
     metrics: ClassVar[dict[str, Metric]] = {"luck": Metric("luck"), "more": Metric("more")}
-    prepared: ClassVar[list[tuple[Look, dict[str, Look], Path]]] = []
-    called: ClassVar[list[tuple[Look, Path]]] = []
+    prepared: ClassVar[list[tuple[SimpleNamespace, dict[str, SimpleNamespace], Path]]] = []
+    called: ClassVar[list[tuple[SimpleNamespace, Path]]] = []
 
     def __init__(self, /, *, value: float = 1.0) -> None:
         self.value = value
@@ -71,12 +57,12 @@ class Spy:
         }
 
     def prepare(self, run: Trained, references: Mapping[str, Trained], folder: Path) -> None:
-        self.prepared.append((Look.at(run), {name: Look.at(other) for name, other in references.items()}, folder))
+        self.prepared.append((look_at(run), {name: look_at(other) for name, other in references.items()}, folder))
         (folder / "kept.txt").write_text("for all")
 
     def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
         assert (folder / "kept.txt").read_text() == "for all"
-        self.called.append((Look.at(run), folder))
+        self.called.append((look_at(run), folder))
         return {"luck": self.value, "more": float("nan")}
 
 
@@ -107,7 +93,7 @@ def spied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AblationFolder]:
         yield AblationFolder(ablate(file, folder / "out"))
 
 
-def looks(spied: AblationFolder) -> dict[str, Look]:
+def looks(spied: AblationFolder) -> dict[str, SimpleNamespace]:
     """Return what the spy was given of each cell, by its variant."""
     return dict(zip((cell.variant for cell in spied.plan.cells), (look for look, _ in Spy.called), strict=True))
 
@@ -145,27 +131,19 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_measure_sees_the_discriminator_with_its_final_weights_in_eval_mode(spied: AblationFolder) -> None:
+def test_a_measure_sees_the_network_as_it_ended_and_its_test(spied: AblationFolder) -> None:
+    """The discriminator in eval mode, in the precision that it was trained in, and the record of its test."""
     for cell in spied.plan.cells:
-        look = looks(spied)[cell.variant]
+        look, detects = looks(spied)[cell.variant], cell.variant == "detector"
         assert same(look.weights, saved(spied, cell.id, 2, "discriminator"))
         assert not look.training
         assert not look.gradients
-    assert not same(*(look.weights for look in looks(spied).values()))
-
-
-def test_a_measure_knows_whether_the_model_detects_and_computes_as_it_was_trained(spied: AblationFolder) -> None:
-    found = looks(spied)
-    assert (found["detector"].detects, found["predictor"].detects) == (True, False)
-    assert (found["detector"].autocast, found["predictor"].autocast) == (False, True)
-
-
-def test_the_metrics_of_a_measure_are_the_test_record(spied: AblationFolder) -> None:
-    for cell in spied.plan.cells:
+        assert (look.detects, look.autocast) == (detects, not detects)
         records = [record for record in spied.run(cell.id).records() if record["split"] != "train"]
         assert [(r["step"], r["split"]) for r in records] == [(1, "validation"), (2, "validation"), (2, "test")]
-        assert looks(spied)[cell.variant].metrics == records[2]
-        assert records[1]["generator_loss" if cell.variant == "detector" else "loss"] != records[2]["loss"]
+        assert look.metrics == records[2]
+        assert records[1]["loss"] != records[2]["loss"]
+    assert not same(*(look.weights for look in looks(spied).values()))
 
 
 def test_rows_of_training_text_are_read_by_their_numbers(spied: AblationFolder) -> None:
@@ -201,23 +179,18 @@ def test_a_measure_is_prepared_once_with_a_cell_and_its_references(spied: Ablati
     assert len(Spy.called) == len(spied.plan.cells)  # the references themselves are not measured
 
 
-def test_the_numbers_of_a_measure_are_noted_under_its_key(spied: AblationFolder) -> None:
+def test_the_numbers_of_a_measure_are_noted_under_its_key_and_its_output_is_in_the_log(
+    spied: AblationFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
     key, other = (measure.key for measure in spied.plan.measures)
     for cell in spied.plan.cells:
-        measured = spied.measured(cell.id)
+        measured, name = spied.measured(cell.id), "generator_loss"
+        if cell.variant == "predictor":
+            name = "discriminator_token_loss"
         assert measured.keys() == {key, other}
         assert measured[key] == {"luck": 0.25}
-        last = spied.run(cell.id).records()[-1]
-        assert (
-            measured[other]["generator_loss" if cell.variant == "detector" else "discriminator_token_loss"]
-            == (last["generator_loss" if cell.variant == "detector" else "discriminator_token_loss"])
-        )
-
-
-def test_the_output_of_a_cell_is_in_its_log(spied: AblationFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    for cell in spied.plan.cells:
-        log = (spied.path / "logs" / f"{cell.id}.txt").read_text()
-        assert "step      2  test      " in log
+        assert measured[other][name] == spied.run(cell.id).records()[-1][name]
+        assert "step      2  test      " in (spied.path / "logs" / f"{cell.id}.txt").read_text()
     assert capsys.readouterr() == ("", "")
 
 
@@ -248,12 +221,29 @@ class Broken:
 
 def planned(out: Path, how: str, **more: Any) -> tuple[AblationFolder, str]:
     """Plan a broken measure before `pretraining`, under another key; returns the folder and a trained cell."""
+    measures.register("broken")(Broken)
     values = json.loads((out / "plan.json").read_text())
     pretraining = next(each for each in values["measures"] if each["type"] == "pretraining")
     broken = {"type": "broken", "options": {"how": how}, "key": "broken-1", "metrics": {"broken": {}}}
-    values["measures"] = [broken, {**pretraining, "key": "pretraining-2"}]
-    (out / "plan.json").write_text(json.dumps(values | {"metric": "broken"} | more))
+    values["measures"] = [broken | more, {**pretraining, "key": "pretraining-2"}]
+    values["imports"] = [str(file) for file in out.parent.glob("*.py")]
+    (out / "plan.json").write_text(json.dumps(values | {"metric": "broken"}))
     return AblationFolder(out), first(out)
+
+
+PLUGIN = """\
+from registry import Metric, measures
+
+
+@measures.register("mine")
+class Mine:
+    "Raises."
+    same_rows, metrics = False, {"broken": Metric("nothing")}
+    def __init__(self, /): ...
+    def references(self, base): return {}
+    def prepare(self, run, references, folder): ...
+    def __call__(self, run, folder): raise KeyError("no such thing")
+"""
 
 
 @pytest.mark.parametrize(
@@ -263,13 +253,17 @@ def planned(out: Path, how: str, **more: Any) -> tuple[AblationFolder, str]:
         ("other", "measure 'broken' returned unknown, which it does not declare."),
         ("raise", "RuntimeError: as it was asked to"),
         ("prepare", "RuntimeError: while it was prepared"),
+        ("plug-in", "mine.py:11: measure 'mine' failed: KeyError: 'no such thing'"),
     ],
 )
 def test_a_measure_that_fails_is_named_and_does_not_keep_others_from_being_taken(
     out: Path, how: str, reason: str
 ) -> None:
-    measures.register("broken")(Broken)
-    where, id = planned(out, how)
+    own: dict[str, Any] = {}
+    if how == "plug-in":
+        (out.parent / "mine.py").write_text(PLUGIN)
+        own = {"type": "mine", "options": {}}
+    where, id = planned(out, how, **own)
     outcome = work(str(out), id, device="cpu")
     assert outcome.status == "failed"
     assert reason in outcome.error
@@ -280,28 +274,7 @@ def test_a_measure_that_fails_is_named_and_does_not_keep_others_from_being_taken
     assert not list((where.path / "shared").glob(".broken*"))
 
 
-def test_a_measure_of_a_plug_in_that_fails_is_named_with_its_line(out: Path, tmp_path: Path) -> None:
-    plugin = tmp_path / "mine.py"
-    plugin.write_text(
-        "from registry import Metric, measures\n\n\n@measures.register('mine')\nclass Mine:\n    'Raises.'\n"
-        "    same_rows, metrics = False, {'broken': Metric('nothing')}\n"
-        "    def __init__(self, /): ...\n    def references(self, base): return {}\n"
-        "    def prepare(self, run, references, folder): ...\n"
-        "    def __call__(self, run, folder):\n        raise KeyError('no such thing')\n"
-    )
-    where, id = planned(out, "none", imports=[str(plugin)])
-    values = json.loads((out / "plan.json").read_text())
-    values["measures"][0] |= {"type": "mine", "options": {}}
-    (out / "plan.json").write_text(json.dumps(values))
-    outcome = work(str(out), id, device="cpu")
-    assert outcome.status == "failed"
-    assert "mine.py:" in outcome.error
-    assert "measure 'mine' failed: KeyError: 'no such thing'" in outcome.error
-    assert "pretraining-2" in where.measured(id)
-
-
 def test_a_measure_that_is_preempted_ends_the_piece(out: Path) -> None:
-    measures.register("broken")(Broken)
     where, id = planned(out, "preempted")
     assert work(str(out), id, device="cpu") == Outcome("preempted", "saved.")
     assert "pretraining-2" not in where.measured(id)
@@ -321,5 +294,3 @@ def test_a_result_must_be_numbers_that_the_measure_declares() -> None:
     for wrong in (1.0, [("broken", 1.0)], {"broken": torch.ones(1)}, {"broken": None}):
         with pytest.raises(BadResult, match="must be numbers by their names"):
             numbers_of(entry, measure, wrong)
-    assert issubclass(BadResult, ConfigError)
-    assert issubclass(PluginError, ConfigError)

@@ -1,7 +1,9 @@
-"""Rows 1, 2, 6, 7 and 9 for transformers' Trainer and for Lightning, as far as they are installed.
+"""Rows 1, 2, 6, 7 and 9 of the scorecard for transformers' Trainer and for Lightning: `make scorecard-peers`.
 
-Nothing fails here: the outcomes are counted, and written to build/scorecard_peers.md and .json.
-ELECTRA_LAB_SCORECARD_PEERS may name the Python interpreter that has them.
+    python -m benchmarks.peers.reliability [INTERPRETER]
+
+The outcomes are counted, and written to build/scorecard_peers.md and .json. INTERPRETER is the Python interpreter that
+has the two libraries; one that it lacks is skipped.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import errno
 import importlib
 import json
-import os
 import random
 import shutil
 import signal
@@ -17,27 +18,24 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import TypeVar
 
-import pytest
-
+from benchmarks.peers import config
 from tests.helpers import ROOT
-from tests.scorecard.lab import COUNT, FAIL, KILL, SHORT, TEAR, Ended, Fault, Lab
-from tests.scorecard.peers import config
+from tests.scorecard.lab import COUNT, FAIL, KILL, SHORT, TEAR, Ended, Fault, Lab, compiled_shim
 from tests.scorecard.rows import SEED
 from tests.scorecard.table import FOLDER
 
-ASKED = os.environ.get("ELECTRA_LAB_SCORECARD_PEERS", "")
-PYTHON = ASKED if os.path.exists(ASKED) else sys.executable
+PYTHON = sys.argv[1] if len(sys.argv) > 1 else sys.executable
 PEERS = {"trainer": ("accelerate", "transformers"), "pl": ("lightning", "jsonargparse")}
 MOST = 120
 T = TypeVar("T")
 OUTCOMES: dict[str, dict[str, Counter[str]]] = {}
-
-pytestmark = pytest.mark.skipif(not ASKED, reason="a comparison: make scorecard-peers")
 
 
 @dataclass
@@ -76,28 +74,24 @@ class Peer:
         OUTCOMES.setdefault(row, {}).setdefault(self.name, Counter())[outcome] += 1
 
 
-@pytest.fixture(scope="module", params=PEERS)
-def peer(request: pytest.FixtureRequest, shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+@contextmanager
+def started(kind: str) -> Iterator[Peer]:
+    """Start a trainer, and let it train undisturbed. Raises ImportError if a library is not installed."""
     versions = []
-    for name in PEERS[request.param]:
+    for name in PEERS[kind]:
         show = f"import {name}; print(getattr({name}, '__version__', ''))"
         found = subprocess.run([PYTHON, "-c", show], cwd=ROOT, capture_output=True, text=True, check=False)
         if found.returncode:
-            pytest.skip(f"{name} is not installed for {Path(PYTHON).name}")
+            raise ImportError(f"{name} is not installed for {PYTHON}")
         versions.append(f"{name} {found.stdout.strip()}")
-    folder = tmp_path_factory.mktemp(request.param)
-    module = importlib.import_module(f"tests.scorecard.peers.{request.param}")
-    made = Peer(", ".join(versions), module, Lab(shim, folder, PYTHON, module.MODULES), folder)
-    assert made.train().code == 0
-    made.expected = (folder / "result").read_bytes()
-    yield made
-    made.lab.close()
-
-
-@pytest.fixture(autouse=True)
-def _written() -> Iterator[None]:
-    yield
-    write_outcomes()
+    module = importlib.import_module(f"benchmarks.peers.{kind}")
+    with TemporaryDirectory() as above:
+        folder = Path(above)
+        made = Peer(", ".join(versions), module, Lab(compiled_shim(folder), folder, PYTHON, module.MODULES), folder)
+        assert made.train().code == 0
+        made.expected = (folder / "result").read_bytes()
+        yield made
+        made.lab.close()
 
 
 def write_outcomes() -> None:
@@ -129,7 +123,7 @@ def sampled(cases: list[T]) -> list[T]:
     return random.Random(SEED).sample(cases, min(MOST, len(cases)))
 
 
-def test_row_1_kills(peer: Peer) -> None:
+def row_1_kills(peer: Peer) -> None:
     found = calls(peer)
     points = [(KILL, n) for n in range(1, len(found) + 1)]
     points += [(TEAR, n) for n, kind in enumerate(found, start=1) if kind == "write"]
@@ -139,7 +133,7 @@ def test_row_1_kills(peer: Peer) -> None:
         peer.count("1 kills", peer.again() if ended.code == -signal.SIGKILL else "was not killed")
 
 
-def test_row_2_signals(peer: Peer) -> None:
+def row_2_signals(peer: Peer) -> None:
     """Half a second a step, as Trainer waits three seconds after SIGTERM before it saves."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGXCPU):
         for step in (1, 5):
@@ -158,7 +152,7 @@ def checkpoints(peer: Peer) -> list[Path]:
     return sorted(found, key=lambda path: int("".join(filter(str.isdigit, path.name.split("step")[-1]))))
 
 
-def test_row_6_damage(peer: Peer) -> None:
+def row_6_damage(peer: Peer) -> None:
     peer.clean()
     assert peer.train().code == 0
     kept = shutil.copytree(peer.folder / "all", peer.folder / "kept")
@@ -181,7 +175,7 @@ def test_row_6_damage(peer: Peer) -> None:
         peer.count(f"6 damage ({'a bit flipped' if trial % 2 else 'cut'})", peer.again())
 
 
-def test_row_7_write_errors(peer: Peer) -> None:
+def row_7_write_errors(peer: Peer) -> None:
     found = calls(peer)
     below, growing = peer.folder / "all", "open write mkdir rename link truncate"
     grows, writes = sum(kind in growing for kind in found), found.count("write")
@@ -195,7 +189,7 @@ def test_row_7_write_errors(peer: Peer) -> None:
         peer.count("7 write errors", "identical" if silent else peer.again())
 
 
-def test_row_9_configs(peer: Peer) -> None:
+def row_9_configs(peer: Peer) -> None:
     """Each file has one mistake. It is refused if the process fails and names the key."""
     for words, key, text in config.mistakes(peer.module.CONFIG, random.Random(SEED), 200):
         file = peer.folder / "config.yaml"
@@ -209,3 +203,14 @@ def test_row_9_configs(peer: Peer) -> None:
         named = key in ended.err
         outcome = "refused by name" if ended.code and named else "fails, without the name" if ended.code else "accepted"
         peer.count(f"9 configs ({words})", outcome)
+
+
+if __name__ == "__main__":
+    for kind in PEERS:
+        try:
+            with started(kind) as peer:
+                for row in (row_1_kills, row_2_signals, row_6_damage, row_7_write_errors, row_9_configs):
+                    row(peer)
+                    write_outcomes()
+        except ImportError as error:
+            print(error)

@@ -7,7 +7,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from tests.scorecard.peers.tiny import EVERY, KEEP, ROWS, STEPS, Tiny, rows
+from benchmarks.peers.tiny import EVERY, KEEP, ROWS, STEPS, Tiny, rows
 
 MODULES = ("torch", "accelerate", "transformers", "transformers.trainer", "transformers.trainer_utils")
 CHECKPOINT = "checkpoint-{}"

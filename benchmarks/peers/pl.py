@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch.utils.data import DataLoader
 
-from tests.scorecard.peers.tiny import EVERY, KEEP, ROWS, STEPS, Tiny, rows
+from benchmarks.peers.tiny import EVERY, KEEP, ROWS, STEPS, Tiny, rows
 
 MODULES = ("torch", "lightning.pytorch", "lightning.pytorch.callbacks")
 CHECKPOINT = "epoch=*-step={}.ckpt"

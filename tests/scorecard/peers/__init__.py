@@ -1,1 +1,0 @@
-"""The same laws for other trainers, for comparison: `make scorecard-peers`."""
