@@ -59,7 +59,7 @@ notebooks: $(VENV)/dev.stamp
 
 # The slowest tests: ablations and builds whose processes are killed repeatedly, and the most expensive compilation.
 soak: $(VENV)/dev.stamp
-	ELECTRA_LAB_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_soak.py tests/electra_lab/data/test_build.py::test_kills_change_nothing \
+	ELECTRA_LAB_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest benchmarks/soak.py tests/electra_lab/data/test_build.py::test_kills_change_nothing \
 		tests/electra_lab/training/test_compilation.py -s
 
 # The reliability scorecard in full, about two hours on two idle cores: build/scorecard.md, which docs/reliability.md

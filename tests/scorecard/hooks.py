@@ -63,23 +63,18 @@ def signals(point: str, nth: int, numbers: list[int], gap: float = 0.0) -> None:
 
 def out_of_memory(point: str, nth: int) -> None:
     """Raise what torch raises where memory ends."""
-
-    def raise_() -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
-
-    _at(point, nth, raise_)
+    _at(point, nth, lambda: _raise(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")))
 
 
 def bad_alloc(point: str, nth: int) -> None:
     """Raise what torch raises on a CPU whose memory ends."""
+    said = "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+    said += "68719476736 bytes. Error code 12 (Cannot allocate memory)"
+    _at(point, nth, lambda: _raise(RuntimeError(said)))
 
-    def raise_() -> None:
-        raise RuntimeError(
-            "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried to allocate "
-            "68719476736 bytes. Error code 12 (Cannot allocate memory)"
-        )
 
-    _at(point, nth, raise_)
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def poison_gradient(nth: int, value: float, whole: bool = False) -> None:
@@ -149,14 +144,12 @@ def limit_memory(point: str, nth: int, spare: int) -> None:
 
 def close_reader(stream: str, point: str, nth: int) -> None:
     """Let the output go into a pipe, whose reader closes it at a point: `... | head`."""
+    number = {"out": 1, "err": 2}[stream]
     reader, writer = os.pipe()
-    os.dup2(writer, {"out": 1, "err": 2}[stream])
+    os.dup2(writer, number)
     os.close(writer)
-
-    def close() -> None:
-        os.close(reader)
-
-    _at(point, nth, close)
+    setattr(sys, f"std{stream}", open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    _at(point, nth, lambda: os.close(reader))
 
 
 def hold(point: str, nth: int, mark: str) -> None:

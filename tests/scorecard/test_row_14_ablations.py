@@ -14,7 +14,7 @@ from tests.scorecard.others import count_tests
 def test_through_kills(score: Score, tmp_path: Path) -> None:
     """24 cells on four workers of two launchers, 20 kills; one that is killed, then stopped."""
     tests = ("test_24_cells_through_20_kills", "test_killed_or_stopped_it_goes_on_and_ends_the_same")
-    count_tests(score, tmp_path, *(f"tests/test_soak.py::{each}" for each in tests), ELECTRA_LAB_SOAK="1")
+    count_tests(score, tmp_path, *(f"benchmarks/soak.py::{each}" for each in tests), ELECTRA_LAB_SOAK="1")
 
 
 @pytest.mark.scorecard

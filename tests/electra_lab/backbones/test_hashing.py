@@ -11,7 +11,7 @@ from electra_lab.backbones._hashing import EVALUATION_SEED
 from tests.electra_lab.backbones.test_reformer import DEPTH, DIM, HEADS, LENGTH, attentions, batch, reformer
 
 
-class LibrarysLocalAttention(LocalAttention):  # type: ignore[misc]  # the library has no types
+class LibrarysLocalAttention(LocalAttention):  # the library has no types
     """The library's computation on turned queries."""
 
     def __init__(self, bucket_size: int, dropout: float, rotary: torch.nn.Module | None) -> None:

@@ -51,7 +51,7 @@ def computed(model: Transformer, mask: Tensor, documents: Tensor | None) -> list
     torch.manual_seed(3)
     states = model(x, mask, documents)
     (states * weights)[mask].sum().backward()
-    return [states.detach()[mask], x.grad, *(p.grad for p in model.parameters())]  # type: ignore[list-item]
+    return [states.detach()[mask], x.grad, *(p.grad for p in model.parameters())]
 
 
 @pytest.mark.parametrize("rotary", [True, False])

@@ -44,7 +44,7 @@ def test_it_is_softmax_attention_over_a_window_and_those_beside(
     expected = F.scaled_dot_product_attention(*wanted, allowed.to(device))
     found = local_attention(*given_, visible.to(device), window, 0.0, kernel)
     assert found.isfinite().all()
-    (found * seeing.to(device)).square().sum().backward()  # type: ignore[no-untyped-call]
+    (found * seeing.to(device)).square().sum().backward()
     (expected * seeing.to(device)).square().sum().backward()
     torch.testing.assert_close(found * seeing.to(device), expected * seeing.to(device), rtol=1e-9, atol=1e-9)
     for one, other in zip(given_, wanted, strict=True):

@@ -69,8 +69,7 @@ def test_documents_that_share_too_much_are_left_out(
 
 
 def test_the_filter_lets_every_known_hash_through_and_few_others() -> None:
-    rng = np.random.default_rng(0)
-    mine, others = (rng.integers(0, 2**64, 20_000, dtype=np.uint64) for _ in range(2))
+    mine, others = np.random.default_rng(0).integers(0, 2**64, (2, 20_000), dtype=np.uint64)
     known = Known.of(mine)
     found, where = known.find(mine)
     assert found.tolist() == list(range(len(mine)))

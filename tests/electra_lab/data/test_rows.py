@@ -176,7 +176,9 @@ def test_a_part_reads_no_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [call.args[0].shape[0] for call in read.call_args_list] == [3]
 
 
-@pytest.mark.parametrize(("tokens", "expected"), [(1, [0]), (50, [*range(0, 40, 4)]), (52, None)])
+@pytest.mark.parametrize(
+    ("tokens", "expected"), [(1, [0]), (50, [*range(0, 40, 4)]), (52, None), (200, [*range(40)]), (10**9, [*range(40)])]
+)
 def test_a_sample_is_spread_over_all_rows(tokens: int, expected: list[int] | None) -> None:
     """Its rows keep the example ids that they have without it, so that masks and draws are the same."""
     made = counting(40)
@@ -189,13 +191,6 @@ def test_a_sample_is_spread_over_all_rows(tokens: int, expected: list[int] | Non
     read = torch.cat([batch.tokens for batch in sampled.in_order(3, CPU)])
     assert torch.equal(read, one_batch(made).tokens[ids])
     assert sorted(epochs(sampled, 0, len(ids), 1).tolist()) == sorted(read.tolist())
-
-
-@pytest.mark.parametrize("tokens", [35, 36, 10**9])
-def test_a_large_sample_is_all(tokens: int) -> None:
-    sampled = counting(7).sample(tokens)
-    assert len(sampled) == 7
-    assert sampled.example_ids([0, 6]) == [0, 6]
 
 
 @settings(deadline=None, max_examples=50)
@@ -262,13 +257,12 @@ def test_grouped_batches_hold_rows_of_similar_lengths() -> None:
 def test_a_grouped_batch_is_a_function_of_its_step() -> None:
     """Read in any order, and in parts of the same width."""
     made = uneven(300)
-    expected = [made.training_batch(3, step, 8, CPU) for step in range(60)]
+    expected = [made.training_batch(3, step, 8, CPU).tokens for step in range(60)]
     for step in (59, 0, 33, 17):
-        again = uneven(300).training_batch(3, step, 8, CPU)
-        assert torch.equal(again.tokens, expected[step].tokens)
-        parts = [made.training_batch(3, step, 8, CPU, part=part) for part in (slice(0, 3), slice(3, 8))]
-        assert torch.equal(torch.cat([part.tokens for part in parts]), expected[step].tokens)
-    assert documents(made.training_batch(4, 0, 8, CPU)) != documents(expected[0])
+        assert torch.equal(uneven(300).training_batch(3, step, 8, CPU).tokens, expected[step])
+        parts = [made.training_batch(3, step, 8, CPU, part=part).tokens for part in (slice(0, 3), slice(3, 8))]
+        assert torch.equal(torch.cat(parts), expected[step])
+    assert not torch.equal(made.training_batch(4, 0, 8, CPU).tokens[:, 1], expected[0][:, 1])
 
 
 @settings(deadline=None)

@@ -80,14 +80,12 @@ def test_a_part_of_a_batch_is_that_part() -> None:
 
 
 def test_grouped_batches_hold_less_padding() -> None:
-    rows = [row(n, 1 + (7 * n) % 40) for n in range(400)]
-
-    def padding(by_length: bool) -> float:
+    rows, padding = [row(n, 1 + (7 * n) % 40) for n in range(400)], []
+    for by_length in (True, False):
         batches = TaskRows(rows, group_by_length=by_length)
         masks = [batches.training_batch(0, step, 10, CPU).attention_mask for step in range(40)]
-        return float(sum((~mask).sum() for mask in masks)) / sum(mask.numel() for mask in masks)
-
-    assert padding(True) < 0.5 * padding(False)
+        padding.append(float(sum((~mask).sum() for mask in masks)) / sum(mask.numel() for mask in masks))
+    assert padding[0] < 0.5 * padding[1]
 
 
 def test_rows_without_labels_have_none() -> None:

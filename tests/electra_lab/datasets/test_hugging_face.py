@@ -56,12 +56,13 @@ def test_labels_with_names(tmp_path: Path) -> None:
     assert [each.label for each in dataset(tmp_path / "b", held_out=0).read("train")] == ["good", "bad"]
 
 
-def test_labels_without_names_and_files_in_other_formats(tmp_path: Path) -> None:
-    files = {"a/train.jsonl": json_lines({"text": "b", "label": 1}), "b/train.csv": "text,label\nb,1\n"}
-    for name, content in files.items():
-        write(tmp_path / name, content)
-        (found,) = dataset(tmp_path / name[0], held_out=0).read("train")
-        assert (found.text, found.label) == ("b", "1")
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.jsonl", json_lines({"text": "b", "label": 1})), ("b.csv", "text,label\nb,1\n")]
+)
+def test_labels_without_names_and_files_in_other_formats(tmp_path: Path, name: str, content: str) -> None:
+    write(tmp_path / name, content)
+    (found,) = dataset(tmp_path, held_out=0).read("train")
+    assert (found.text, found.label) == ("b", "1")
 
 
 def test_only_the_test_may_lack_labels(tmp_path: Path) -> None:

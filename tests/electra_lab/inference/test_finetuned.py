@@ -47,10 +47,8 @@ def test_predictions_are_those_that_the_fine_tuning_wrote(tuned: dict[str, Path]
     model = opened(tuned[name], seed=seed)
     labels = [each["prediction"] for each in written]
     assert len({str(label) for label in labels}) > 1 or seed == 7
-    for found in (
-        model.predict(given[::-1], batch_size=3)[::-1],
-        [*model.stream("predict", iter(given), batch_size=1)],
-    ):
+    backwards = model.predict(given[::-1], batch_size=3)
+    for found in (backwards[::-1], [*model.stream("predict", iter(given), batch_size=1)]):
         if name == "numbers":
             assert [each.prediction for each in found] == pytest.approx(labels, abs=1e-3)
             continue
@@ -75,11 +73,11 @@ def test_transformers_pipelines_agree(tuned: dict[str, Path], name: str) -> None
             theirs = [(e["entity_group"], e["start"], e["end"]) for e in pipeline(text, aggregation_strategy="first")]
             assert [(e["type"], e["start"], e["end"]) for e in found.more["entities"]] == theirs
             assert [text[start:end] for start, end in found.offsets] == found.given["words"]
-    else:
-        texts = [{"text": item[0], "text_pair": item[1]} if isinstance(item, tuple) else item for item in given]
-        for found, scores in zip(model.predict(given), pipeline(texts, top_k=None, truncation=True), strict=True):
-            expected = {score["label"]: score["score"] for score in scores}
-            assert (found.probabilities or {"LABEL_0": found.prediction}) == pytest.approx(expected, abs=1e-4)
+        return
+    texts = [{"text": item[0], "text_pair": item[1]} if isinstance(item, tuple) else item for item in given]
+    for found, scores in zip(model.predict(given), pipeline(texts, top_k=None, truncation=True), strict=True):
+        expected = {score["label"]: score["score"] for score in scores}
+        assert (found.probabilities or {"LABEL_0": found.prediction}) == pytest.approx(expected, abs=1e-4)
 
 
 def test_answers_of_the_exported_model(tuned: dict[str, Path]) -> None:
@@ -141,17 +139,14 @@ def test_spans_of_several_seeds_are_averaged(tuned: dict[str, Path]) -> None:
 def test_a_bert_of_transformers_has_its_pooler(tuned: dict[str, Path], tmp_path: Path) -> None:
     """Three labels without names, and a number."""
     source = tuned["labels"] / "seed-4" / "model"
-    size = json.loads((source / "config.json").read_text())["vocab_size"]
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    sizes["vocab_size"] = json.loads((source / "config.json").read_text())["vocab_size"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     for outputs in (3, 1):
         torch.manual_seed(0)
-        made = BertForSequenceClassification(
-            BertConfig(vocab_size=size, initializer_range=0.5, num_labels=outputs, **sizes)
-        )
+        made = BertForSequenceClassification(BertConfig(initializer_range=0.5, num_labels=outputs, **sizes))
         made.save_pretrained(tmp_path / str(outputs))
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(source / name, tmp_path / str(outputs))
-        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / str(outputs))
+        tokenizer.save_pretrained(tmp_path / str(outputs))
         with torch.no_grad():
             logits = made.eval()(**tokenizer("the cat", "3 dogs", return_tensors="pt")).logits[0]
         found = opened(tmp_path / str(outputs)).predict(("the cat", "3 dogs"))
@@ -170,7 +165,9 @@ def test_a_folder_of_an_older_release_is_opened_by_its_pretrained_model(tuned: d
     """Its provenance.json does not describe the network."""
     folder = shutil.copytree(tuned["labels"], tmp_path / "old")
     file, config = folder / "seed-4" / "provenance.json", folder / "seed-4" / "config.yaml"
-    file.write_text(json.dumps({key: value for key, value in json.loads(file.read_text()).items() if key != "network"}))
+    provenance = json.loads(file.read_text())
+    provenance.pop("network")
+    file.write_text(json.dumps(provenance))
     model = tuned["labels"].parents[1] / "pretrained" / "run"
     with pytest.raises(DataError, match=str(model)):
         opened(folder, seed=4)
@@ -181,8 +178,7 @@ def test_a_folder_of_an_older_release_is_opened_by_its_pretrained_model(tuned: d
 
 def test_items_of_each_kind(tuned: dict[str, Path]) -> None:
     tags, pairs, labels = (opened(tuned[name]) for name in ("tags", "pairs", "labels"))
-    text = "the  cat,sat 3"
-    words = ["the", "cat", ",", "sat", "3"]
+    text, words = "the  cat,sat 3", ["the", "cat", ",", "sat", "3"]
     plain = tags.predict(text)
     assert (plain.given["words"], plain.prediction) == (words, tags.predict(tuple(words)).prediction)
     assert tags.predict([{"text": text}, words]) == [plain, tags.predict({"words": words})]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from scipy import stats
 
 from electra_lab.data.texts import tokenize
 from electra_lab.inference.pair import CHUNK, Pair, load
+from electra_lab.inference.results import Candidate
 from electra_lab.training.random import Random
 from registry import backbones
 from registry.errors import ConfigError, DataError
@@ -72,25 +73,30 @@ def test_answers_do_not_depend_on_how_texts_are_batched_or_streamed(pair: Pair) 
         assert one.text == two.text == three.text
         assert one.probabilities == pytest.approx(two.probabilities, abs=1e-5)
         assert one.probabilities == pytest.approx(three.probabilities, abs=1e-5)
-    assert whole[0].tokens == []
-    assert pair.detect([]) == []
+    assert (whole[0].tokens, pair.detect([])) == ([], [])
     many = [TEXTS[0]] * (CHUNK + 3)
     corrupted = pair.corrupt(many)
     assert [each.inputs for each in pair.stream("corrupt", many, batch_size=1)] == [each.inputs for each in corrupted]
     assert len({tuple(each.masked) for each in corrupted}) > 3  # each text has masks of its own
+    assert [tokenize(pair.tokenizer, [text])[0] for text in TEXTS] == tokenize(pair.tokenizer, TEXTS)
 
 
-def test_a_stream_reads_no_further_than_it_must(pair: Pair) -> None:
-    read = Counter[str]()
+def test_a_stream_reads_no_further_than_it_must_and_answers_what_it_has_read(pair: Pair) -> None:
+    read: list[str] = []
 
-    def texts() -> Any:
-        while True:
-            read["texts"] += 1
-            yield "the cat"
+    def texts() -> Iterator[str]:
+        for number in range(CHUNK * 2):
+            read.append(f"the cat {number}")
+            yield read[-1]
+        raise DataError("file:3")
 
     stream = pair.stream("detect", texts(), batch_size=1)
-    next(stream)
-    assert read["texts"] == CHUNK
+    assert next(stream).text == "the cat 0"
+    assert len(read) == CHUNK
+    stream = pair.stream("detect", texts())  # all in one chunk, which is cut short
+    assert [next(stream).text for _ in range(CHUNK * 2)] == [f"the cat {number}" for number in range(CHUNK * 2)]
+    with pytest.raises(DataError):
+        next(stream)
 
 
 def test_a_stream_holds_few_characters_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,31 +110,15 @@ def test_a_stream_holds_few_characters_at_once(pair: Pair, monkeypatch: pytest.M
     assert held == [texts[:3], texts[3:5], texts[5:]]
 
 
-def test_texts_before_one_that_cannot_be_read_are_answered(pair: Pair) -> None:
-    def texts() -> Iterator[str]:
-        yield "the cat"
-        yield "sat"
-        raise DataError("file:3")
-
-    stream = pair.stream("detect", texts())
-    assert [next(stream).text, next(stream).text] == ["the cat", "sat"]
-    with pytest.raises(DataError):
-        next(stream)
-
-
-def test_a_text_alone_has_the_tokens_that_it_has_among_others(pair: Pair) -> None:
-    assert [tokenize(pair.tokenizer, [text])[0] for text in TEXTS] == tokenize(pair.tokenizer, TEXTS)
-
-
-def test_as_many_tokens_are_masked_as_the_formula_says_and_only_they_change(pair: Pair) -> None:
-    for mask_prob in (0.01, 0.15, 0.5, 1.0):
-        for found in pair.corrupt([*TEXTS, LONG], mask_prob=mask_prob):
-            total = len(found.tokens)
-            assert sum(found.masked) == math.ceil(mask_prob * total - 1e-9)
-            assert [i for i, m in enumerate(found.masked) if m] == sorted(found.candidates)
-            assert all(masked for masked, replaced in zip(found.masked, found.replaced, strict=True) if replaced)
-            special = {pair.tokenizer.id_to_token(id) for id in pair.vocabulary.special_ids}
-            assert special.isdisjoint(found.inputs)
+@pytest.mark.parametrize("mask_prob", [0.01, 0.15, 0.5, 1.0])
+def test_as_many_tokens_are_masked_as_the_formula_says_and_only_they_change(pair: Pair, mask_prob: float) -> None:
+    special = {pair.tokenizer.id_to_token(id) for id in pair.vocabulary.special_ids}
+    for found in pair.corrupt([*TEXTS, LONG], mask_prob=mask_prob):
+        masked = [i for i, m in enumerate(found.masked) if m]
+        assert len(masked) == math.ceil(mask_prob * len(found.tokens) - 1e-9)
+        assert masked == sorted(found.candidates)
+        assert {i for i, replaced in enumerate(found.replaced) if replaced} <= {*masked}
+        assert special.isdisjoint(found.inputs)
 
 
 def test_the_verdict_is_about_what_the_discriminator_was_given(pair: Pair) -> None:
@@ -138,76 +128,58 @@ def test_the_verdict_is_about_what_the_discriminator_was_given(pair: Pair) -> No
     assert found.probabilities == pytest.approx(verdict(pair, ids).tolist(), abs=1e-6)
 
 
+def are_the_best(pair: Pair, candidates: Sequence[Candidate], probabilities: torch.Tensor) -> None:
+    """Check that candidates are the most probable tokens."""
+    best = probabilities.topk(len(candidates))
+    assert [each.token for each in candidates] == [pair.tokenizer.id_to_token(int(i)) for i in best.indices]
+    assert [each.probability for each in candidates] == pytest.approx(best.values.tolist(), abs=1e-6)
+
+
 def test_candidates_are_the_generators_and_draws_follow_them(pair: Pair) -> None:
-    found = pair.corrupt("cat sat mat", mask_prob=0.3, top=3, seed=4)
-    [place] = found.candidates
-    ids = pair.tokenizer.encode("cat sat mat").ids
+    text = "cat sat mat"
+    found = pair.corrupt(text, mask_prob=0.3, top=3, seed=4)
+    [(place, candidates)] = found.candidates.items()
+    ids = pair.tokenizer.encode(text).ids
     ids[place] = pair.vocabulary.mask_id
     probabilities = guesses(pair, ids)[place]
-    best = probabilities.topk(3)
-    assert [each.token for each in found.candidates[place]] == [
-        pair.tokenizer.id_to_token(int(i)) for i in best.indices
-    ]
-    assert [each.probability for each in found.candidates[place]] == pytest.approx(best.values.tolist(), abs=1e-6)
-    temperature = 0.5
-    drawn = Counter(
-        each.inputs[place]
-        for each in pair.corrupt(["cat sat mat"] * 3000, mask_prob=0.3, top=1, temperature=temperature, batch_size=500)
-        if each.masked[place]
-    )
-    total = sum(drawn.values())
-    claimed = probabilities.double().log().div(temperature).softmax(-1)
-    order = claimed.argsort(descending=True)
-    groups = order.tensor_split(8)
-    expected = torch.stack([claimed[group].sum() for group in groups]) * total
+    assert len(candidates) == 3
+    are_the_best(pair, candidates, probabilities)
+    options: Any = {"mask_prob": 0.3, "top": 1, "temperature": 0.5, "batch_size": 500}
+    drawn = Counter(each.inputs[place] for each in pair.corrupt([text] * 3000, **options) if each.masked[place])
+    claimed = probabilities.double().log().div(0.5).softmax(-1)
+    groups = claimed.argsort(descending=True).tensor_split(8)
+    expected = torch.stack([claimed[group].sum() for group in groups])
     seen = [sum(drawn[pair.tokenizer.id_to_token(int(i)) or ""] for i in group) for group in groups]
-    assert stats.chisquare(seen, expected.numpy() * (total / float(expected.sum()))).pvalue > 1e-4
-    several = pair.corrupt(
-        "cat sat mat " * 4, mask_prob=1.0, temperature=1e9
-    )  # from all tokens, one draw for each place
-    assert len(set(several.inputs)) > 8
+    assert stats.chisquare(seen, (expected / expected.sum() * sum(seen)).numpy()).pvalue > 1e-4
+    # From all tokens, one draw for each place.
+    assert len(set(pair.corrupt("cat sat mat " * 4, mask_prob=1.0, temperature=1e9).inputs)) > 8
+    # The smallest temperature draws the best.
+    found = pair.corrupt("the cat sat on the mat", mask_prob=1.0, temperature=1e-300)
+    assert [found.inputs[i] for i in found.candidates] == [best[0].token for best in found.candidates.values()]
 
 
 def test_the_same_seed_gives_the_same_corruption(pair: Pair) -> None:
     assert pair.corrupt(TEXTS, seed=3) == pair.corrupt(TEXTS, seed=3)
     assert pair.corrupt(TEXTS, seed=3) != pair.corrupt(TEXTS, seed=4)
-    assert pair.corrupt(TEXTS)[2:] == pair.corrupt(TEXTS[2:], first=2)
+    later = pair.corrupt(TEXTS)[2:]
+    assert later == pair.corrupt(TEXTS[2:], first=2) == list(pair.stream("corrupt", TEXTS[2:], first=2))
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("verb", "wrong"),
     [
-        {"mask_prob": 0},
-        {"mask_prob": 1.1},
-        {"temperature": 0},
-        {"temperature": math.inf},
-        {"top": 0},
-        {"batch_size": 0},
+        ("corrupt", {"mask_prob": 0}), ("corrupt", {"mask_prob": 1.1}), ("corrupt", {"temperature": 0}),
+        ("corrupt", {"temperature": math.inf}), ("corrupt", {"top": 0}), ("corrupt", {"batch_size": 0}),
+        ("detect", {"batch_size": -1}), ("embed", {"batch_size": -1}), ("embed", {"pooling": "max"}),
+        ("fill", {"top": 0}),
     ],
-    ids=str,
-)
-def test_options_that_make_no_sense_are_refused(pair: Pair, wrong: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=f"{next(iter(wrong))} .*must be|{next(iter(wrong))} a finite|mask_prob must"):
-        pair.corrupt("the cat sat on the mat", **wrong)
-
-
-def test_other_verbs_refuse_them_too(pair: Pair) -> None:
-    for act in (pair.detect, pair.embed, lambda text, **o: list(pair.stream("detect", [text], **o))):
-        with pytest.raises(ConfigError, match="batch_size must be at least 1, is -1"):
-            act("the cat", batch_size=-1)
-    for act in (lambda: pair.fill("[MASK]", top=0), lambda: next(pair.stream("fill", [], top=0))):
-        with pytest.raises(ConfigError, match="top must be at least 1"):
-            act()
-    with pytest.raises(ConfigError, match="device is 'gpu'; it must be 'cpu', 'cuda' or 'auto'"):
-        load(pair.name, device="gpu")
-    assert pair.embed([]).shape == (0, 16)
-
-
-def test_the_smallest_temperature_draws_the_best_token(pair: Pair) -> None:
-    found = pair.corrupt("the cat sat on the mat", mask_prob=1.0, temperature=1e-300)
-    assert [found.inputs[i] for i in found.candidates] == [best[0].token for best in found.candidates.values()]
-    again = list(pair.stream("corrupt", TEXTS[2:], first=2))
-    assert again == pair.corrupt(TEXTS)[2:]
+)  # fmt: skip
+def test_options_that_make_no_sense_are_refused(pair: Pair, verb: Any, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        getattr(pair, verb)("the [MASK] sat on the mat", **wrong)
+    if verb in ("detect", "fill"):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            next(pair.stream(verb, [], **wrong))
 
 
 def test_a_long_text_costs_no_more_because_of_all_the_others(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,64 +255,54 @@ def test_masks_are_filled_each_with_the_best_tokens(pair: Pair) -> None:
     text = "the [MASK] sat on [MASK]"
     found = pair.fill(text, top=2)
     assert [text[start:end] for start, end in found.masks] == ["[MASK]", "[MASK]"]
-    start = pair.tokenizer.token_to_id("the")
-    mask, sat, on = pair.vocabulary.mask_id, *(pair.tokenizer.encode(word).ids for word in ("sat", "on"))
-    ids = [start, mask, *sat, *on, mask]
-    probabilities = guesses(pair, ids)
+    the, sat, on = (pair.tokenizer.encode(word).ids for word in ("the", "sat", "on"))
+    ids = [*the, pair.vocabulary.mask_id, *sat, *on, pair.vocabulary.mask_id]
     for place, best in zip((1, len(ids) - 1), found.candidates, strict=True):
-        top = probabilities[place].topk(2)
-        assert [each.token for each in best] == [pair.tokenizer.id_to_token(int(i)) for i in top.indices]
-        assert [each.probability for each in best] == pytest.approx(top.values.tolist(), abs=1e-6)
-    assert [len(each.masks) for each in pair.fill(["[MASK]", f"{LONG} [MASK] {LONG}"])] == [1, 1]
-    with pytest.raises(ConfigError, match=r"there is no \[MASK\] to fill in 'the cat'"):
+        assert len(best) == 2
+        are_the_best(pair, best, guesses(pair, ids)[place])
+    assert [len(each.masks) for each in pair.fill(["[MASK]", f"{LONG} [MASK] {LONG}", "the cat"])] == [1, 1, 0]
+    with pytest.raises(ConfigError, match=r"no \[MASK\] to fill in 'the cat'"):
         pair.fill("the cat")
-    assert [each.candidates == [] for each in pair.fill(["[MASK]", "the cat"])] == [False, True]
 
 
 def test_states_are_the_discriminators(pair: Pair) -> None:
     network: Any = pair.discriminator
-    ids = pair.tokenizer.encode("the cat").ids
-    with torch.no_grad():
-        states = network.hidden(*row(pair, ids))[0]
-    assert torch.allclose(pair.embed("the cat", pooling=None), states[1:-1], atol=1e-6)
-    assert torch.allclose(pair.embed("the cat"), states[1:-1].mean(0), atol=1e-6)
-    assert torch.allclose(pair.embed("the cat", pooling="cls"), states[0], atol=1e-6)
     tokens = pair.tokenizer.encode(LONG).ids
     assert len(tokens) > 2 * (pair.length - 2)  # in three windows, of which the last is the shortest
     with torch.no_grad():
+        states = network.hidden(*row(pair, pair.tokenizer.encode("the cat").ids))[0]
         begin = network.hidden(*row(pair, tokens[: pair.length - 2]))[0]
-    assert torch.allclose(pair.embed(LONG, pooling="cls"), begin[0], atol=1e-6)
-    assert torch.allclose(pair.embed(LONG, pooling=None)[:4], begin[1:5], atol=1e-6)
     several = pair.embed([*TEXTS, "", "the cat"])
-    assert several.shape == (8, 16)
-    assert torch.allclose(several[-1], states[1:-1].mean(0), atol=1e-6)
-    assert not several[-2].any()
-    with pytest.raises(ConfigError, match="pooling must be"):
-        pair.embed("the cat", pooling="max")  # type: ignore[call-overload]
+    assert (several.shape, pair.embed([]).shape, bool(several[-2].any())) == ((8, 16), (0, 16), False)
+    for found, expected in (
+        (pair.embed("the cat", pooling=None), states[1:-1]),
+        (pair.embed("the cat"), states[1:-1].mean(0)),
+        (several[-1], states[1:-1].mean(0)),
+        (pair.embed("the cat", pooling="cls"), states[0]),
+        (pair.embed(LONG, pooling="cls"), begin[0]),
+        (pair.embed(LONG, pooling=None)[:4], begin[1:5]),
+    ):
+        assert torch.allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["mlm", "unigram"])
-def test_a_pair_says_what_it_lacks(tmp_path: Path, kind: str) -> None:
-    sections = {
-        "mlm": {"objective": "{type: mlm}", "generator": "null", "sampler": "null"},
-        "unigram": {"generator": "{type: unigram}"},
-    }
+def test_a_pair_says_what_it_lacks(tmp_path: Path, pair: Pair) -> None:
     with for_a_module():
-        pair = load(run(experiment(tmp_path, **sections[kind]), tmp_path / "run"), device="cpu")
-    if kind == "unigram":  # it guesses by frequency, whatever the context
-        one, other = pair.fill(["[MASK] cat", "the dogs [MASK]"], top=1)
-        assert one.candidates == other.candidates
-        assert pair.corrupt("the cat").probabilities is not None
-        return
-    assert pair.fill("the [MASK]").candidates
-    assert pair.corrupt("the cat sat").probabilities is None
+        sections = {"objective": "{type: mlm}", "generator": "null", "sampler": "null"}
+        mlm = load(run(experiment(tmp_path / "mlm", **sections), tmp_path / "run"), device="cpu")
+        unigram = load(
+            run(experiment(tmp_path / "unigram", generator="{type: unigram}"), tmp_path / "other"), device="cpu"
+        )
+    # One guesses by frequency, whatever the context.
+    one, other = unigram.fill(["[MASK] cat", "the dogs [MASK]"], top=1)
+    assert one.candidates == other.candidates
+    assert unigram.corrupt("the cat").probabilities is not None
+    assert mlm.fill("the [MASK]").candidates
+    assert mlm.corrupt("the cat sat").probabilities is None
     with pytest.raises(ConfigError, match=f"{tmp_path / 'run'}: has no detection head, so it cannot detect replaced"):
-        pair.detect("the cat")
-
-
-def test_a_length_without_room_for_a_token_is_refused(pair: Pair) -> None:
-    """Windows of nothing would never come to an end."""
-    with pytest.raises(ConfigError) as refused:
+        mlm.detect("the cat")
+    with pytest.raises(ConfigError, match="device is 'gpu'"):
+        load(tmp_path / "run", device="gpu")
+    # Windows of nothing would never come to an end.
+    with pytest.raises(ConfigError, match=r"^it: reads 2 tokens at once; it needs at least 3"):
         Pair("it", pair.tokenizer, pair.vocabulary, 2, discriminator=pair.discriminator)
-    assert str(refused.value) == "it: reads 2 tokens at once; it needs at least 3, for [CLS], [SEP] and a token."
     assert Pair("it", pair.tokenizer, pair.vocabulary, 3, discriminator=pair.discriminator).detect(TEXTS[0])

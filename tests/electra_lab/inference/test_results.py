@@ -59,19 +59,14 @@ def printed(result: object, *, colour: bool) -> str:
 
 def test_a_notebook_shows_the_text_with_stronger_colours_for_stronger_suspicion() -> None:
     page = Page(DETECTED._repr_html_())
-    assert page.text == TEXT
+    assert (page.text, page.colours[0]) == (TEXT, 0.0)
     assert page.titles == ["the: 0.000", "<b>: 0.250", "cat: 1.000", "sat: 0.050"]
     assert sorted(page.colours) == [page.colours[i] for i in (0, 3, 1, 2)]
-    assert page.colours[0] == 0.0
     assert Page(Results([DETECTED, FILLED])._repr_html_()).text == f"{TEXT}a nicelys"
-
-
-def test_a_replacement_stands_beside_the_struck_original_with_its_candidates() -> None:
+    # A replacement stands beside the struck original, with its candidates.
     page = Page(CORRUPTED._repr_html_())
-    assert page.text == "The <b> dog\nsat"
-    assert page.struck == ["cat"]
-    assert page.titles[2] == "##dog: 0.900; dog 0.75, cat 0.12"
-    assert page.titles[3] == "sat: 0.100; sat 0.50"
+    assert (page.text, page.struck) == ("The <b> dog\nsat", ["cat"])
+    assert page.titles[2:] == ["##dog: 0.900; dog 0.75, cat 0.12", "sat: 0.100; sat 0.50"]
     assert CORRUPTED.replaced == [False, False, True, False]
 
 
@@ -87,16 +82,12 @@ def test_a_terminal_shows_every_probability_and_a_log_the_same_without_colour() 
     assert "\x1b[2;9mcat" in printed(CORRUPTED, colour=True)
 
 
-def test_several_tokens_of_one_character_are_shown_once() -> None:
+def test_what_is_not_a_character_of_its_own_is_not_shown_unless_it_is_replaced() -> None:
+    """Tokenizers of bytes put a space before the first word; the first letter has the verdict of its own token."""
     found = Detected("a🐈b", ["a", "x", "y", "b"], [(0, 1), (1, 2), (1, 2), (2, 3)], [0.1, 0.2, 0.3, 0.4])
     assert Page(found._repr_html_()).text == "a🐈b"
-
-
-def test_a_space_that_is_not_in_the_text_is_not_shown_unless_it_is_replaced() -> None:
-    """Tokenizers of bytes put one before the first word; the first letter has the verdict of its own token."""
-    found = Detected("zoo", ["\u0120", "zoo"], [(0, 0), (0, 3)], [0.9, 0.2])
-    assert str(found) == "zoo 0.20"
     given = "zoo", ["\u0120", "zoo"], [(0, 0), (0, 3)]
+    assert str(Detected(*given, [0.9, 0.2])) == "zoo 0.20"
     assert str(Corrupted(*given, ["\u0120", "zoo"], [True, False], {}, {}, [0.9, 0.2])) == "zoo"
     assert str(Corrupted(*given, ["\u0120a", "zoo"], [True, False], {0: " a"}, {}, [0.9, 0.2])) == "a 0.90zoo"
 
@@ -121,20 +112,16 @@ def test_a_mask_is_filled_with_one_space_where_a_word_begins(text: str, written:
 
 
 def test_people_read_tokens_without_the_marks_of_bytes() -> None:
-    assert [Candidate(*each).name for each in (("\u0120caf\xc3\xa9", 0.5, " caf\xe9"), ("##s", 0.5, "s"))] == [
-        "caf\xe9",
-        "##s",
-    ]
-    assert Candidate("\u010a", 0.5, "\n").name == r"'\n'"
+    given = (("\u0120caf\xc3\xa9", " caf\xe9"), ("##s", "s"), ("\u010a", "\n"))
+    assert [Candidate(token, 0.5, written).name for token, written in given] == ["caf\xe9", "##s", r"'\n'"]
 
 
 def test_results_are_plain_data() -> None:
-    for result in (DETECTED, CORRUPTED, FILLED):
-        data = json.loads(json.dumps(result.as_dict()))
-        assert data["text"] == result.text
-    assert json.loads(json.dumps(DETECTED.as_dict()))["probabilities"] == [0.0, 0.25, 1.0, 0.05]
-    assert CORRUPTED.as_dict()["replaced"] == [False, False, True, False]
-    assert FILLED.as_dict()["filled"] == FILLED.filled == "a nicelys"
+    detected, corrupted, filled = (json.loads(json.dumps(each.as_dict())) for each in (DETECTED, CORRUPTED, FILLED))
+    assert [each["text"] for each in (detected, corrupted, filled)] == [TEXT, TEXT, FILLED.text]
+    assert detected["probabilities"] == [0.0, 0.25, 1.0, 0.05]
+    assert corrupted["replaced"] == [False, False, True, False]
+    assert filled["filled"] == FILLED.filled == "a nicelys"
 
 
 @pytest.mark.parametrize("empty", [Detected("", [], [], []), Filled("a", [], [])])

@@ -42,9 +42,8 @@ def write_examples(folder: Path, name: str, dataset: str) -> dict[str, str]:
                 lines.append(f'"{text}, [MASK]",{animal},{n}\n')
             elif name == "pairs":
                 label = draw.choice(["yes", "no"])
-                lines.append(
-                    json.dumps({"a": {"b": text}, "c": f"the {'cat' if label == 'yes' else 'dogs'}", "label": label})
-                )
+                pair = "the cat" if label == "yes" else "the dogs"
+                lines.append(json.dumps({"a": {"b": text}, "c": pair, "label": label}))
             elif dataset == "json_lines":
                 lines.append(json.dumps({"text": text, "label": 7.0 * place - 3}))
             elif dataset == "conll":
@@ -55,10 +54,8 @@ def write_examples(folder: Path, name: str, dataset: str) -> dict[str, str]:
                 answers = answers if name == "joint answers" or answers else [{"text": "the", "answer_start": 0}]
                 asked = {"id": f"{split}{n}", "question": "who sat?", "is_impossible": not answers, "answers": answers}
                 questions.append({"context": text, "qas": [asked]})
-        content = {
-            "table": "review,what,n\n" + "".join(lines),
-            "squad": json.dumps({"data": [{"paragraphs": questions}]}),
-        }
+        table, squad = "review,what,n\n" + "".join(lines), json.dumps({"data": [{"paragraphs": questions}]})
+        content = {"table": table, "squad": squad}
         paths[split] = f"{name}-{split}{ENDINGS[dataset]}".replace(" ", "_")
         (folder / paths[split]).write_text(content.get(dataset, "\n".join(lines) + "\n"), encoding="utf-8")
     return paths
@@ -77,7 +74,10 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def all_tuned(
-    folder: Path, tasks: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = TASKS, backbone: str = BERT
+    folder: Path,
+    tasks: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = TASKS,
+    backbone: str = BERT,
+    epochs: int = 10,
 ) -> dict[str, Path]:
     """Fine-tune a model for each task; returns the folders."""
     model, found = pretrained(folder / "pretrained", discriminator=backbone, embedding="{dim: 8, max_length: 32}"), {}
@@ -91,7 +91,7 @@ def all_tuned(
             task=task,
             dataset={**dataset, **paths},
             data={"max_length": 20},
-            train={"epochs": 10, "batch_size": 8, "learning_rate": 2e-2, "layer_decay": 1.0, "precision": "fp32"},
+            train={"epochs": epochs, "batch_size": 8, "learning_rate": 2e-2, "layer_decay": 1.0, "precision": "fp32"},
             evaluate=None,
             checkpoint=None,
             seeds=[4, 7] if name in TWICE else [4],

@@ -159,7 +159,7 @@ def test_a_gradient_may_be_undefined(name: str, dropout: float) -> None:
 
     for lab in (True, False):
         x, branch = made(name)
-        Stop.apply(branch(x, dropout, lab=lab)).sum().backward()  # type: ignore[no-untyped-call]
+        Stop.apply(branch(x, dropout, lab=lab)).sum().backward()
         for leaf in (x, *branch.parameters()):
             assert leaf.grad is None or not leaf.grad.any()
 

@@ -76,7 +76,7 @@ def test_backward_makes_no_gradient_of_the_probabilities() -> None:
     """Zeros as large as the logits, which autograd creates by default for results without a gradient."""
     made = list[str]()
 
-    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = operator(*args, **(kwargs or {}))
             if isinstance(result, torch.Tensor) and result.shape == logits.shape:

@@ -75,7 +75,7 @@ def lab_pair(them: Theirs, batch: Batch, drawn: Tensor) -> tuple[Any, list[tuple
     still = {"dropout": 0.0, "attention_dropout": 0.0}
     backbones = [ours(them.generator, mask_decoder=True, **still), ours(them.discriminator, **still)]
     sizes, tie = EmbeddingSizes(VOCABULARY, DIM, 200, 0.0), "gradient_disentangled"
-    g, d = make_pair(backbones[0], DIM, backbones[1], DIM, sizes, tie, PAD)  # type: ignore[arg-type]
+    g, d = make_pair(backbones[0], DIM, backbones[1], DIM, sizes, tie, PAD)
     sampler = Says(*drawn.flatten().tolist())
     objective = objectives.get("electra").component(
         g, d, Fixed(*MASKED), sampler, vocabulary(VOCABULARY), discriminator_weight=WEIGHT

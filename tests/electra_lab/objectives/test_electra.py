@@ -16,30 +16,12 @@ from electra_lab.training.random import Streams
 from registry import Batch, Masked, objectives, samplers
 from tests.electra_lab.objectives.tiny import Fixed, Says, Table, berts, gradients, sentences, total
 
-SIZE = 30
+SIZE, AT = 30, [2, 7, 11]  # places that are masked in each of six rows
+DRAWN = torch.randint(5, SIZE, (18,), generator=torch.Generator().manual_seed(2)).tolist()
 
 
 def electra(tie: Any = "tokens", masking: Any = None, sampler: Any = None, **options: Any) -> Any:
     return berts("electra", tie, masking, sampler, **options)
-
-
-class Injected:
-    """Masks and samples made once, so that two implementations can be given the same ones."""
-
-    def __init__(self, given: Batch) -> None:
-        maskable = given.attention_mask & (given.tokens != CLS) & (given.tokens != SEP)
-        order = torch.rand(given.tokens.shape).masked_fill(~maskable, -1).argsort(descending=True)
-        self.positions = order[:, :3]
-        self.valid = torch.ones_like(self.positions, dtype=torch.bool)
-        self.inputs = given.tokens.scatter(1, self.positions, MASK)
-        self.sampled = torch.randint(5, SIZE, self.positions.shape)
-        self.mask = torch.zeros_like(given.attention_mask).scatter(1, self.positions, True)
-
-    def masking(self, *_: Any, **__: Any) -> Masked:
-        return Masked(self.inputs, self.positions, self.valid)
-
-    def sampler(self, *_: Any) -> Tensor:
-        return self.sampled.flatten()
 
 
 class Wrapped(nn.Module):
@@ -51,8 +33,7 @@ class Wrapped(nn.Module):
         hidden = self.network.hidden(tokens, self.given.attention_mask, self.given.segments)
         if not self.tokens:
             return self.network.replaced_logits(hidden)
-        everywhere = torch.arange(tokens.shape[1]).expand(len(tokens), -1)
-        return self.network.token_logits(hidden, everywhere)
+        return self.network.token_logits(hidden, torch.arange(20).expand(6, -1))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
@@ -61,14 +42,11 @@ def test_loss_and_gradients_are_those_of_electra_pytorch(
     monkeypatch: pytest.MonkeyPatch, tie: str, dtype: torch.dtype, tolerance: float
 ) -> None:
     """With the same masks and samples. (Its own masks and samples are what it gets wrong.)"""
-    given = sentences()
-    injected = Injected(given)
-    ours = electra(tie, injected.masking, injected.sampler).to(dtype).train()
-    monkeypatch.setattr(electra_seed, "get_mask_subset_with_prob", lambda *_: injected.mask)
-    in_reading_order = injected.positions.argsort(-1)
-    monkeypatch.setattr(
-        electra_seed, "gumbel_sample", lambda *_, **__: injected.sampled.gather(1, in_reading_order).flatten()
-    )
+    given, mask = sentences(), torch.zeros(6, 20, dtype=torch.bool)
+    mask[:, AT] = True
+    ours = electra(tie, Fixed(*AT), Says(*DRAWN)).to(dtype).train()
+    monkeypatch.setattr(electra_seed, "get_mask_subset_with_prob", lambda *_: mask)
+    monkeypatch.setattr(electra_seed, "gumbel_sample", lambda *_, **__: torch.tensor(DRAWN))
     # Its labels are float32 always, which costs a float64 comparison half of its digits.
     exact = SimpleNamespace(
         cross_entropy=F.cross_entropy,
@@ -93,9 +71,7 @@ def test_loss_and_gradients_are_those_of_electra_pytorch(
 
 
 def test_both_networks_are_told_the_segments() -> None:
-    given = sentences()
-    injected = Injected(given)
-    objective = electra("none", injected.masking, injected.sampler)
+    given, objective = sentences(), electra("none", Fixed(*AT), Says(*DRAWN))
     other = Batch(given.tokens, given.attention_mask, torch.ones_like(given.tokens), given.example_ids)
     one, two = (objective(b, Streams(0, 0, b.example_ids)).terms for b in (given, other))
     assert [name for name in one if one[name].sum != two[name].sum] == ["generator", "discriminator"]

@@ -15,14 +15,9 @@ from electra_lab.optimizers.muon import Muon, is_hidden
 from tests.electra_lab.training.tiny import DISCRIMINATORS, experiment
 
 SHAPES = {
-    "embeddings.tokens.weight": (9, 4),
-    "project.weight": (6, 4),
-    "layers.wide.weight": (3, 8),
-    "layers.square.weight": (5, 5),
-    "layers.bias": (5,),
-    "layers.memory": (2, 3, 4),
-    "heads.out.weight": (4, 6),
-}
+    "embeddings.tokens.weight": (9, 4), "project.weight": (6, 4), "layers.wide.weight": (3, 8), "layers.bias": (5,),
+    "layers.square.weight": (5, 5), "layers.memory": (2, 3, 4), "heads.out.weight": (4, 6),
+}  # fmt: skip
 HIDDEN = ["project.weight", "layers.wide.weight", "layers.square.weight"]
 RATE = 0.02
 
@@ -126,39 +121,28 @@ def of_muon(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [p for group in optimizer.param_groups if "ns_steps" in group for p in group["params"]]
 
 
-BACKBONES = DISCRIMINATORS | {
-    "performer": "{type: performer, dim: 16, depth: 1, heads: 2, rotary: false}",
-    "memory": "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, memory: 8, rotary: false, glu: true}",
-}
+EMBEDDING = "{dim: 8, max_length: 16, tie: tokens, dropout: 0.0}"
+MEMORY = "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, memory: 8, rotary: false, glu: true}"
+SECTIONS: list[dict[str, str]] = [
+    *({"discriminator": backbone} for backbone in (*DISCRIMINATORS.values(), MEMORY)),
+    {"discriminator": "{type: performer, dim: 16, depth: 1, heads: 2, rotary: false}"},
+    *({"embedding": EMBEDDING.replace("tokens", tie)} for tie in ("none", "embeddings", "gradient_disentangled")),
+    {"embedding": EMBEDDING.replace("tokens", "all"), "generator": "{scale: 1.0}"},
+    {"objective": "{type: all_tokens_mlm}"}, {"objective": "{type: adversarial}"},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("backbone", "tie"),
-    [(name, "tokens") for name in BACKBONES]
-    + [("bert", tie) for tie in ("none", "embeddings", "gradient_disentangled", "all")],
-)
-def test_of_the_networks_it_has_the_linear_layers_of_encoders(tmp_path: Path, backbone: str, tie: str) -> None:
-    """All others are AdamW's: tables, heads, norms, biases. A shared parameter is there once."""
-    embedding = f"{{dim: 8, max_length: 16, tie: {tie}, dropout: 0.0}}"
-    generator = "{scale: 1.0}" if tie == "all" else "{scale: 0.5}"
-    check_groups(tmp_path, discriminator=BACKBONES[backbone], embedding=embedding, generator=generator)
-
-
-@pytest.mark.parametrize("objective", ["{type: all_tokens_mlm}", "{type: adversarial}"])
-def test_an_objectives_own_outputs_are_adamws(tmp_path: Path, objective: str) -> None:
-    check_groups(tmp_path, objective=objective)
-
-
-def check_groups(folder: Path, **sections: str) -> None:
-    made = experiment(folder, optimizer="{type: muon}", **sections)
+@pytest.mark.parametrize("sections", SECTIONS, ids=str)
+def test_of_the_networks_it_has_the_linear_layers_of_encoders(tmp_path: Path, sections: dict[str, str]) -> None:
+    """All others are AdamW's: tables, heads, an objective's own outputs. A shared parameter is there once."""
+    made = experiment(tmp_path, optimizer="{type: muon}", **{"embedding": EMBEDDING, **sections})
     objective: Any = made.run.learner.objective
-    networks = [network for network in (objective.generator, objective.discriminator) if network is not None]
+    networks = objective.generator, objective.discriminator
     expected = linear_weights(*[part for network in networks for part in (network.backbone, network.project)])
     listed = [p for group in made.run.optimizer.param_groups for p in group["params"]]
     assert len(listed) == len(set(listed))
     assert set(listed) == set(objective.parameters())
-    assert set(of_muon(made.run.optimizer)) == expected
-    assert expected
+    assert set(of_muon(made.run.optimizer)) == expected != set()
 
 
 class Outputs(nn.Module):
@@ -174,7 +158,7 @@ class Outputs(nn.Module):
 def test_fine_tuning_with_rates_of_layers(frozen: bool) -> None:
     """The task's own layers are AdamW's; groups that are split by layer keep their optimizer."""
     network = make_pair(None, 0, Bert(8, 2, 2, 16), 8, EmbeddingSizes(30, 4, 16, 0.0), "none", 0)[1]
-    model: Any = TaskModel(network, SimpleNamespace(head=lambda dim, dropout: Outputs(dim)), 0.0, frozen=frozen)  # type: ignore[arg-type]
+    model: Any = TaskModel(network, SimpleNamespace(head=lambda dim, dropout: Outputs(dim)), 0.0, frozen=frozen)
     learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     optimizer = Muon(learning, 1.0)
     assert all(group["params"] for group in optimizer.param_groups)
@@ -182,7 +166,7 @@ def test_fine_tuning_with_rates_of_layers(frozen: bool) -> None:
     rates = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
     assert rates.keys() == {p for _, p in learning}
     layers = network.backbone.layers
-    expected: dict[nn.Module, float] = {layers[1]: 0.5, layers[0]: 0.25, network.project: 0.125}  # type: ignore[index, dict-item]
+    expected = {layers[1]: 0.5, layers[0]: 0.25, network.project: 0.125}
     of_each = {weight: rate for module, rate in expected.items() for weight in linear_weights(module)}
     assert {p: rates[p] for p in of_muon(optimizer)} == ({} if frozen else of_each)
     for _, parameter in learning:

@@ -49,7 +49,7 @@ def test_documents_of_rows() -> None:
 @pytest.mark.parametrize("attention", ["full", "within_documents"])
 def test_sources_count_the_documents_of_the_split(attention: str) -> None:
     """As documents of rows do from 0; tokens of the text, and whatever [CLS], an added [SEP] and padding have."""
-    made = Contiguous(ArrayTokens([[7] * 4, [8] * 2, [9] * 9]), 10, WORDS, attention=attention)  # type: ignore[arg-type]
+    made = Contiguous(ArrayTokens([[7] * 4, [8] * 2, [9] * 9]), 10, WORDS, attention=attention)
     rows = np.arange(3)
     found, tokens = made.source_document_ids(rows), made.rows(rows).tokens
     assert found[tokens >= 7].tolist() == [*[0] * 4, *[1] * 2, *[2] * 9]

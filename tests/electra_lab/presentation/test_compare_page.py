@@ -91,9 +91,7 @@ def test_runs_without_records_and_examples_have_a_page(tmp_path: Path, plain: No
     for path in paths:
         (path / "metrics.jsonl").unlink()
     found = Comparison(subjects(paths))
-    assert Page(page(found)).text
-    assert text(found, 80)
-    assert json.dumps(found.as_dict())
+    assert all((Page(page(found)).text, text(found, 80), json.dumps(found.as_dict())))
 
 
 def test_a_narrow_terminal_gets_a_line_per_number(tmp_path: Path) -> None:

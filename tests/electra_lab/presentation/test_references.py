@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from electra_lab.analysis.comparisons import Parts, compare
-from electra_lab.analysis.intervals import Difference
 from electra_lab.presentation import references
 from tests.electra_lab.analysis.tiny import LARGE, SMALL, WORDS, parts, simulated
-
-
-def contrasts(values: Parts, baseline: str) -> dict[tuple[str, str, str], Difference]:
-    return compare(values, "", baseline, [list(values)]).contrasts(list(values))
 
 
 def sentences(values: Parts, baseline: str, higher: bool = True) -> list[str]:
@@ -38,10 +33,8 @@ def around(mean: float, step: float = 0.0002) -> list[float]:
 
 
 def test_a_difference_that_turns_round() -> None:
-    found = said({
-        SMALL: {"base": LUCK, "x": around(0.01), "y": around(0.0)},
-        WORDS: {"base": around(0.1, 0.0), "x": around(0.05, 0.0001), "y": around(0.1, 0.0003)},
-    })  # fmt: skip
+    words = {"base": around(0.1, 0.0), "x": around(0.05, 0.0001), "y": around(0.1, 0.0003)}
+    found = said({SMALL: {"base": LUCK, "x": around(0.01), "y": around(0.0)}, WORDS: words})
     assert len(found) == 2
     assert "that of x (+0.0102 by auc_small, -0.0499 by auc_unigram, p < 0.001). x is distinguishably" in found[0]
     assert found[0].endswith("by one reference and worse by another.")
@@ -58,10 +51,7 @@ def test_a_difference_that_only_changes_its_size() -> None:
     # The two that are furthest apart.
     assert found[0].endswith('that of "whole words" (+0.0102 by auc_small, +0.0502 by auc_unigram, p < 0.001).')
     assert found[1] == '"whole words" has the best mean by every reference.'
-    lower = said({
-        SMALL: {"base": LUCK, "x": around(0.01)},
-        WORDS: {"base": LUCK, "x": around(0.05)},
-    }, higher=False)  # fmt: skip
+    lower = said({part: {"base": LUCK, "x": around(by)} for part, by in ((SMALL, 0.01), (WORDS, 0.05))}, higher=False)
     assert lower[1] == "base has the best mean by every reference."
 
 
@@ -80,9 +70,8 @@ def test_what_cannot_be_tested_says_why() -> None:
     assert one[1].endswith("not the same by every reference: x by auc_small; base by auc_unigram.")
     same = said({SMALL: {"base": [0.6, 0.7], "x": [0.7, 0.8]}, WORDS: {"base": [0.6, 0.7], "x": [0.5, 0.6]}})
     assert "cannot be tested (the same difference with every seed: no interval)." in same[0]
-    apart = {SMALL: {"base": {0: 0.5}, "x": {1: 0.6}}, WORDS: {"base": {0: 0.5}, "x": {1: 0.6}}}
-    [apart_said] = sentences(apart, "base")
-    assert apart_said.endswith("cannot be tested (no seed in common).")
+    [apart] = sentences({part: {"base": {0: 0.5}, "x": {1: 0.6}} for part in (SMALL, WORDS)}, "base")
+    assert apart.endswith("cannot be tested (no seed in common).")
 
 
 def test_of_one_reference_or_one_variant_nothing_is_said() -> None:
@@ -102,7 +91,8 @@ def test_no_more_is_claimed_than_the_corrected_tests_allow(
     values = parts(simulated(np.random.default_rng(seed), variants, seeds, planted))
     for r, v, s in lost:
         values[(SMALL, LARGE, WORDS)[r]].get(f"v{v}", {}).pop(s, None)
-    found, words = contrasts(values, "v0"), " ".join(sentences(values, "v0", higher))
+    words = " ".join(sentences(values, "v0", higher))
+    found = compare(values, "", "v0", [list(values)]).contrasts(list(values))
     clear = {label for (label, *_), d in found.items() if d.distinguishable}
     assert set(re.findall(r"(v\d) \([+-]", words)) == clear
     assert ("depend on the reference: that" in words) == bool(clear)

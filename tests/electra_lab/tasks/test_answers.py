@@ -49,12 +49,8 @@ def joint(score: list[float], first: list[int], last: list[int]) -> dict[str, np
 
 
 def test_joint_takes_the_best_that_begins_in_its_own_part() -> None:
-    window = Window(10, 20, range(12, 18))
     output = joint([-1.0, -2.0, -3.0, -4.0], [3, 11, 5, 6], [4, 12, 9, 6])  # tokens 10, 18, 12 and 13
-    assert joint_span(read(window), output) == Span(-3.0, pytest.approx(np.exp(-3)), 12, 16)
-
-
-def test_joint_without_a_span() -> None:
-    window = Window(0, 4, range(4))
-    assert joint_span(read(window), joint([-np.inf, -np.inf], [3, 4], [3, 4])) is None
-    assert joint_span(read(window), joint([-1.0], [0], [3])) is None
+    assert joint_span(read(Window(10, 20, range(12, 18))), output) == Span(-3.0, pytest.approx(np.exp(-3)), 12, 16)
+    window = read(Window(0, 4, range(4)))
+    assert joint_span(window, joint([-np.inf, -np.inf], [3, 4], [3, 4])) is None
+    assert joint_span(window, joint([-1.0], [0], [3])) is None

@@ -149,7 +149,7 @@ def test_numbers() -> None:
         assert all(type(value) is float for value in found.values())
 
 
-@pytest.mark.parametrize("guess", [[1.0, 1.0, 1.0], [1.0]])
-def test_constant_predictions_have_no_correlation(guess: list[float]) -> None:
-    truth = np.arange(len(guess), dtype=float)
-    assert regression(truth, np.array(guess)) == regression(np.array(guess), truth) == {"pearson": 0.0, "spearman": 0.0}
+def test_constant_predictions_have_no_correlation() -> None:
+    truth = np.arange(3.0)
+    assert regression(truth, np.ones(3)) == regression(np.ones(3), truth) == {"pearson": 0.0, "spearman": 0.0}
+    assert regression(truth[:1], truth[:1]) == {"pearson": 0.0, "spearman": 0.0}

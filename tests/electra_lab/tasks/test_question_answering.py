@@ -234,17 +234,17 @@ def test_the_first_answer_is_trained_and_any_is_right() -> None:
     assert not found.tables
 
 
-def test_answers_that_cannot_be_found_are_counted() -> None:
-    texts = encoder().texts(["seven", "seven small"])
-    assert [len(text.ids) for text in texts] == [5, 10]
+def test_answers_that_cannot_be_found_and_cut_questions_are_counted() -> None:
+    assert [len(text.ids) for text in encoder().texts(["seven", "seven small"])] == [5, 10]
     examples = [asked(TEXT, "seven", name="1"), asked(TEXT, "seven small", name="2"), asked(TEXT, name="3")]
-    found = judged(task(max_answer=5), examples, 64)
-    assert found.metrics["missed_answers"] == 0.5
+    assert judged(task(max_answer=5), examples, 64).metrics["missed_answers"] == 0.5
     joined = one_token_words(30)
     assert judged(task(), [asked(joined, joined)], 16).metrics["missed_answers"] == 1.0  # in no window as a whole
-
-
-def test_cut_questions_are_counted() -> None:
+    # One of dropped characters is trained at [CLS].
+    dropped = asked("the \u200d cat", "\u200d")
+    (row,) = rows_of(task(), [dropped])[0]
+    assert (row.labels["start"], row.labels["end"], row.labels["no_answer"]) == (0, 0, 0.0)
+    assert judged(task(), [dropped]).metrics["missed_answers"] == 1.0
     examples = [asked(TEXT, "cat", question=one_token_words(number), name=str(number)) for number in (2, 3, 4, 5)]
     assert judged(task(max_query=3), examples, 64).metrics["cut_questions"] == 0.5
     assert judged(task(), examples, 9).metrics["cut_questions"] == 0.25  # half a row
@@ -266,29 +266,31 @@ def odds(given_task: QuestionAnswering, numbers: list[float]) -> Results:
 def test_questions_without_an_answer_by_hand() -> None:
     """Answers: right, wrongly given, wrong ("the" for "cat"), rightly none."""
     found = odds(task(threshold=1.0), [0.0, 1.0, 2.0, 3.0])
-    assert [each["prediction"] for each in found.predictions] == ["cat", "cat", "", ""]
-    assert [each["correct"] for each in found.predictions] == [True, False, False, True]
-    assert [each["span"] for each in found.predictions] == ["cat", "cat", "the", ""]
-    assert [each["no_answer"] for each in found.predictions] == [0.0, 1.0, 2.0, 3.0]
+    said = [[each[name] for each in found.predictions] for name in ("prediction", "correct", "span", "no_answer")]
+    assert said[0] == ["cat", "cat", "", ""]
+    assert said[1] == [True, False, False, True]
+    assert said[2] == ["cat", "cat", "the", ""]
+    assert said[3] == [0.0, 1.0, 2.0, 3.0]
     assert found.predictions[3]["certainty"] == pytest.approx(1 / (1 + np.exp(-3)))
     half = ("f1", "exact_match", "answerable_f1", "answerable_exact_match", "unanswerable_accuracy")
     best = {"best_f1": 0.75, "best_exact_match": 0.75}
     assert found.metrics == {**dict.fromkeys(half, 0.5), **best, "cut_questions": 0.0, "missed_answers": 0.0}
+    assert [list(row) for row in found.tables[0].rows] == [["F1", 1.0, 0.5, 0.0, 0.75], ["EM", 1.0, 0.5, 0.0, 0.75]]
     mute = odds(task(threshold=-1.0), [0.0, 1.0, 2.0, 3.0])
     assert not any(each["prediction"] for each in mute.predictions)
     assert (mute.metrics["f1"], mute.metrics["best_f1"]) == (0.5, 0.75)
-    assert [list(row) for row in found.tables[0].rows] == [["F1", 1.0, 0.5, 0.0, 0.75], ["EM", 1.0, 0.5, 0.0, 0.75]]
 
 
 def test_a_question_is_answerable_if_one_window_says_so() -> None:
-    given_task = task(threshold=0.0)
-    rows = rows_of(given_task, [asked(one_token_words(14), "the")], 14)
+    given_task, example = task(threshold=0.0), asked(one_token_words(14), "the")
+    rows = rows_of(given_task, [example], 14)
     assert len(rows[0]) > 1
-    for numbers, silent in (([5.0, -1.0], False), ([5.0, 1.0], True)):
-        outputs = [gold(given_task, row) | {"no_answer": np.float32(numbers[n > 0])} for n, row in enumerate(rows[0])]
-        prediction = given_task.results([asked(one_token_words(14), "the")], rows, [outputs]).predictions[0]
-        assert (prediction["prediction"] == "") == silent
-        assert prediction["no_answer"] == numbers[1]
+    for least in (-1.0, 1.0):
+        outputs = [gold(given_task, row) | {"no_answer": np.float32(5 if n == 0 else least)}
+                   for n, row in enumerate(rows[0])]  # fmt: skip
+        prediction = given_task.results([example], rows, [outputs]).predictions[0]
+        assert (prediction["prediction"] == "") == (least > 0)
+        assert prediction["no_answer"] == least
 
 
 def test_cls_against_the_best_span() -> None:
@@ -320,10 +322,10 @@ def test_the_loss_has_the_official_weights() -> None:
 
 
 def test_the_head_depends_on_what_was_learned() -> None:
-    answerable = [example for example in question_examples() if example.answers]
-    for examples, has in ((question_examples(), True), (answerable, False)):
+    examples = question_examples()
+    for learned, has in ((examples, True), ([example for example in examples if example.answers], False)):
         given_task = QuestionAnswering(max_answer=7, beam=3)
-        given_task.set_labels(given_task.fit_labels(examples))
+        given_task.set_labels(given_task.fit_labels(learned))
         head = given_task.head(8, 0.5)
         assert isinstance(head, Joint)
         assert (head.no_answer is not None) == has
@@ -346,13 +348,6 @@ def test_what_cannot_be_used() -> None:
         QuestionAnswering().fit_labels([asked("the cat", "cat"), replace(asked("a", name="2"), labelled=False)])
     with pytest.raises(ValueError, match="no_answer: cls needs head: independent"):
         QuestionAnswering(head="joint", no_answer="cls")
-
-
-def test_an_answer_of_dropped_characters_is_trained_at_cls() -> None:
-    example = asked("the \u200d cat", "\u200d")
-    (row,) = rows_of(task(), [example])[0]
-    assert (row.labels["start"], row.labels["end"], row.labels["no_answer"]) == (0, 0, 0.0)
-    assert judged(task(), [example]).metrics["missed_answers"] == 1.0
 
 
 def test_questions_without_an_answer_that_training_lacks_are_errors() -> None:

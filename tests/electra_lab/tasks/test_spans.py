@@ -74,11 +74,15 @@ def test_the_best_spans_are_those_of_all_pairs() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("beam", [1, 2, 4])
 def test_a_beam_holds_the_most_likely_starts(beam: int) -> None:
+    """And the shapes of spans do not depend on the length, so that they are not taken for outputs of tokens."""
     whole, some = joint()(states(), batch()), joint(beam=beam)(states(), batch())
     start = chances(joint().start(states()[1]).squeeze(1), 1)
     expected = sorted(range(2, 11), key=lambda place: -float(start[place]))[:beam]
     assert some["first"][1].tolist() == expected == whole["first"][1, :beam].tolist()
     assert torch.equal(some["score"], whole["score"][:, :beam])
+    short = batch([(2, 1)])
+    found = joint(beam=5)(states(1, short.tokens.shape[1]), short)
+    assert found["first"].shape == found["last"].shape == found["score"].shape == (1, 5)
 
 
 def test_training_takes_the_end_of_the_right_start() -> None:
@@ -141,13 +145,3 @@ def test_padding_changes_nothing(kind: object) -> None:
         found = padded[name][:, : each.shape[1]] if each.ndim > 1 else padded[name]
         real = each > -torch.inf if name in ("score", "no_answer", "start", "end") else alone["score"] > -torch.inf
         assert torch.allclose(found[real].float(), each[real].float(), atol=1e-5), name
-
-
-@torch.no_grad()
-def test_the_shapes_of_spans_do_not_depend_on_the_length() -> None:
-    """So that they are not taken for outputs of tokens."""
-    head = joint(beam=5)
-    for rows in ([(2, 1)], [(2, 9)]):
-        given = batch(rows)
-        found = head(states(1, given.tokens.shape[1]), given)
-        assert found["first"].shape == found["last"].shape == found["score"].shape == (1, 5)

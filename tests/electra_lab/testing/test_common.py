@@ -54,6 +54,7 @@ class TestMoodyAgain(ScheduleContract):  # its suite is loaded by now
 """
 
 
+@pytest.mark.slow  # a process of its own; the last test here says the same of every suite of this process
 def test_a_law_that_fails_shows_its_values_in_a_suite_of_ones_own(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(LAW)
     done = pytester.runpytest_subprocess(

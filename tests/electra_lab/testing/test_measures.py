@@ -32,85 +32,45 @@ class Measure:
         return {"mean": (rows + read) / 2, "a": float(rows), "b": float(read)}
 
 
-class MeanOfOthers(Measure):
-    def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
-        return {**super().__call__(run, folder), "mean": 0.5}
-
-
-class MeanOfFewer(Measure):
-    def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
-        return {"mean": 37.0, "a": 37.0}
-
-
-class Unknown(Measure):
-    metrics: Mapping[str, Metric] = {"mean": Metric("mean", parts=("a", "c")), "a": Metric("a")}
-
-
-class OtherWay(Measure):
-    metrics: Mapping[str, Metric] = {**Measure.metrics, "b": Metric("b", higher_is_better=False)}
-
-
-class OwnRows(Measure):
-    """Reads what the cell's weights point at."""
-
-    def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
-        network: Any = run.model
-        row = int(next(network.parameters()).abs().sum() * 1000) % run.train_rows
-        return {"a": float(len(list(run.train(1, [row]))))}
-
-
-class Beyond(Measure):
-    def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
-        run.train(1, [run.train_rows])
-        return {}
-
-
-class Twice(Measure):
-    def references(self, base: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        return {"one": {"seed": 1}, "two": {"seed": 1}}
-
-
-class Spaced(Measure):
-    def references(self, base: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        return {"the first one": {"seed": 1}}
-
-
-class OtherText(Measure):
-    def references(self, base: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        return {"one": {"data": {**base["data"], "sequence_length": 8}}}
+def own_rows(self: Measure, run: Trained, folder: Path) -> Mapping[str, float]:
+    """Read what the cell's weights point at."""
+    network: Any = run.model
+    row = int(next(network.parameters()).abs().sum() * 1000) % run.train_rows
+    return {"a": float(len(list(run.train(1, [row]))))}
 
 
 def suite(kind: type[Measure]) -> MeasureContract:
-    class Lawful(MeasureContract):
-        name = "mine"
-
-        @property
-        def kind(self) -> Any:
-            return kind
-
-        def component(self) -> Any:
-            return kind
-
-    return Lawful()
+    return type("Suite", (MeasureContract,), {"name": "mine", "kind": kind, "component": lambda _: kind})()
 
 
-MISTAKES: dict[str, tuple[type[Measure], str, str]] = {
-    "a mean of something else": (MeanOfOthers, "equal_weights_give_equal_numbers", "not the mean of its parts"),
-    "a mean over fewer": (MeanOfFewer, "equal_weights_give_equal_numbers", "a mean over parts that are missing"),
-    "an unknown part": (Unknown, "a_mean_names_parts_that_are_read_alike", "not declared"),
-    "a part of another direction": (OtherWay, "a_mean_names_parts_that_are_read_alike", "another direction"),
-    "rows of its own": (OwnRows, "reads_the_same_rows_of_training_text_for_every_cell", "depend on the cell"),
-    "a row that is not there": (Beyond, "reads_the_same_rows_of_training_text_for_every_cell", "not there"),
-    "one reference twice": (Twice, "its_references_are_experiments", "the same experiment as another"),
-    "a name with spaces": (Spaced, "its_references_are_experiments", "not a short name"),
-    "other text": (OtherText, "its_references_are_experiments", "other rows"),
-}
+NUMBERS, ALIKE = "equal_weights_give_equal_numbers", "a_mean_names_parts_that_are_read_alike"
+ROWS = "reads_the_same_rows_of_training_text_for_every_cell"
+REFERENCES = "its_references_are_experiments"
+UNKNOWN = {"mean": Metric("mean", parts=("a", "c")), "a": Metric("a")}
+# The law that finds a mistake, what it says, and what makes it.
+MISTAKES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "a mean of something else": (NUMBERS, "not the mean of its parts",
+                                 {"__call__": lambda *given: {**Measure.__call__(*given), "mean": 0.5}}),
+    "a mean over fewer": (NUMBERS, "a mean over parts that are missing",
+                          {"__call__": lambda *_: {"mean": 37.0, "a": 37.0}}),
+    "an unknown part": (ALIKE, "not declared", {"metrics": UNKNOWN}),
+    "a part of another direction": (ALIKE, "another direction",
+                                    {"metrics": {**Measure.metrics, "b": Metric("b", higher_is_better=False)}}),
+    "rows of its own": (ROWS, "depend on the cell", {"__call__": own_rows}),
+    "a row that is not there": (ROWS, "not there",
+                                {"__call__": lambda self, run, _: run.train(1, [run.train_rows])}),
+    "one reference twice": (REFERENCES, "the same experiment as another",
+                            {"references": lambda *_: {"one": {"seed": 1}, "two": {"seed": 1}}}),
+    "a name with spaces": (REFERENCES, "not a short name", {"references": lambda *_: {"the first one": {"seed": 1}}}),
+    "other text": (REFERENCES, "other rows", {
+        "references": lambda self, base: {"one": {"data": {**base["data"], "sequence_length": 8}}}}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found(mistake: str, tmp_path: Path) -> None:
-    kind, law, reason = MISTAKES[mistake]
+    law, reason, changed = MISTAKES[mistake]
     given = {"tmp_path": tmp_path, "detects": True, "budget": {"steps": 10}}
     with pytest.raises(AssertionError, match=reason):
-        hold(suite(kind), law, **given)
+        hold(suite(type("Wrong", (Measure,), changed)), law, **given)
     hold(suite(Measure), law, **given)

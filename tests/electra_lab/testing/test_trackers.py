@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,7 +22,7 @@ from tests.electra_lab.testing.hold import hold
 class Lawful:
     """A file of lines in the run directory."""
 
-    rewinds = False
+    rewinds = shared = False
 
     def __init__(self, /) -> None: ...
 
@@ -51,99 +51,64 @@ class Rewinding(Lawful):
         return id
 
 
-class ForgetsNothing(Lawful):
-    rewinds = True
+def starting(before: Callable[[Tracked], object]) -> dict[str, Any]:
+    """Do something when a run starts."""
+
+    def start(self: Lawful, run: Tracked, /) -> str:
+        before(run)
+        return Lawful.start(self, run)
+
+    return {"start": start}
 
 
-class Forgets(Rewinding):
-    rewinds = False
+def other_run(self: Lawful, run: Tracked, /) -> str:
+    Lawful.start(self, run)
+    return uuid4().hex
 
 
-class OneRecordPerStep(Lawful):
-    def record(self, step: int, values: Mapping[str, float], /) -> None:
-        if "train/loss" in values:
-            super().record(step, values)
+def one_file(self: Lawful, run: Tracked, /) -> str:
+    id = Lawful.start(self, run)
+    self.file = run.folder.parent / "lines"
+    return id
 
 
-class OtherRun(Lawful):
-    def start(self, run: Tracked, /) -> str:
-        super().start(run)
-        return uuid4().hex
+def one_record_per_step(self: Lawful, step: int, values: Mapping[str, float], /) -> None:
+    if "train/loss" in values:
+        Lawful.record(self, step, values)
 
 
-class OneFile(Lawful):
-    def start(self, run: Tracked, /) -> str:
-        id = super().start(run)
-        self.file = run.folder.parent / "lines"
-        return id
+def one_later(self: Any, step: int, values: Mapping[str, float], /) -> None:
+    """Write a record when the next one comes."""
+    if last := getattr(self, "last", None):
+        Lawful.record(self, *last)
+    self.last = step, values
 
 
-class KeepsTheLast(Lawful):
-    """Writes a record when the next one comes."""
-
-    last: Any = None
-
-    def record(self, step: int, values: Mapping[str, float], /) -> None:
-        if self.last:
-            super().record(*self.last)
-        self.last = step, values
+def fails(self: Lawful, outcome: str = "something is missing", /) -> None:
+    raise OSError(outcome)
 
 
-class Fails(Lawful):
-    def close(self, outcome: str, /) -> None:
-        raise OSError(outcome)
+def take_exits(_: Tracked) -> None:
+    before = sys.exit
+    sys.exit = lambda code=0: before(code)
 
 
-class Prints(Lawful):
-    def start(self, run: Tracked, /) -> str:
-        print("hello")
-        return super().start(run)
-
-
-class LeavesFiles(Lawful):
-    def close(self, outcome: str, /) -> None:
-        Path("here").touch()
-
-
-class TakesSignals(Lawful):
-    def start(self, run: Tracked, /) -> str:
-        signal.signal(signal.SIGTERM, lambda *_: None)
-        return super().start(run)
-
-
-class TakesExits(Lawful):
-    def start(self, run: Tracked, /) -> str:
-        before = sys.exit
-        sys.exit = lambda code=0: before(code)
-        return super().start(run)
-
-
-class Moves(Lawful):
-    def start(self, run: Tracked, /) -> str:
-        os.chdir(run.folder)
-        return super().start(run)
-
-
-class Lacks(Lawful):
-    def check(self) -> None:
-        raise AssertionError("something is missing")
-
-
-AGAIN = "a_resumed_run_goes_on_as_if_it_had_not_ended"
-MISTAKES: dict[type[Lawful], tuple[str, str]] = {
-    ForgetsNothing: (AGAIN, "assert"),
-    Forgets: (AGAIN, "assert"),
-    OtherRun: (AGAIN, "another run"),
-    OneRecordPerStep: ("every_record_arrives", "assert"),
-    KeepsTheLast: ("every_record_arrives", "assert"),
-    OneFile: ("runs_are_kept_apart", "assert"),
-    Fails: ("every_record_arrives", "failed at the end"),
-    Prints: ("every_record_arrives", "hello"),
-    LeavesFiles: ("every_record_arrives", "here"),
-    TakesSignals: ("every_record_arrives", "assert"),
-    TakesExits: ("every_record_arrives", "assert"),
-    Moves: ("every_record_arrives", "assert"),
-    Lacks: ("nothing_is_missing", "something is missing"),
+AGAIN, ARRIVES = "a_resumed_run_goes_on_as_if_it_had_not_ended", "every_record_arrives"
+# The law that finds a mistake, what it says, the tracker that is changed, and how.
+MISTAKES: dict[str, tuple[str, str, type[Lawful], dict[str, Any]]] = {
+    "forgets nothing": (AGAIN, "assert", Lawful, {"rewinds": True}),
+    "forgets": (AGAIN, "assert", Rewinding, {"rewinds": False}),
+    "another run": (AGAIN, "another run", Lawful, {"start": other_run}),
+    "one record per step": (ARRIVES, "assert", Lawful, {"record": one_record_per_step}),
+    "one later": (ARRIVES, "assert", Lawful, {"record": one_later}),
+    "one file": ("runs_are_kept_apart", "assert", Lawful, {"start": one_file, "shared": True}),
+    "fails": (ARRIVES, "failed at the end", Lawful, {"close": fails}),
+    "prints": (ARRIVES, "hello", Lawful, starting(lambda _: print("hello"))),
+    "leaves files": (ARRIVES, "here", Lawful, {"close": lambda self, outcome, /: Path("here").touch()}),
+    "takes signals": (ARRIVES, "assert", Lawful, starting(lambda _: signal.signal(signal.SIGTERM, lambda *_: None))),
+    "takes exits": (ARRIVES, "assert", Lawful, starting(take_exits)),
+    "moves": (ARRIVES, "assert", Lawful, starting(lambda run: os.chdir(run.folder))),
+    "lacks": ("nothing_is_missing", "something is missing", Lawful, {"check": fails}),
 }
 
 
@@ -167,7 +132,7 @@ def held(request: pytest.FixtureRequest) -> Any:
                 return found
 
             def place(self, run: Path) -> Path:
-                return run.parent if kind is OneFile else run
+                return run.parent if kind.shared else run
 
         suite, run = Suite(), tmp_path / "runs" / "one"
         run.mkdir(parents=True)
@@ -183,16 +148,15 @@ def held(request: pytest.FixtureRequest) -> Any:
     return hold_to
 
 
-@pytest.mark.parametrize("kind", MISTAKES, ids=lambda kind: kind.__name__)
-def test_a_mistake_is_found(held: Any, kind: type[Lawful]) -> None:
-    kind.__doc__ = kind.__doc__ or "A mistake."
-    law, reason = MISTAKES[kind]
-    with pytest.raises(AssertionError, match=reason):
-        held(kind, law)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(held: Any, mistake: str) -> None:
+    law, reason, kind, changed = MISTAKES[mistake]
+    with pytest.raises((AssertionError, OSError), match=reason):
+        held(type("Wrong", (kind,), {"__doc__": "A mistake.", **changed}), law)
 
 
 @pytest.mark.parametrize("kind", [Lawful, Rewinding])
-@pytest.mark.parametrize("law", sorted({law for law, _ in MISTAKES.values()}))
+@pytest.mark.parametrize("law", sorted({law for law, *_ in MISTAKES.values()}))
 def test_a_lawful_one_passes(held: Any, kind: type[Lawful], law: str) -> None:
     held(kind, law)
 

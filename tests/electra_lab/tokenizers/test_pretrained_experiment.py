@@ -10,7 +10,6 @@ from electra_lab.assembly.build import sketch, vocabulary_size
 from electra_lab.assembly.experiment import check, open_data
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
-from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.tokenizers.pretrained import read_tokenizer
 from registry.errors import ConfigError
 from tests.electra_lab.tokenizers.test_pretrained import write_words
@@ -30,59 +29,43 @@ def write_with(folder: Path, path: str, **sections: str) -> Path:
     )
 
 
-def test_an_experiment_trains_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run directory has the tokenizer, and no text is lost on the way."""
-    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path / "report.html")
+def test_an_experiment_reads_with_it(tmp_path: Path) -> None:
+    """And no text is lost on the way. To train with it: tests/electra_lab/assembly/test_initial_weights.py."""
     write_words(tmp_path / "model" / "vocab.txt", ODD)
-    out = execute.run(write_with(tmp_path, "model", train="{steps: 2, batch_size: 2}"), [], tmp_path / "out", "cpu")
-    assert RunDirectory(out).records()[-1]["step"] == 2
-    loaded, experiment = execute.reopen(out, "cpu")
-    assert loaded.config.tokenizer.keywords() == {"path": tmp_path / "model"}
-    vocabulary, tokenizer = experiment.vocabulary, experiment.store.tokenizer
-    assert vocabulary.size == len(ODD) == experiment.model.embeddings.tokens.num_embeddings
-    assert vocabulary.special_ids == (1, 2, 4, 6)
-    assert (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id) == (1, 6, 4, 2)
-    train = experiment.store.train
-    ids = train.read(np.arange(len(train))).tolist()
-    assert tokenizer.token_to_id("[UNK]") not in ids
-    documents = tokenizer.decode(ids, skip_special_tokens=False).split("[SEP]")
+    loaded = load(file := write_with(tmp_path, "model"))
+    store = open_data(loaded, lambda _: None)
+    assert store.special == {"pad": 1, "cls": 6, "sep": 4, "mask": 2}
+    sizes = store.tokenizer.get_vocab_size(), vocabulary_size(loaded), sketch(loaded).model.embeddings.tokens.weight
+    assert (*sizes[:2], len(sizes[2])) == (len(ODD),) * 3
+    assert f"with a vocabulary of {len(ODD)} (the tokenizer's)" in execute.dry_run(file, [], None, "cpu")
+    ids = store.train.read(np.arange(len(store.train))).tolist()
+    assert store.tokenizer.token_to_id("[UNK]") not in ids
+    documents = store.tokenizer.decode(ids, skip_special_tokens=False).split("[SEP]")
     assert {document.strip() for document in documents[:-1]} <= set((tmp_path / "corpus.txt").read_text().split("\n\n"))
 
 
-def key(file: Path) -> str:
-    return open_data(load(file), lambda _: None).key
-
-
 def test_the_store_is_that_of_the_content_wherever_it_lies(tmp_path: Path) -> None:
-    write_words(tmp_path / "one" / "vocab.txt", ODD)
-    first = key(write_with(tmp_path, "one"))
-    assert first == key(write_with(tmp_path, "one/vocab.txt"))
+    def key(path: str) -> str:
+        return open_data(load(write_with(tmp_path, path)), lambda _: None).key
+
+    vocabulary = write_words(tmp_path / "one" / "vocab.txt", ODD)
     shutil.copytree(tmp_path / "one", tmp_path / "two")
-    assert first == key(write_with(tmp_path, "two"))
     read_tokenizer(tmp_path / "one").save(str(tmp_path / "saved.json"))
-    assert first == key(write_with(tmp_path, "saved.json"))
-    write_words(tmp_path / "one" / "vocab.txt", ODD, do_lower_case=False)
-    second = key(write_with(tmp_path, "one"))
-    write_words(tmp_path / "one" / "vocab.txt", [*ODD, "c"])
-    third = key(write_with(tmp_path, "one"))
-    assert len({first, second, third}) == 3
+    assert len({key(path) for path in ("one", "one/vocab.txt", "two", "saved.json")}) == 1
+    keys = {key("two")}
+    write_words(vocabulary, ODD, do_lower_case=False)
+    keys.add(key("one"))
+    write_words(vocabulary, [*ODD, "c"])
+    assert len(keys | {key("one")}) == 3
 
 
 def test_what_it_refuses_is_at_its_line_before_a_corpus_is_read(tmp_path: Path) -> None:
     file = write_with(tmp_path, "model")
-    sentence = f"{file}:{line_of('tokenizer')}: tokenizer: pretrained refuses this: {tmp_path}/model: cannot be read ("
     (tmp_path / "corpus.txt").unlink()
+    said = f"^{file}:{line_of('tokenizer')}: tokenizer: pretrained refuses this: {tmp_path}/model"
     for look in (check, lambda loaded: execute.dry_run(file, [], None, "cpu"), vocabulary_size):
-        with pytest.raises(ConfigError) as refused:
+        with pytest.raises(ConfigError, match=rf"{said}: cannot be read \("):
             look(load(file))
-        assert str(refused.value).startswith(sentence)
     write_words(tmp_path / "model" / "vocab.txt", ODD[1:2])
-    with pytest.raises(ConfigError, match=rf"refuses this: {tmp_path}/model/vocab.txt: lacks \[CLS\] or <s>, \[SEP\]"):
+    with pytest.raises(ConfigError, match=rf"{said}/vocab.txt: lacks \[CLS\] or <s>, \[SEP\]"):
         check(load(file))
-
-
-def test_the_forecast_knows_the_size_of_its_vocabulary(tmp_path: Path) -> None:
-    write_words(tmp_path / "model" / "vocab.txt", ODD)
-    loaded = load(file := write_with(tmp_path, "model"))
-    assert vocabulary_size(loaded) == len(ODD) == sketch(loaded).model.embeddings.tokens.num_embeddings
-    assert f"with a vocabulary of {len(ODD)} (the tokenizer's)" in execute.dry_run(file, [], None, "cpu")

@@ -77,7 +77,8 @@ def test_the_run_has_name_group_parameters_and_status(beside: Path, outcome: Any
 
 @pytest.mark.parametrize("by", ["option", "environment"])
 def test_the_store_may_be_elsewhere(beside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
-    run, uri = Tracked("law-1", "law", tmp_path / "runs" / "one", {}, 0, None), f"sqlite:///{beside / 'mlflow.db'}"
+    run = Tracked("law-1", "law", tmp_path / "runs" / "one", {"seed": 0}, 0, None)
+    uri = f"sqlite:///{beside / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri if by == "environment" else "http://127.0.0.1:9")
     tracker = MLflow(uri=uri) if by == "option" else MLflow()
     id = tracker.start(run)
@@ -98,7 +99,7 @@ def test_runs_that_begin_at_the_same_time_share_a_store(tmp_path: Path) -> None:
     code = (
         "import mlflow, sys; from pathlib import Path; from registry import Tracked, trackers; "
         "tracker = trackers.get('mlflow').component(); print('ready', flush=True); sys.stdin.readline(); "
-        "print(tracker.start(Tracked(sys.argv[1], 'law', Path(sys.argv[1]), {}, 0, None)))"
+        "print(tracker.start(Tracked(sys.argv[1], 'law', Path(sys.argv[1]), {'seed': 0}, 0, None)))"
     )
     processes = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path / name)], text=True, cwd=ROOT,

@@ -182,7 +182,7 @@ def test_without_a_compiler_layers_are_refused(monkeypatch: pytest.MonkeyPatch) 
 BATCH = as_batch(torch.randint(5, 300, (4, 128), generator=torch.Generator().manual_seed(0)))
 
 
-class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Products(TorchDispatchMode):
     number = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -62,14 +62,14 @@ class Trainer:
         self.step += 1
 
 
-class Cost(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Cost(TorchDispatchMode):
     """Count operations by name, rows of logits, and reads by the host.
 
     A row of logits is what has the vocabulary as its last dimension, but for the token table's gradient [E V].
     """
 
     def __init__(self, vocabulary: int, embedding: int = 0) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.vocabulary, self.embedding = vocabulary, embedding
         self.operations: Counter[str] = Counter()
         self.reads: list[str] = []

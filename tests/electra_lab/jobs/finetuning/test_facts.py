@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 import registry
@@ -139,9 +138,7 @@ def test_the_opening_names_every_part(tmp_path: Path, model: Path) -> None:
     assert max(lengths) <= 12
 
 
-def test_the_page_shows_each_seed_as_it_finishes_and_the_bar_its_name(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_shows_each_seed_as_it_finishes_and_the_bar_its_name(tmp_path: Path, model: Path, monkeypatch) -> None:
     leave_out_curve(monkeypatch)
     seen, page = dict[str, list[str]](), tmp_path / "out" / "report.html"
 

@@ -88,9 +88,7 @@ def test_each_split_is_read_for_its_own_purpose(spied: tuple[Path, list[Any]]) -
     assert evaluated == []
 
 
-def test_evaluation_has_no_gradients_and_the_end_of_the_schedules_that_training_follows(
-    spied: tuple[Path, list[Any]],
-) -> None:
+def test_evaluation_has_no_gradients_and_the_end_of_the_schedules_that_training_follows(spied) -> None:
     for passed in spied[1]:
         assert passed.gradients == passed.training != passed.evaluating
         progress = passed.step / 22 if passed.training else 1.0

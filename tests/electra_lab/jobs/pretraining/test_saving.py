@@ -156,9 +156,7 @@ def test_a_run_that_goes_back_has_the_best_of_the_steps_that_it_keeps(
     assert [checkpoint_damage(each) for each in path.glob("checkpoints/step-*")] == [None] * 3
 
 
-def test_one_that_is_no_longer_the_best_goes_and_a_step_is_written_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_is_no_longer_the_best_goes_and_a_step_is_written_once(tmp_path: Path, monkeypatch) -> None:
     """Also where the last evaluation has found a better one, whose checkpoint was there before it. A step may be due by
     several rules, and a resume begins with it."""
     written: list[int] = []

@@ -91,9 +91,7 @@ def test_loaded_weights_are_evaluated_before_the_first_step_which_changes_nothin
         assert outcome(path)[0] == records
 
 
-def test_the_page_is_there_from_the_first_record_on_and_tells_how_the_run_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_is_there_from_the_first_record_on_and_tells_how_the_run_ended(tmp_path: Path, monkeypatch) -> None:
     leave_out_pictures(monkeypatch)
     path, seen = tmp_path / "run", list[Any]()
     directory = RunDirectory(path)
@@ -135,9 +133,7 @@ def test_a_run_goes_on_if_its_page_cannot_be_written(tmp_path: Path, monkeypatch
     assert capsys.readouterr().err.count("No space left on device") == 1
 
 
-def test_pages_of_older_runs_have_no_charts_of_numbers_that_they_lack(
-    tmp_path: Path, first: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_of_older_runs_have_no_charts_of_numbers_that_they_lack(tmp_path: Path, first: Path, monkeypatch) -> None:
     monkeypatch.setattr("electra_lab.presentation.charts.svg", lambda *_: "<svg></svg>")
     titles = [each.text for each in Page(run_page.write_report(RunDirectory(first))).all("figcaption")]
     course = ["Learning rate", "Gradient norm before and after clipping", "Tokens a second", "Peak memory, GB"]

@@ -179,9 +179,7 @@ def test_a_measure_is_prepared_once_with_a_cell_and_its_references(spied: Ablati
     assert len(Spy.called) == len(spied.plan.cells)  # the references themselves are not measured
 
 
-def test_the_numbers_of_a_measure_are_noted_under_its_key_and_its_output_is_in_the_log(
-    spied: AblationFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_numbers_of_a_measure_are_noted_under_its_key_and_its_output_is_in_the_log(spied, capsys) -> None:
     key, other = (measure.key for measure in spied.plan.measures)
     for cell in spied.plan.cells:
         measured, name = spied.measured(cell.id), "generator_loss"

@@ -101,38 +101,30 @@ def test_cells_of_earlier_releases_are_found_again(tmp_path: Path):
 
 
 def test_fine_tunings_of_earlier_releases_are_found_again(tmp_path: Path):
-    """The identity that these files had before `step`."""
-    for name in ("a.csv", "b.csv"):
-        (tmp_path / name).write_text(f"text,label\na b {name},x\nc d {name},y\n")
-    file = tmp_path / "tuning.yaml"
-    file.write_text(
-        "name: t\nmodel: nowhere\nseeds: [0]\ntask: {type: text_classification}\n"
-        "dataset: {type: table, train: a.csv, validation: b.csv, text: text, label: label}\n"
-    )
-    loaded = load_finetuning(file)
-    config = loaded.config.model_dump(mode="json", exclude={"model", "trackers", "step"})
-    before = json.dumps([config, [], open_dataset(loaded).fingerprint()], sort_keys=True)
-    assert identity(loaded) == hashlib.sha256(before.encode()).hexdigest()[:10]
-    assert identity(load_finetuning(file, ["step=best"])) != identity(loaded)
-
-    # Nor had taggers a `head`.
+    """The identity that these files had before `step`, also of a task without a `head`."""
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("the B-X\ncat O\n")
+    file = tmp_path / "tuning.yaml"
     file.write_text(
         "name: t\nmodel: nowhere\nseeds: [0]\ntask: {type: token_classification}\n"
         "dataset: {type: conll, train: a.txt, validation: b.txt}\n"
     )
     loaded = load_finetuning(file)
     config = loaded.config.model_dump(mode="json", exclude={"model", "trackers", "step"})
-    del config["task"]["head"]
+    del config["task"]["head"]  # nor had taggers one
     before = json.dumps([config, [], open_dataset(loaded).fingerprint()], sort_keys=True)
     assert identity(loaded) == hashlib.sha256(before.encode()).hexdigest()[:10]
+    assert identity(load_finetuning(file, ["step=best"])) != identity(loaded)
     assert json.loads(content_of(loaded))["task"] == config["task"]
     assert len({digest(load_finetuning(file, [f"task.head={head}"])) for head in ("null", "transformers")}) == 2
 
 
-def test_a_plug_in_that_changed_changes_the_digest(tmp_path: Path):
-    loaded = load(write_experiment(tmp_path))
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    return load(write_experiment(tmp_path_factory.mktemp("loaded")))
+
+
+def test_a_plug_in_that_changed_changes_the_digest(loaded: Loaded):
     plugged = [
         Loaded(loaded.config, {}, (discovery.Plugin(Path(file), sha, b""),))
         for file, sha in (("a.py", "1"), ("b.py", "1"), ("a.py", "2"))
@@ -142,18 +134,10 @@ def test_a_plug_in_that_changed_changes_the_digest(tmp_path: Path):
     assert identity_of("x", loaded) != one
 
 
-@given(st.text(max_size=300))
+@given(label=st.text(max_size=300))
 @settings(max_examples=200, deadline=None)
-def test_an_id_is_a_safe_file_name_whatever_the_label(label: str):
-    made = identity_of(label, LOADED[0])
+def test_an_id_is_a_safe_file_name_whatever_the_label(loaded: Loaded, label: str):
+    made = identity_of(label, loaded)
     assert SAFE.fullmatch(made)
     assert len(made) < 120
-    assert made == identity_of(label, LOADED[0])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
-    LOADED.append(load(write_experiment(tmp_path_factory.mktemp("loaded"))))
-
-
-LOADED: list[Loaded] = []
+    assert made == identity_of(label, loaded)

@@ -34,8 +34,7 @@ def test_the_numbers_are_those_of_an_ablation_and_are_kept(out: Path, monkeypatc
     assert len({numbers["corruption_auc"] for numbers in found.numbers.values()}) == 3
 
     # Nothing is opened or trained again; a fourth run is measured by what is there.
-    opened: list[Path] = []
-    reopen = execute.reopen
+    opened, reopen = list[Path](), execute.reopen
     monkeypatch.setattr(execute, "reopen", lambda path, device: (opened.append(path), reopen(path, device))[1])
     monkeypatch.setattr(execute, "run", lambda *_, **__: pytest.fail("a reference is trained again"))
     assert measuring.measure(cells[:0:-1], ON, "cpu").numbers == found.numbers

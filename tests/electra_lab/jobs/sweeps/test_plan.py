@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,16 +12,14 @@ from electra_lab.config.load import load
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
 from electra_lab.storage.ablation_folder import AblationFolder
-from electra_lab.storage.plan import FORMAT, Plan
+from electra_lab.storage.plan import FORMAT
 from registry import discovery, measures
 from registry.errors import ConfigError
 from tests.electra_lab.jobs.sweeps.small import write
 from tests.helpers import write_experiment
 
 SMALL, LARGE = "generator.scale=0.5", "generator.scale=1.0"
-WITHOUT_SAME_ROWS = [
-    (f"  - {{type: {each}}}\n", "") for each in ("fixed_corruption, steps: 4", "detection_probe, rows: 8")
-]
+WITHOUT_SAME_ROWS = [("  - {type: fixed_corruption, steps: 4}\n", ""), ("  - {type: detection_probe, rows: 8}\n", "")]
 
 
 def made(folder: Path, *changes: tuple[str, str], **sections: str) -> Ablation:
@@ -46,28 +43,23 @@ def test_a_plan_has_what_the_file_says(small: Ablation) -> None:
     assert (plan.format, plan.name, plan.question, plan.base) == (FORMAT, "sizes", "Does it run?", "tiny.yaml")
     assert (plan.budget, plan.keys, plan.seeds, plan.imports) == ({"steps": 8}, ["generator.scale"], [0, 1], [])
     assert (plan.baseline, plan.metric) == (SMALL, "corruption_auc")
-    assert [(variant.label, variant.changes) for variant in plan.variants] == [
-        (SMALL, {"generator.scale": 0.5}), (LARGE, {"generator.scale": 1.0})
-    ]  # fmt: skip
-    assert [variant.differs for variant in plan.variants] == [
-        {}, {"generator.dim": (8, 16), "generator.heads": (1, 2)}
-    ]  # fmt: skip
-    assert [measure.type for measure in plan.measures] == ["fixed_corruption", "pretraining", "detection_probe"]
-    assert plan.measures[0].options["steps"] == 4
-    assert plan.measures[2].options["rows"] == 8
-    references = small.references["fixed_corruption"]
-    assert list(references) == ["small", "large"]
-    ids = {name: cell.id for name, cell in references.items()}
-    assert [measure.references for measure in plan.measures] == [ids, {}, {}]
+    smaller, larger = plan.variants
+    assert (smaller.label, smaller.changes, smaller.differs) == (SMALL, {"generator.scale": 0.5}, {})
+    assert (larger.label, larger.changes) == (LARGE, {"generator.scale": 1.0})
+    assert larger.differs == {"generator.dim": (8, 16), "generator.heads": (1, 2)}
+    corruption, pretraining, probe = plan.measures
+    assert (corruption.type, corruption.options["steps"]) == ("fixed_corruption", 4)
+    assert (probe.type, probe.options["rows"]) == ("detection_probe", 8)
+    ids = {name: cell.id for name, cell in small.references["fixed_corruption"].items()}
+    assert list(ids) == ["small", "large"]
+    assert [measure.references for measure in (corruption, pretraining, probe)] == [ids, {}, {}]
     assert plan.references == list(ids.values())
     assert [(cell.variant, cell.seed) for cell in plan.cells] == [(SMALL, 0), (LARGE, 0), (SMALL, 1), (LARGE, 1)]
-    assert Plan.model_validate(json.loads(plan.model_dump_json())) == plan
 
 
 def test_a_chosen_metric_and_names_without_lists(tmp_path: Path) -> None:
-    found = made(tmp_path, ("{generator.scale: [0.5, 1.0]}", "{a: {}, b: {generator.scale: 1.0}}"),
-                more="metric: probe_auc\nbaseline: b\n")  # fmt: skip
-    plan = plan_of(found)
+    change = ("{generator.scale: [0.5, 1.0]}", "{a: {}, b: {generator.scale: 1.0}}")
+    plan = plan_of(made(tmp_path, change, more="metric: probe_auc\nbaseline: b\n"))
     assert (plan.metric, plan.baseline, plan.keys, plan.axis) == ("probe_auc", "b", [], {})
 
 
@@ -130,44 +122,29 @@ def keys(found: Ablation) -> dict[str, str]:
     return {measure.type: measure.key for measure in plan_of(found).measures}
 
 
-SAME: dict[str, dict[str, Any]] = {
-    "name": {"changes": [("name: sizes", "name: other")]},
-    "variants": {"changes": [("[0.5, 1.0]", "[0.5, 1.0, 2.0]")]},
-    "seeds": {"changes": [("[0, 1]", "[7]")]},
-    "store": {"data": "{sequence_length: 16, held_out: 0.3, store: elsewhere}"},
+ALL = {"fixed_corruption", "pretraining", "detection_probe"}
+# What is changed, a section of the base that is replaced, and the measures whose numbers depend on it.
+CHANGES: dict[str, tuple[tuple[str, str] | None, dict[str, str], set[str]]] = {
+    "name": (("name: sizes", "name: other"), {}, set()),
+    "variants": (("[0.5, 1.0]", "[0.5, 1.0, 2.0]"), {}, set()),
+    "seeds": (("[0, 1]", "[7]"), {}, set()),
+    "store": (None, {"data": "{sequence_length: 16, held_out: 0.3, store: elsewhere}"}, set()),
+    "an option": (("rows: 8", "rows: 9"), {}, {"detection_probe"}),
+    "its references": (("set: {", "set: {train.learning_rate: 0.01, "), {}, {"fixed_corruption"}),
+    "one of them": (("steps: 4", "steps: 4, large: 2.0"), {}, {"fixed_corruption"}),
+    "the text": (None, {"data": "{sequence_length: 16, held_out: 0.2, store: store}"}, ALL),
+    "the tokenizer": (None, {"tokenizer": "{type: wordpiece, vocab_size: 150}"}, ALL),
 }
-OTHER: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "an option": ({"changes": [("rows: 8", "rows: 9")]}, {"detection_probe"}),
-    "its references": ({"changes": [("set: {", "set: {generator.dropout: 0.1, train.learning_rate: 0.01, ")]},
-                       {"fixed_corruption"}),
-    "one of its references": ({"changes": [("steps: 4", "steps: 4, large: 2.0")]}, {"fixed_corruption"}),
-    "the text": ({"data": "{sequence_length: 16, held_out: 0.2, store: store}"},
-                 {"fixed_corruption", "pretraining", "detection_probe"}),
-    "the tokenizer": ({"tokenizer": "{type: wordpiece, vocab_size: 150}"},
-                      {"fixed_corruption", "pretraining", "detection_probe"}),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SAME)
-def test_a_key_stays_where_nothing_changes_what_is_measured(small: Ablation, tmp_path: Path, case: str) -> None:
-    options = dict(SAME[case])
-    found = made(tmp_path, *options.pop("changes", []), **options)
-    # The corpus is another file in another folder, so that only its place differs: undo that.
-    assert keys(at(found, small, tmp_path)) == keys(small)
-
-
-@pytest.mark.parametrize("case", OTHER)
+@pytest.mark.parametrize("case", CHANGES)
 def test_a_key_changes_with_everything_that_its_numbers_depend_on(small: Ablation, tmp_path: Path, case: str) -> None:
-    options, changed = OTHER[case]
-    options = dict(options)
-    found = keys(at(made(tmp_path, *options.pop("changes", []), **options), small, tmp_path))
+    change, sections, changed = CHANGES[case]
+    made(tmp_path, *[change] * bool(change), **sections)
+    # The corpus is another file in another folder, so that only its place differs: undo that.
+    corpus = json.dumps(list(map(str, small.base.config.corpus.keywords()["paths"])))
+    found = keys(checked(load_ablation(tmp_path / "sizes.yaml", [f"corpus.paths={corpus}"])))
     assert {type for type, key in found.items() if key != keys(small)[type]} == changed
-
-
-def at(found: Ablation, small: Ablation, folder: Path) -> Ablation:
-    """Check the file of `found` again with the corpus of `small`."""
-    corpus = small.base.config.corpus.keywords()["paths"]
-    return checked(load_ablation(folder / "sizes.yaml", [f"corpus.paths={json.dumps(list(map(str, corpus)))}"]))
 
 
 PLUGIN = """\

@@ -34,12 +34,17 @@ def test_by_a_stated_deviation(tmp_path: Path) -> None:
     assert said in run.dry_run(tmp_path / "sizes.yaml", [], tmp_path / "out", "cpu", None, None)
 
 
+def rename(pilot: Path, old: str, new: str) -> None:
+    """Give a metric of a pilot another name."""
+    for file in (pilot / "plan.json", *pilot.glob("cells/*/measures.json")):
+        file.write_text(file.read_text().replace(f'"{old}"', f'"{new}"'))
+
+
 def test_by_a_pilot(tmp_path: Path) -> None:
     written = write_folder(tmp_path / "there" / "pilot", SCALES, (0, 1, 2))
     pilot = add_references(written, lambda reference, variant, seed: score(variant, seed + reference))
-    for file in (pilot / "plan.json", *pilot.glob("cells/*/measures.json")):
-        text = file.read_text().replace('"reference_auc"', '"other"')
-        file.write_text(text.replace('"auc"', '"corruption_auc"'))
+    rename(pilot, "reference_auc", "other")
+    rename(pilot, "auc", "corruption_auc")
     errors = [d.error for d in read(pilot).comparisons.against("corruption_auc").values()]
     found = made(tmp_path / "here", "power: {pilot: ../there/pilot}")
     expected = plan_of(found).expected
@@ -50,8 +55,7 @@ def test_by_a_pilot(tmp_path: Path) -> None:
 def test_what_a_pilot_said_stands_while_the_ablation_runs(tmp_path: Path) -> None:
     """Moving or damaging the pilot later changes nothing; a new ablation gets an error at the line that names it."""
     pilot = write_folder(tmp_path / "pilot", SCALES, (0, 1, 2))
-    for file in (pilot / "plan.json", *pilot.glob("cells/*/measures.json")):
-        file.write_text(file.read_text().replace('"reference_auc"', '"corruption_auc"'))
+    rename(pilot, "reference_auc", "corruption_auc")
     found, folder = made(tmp_path, "power: {pilot: pilot}"), AblationFolder.create(tmp_path / "runs")
     plan = write_plan(found, folder)
     assert plan.expected is not None
@@ -92,11 +96,9 @@ def test_cells_keep_what_each_document_contributes(done: tuple[Path, Path]) -> N
     folder = AblationFolder(done[1])
     found = [folder.by_document(cell.id, folder.plan) for cell in folder.plan.cells]
     parts = [f"corruption_auc_{name}" for name in ("small", "large", "unigram")]
-    baselines = ["corruption_rarity", "corruption_chance", "probe_chance"]
-    assert {frozenset(each) for each in found} == {
-        frozenset(["corruption_auc", *parts, "probe_auc", "head_auc", *baselines])
-    }
-    assert len({len(numbers) for each in found for name, numbers in each.items() if name in parts}) == 1
+    others = {"corruption_auc", "probe_auc", "head_auc", "corruption_rarity", "corruption_chance", "probe_chance"}
+    assert {frozenset(each) for each in found} == {frozenset({*parts, *others})}
+    assert len({len(each[name]) for each in found for name in parts}) == 1
     for cell, documents in zip(folder.plan.cells, found, strict=True):
         whole = documents["corruption_auc"]
         assert len(whole) > 2

@@ -112,9 +112,7 @@ def test_other_options_of_a_measure_are_measured_again(here: Path, out: Path) ->
     assert state.stat().st_mtime_ns == stamp
 
 
-def test_what_is_damaged_or_needed_again_is_recreated_and_nothing_else(
-    done: tuple[Path, Path], out: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_damaged_or_needed_again_is_recreated_and_nothing_else(done, out: Path, capfd) -> None:
     file, before = done
     plan = AblationFolder(out).plan
     ids = [cell.id for cell in plan.cells]
@@ -219,9 +217,7 @@ def test_a_launcher_that_runs_elsewhere_does_not_need_this_machines_devices(
     assert run.ablate(here, [], out, "cuda", "remote", None) == out
 
 
-def test_the_device_of_the_command_is_that_of_every_cell(
-    here: Path, tmp_path: Path, picky: type[Picky], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_device_of_the_command_is_that_of_every_cell(here: Path, tmp_path: Path, picky, monkeypatch) -> None:
     asked: list[str] = []
 
     def work(folder: str, id: str, *, device: str) -> Outcome:

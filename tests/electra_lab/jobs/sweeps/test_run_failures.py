@@ -230,9 +230,7 @@ def test_a_signal_closes_the_launcher_and_ends_with_the_code_of_preemption(quick
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_launcher_is_closed_if_its_outcomes_cannot_be_used(
-    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launcher_is_closed_if_its_outcomes_cannot_be_used(quick: Path, tmp_path: Path, monkeypatch) -> None:
     closed: list[bool] = []
 
     def endless(self: InProcess, work: Work, folder: str, ids: Sequence[str]) -> Iterator[tuple[str, Outcome]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,47 +32,36 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return AblationFolder(folder).plan
 
 
-def left(plan: Plan, missing: list[str], seconds: tuple[float | None, float | None], workers: int) -> str:
-    """Return what is said to be left of the cells small, large, small, large that lack `missing`, one each."""
-    needs = {label: replace(NEEDS[label], seconds=time) for label, time in zip(NEEDS, seconds, strict=True)}
-    ids = ["v0-s0", "v1-s0", "v0-s1", "v1-s1"]
-    lacking = {id: (what,) if what else () for id, what in zip(ids, missing, strict=True)}
-    said = forecast(plan, needs, lacking, Path("out"), workers)
-    return next(line.strip() for line in said.splitlines() if "left to do" in line)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "workers", "expected"),
-    [
-        ((120.0, 120.0), 1, "about 8 min of training, one at a time"),
-        ((120.0, 120.0), 2, "about 4 min of training, 2 at a time"),
-        ((120.0, 120.0), 64, "about 2 min of training, 4 at a time"),
-        ((120.0, 120.0), 3, "about 2.7 min of training, 3 at a time"),  # at best 160 s
-        ((6.0, 600.0), 3, "about 10 min of training, 3 at a time"),
-        ((None, 120.0), 2, "time unknown, as no step was tried"),
-        ((14.0, 15.0), 1, "about 58 s of training, one at a time"),
-        ((3600.0, 3600.0), 1, "about 4 h of training, one at a time"),
-    ],
-)
-def test_no_number_of_workers_shortens_the_longest_run(
-    plan: Plan, seconds: tuple[float | None, float | None], workers: int, expected: str
-) -> None:
-    assert left(plan, ["training"] * 4, seconds, workers).endswith(f" 2e+10 FLOPs, {expected}.")
+ALL = ["training"] * 4
 
 
 @pytest.mark.parametrize(
     ("missing", "seconds", "workers", "expected"),
     [
+        # No number of workers shortens the longest run.
+        (ALL, (120.0, 120.0), 1, " 2e+10 FLOPs, about 8 min of training, one at a time."),
+        (ALL, (120.0, 120.0), 2, " 2e+10 FLOPs, about 4 min of training, 2 at a time."),
+        (ALL, (120.0, 120.0), 64, " 2e+10 FLOPs, about 2 min of training, 4 at a time."),
+        (ALL, (120.0, 120.0), 3, " 2e+10 FLOPs, about 2.7 min of training, 3 at a time."),  # at best 160 s
+        (ALL, (6.0, 600.0), 3, " 2e+10 FLOPs, about 10 min of training, 3 at a time."),
+        (ALL, (None, 120.0), 2, " 2e+10 FLOPs, time unknown, as no step was tried."),
+        (ALL, (14.0, 15.0), 1, " 2e+10 FLOPs, about 58 s of training, one at a time."),
+        (ALL, (3600.0, 3600.0), 1, " 2e+10 FLOPs, about 4 h of training, one at a time."),
+        # What only needs measures costs no training.
         (["training", "one", "training", ""], (60.0, 600.0), 9,
-         "2 to train, 1 to measure, 6e+09 FLOPs, about 1 min of training, 2 at a time."),
-        (["", "one", "", "one"], (None, None), 1, "nothing to train, 2 to measure."),
-        (["", "", "", ""], (60.0, 600.0), 1, "nothing."),
+         ": 2 to train, 1 to measure, 6e+09 FLOPs, about 1 min of training, 2 at a time."),
+        (["", "one", "", "one"], (None, None), 1, ": nothing to train, 2 to measure."),
+        (["", "", "", ""], (60.0, 600.0), 1, ": nothing."),
     ],
 )  # fmt: skip
-def test_what_only_needs_measures_costs_no_training(
-    plan: Plan, missing: list[str], seconds: tuple[float | None, float | None], workers: int, expected: str
-) -> None:
-    assert left(plan, missing, seconds, workers) == f"left to do: {expected}"
+def test_what_is_left_to_do(plan: Plan, missing: list[str], seconds: Any, workers: int, expected: str) -> None:
+    """Of the cells small, large, small, large that lack `missing`, one each."""
+    needs = {label: replace(NEEDS[label], seconds=time) for label, time in zip(NEEDS, seconds, strict=True)}
+    ids = ["v0-s0", "v1-s0", "v0-s1", "v1-s1"]
+    lacking = {id: (what,) if what else () for id, what in zip(ids, missing, strict=True)}
+    said = forecast(plan, needs, lacking, Path("out"), workers)
+    [left] = [line for line in said.splitlines() if "left to do" in line]
+    assert left.endswith(expected)
 
 
 def test_the_rows_of_a_dry_run_are_those_of_their_variants(plan: Plan) -> None:
@@ -90,10 +80,6 @@ def write(folder: Path, measure: str, vary: str = "{generator.scale: [0.5, 1.0]}
     text = f"name: sizes\nbase: tiny.yaml\nvary: {vary}\nseeds: [0, 1]\nbudget: {{steps: 8}}\nmeasure: [{measure}]\n"
     file.write_text(text, encoding="utf-8")
     return file
-
-
-def planned(folder: Path, vary: str, **sections: str) -> Plan:
-    return plan_of(checked(load_ablation(write(folder, "{type: pretraining}", vary, **sections))))
 
 
 def test_references_are_runs_too(tmp_path: Path) -> None:
@@ -131,23 +117,22 @@ def test_options_that_only_one_of_two_types_has_are_listed_after_the_types(tmp_p
       stable: {schedules.learning_rate: {type: warmup_stable_decay, warmup_steps: 1}}
       alone: {objective.type: mlm, generator: null, sampler: null}
     """
-    sections = {
-        "masking": "{type: replace_prob, mask_prob: 0.3}",
-        "schedules": "{learning_rate: {type: warmup_linear, warmup_share: 0.1}}",
-    }
-    _, span, plain, stable, alone = differences(planned(tmp_path, vary, **sections))
-    assert span == (
-        "  span:  generator.ff_mult 4.0 -> 2.0; masking.type replace_prob -> span "
-        "(with length geometric, longest 10, stop_prob 0.2)"
-    )
+    rate = "{learning_rate: {type: warmup_linear, warmup_share: 0.1}}"
+    sections = {"masking": "{type: replace_prob, mask_prob: 0.3}", "schedules": rate}
+
+    def listed(vary: str) -> list[str]:
+        return differences(plan_of(checked(load_ablation(write(tmp_path, "{type: pretraining}", vary, **sections)))))
+
+    _, span, plain, stable, alone = listed(vary)
+    assert span.startswith("  span:  generator.ff_mult 4.0 -> 2.0; masking.type replace_prob -> span (with length ")
+    assert span.endswith(" longest 10, stop_prob 0.2)")
     assert plain == "  plain:  checkpoint.minutes null -> 30.0"
     assert re.search(r"learning_rate\.type \S+ -> warmup_stable_decay \(with .*; without warmup_share", stable)
     assert re.search(r" generator\.type bert -> null \(without .*\bdim\b.*\); sampler\.type gumbel -> null \(", alone)
-    _, base, *_ = differences(planned(tmp_path, vary + "\nbaseline: alone", **sections))
+    _, base, *_ = listed(vary + "\nbaseline: alone")
     assert "objective.type mlm -> electra" in base
-    assert re.search(
-        r"; generator\.type null -> bert \(with .*\bdim \d.*\); sampler\.type null -> gumbel \(with ", base
-    )
+    added = r"; generator\.type null -> bert \(with .*\bdim \d.*\); sampler\.type null -> gumbel \(with "
+    assert re.search(added, base)
 
 
 HOSTILE = "Is ## this\n\n## a heading |\n\n## of its own?"
