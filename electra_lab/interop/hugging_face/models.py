@@ -36,7 +36,7 @@ from electra_lab.model.weights import repeated
 from registry import backbones
 
 
-class ElectraLabConfig(PreTrainedConfig):
+class ElectraLabConfig(PreTrainedConfig):  # type: ignore[misc]
     """The sections of an experiment that describe one network.
 
     backbone  its name, its sizes and all its options: {type, dim, depth, heads, ...}
@@ -94,7 +94,7 @@ def _fixed(module: nn.Module, brought: Set[nn.Parameter]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in own.items()}
 
 
-class ElectraLabPreTrainedModel(PreTrainedModel):
+class ElectraLabPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
     """Weights and names that all models share."""
 
     config: ElectraLabConfig
