@@ -26,22 +26,15 @@ from types import ModuleType
 from typing import Any, ForwardRef
 
 import jaxtyping
+import torch
 from beartype import BeartypeConf, beartype
 from beartype._check.code import codemain
 from jaxtyping import jaxtyped
 
 import registry
 
-ROOMS = (
-    *sorted(components.home for components in registry.ALL),
-    "electra_lab.data",
-    "electra_lab.interop",
-    "electra_lab.metrics",
-    "electra_lab.model",
-    "electra_lab.testing",
-    "electra_lab.training",
-    "registry.contracts",
-)
+OTHERS = ("data", "interop", "metrics", "model", "testing", "training")
+ROOMS = (*(each.home for each in registry.ALL), *(f"electra_lab.{room}" for room in OTHERS), "registry.contracts")
 
 PLUGINS = "electra_lab_plugin_"  # modules of plug-in files: the lab itself names their mistakes
 
@@ -130,9 +123,7 @@ def check_class(kind: Any) -> None:
         if isinstance(member, staticmethod | classmethod):
             setattr(kind, name, type(member)(checked(member.__func__, kind.__module__)))
         elif isinstance(member, property) and member.fget is not None:
-            setattr(
-                kind, name, property(checked(member.fget, kind.__module__), member.fset, member.fdel, member.__doc__)
-            )
+            setattr(kind, name, member.getter(checked(member.fget, kind.__module__)))
         elif inspect.isfunction(member):
             of_fields = name == "__init__" and dataclasses.is_dataclass(kind)
             setattr(kind, name, checked(member, kind.__module__, from_plugins=not of_fields))
@@ -155,8 +146,6 @@ def checked(function: Callable[..., Any], module: str, from_plugins: bool = True
     # torch.compile reads every variable of a closure, so these are simple.
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        import torch
-
         if torch.compiler.is_compiling():
             return function(*args, **kwargs)
         if not from_plugins and sys._getframe(1).f_globals["__name__"].startswith(PLUGINS):

@@ -41,13 +41,6 @@ def test_a_docstring_by_hand() -> None:
     length  in `tokens`
     """
     assert GENERATE["prose"](text).splitlines() == [
-        r"Return \*all\* of `<a>`, or &lt;b>.",
-        "",
-        "```python",
-        "def f(x, /): ...",
-        "```",
-        "",
-        "- `rows`: of a batch",
-        "    of some size",
-        "- `length`: in `tokens`",
-    ]
+        r"Return \*all\* of `<a>`, or &lt;b>.", "", "```python", "def f(x, /): ...", "```", "",
+        "- `rows`: of a batch", "    of some size", "- `length`: in `tokens`",
+    ]  # fmt: skip

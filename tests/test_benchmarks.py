@@ -22,18 +22,10 @@ pytest.importorskip("electra_pytorch")
 
 FOLDER = ROOT / "benchmarks"
 SMALL = ("--experiment", "transformer_tiny", "--length", "16", "--batch", "2")
-LONGER = (
-    "ablation_workers",
-    "checkpoint",
-    "choices",
-    "data",
-    "encoders",
-    "finetuning",
-    "int8",
-    "lengths",
-    "memory",
-    "predicting",
-    "revisions",
+LONGER = ("ablation_workers", "checkpoint", "choices", "data", "encoders", "finetuning", "int8", "lengths", "memory",
+          "predicting", "revisions")  # fmt: skip
+LINUX = pytest.mark.skipif(
+    not Path("/proc/cpuinfo").exists(), reason="processor and memory are read from Linux's /proc"
 )
 Run = Callable[..., dict[str, Any]]
 
@@ -69,11 +61,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 def test_step(run: Run, experiment: str, capsys: pytest.CaptureFixture[str]) -> None:
     case = ("--experiment", experiment, "--length", "16", "--batch", "1", "--ours", "fp32+gumbel", "--rounds", "2")
     found = run("step.py", *case)
-    peers = {"electra-pytorch", "usual step", "electra_lab fp32+gumbel"}
-    if experiment == "bert_small":  # txtai builds no other networks
-        peers.add("txtai")
-    assert found["seconds"].keys() == peers
-    assert found["missing"].keys() == {"txtai"} - peers
+    missing = {"txtai"} - ({"txtai"} if experiment == "bert_small" else set())  # which builds no other networks
+    assert found["missing"].keys() == missing
+    assert found["seconds"].keys() == {"electra-pytorch", "usual step", "electra_lab fp32+gumbel", "txtai"} - missing
     assert all(len(values) == 2 for values in found["seconds"].values())
     assert found["flops"] > 0
     shown = capsys.readouterr().out
@@ -81,42 +71,15 @@ def test_step(run: Run, experiment: str, capsys: pytest.CaptureFixture[str]) -> 
         assert f"| {name} | {why} |" in shown
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="the processor's name is read from Linux's /proc")
-def test_choices(run: Run) -> None:
-    found = run("choices.py", "--experiment", "bert_small", "--shapes", "16x2", "--widths", "32", "--rounds", "1")
-    ways = {
-        f"electra_lab {precision}+{kernel}+off" for precision in ("fp32", "bf16") for kernel in ("fused", "products")
-    }
-    assert found["seconds"].keys() == ways
-    assert found["rule"].keys() == {"precision", "attention", "compile"}
-
-
-@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="the processor's name is read from Linux's /proc")
+@LINUX
 def test_attention(run: Run) -> None:
     found = run("attention.py", "--lengths", "300", "--tokens", "600", "--heads", "1", "--width", "4", "--rounds", "1")
     assert [len(seconds["electra_lab"]) for seconds in found["seconds"].values()] == [1, 1, 1]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="earlier commits are read from the git repository")
-def test_revisions(run: Run) -> None:
-    found = run("revisions.py", "HEAD", "--experiment", "transformer_tiny", "--rounds", "2", "--steps", "1")
-    assert found["seconds"].keys() == {"HEAD", "working tree"}
-    assert all(len(values) == 2 and min(values) > 0 for values in found["seconds"].values())
-
-
 def test_samplers(run: Run) -> None:
     found = run("samplers.py", "--rows", "4", "--vocabulary", "50", "--rounds", "1")
     assert {"electra-pytorch gumbel_sample", "electra_lab gumbel", "electra_lab nucleus"} <= found["seconds"].keys()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from Linux's /proc")
-def test_memory(run: Run) -> None:
-    found = run("memory.py", *SMALL, "--peers")  # none of them, as each takes seconds to import
-    assert found["megabytes"].keys() == {"electra_lab fp32"}
-    assert all(0 < grown["1"] <= grown["3"] for grown in found["megabytes"].values())
 
 
 def test_a_way_that_fails_is_a_row(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,15 +104,6 @@ def test_coverage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     assert all(re.search(r"\d+\.\d%$", line) for table in tables for line in table.strip().splitlines()[1:])
 
 
-@pytest.mark.slow
-def test_lengths(run: Run, tmp_path: Path) -> None:
-    short = ("--backbones", "bert", "performer", "--lengths", "32", "64", "--rounds", "2", "--no-memory")
-    found = run("lengths.py", *short)["seconds"]
-    assert found.keys() == {"bert", "performer"}
-    assert all(list(values) == ["32", "64"] for values in found.values())
-    assert (tmp_path / "lengths.svg").read_text(encoding="utf-8").count("<svg") == 1
-
-
 def test_exponents(run: Run) -> None:  # for the scripts' folder on the path
     lengths = runpy.run_path(str(FOLDER / "lengths.py"))
     quadratic = {n: [3.0 * n**2, 5.0 * n**2] for n in (512, 1024, 8192)}
@@ -171,12 +125,38 @@ def test_startup(run: Run) -> None:
     assert found["seconds"].keys() == {"python", "electra-lab --version"}
 
 
+WAYS = {f"electra_lab {kind}+off" for kind in ("fp32+fused", "bf16+fused", "fp32+products", "bf16+products")}
+# Scripts and their arguments, what was timed or measured, and what else must hold of the results.
+SLOW: dict[str, tuple[str, str, set[str], Callable[[Any], bool]]] = {
+    "choices": ("--experiment bert_small --shapes 16x2 --widths 32 --rounds 1", "seconds", WAYS,
+                lambda found: found["rule"].keys() == {"precision", "attention", "compile"}),
+    "revisions": ("HEAD --experiment transformer_tiny --rounds 2 --steps 1", "seconds", {"HEAD", "working tree"},
+                  lambda found: all(len(values) == 2 and min(values) > 0 for values in found["seconds"].values())),
+    "memory": (f"{' '.join(SMALL)} --peers", "megabytes", {"electra_lab fp32"},  # none of them: each takes seconds
+               lambda found: all(0 < grown["1"] <= grown["3"] for grown in found["megabytes"].values())),
+    "lengths": ("--backbones bert performer --lengths 32 64 --rounds 2 --no-memory", "seconds", {"bert", "performer"},
+                lambda found: all(list(values) == ["32", "64"] for values in found["seconds"].values())),
+    "checkpoint": (
+        "--experiment transformer_tiny --rounds 1 --folder {tmp_path}", "bytes", {"electra_lab", "torch.save"},
+        lambda found: 0.5 < found["bytes"]["electra_lab"] / found["bytes"]["torch.save"] < 1.5
+        and {"electra_lab", "a training step"} <= found["seconds"].keys()),
+    "predicting": ("--rows 40 --rounds 2 --batch-size 8", "seconds", {"predict", "pipeline"},
+                   lambda found: (found["equal"], len(found["ratios"])) == (40, 2)),
+}  # fmt: skip
+
+
 @pytest.mark.slow
-def test_checkpoint(run: Run, tmp_path: Path) -> None:
-    found = run("checkpoint.py", "--experiment", "transformer_tiny", "--rounds", "1", "--folder", str(tmp_path))
-    ours, theirs = found["bytes"]["electra_lab"], found["bytes"]["torch.save"]
-    assert 0.5 < ours / theirs < 1.5  # the same weights and state
-    assert {"electra_lab", "a training step"} <= found["seconds"].keys()
+@LINUX
+@pytest.mark.parametrize("script", SLOW)
+def test_a_longer_script(script: str, run: Run, tmp_path: Path) -> None:
+    if script == "revisions" and not (ROOT / ".git").exists():
+        pytest.skip("earlier commits are read from the git repository")
+    arguments, what, names, also = SLOW[script]
+    found = run(f"{script}.py", *arguments.format(tmp_path=tmp_path).split())
+    assert names == found[what].keys()
+    assert also(found), found
+    drawings = [path.read_text(encoding="utf-8").count("<svg") for path in tmp_path.glob("*.svg")]
+    assert drawings == [1] * (script == "lengths")
 
 
 @pytest.mark.parametrize("script", LONGER)
@@ -196,15 +176,7 @@ def test_longer_scripts_start(script: str, monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.mark.slow
-def test_predicting(run: Run) -> None:
-    found = run("predicting.py", "--rows", "40", "--rounds", "2", "--batch-size", "8")
-    assert found["equal"] == 40
-    assert found["seconds"].keys() == {"predict", "pipeline"}
-    assert len(found["ratios"]) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from Linux's /proc")
+@LINUX
 @pytest.mark.parametrize("name", ["modernbert", "deberta"])
 def test_encoders(run: Run, tmp_path: Path, name: str) -> None:
     """Both sides have the same weights, in rows with padding and with local layers in blocks."""
@@ -241,7 +213,7 @@ def test_parts_that_fail_stop_no_others(gpu: Any, tmp_path: Path, monkeypatch: p
         object.__setattr__(part, "commands", lambda device, command=command: [command])
         object.__setattr__(part, "share", 4.0 if name == "tests" else 1.0)  # what hangs has a fifth of the time
     monkeypatch.setitem(gpu["main"].__globals__, "LEAST", 0.0)
-    parts = ("--device", "cpu", "--minutes", "0.25", "--parts", *scripts)
+    parts = ("--device", "cpu", "--minutes", "0.15", "--parts", *scripts)
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path / "out"), *parts])
     gpu["main"]()
     shown = (tmp_path / "out" / "gpu.md").read_text(encoding="utf-8")
@@ -252,7 +224,7 @@ def test_parts_that_fail_stop_no_others(gpu: Any, tmp_path: Path, monkeypatch: p
     failed = {record["part"]: len(record["failures"]) for record in records if "failures" in record}
     assert failed == {"environment": 1, "equality": 1, "tests": 0}
     assert {"part": "tests", "number": 1} in records
-    assert all(record["seconds"] < 25 for record in records if "seconds" in record)
+    assert all(record["seconds"] < 15 for record in records if "seconds" in record)
 
 
 @pytest.mark.slow

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +39,27 @@ def test_the_log_says_of_each_what_it_gave_or_that_it_was_not_run() -> None:
     assert names <= logged, sorted(names - logged)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
-def test_shipped_experiment(file: Path, tmp_path: Path) -> None:
-    loaded = load(file, PIECES if "deberta_v3" in file.read_text(encoding="utf-8") else [])
-    check(loaded)
+ablation_of = cache(load_ablation)
+
+
+def round_trip(file: Path, loaded: Loaded, load: Callable[[Path], Loaded], folder: Path) -> None:
     assert loaded.config.name == file.stem
     assert file.read_text(encoding="utf-8").startswith("# ")
-    again = tmp_path / "config.yaml"
+    again = folder / "config.yaml"
     again.write_text(dump(loaded.config), encoding="utf-8")
     assert load(again).config == loaded.config
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
+def test_shipped_experiment(file: Path, tmp_path: Path) -> None:
+    loaded = load(file, PIECES if "deberta_v3" in file.read_text(encoding="utf-8") else [])
+    check(loaded)
+    round_trip(file, loaded, load, tmp_path)
+
+
 @pytest.mark.parametrize("file", ABLATIONS, ids=lambda f: f.name)
 def test_shipped_ablation(file: Path) -> None:
-    ablation = load_ablation(file)
+    ablation = ablation_of(file)
     checked(ablation)
     assert ablation.config.name == file.stem
     assert ablation.config.question.endswith("?")
@@ -67,11 +75,7 @@ def test_the_shipped_ablation_of_fine_tunings() -> None:
 @pytest.mark.parametrize("file", DOWNSTREAM, ids=lambda f: f.name)
 def test_shipped_downstream_file(file: Path, tmp_path: Path) -> None:
     loaded = load_finetuning(file)
-    assert loaded.config.name == file.stem
-    assert file.read_text(encoding="utf-8").startswith("# ")
-    again = tmp_path / "config.yaml"
-    again.write_text(dump(loaded.config), encoding="utf-8")
-    assert load_finetuning(again).config == loaded.config
+    round_trip(file, loaded, load_finetuning, tmp_path)
     assert not isinstance(absent_examples(loaded), ConfigError)  # its data may be absent; nothing else is wrong
 
 
@@ -101,13 +105,9 @@ def test_ablations_lie_in_their_folder() -> None:
 
 @pytest.mark.parametrize(
     ("name", "published", "places"),
-    [
-        ("electra_small", 14e6, -6),
-        ("electra_small_pp", 14e6, -6),
-        ("electra_base", 110e6, -7),
-        ("electra_large", 335e6, -6),
-    ],
-)
+    [("electra_small", 14e6, -6), ("electra_small_pp", 14e6, -6), ("electra_base", 110e6, -7),
+     ("electra_large", 335e6, -6)],
+)  # fmt: skip
 def test_paper_sizes_have_the_published_number_of_parameters(name: str, published: float, places: int) -> None:
     """Of the discriminator (Clark et al. 2020, Tables 1 and 2), to the rounding of the paper."""
     loaded = load(ROOT / "experiments" / f"{name}.yaml")
@@ -185,21 +185,26 @@ def test_paper_hyper_parameters(name: str) -> None:
     assert d.keywords() == g.keywords() == {"ff_mult": 4.0, "dropout": 0.1}
     assert (config.embedding.dropout, config.embedding.max_length, config.embedding.tie) == (0.1, 512, "embeddings")
     assert config.objective.keywords() == {
-        "generator_weight": 1.0,
-        "discriminator_weight": 50.0,
-        "disallow_correct": False,
-        "generator_smoothing": 0.0,
-        "discriminator_smoothing": 0.0,
-        "z_loss": None,
-    }
+        "generator_weight": 1.0, "discriminator_weight": 50.0, "disallow_correct": False, "generator_smoothing": 0.0,
+        "discriminator_smoothing": 0.0, "z_loss": None,
+    }  # fmt: skip
     assert config.tokenizer.keywords()["vocab_size"] == 30_522
+
+
+PAGES = {page: page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+BLOCKS = [
+    (page.stem, block) for page, text in PAGES.items() for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+]
+SHOWN = {
+    f"{page}-{re.findall('^name: (.*)$', block, re.MULTILINE)[0]}": block
+    for page, block in BLOCKS
+    if re.search("^name: ", block, re.MULTILINE) and not re.search("^base: ../|^imports:", block, re.MULTILINE)
+}
 
 
 def test_files_that_the_docs_show_are_those_that_are_shipped() -> None:
     shown = [
-        block
-        for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
-        for block in re.findall(r"```yaml\n# (experiments/\S+)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+        found.groups() for _, block in BLOCKS if (found := re.fullmatch(r"# (experiments/\S+)\n(.*)", block, re.DOTALL))
     ]
     assert shown
     for file, text in shown:
@@ -207,31 +212,18 @@ def test_files_that_the_docs_show_are_those_that_are_shipped() -> None:
         assert text == "".join(line for line in shipped if not line.startswith("#"))
 
 
-SHOWN = [
-    pytest.param(block, id=f"{page.stem}-{re.findall('^name: (.*)$', block, re.MULTILINE)[0]}")
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-    for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    if re.search("^name: ", block, re.MULTILINE) and not re.search("^base: ../|^imports:", block, re.MULTILINE)
-]
-
-
-@pytest.mark.parametrize("text", SHOWN)
+@pytest.mark.parametrize("text", SHOWN.values(), ids=SHOWN)
 def test_whole_files_that_the_docs_show_are_valid(tmp_path: Path, text: str) -> None:
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     (tmp_path / "plugins").symlink_to(ROOT / "experiments" / "plugins")
     for shipped in (ROOT / "experiments").glob("*.yaml"):  # as `electra-lab new` copies them
         (tmp_path / shipped.name).symlink_to(shipped)
-    for other in SHOWN:  # a page may extend what it shows
-        if (name := re.match(r"# (\w+\.yaml)", other.values[0])) and other.values[0] != text:
-            (tmp_path / name[1]).write_text(other.values[0], encoding="utf-8")
+    for other in SHOWN.values():  # a page may extend what it shows
+        if (name := re.match(r"# (\w+\.yaml)", other)) and other != text:
+            (tmp_path / name[1]).write_text(other, encoding="utf-8")
     file = tmp_path / "shown.yaml"
     file.write_text(text, encoding="utf-8")
-    if kind_of_file(file) == "fine-tuning":
-        load_finetuning(file)
-    elif kind_of_file(file) == "ablation":
-        load_ablation(file)
-    else:
-        load(file)
+    {"fine-tuning": load_finetuning, "ablation": load_ablation}.get(kind_of_file(file), load)(file)
 
 
 def reformers(file: Path) -> Iterator[Loaded]:
@@ -241,7 +233,7 @@ def reformers(file: Path) -> Iterator[Loaded]:
         if "reformer" in (loaded.config.discriminator.type, getattr(loaded.config.generator, "type", None)):
             yield loaded
         return
-    ablation = load_ablation(file)
+    ablation = ablation_of(file)
     for cell in ablation.firsts.values():
         if ablation.loaded[cell.id].config.discriminator.type == "reformer":
             yield ablation.loaded[cell.id]

@@ -253,7 +253,7 @@ class TestAmos(testing.ObjectiveContract):
         assert torch.equal(losses.detection.inputs, batch.tokens)
 
 
-TestAmosMixture = variant(TestAmos, "amos", exits=[1, 4], reverse_into="mixture")
+TestAmosMixture = suite(TestAmos, "amos", exits=[1, 4], reverse_into="mixture")
 TestLocal = suite("Launcher", "local")
 TestFixedCorruption = suite("Measure", "fixed_corruption", batch_size=8)
 TestFixedCorruptionOfAll = pytest.mark.slow(  # as the one above, which is quicker

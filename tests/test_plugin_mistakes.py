@@ -89,6 +89,7 @@ MASKINGS = {
     "options": ("mask_prob: float = 0.15, ", "", 5, "mine: .* mask_prob"),
     "text": ("mask_prob: float = 0.15", "mask_prob: str = 'a'", 5, r".*\bmask_prob\b"),
     "outside": (MASKED, "  return Masked(inputs, positions + 99, valid)", 5, ".* positions outside 0 to 15"),
+    "in place": ("tokens.scatter(", "tokens.scatter_(", 5, "masking strategy 'mine' changed tokens in place"),
     "slots": (MASKED, "  return Masked(inputs, positions.repeat(1, 9), valid.repeat(1, 9))", 5, ".* 27 .* 3"),
     "raises": (MASKED, "  return 1 / 0", 13, "masking strategy 'mine' failed: ZeroDivisionError: division"),
 }

@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 from collections import Counter
@@ -24,6 +22,7 @@ from electra_lab.config.load import load
 from electra_lab.training.evaluation import evaluate
 from registry import corpora, load_plugin
 from tests.helpers import ROOT, ended, write_experiment
+from tests.test_wheel import Environment
 
 PLUGINS = ROOT / "experiments" / "plugins"
 EXAMPLES = sorted(path.stem for path in PLUGINS.glob("*.yaml"))
@@ -161,37 +160,6 @@ def test_a_refusal_of_a_constructor_is_reported_where_the_value_was_written(caps
     assert re.search(r"discriminator\.width=4: discriminator: light_conv refuses this: width 4 is even", said)
 
 
-class Environment:
-    """A virtual environment of its own that sees what this one has, and the lab; nothing comes from the network."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-        self.python = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
-        packages = next((folder / "venv").rglob("site-packages"))
-        (packages / "outer.pth").write_text(f"{sysconfig.get_path('purelib')}\n{ROOT}\n", encoding="utf-8")
-
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`electra-lab ...`, `pip ...` or `-c code`, as one would type it with the environment active."""
-        offline = {
-            "install": ["--no-index", "--no-deps", "--no-build-isolation", "--quiet"],
-            "uninstall": ["--yes", "--quiet"],
-        }
-        program, *rest = arguments
-        match program:
-            case "pip":
-                command = [sys.executable, "-m", "pip", "--python", str(self.python), *rest, *offline[rest[0]]]
-            case "electra-lab":
-                command = [str(self.python), "-m", "electra_lab", *rest]
-            case _:
-                command = [str(self.python), *arguments]
-        away = ("PYTHONPATH", "PIP_REQUIRE_VIRTUALENV")
-        environment = {key: value for key, value in os.environ.items() if key not in away}
-        return subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
-
-
 DOCUMENTED = [
     line[2:].split()
     for text in (ROOT / "docs" / "extending.md", PLUGINS / "package" / "README.md")
@@ -206,35 +174,30 @@ def test_the_example_package_in_an_environment_of_its_own(tmp_path: Path) -> Non
     pytest.importorskip("setuptools", minversion="61", reason="building the package needs setuptools here")
     install, uninstall = ["pip", "install", "./experiments/plugins/package"], ["pip", "uninstall", "electra-lab-min-p"]
     assert all(command in (install, uninstall) for command in DOCUMENTED)
-    shutil.copytree(PLUGINS / "package", tmp_path / "experiments" / "plugins" / "package")
-    lab = Environment(tmp_path)
-    done = lab(*install)
-    assert done.returncode == 0, done.stderr
+    lab = Environment(tmp_path, "--without-pip")
+    lab.borrow(sysconfig.get_path("purelib"), ROOT)
+    shutil.copytree(PLUGINS / "package", lab.folder / "experiments" / "plugins" / "package")
+    lab.pip(*install[1:])
 
     spy = (
         "import sys; from electra_lab.cli import main\ntry: main()\nfinally: print('electra_lab_min_p' in sys.modules)"
     )
-    done = lab("-c", spy, "registry", "list", "samplers")
-    assert done.returncode == 0, done.stderr
-    *listed, imported = done.stdout.splitlines()
+    *listed, imported = lab("python", "-c", spy, "registry", "list", "samplers").splitlines()
     assert imported == "False"
     line = next(line for line in listed if line.split()[0] == "min_p")
     assert "Leave out tokens less likely" in line
     assert "electra-lab-min-p 1.0.0" in line
 
-    write_experiment(tmp_path, sampler="{type: min_p, share: 0.1}")
-    done = lab("electra-lab", "run", "tiny.yaml", "--set", "data.store=store", "--out", "run")
-    assert done.returncode == 0, done.stderr
-    (plugin,) = json.loads((tmp_path / "run" / "provenance.json").read_text())["plugins"]
+    write_experiment(lab.folder, sampler="{type: min_p, share: 0.1}")
+    lab("python", "-m", "electra_lab", "run", "tiny.yaml", "--set", "data.store=store", "--out", "run")
+    (plugin,) = json.loads((lab.folder / "run" / "provenance.json").read_text())["plugins"]
     module = Path(plugin["file"])
     assert (plugin["package"], module.name) == ("electra-lab-min-p 1.0.0", "electra_lab_min_p.py")
-    assert module.is_relative_to(tmp_path / "venv")
+    assert module.is_relative_to(lab.venv)
     assert plugin["sha256"] == hashlib.sha256(module.read_bytes()).hexdigest()
-    (kept,) = (tmp_path / "run" / "plugins").iterdir()
+    (kept,) = (lab.folder / "run" / "plugins").iterdir()
     assert kept.read_bytes() == module.read_bytes()
 
-    done = lab(*uninstall)
-    assert done.returncode == 0, done.stderr
-    done = lab("electra-lab", "registry", "describe", "sampler", "min_p")
-    assert done.returncode == 2
-    assert "no sampler is called 'min_p'" in done.stderr
+    lab.pip(*uninstall[1:])
+    with pytest.raises(AssertionError, match="no sampler is called 'min_p'"):
+        lab("python", "-m", "electra_lab", "registry", "describe", "sampler", "min_p")

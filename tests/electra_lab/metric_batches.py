@@ -1,7 +1,5 @@
 """Batches and losses of which every metric is known, for the tests of metrics."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -109,7 +107,6 @@ def surprise(words: Vocabulary = WORDS) -> Tensor:
 def flat(batch: Batch, losses: Losses, words: Vocabulary = WORDS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Labels, logits and unigram scores of all maskable positions, in reading order."""
     seen = losses.detection
-    assert seen is not None
     counted = maskable(batch)
     scores = surprise(words)[seen.inputs].float()
     return tuple(each[counted].numpy() for each in (seen.replaced, seen.logits.float(), scores))

@@ -1,7 +1,5 @@
 """The Python API: load, run, check and held_out, from files and from mappings."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

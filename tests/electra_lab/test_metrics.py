@@ -1,7 +1,5 @@
 """The metrics of pre-training, against scikit-learn over all positions at once, and by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -90,7 +88,6 @@ def test_lost_logits_have_no_area_but_leave_the_rest() -> None:
     """A logit that is not a number calls its token original."""
     batch = text(8)
     losses = detected(batch)
-    assert losses.detection is not None
     lost = losses.detection.logits.masked_fill(losses.detection.replaced, math.nan)
     values = measured((batch, replace(losses, detection=replace(losses.detection, logits=lost)))).values()
     replaced, logits, unigram = flat(batch, losses)
@@ -135,7 +132,6 @@ def test_ids_above_two_to_the_sixteenth() -> None:
     words = replace(vocabulary(size), counts=torch.randperm(size, generator=numbers))
     batch = text(20, size=size)
     losses = detected(batch, size=size)
-    assert losses.detection is not None
     assert (losses.detection.inputs > 1 << 16).sum() > 5
     replaced, logits, unigram = flat(batch, losses, words)
     values = measured((batch, losses), words=words).values()
@@ -165,7 +161,6 @@ def test_thirteen_bytes_are_kept_for_each_position_and_twelve_for_each_mask() ->
 def test_logits_of_any_precision(dtype: torch.dtype) -> None:
     batch = text(10)
     losses = detected(batch)
-    assert losses.detection is not None
     other = replace(losses, detection=replace(losses.detection, logits=losses.detection.logits.to(dtype)))
     one, two = measured((batch, losses)), measured((batch, other))
     assert (one.values(), kept(vars(one))) == (two.values(), kept(vars(two)))
@@ -210,7 +205,6 @@ def test_examples_are_the_rows_that_were_asked_for() -> None:
     batch = text(9)
     losses = detected(batch)
     seen = losses.detection
-    assert seen is not None
     found = PretrainingMetrics(WORDS, {7, 2, 40})
     for rows in (slice(0, 4), slice(4, 9)):
         found.update(batch[rows], rows_of(losses, rows))

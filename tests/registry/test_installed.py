@@ -215,17 +215,20 @@ def test_damaged_metadata_is_skipped(packages: Packages) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["no spaces = shop", "a-b = shop", "odd = shop:attribute", "odd = shop.sub-part", "odd = 1+1", "odd =", "= shop"],
-)
+    ["no spaces = shop", "a-b = shop", "odd = shop:attribute", "odd = shop.sub-part", "odd = 1+1", "odd =", "= shop",
+     "odd = not a module"],
+)  # fmt: skip
 def test_an_odd_entry_point_never_breaks_a_listing_or_another_name(packages: Packages, line: str) -> None:
     odd = packages.write("odd", "1", {})
-    (odd / "entry_points.txt").write_text(f"[electra_lab.samplers]\n{line}\n")
+    (odd / "entry_points.txt").write_text(f"[electra_lab.samplers]\n{line}\neven = odd_even\n")
+    packages.module("odd_even.py", good("even"))
     packages.install(offered=GOOD)
     for name in samplers.names():
         if name in ("odd", "a-b", "no spaces", ""):
             with pytest.raises(LabError):
                 samplers.get(name)
     assert samplers.listings()
+    assert samplers.get("even").package == "odd 1"
     assert samplers.get("offered").package == "shop 1.2"
 
 
@@ -258,6 +261,13 @@ def test_components_of_a_failing_helper_are_gone_too(packages: Packages, helper:
     assert refusal("inner") == said
 
 
+def test_a_module_may_register_through_another_of_its_package(packages: Packages) -> None:
+    packages.write("facade", "1.0", {"electra_lab.samplers:behind": "facade_plugin"})
+    packages.module("facade_plugin.py", "import facade_inner\n")
+    packages.module("facade_inner.py", good("behind"))
+    assert samplers.get("behind").package == "facade 1.0"
+
+
 def test_a_contested_name_affects_no_other_of_its_module(packages: Packages) -> None:
     packages.write("one", "1.0", {"electra_lab.samplers:own": "one_all", "electra_lab.samplers:contested": "one_all"})
     packages.module("one_all.py", good("own") + good("contested"))
@@ -265,13 +275,6 @@ def test_a_contested_name_affects_no_other_of_its_module(packages: Packages) -> 
     assert samplers.get("own").package == "one 1.0"
     with pytest.raises(DuplicateName, match=r"is offered by (one 1\.0 and two 2\.0|two 2\.0 and one 1\.0)"):
         samplers.get("contested")
-
-
-def test_an_entry_point_without_a_module_costs_its_package_nothing_else(packages: Packages) -> None:
-    shop(packages, odd="not a module", even="shop_even")
-    packages.module("shop_even.py", good("even"))
-    assert "odd" not in samplers.names()
-    assert samplers.get("even").package == "shop 1.2"
 
 
 def test_a_run_is_not_resumed_with_another_version_of_a_package(packages: Packages, tmp_path: Path) -> None:

@@ -14,70 +14,28 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-BASE = """\
-name: tiny
-seed: 0
-corpus:
-  type: text_files
-  paths: [corpus.txt]
-tokenizer:
-  type: wordpiece
-  vocab_size: 200
-data:
-  sequence_length: 16
-  held_out: 0.3
-embedding:
-  dim: 8
-  max_length: 16
-  tie: embeddings
-discriminator:
-  type: bert
-  dim: 16
-  depth: 1
-  heads: 2
-generator:
-  scale: 0.5
-masking:
-  type: replace_prob
-  mask_prob: 0.15
-sampler:
-  type: gumbel
-  temperature: 1.0
-objective:
-  type: electra
-  discriminator_weight: 50.0
-optimizer:
-  type: adamw
-  weight_decay: 0.01
-schedules:
-  learning_rate:
-    type: warmup_linear
-    warmup_steps: 0
-train:
-  steps: 10
-  batch_size: 2
-  precision: fp32
-  learning_rate: 0.001
-evaluate:
-  every: 5
-checkpoint:
-  every: 5
-  keep: 3
-"""
+import yaml
+
+BASE = yaml.safe_dump(
+    {
+        "name": "tiny", "seed": 0, "corpus": {"type": "text_files", "paths": ["corpus.txt"]},
+        "tokenizer": {"type": "wordpiece", "vocab_size": 200}, "data": {"sequence_length": 16, "held_out": 0.3},
+        "embedding": {"dim": 8, "max_length": 16, "tie": "embeddings"},
+        "discriminator": {"type": "bert", "dim": 16, "depth": 1, "heads": 2}, "generator": {"scale": 0.5},
+        "masking": {"type": "replace_prob", "mask_prob": 0.15}, "sampler": {"type": "gumbel", "temperature": 1.0},
+        "objective": {"type": "electra", "discriminator_weight": 50.0},
+        "optimizer": {"type": "adamw", "weight_decay": 0.01},
+        "schedules": {"learning_rate": {"type": "warmup_linear", "warmup_steps": 0}},
+        "train": {"steps": 10, "batch_size": 2, "precision": "fp32", "learning_rate": 0.001},
+        "evaluate": {"every": 5}, "checkpoint": {"every": 5, "keep": 3},
+    },
+    sort_keys=False,
+).replace("paths:\n  - corpus.txt", "paths: [corpus.txt]")  # fmt: skip
 LINES = BASE.splitlines()
 REQUIRED = ("corpus", "tokenizer", "discriminator", "masking", "objective", "train")
-POSITIVE = (
-    "vocab_size",
-    "sequence_length",
-    "dim",
-    "max_length",
-    "depth",
-    "heads",
-    "steps",
-    "batch_size",
-    "keep",
-    "scale",
-)
+POSITIVE = {"vocab_size", "sequence_length", "dim", "max_length", "depth", "heads", "steps", "batch_size", "keep",
+            "scale"}  # fmt: skip
+VALUED = [number for number, line in enumerate(LINES) if not line.endswith(":")]
 CANARY = "canary"  # a file that hostile tags would create
 NASTY = (
     "[]", "{}", "text", "null", "~", "true", "-1", "0", "1e400", "-1e400", ".inf", ".nan", "1" + "0" * 30, "9" * 5000,
@@ -146,9 +104,7 @@ def out_of_range(dice: random.Random) -> Case:
     places = [n for n, line in enumerate(LINES) if key_of(line) in POSITIVE]
     number, value = dice.choice(places), dice.choice(["0", "-1", "-3.5", "1e300"])
     sure = {"code": 2, "line": number + 1} if value != "1e300" else {}
-    return case(
-        f"{key_of(LINES[number])}: {value}", with_line(number, LINES[number].split(":")[0] + f": {value}"), **sure
-    )
+    return case(f"{key_of(LINES[number])}: {value}", with_value(number, value), **sure)
 
 
 def missing(dice: random.Random) -> Case:
@@ -160,13 +116,13 @@ def missing(dice: random.Random) -> Case:
 
 
 def duplicate(dice: random.Random) -> Case:
-    number = dice.choice([n for n, line in enumerate(LINES) if not line.endswith(":")])
+    number = dice.choice(VALUED)
     text = "\n".join([*LINES[: number + 1], LINES[number], *LINES[number + 1 :]]) + "\n"
     return case(f"{key_of(LINES[number])} twice", text, code=2, line=number + 2, says=key_of(LINES[number]))
 
 
 def tag(dice: random.Random) -> Case:
-    number = dice.choice([n for n, line in enumerate(LINES) if not line.endswith(":")])
+    number = dice.choice(VALUED)
     value = dice.choice([
         f"!!python/object/apply:os.system ['touch {CANARY}']",
         f"!!python/object/new:subprocess.Popen [['touch', '{CANARY}']]",
@@ -220,15 +176,13 @@ def flips(dice: random.Random) -> Case:
 def huge(dice: random.Random) -> Case:
     number = dice.choice([n for n, line in enumerate(LINES) if line.split(":")[1].strip()[:1].isdigit()])
     digits = dice.choice([20, 40, 400, 5_000])
-    return case(f"{key_of(LINES[number])} with {digits} digits",
-                with_line(number, f"{LINES[number].split(':')[0]}: 1{'0' * digits}"))  # fmt: skip
+    return case(f"{key_of(LINES[number])} with {digits} digits", with_value(number, f"1{'0' * digits}"))
 
 
 def shuffled(dice: random.Random) -> Case:
     number = dice.randrange(len(LINES))
-    line = dice.choice(
-        [f" {LINES[number]}", LINES[number].lstrip(), f"\t{LINES[number]}", LINES[number] + " :", LINES[number] + " #"]
-    )
+    whole = LINES[number]
+    line = dice.choice([f" {whole}", whole.lstrip(), f"\t{whole}", f"{whole} :", f"{whole} #"])
     return case(f"line {number + 1} as {line!r}", with_line(number, line))
 
 

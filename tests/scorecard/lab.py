@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +95,9 @@ class Running:
         self.lab, self.pid, self.out, self.err = lab, pid, out, err
         self._ended: Ended | None = None
 
-    def send(self, number: int) -> bool:
-        """Send a signal; returns whether the process was still there (it may have ended and not be waited for)."""
+    def send(self, number: int) -> None:
+        """Send a signal; the process may have ended, and not be waited for."""
         os.kill(self.pid, number)
-        return True
 
     def poll(self, timeout: float = 0.0) -> Ended | None:
         """Return how it ended, None if it still runs."""
@@ -170,10 +169,7 @@ class Lab:
     ) -> Running:
         number = next(self._numbers)
         out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
-        faults = None
-        if fault:
-            faults = {name: getattr(fault, name) for name in ("kinds", "nth", "action", "value", "lasting", "journal")}
-            faults["below"] = str(fault.below)
+        faults = asdict(fault) | {"below": str(fault.below)} if fault else None
         start = {
             "arguments": [str(each) for each in arguments], "folder": str(cwd), "out": str(out), "err": str(err),
             "faults": faults, "hooks": list(hooks), "environment": environment or {}, "limits": limits or {},

@@ -16,54 +16,58 @@ from tests.scorecard.rows import FULL
 STEPS = 7
 UNTIED = "{dim: 8, max_length: 16, tie: none}"
 MLM = {"objective": "{type: mlm}", "generator": "null", "sampler": "null"}
-WARM_UP = "learning_rate: {type: warmup_linear, warmup_steps: 3}"
+
+
+def alone(kind: str, section: str) -> dict[str, dict[str, str]]:
+    """Return the sections of an experiment for each component of a kind, with its own defaults."""
+    every = registry.masking_strategies if kind == "masking" else getattr(registry, kind)
+    return {name: {section: f"{{type: {name}}}"} for name in every.names()}
+
+
+def encoder(name: str, depth: int = 1, **options: object) -> dict[str, str]:
+    more = "".join(f", {key}: {value}" for key, value in options.items())
+    return {"discriminator": f"{{type: {name}, dim: 16, depth: {depth}, heads: 2{more}}}"}
+
+
+def rate(schedule: str, **others: str) -> dict[str, str]:
+    more = "".join(f", {key.replace('__', '.')}: {{{value}}}" for key, value in others.items())
+    return {"schedules": f"{{learning_rate: {{{schedule}}}{more}}}"}
+
+
+WARM_UP = "type: warmup_linear, warmup_steps: 3"
 # The sections beside the defaults with which a component is used.
 USES: dict[str, dict[str, dict[str, str]]] = {
     "backbones": {
-        "bert": {},
-        "transformer": {"discriminator": "{type: transformer, dim: 16, depth: 1, heads: 2}"},
-        "modernbert": {"discriminator": "{type: modernbert, dim: 16, depth: 2, heads: 2, local_attention: 4}"},
-        "deberta": {"discriminator": "{type: deberta, dim: 16, depth: 1, heads: 2, buckets: 8, max_distance: 16}"},
-        "hugging_face": {"discriminator": "{type: hugging_face, model_type: roberta, dim: 16, depth: 1, heads: 2}"},
-        "reformer": {"discriminator": "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, hashes: 1}"},
+        "bert": {}, "transformer": encoder("transformer"),
+        "modernbert": encoder("modernbert", depth=2, local_attention=4),
+        "deberta": encoder("deberta", buckets=8, max_distance=16),
+        "hugging_face": encoder("hugging_face", model_type="roberta"),
+        "reformer": encoder("reformer", bucket_size=4, hashes=1),
+        "performer": encoder("performer", features=8, redraw_every=2),
         "two_towers": {"objective": "{type: electric}", "generator": "{type: two_towers}"},
-        "performer": {
-            "discriminator": "{type: performer, dim: 16, depth: 1, heads: 2, features: 8, redraw_every: 2}"
-        },
     },
-    "generators": {name: {"generator": f"{{type: {name}}}"} for name in ("uniform", "unigram")},
-    "masking": {name: {"masking": f"{{type: {name}}}"} for name in registry.masking_strategies.names()},
-    "samplers": {name: {"sampler": f"{{type: {name}}}"} for name in registry.samplers.names()},
-    "packings": {name: {"packing": f"{{type: {name}}}"} for name in registry.packings.names()},
-    "optimizers": {name: {"optimizer": f"{{type: {name}}}"} for name in registry.optimizers.names()},
+    "generators": alone("generators", "generator"),
+    "masking": alone("masking", "masking"),
+    "samplers": alone("samplers", "sampler"),
+    "packings": alone("packings", "packing"),
+    "optimizers": alone("optimizers", "optimizer"),
     "schedules": {
-        "constant": {"schedules": "{learning_rate: {type: constant}}"},
-        "cosine": {"schedules": "{learning_rate: {type: cosine, start: 1.0, end: 0.1}}"},
-        "exponential": {
-            "schedules": f"{{{WARM_UP}, train.generator_rate: {{type: exponential, start: 2.0, end: 1.0, rate: 5.0}}}}"
-        },
-        "linear": {"schedules": f"{{{WARM_UP}, sampler.temperature: {{type: linear, start: 2.0, end: 1.0}}}}"},
-        "warmup_linear": {"schedules": f"{{{WARM_UP}}}"},
-        "warmup_stable_decay": {"schedules": "{learning_rate: {type: warmup_stable_decay, warmup_steps: 2}}"},
+        "constant": rate("type: constant"),
+        "cosine": rate("type: cosine, start: 1.0, end: 0.1"),
+        "exponential": rate(WARM_UP, train__generator_rate="type: exponential, start: 2.0, end: 1.0, rate: 5.0"),
+        "linear": rate(WARM_UP, sampler__temperature="type: linear, start: 2.0, end: 1.0"),
+        "warmup_linear": rate(WARM_UP),
+        "warmup_stable_decay": rate("type: warmup_stable_decay, warmup_steps: 2"),
     },
     "objectives": {
-        "electra": {},
-        "electra_masked_only": {"objective": "{type: electra_masked_only}"},
-        "electra_correct": {"objective": "{type: electra_correct}"},
+        **alone("objectives", "objective"), "mlm": MLM,
         "coco_lm": {"objective": "{type: coco_lm, group: 2}"},
         "adversarial": {"objective": "{type: adversarial}", "sampler": "{type: temperature}"},
-        "amos": {
-            "objective": "{type: amos}", "sampler": "null",
-            "discriminator": "{type: bert, dim: 16, depth: 2, heads: 2}",
-        },
+        "amos": {"objective": "{type: amos}", "sampler": "null", **encoder("bert", depth=2)},
         "two_stage": {"objective": "{type: two_stage, generator_steps: 3}", "embedding": UNTIED},
-        "mlm": MLM,
         "sas": {"objective": "{type: sas}", "generator": "null"},
-        "all_tokens_mlm": {"objective": "{type: all_tokens_mlm}"},
         "electric": {"objective": "{type: electric}", "generator": "{type: two_towers}"},
-        "replace_mlm": {"objective": "{type: replace_mlm}"},
-        "mc_bert": {"objective": "{type: mc_bert}"},
-        "teams": {"objective": "{type: teams}", "discriminator": "{type: bert, dim: 16, depth: 2, heads: 2}"},
+        "teams": {"objective": "{type: teams}", **encoder("bert", depth=2)},
         "frozen_generator": {
             "objective": "{type: frozen_generator, run: mlm}", "embedding": UNTIED, "generator": "{scale: 1.0}"
         },

@@ -1,7 +1,5 @@
 """Seeds in two groups."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The jobs below a folder: each kind and state, from the files that a job leaves behind."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -80,7 +78,7 @@ def test_damaged_jobs_are_listed_and_stop_nothing(tmp_path: Path) -> None:
     (tmp_path / "gone" / "config.yaml").unlink()
     (tmp_path / "number" / "metrics.jsonl").write_text('{"step": 1, "split": "test", "generator_loss": "x"}\n')
     write_finetuned(tmp_path / "tuned", scores("accuracy", 0.5))
-    (tmp_path / "tuned" / "finetuning.yaml").write_text("[" * 4000)
+    (tmp_path / "tuned" / "finetuning.yaml").write_text("[" * 1200)
     write_folder(tmp_path / "sweep", SCALES, (0,), ["generator.scale"])
     (tmp_path / "sweep" / "plan.json").write_text("[]")
     found = by_name(tmp_path)

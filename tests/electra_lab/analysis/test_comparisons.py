@@ -1,14 +1,9 @@
 """The comparisons of a whole report, which are corrected together."""
 
-from __future__ import annotations
-
 from itertools import combinations
-from itertools import pairwise as neighbours
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from electra_lab.analysis import comparisons
@@ -41,17 +36,6 @@ HOLM: list[tuple[list[float | None], list[float | None]]] = [
 @pytest.mark.parametrize(("raw", "adjusted"), HOLM)
 def test_holm_by_hand(raw: list[float | None], adjusted: list[float | None]) -> None:
     assert comparisons.holm(raw) == [p if p is None else pytest.approx(p) for p in adjusted]
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=10))
-def test_holm_keeps_order_and_lies_between_raw_and_bonferroni(raw: list[float]) -> None:
-    found = [p for p in comparisons.holm(raw) if p is not None]
-    assert len(found) == len(raw)
-    for p, q in zip(raw, found, strict=True):
-        assert p <= q <= min(1.0, p * len(raw)) + 1e-15
-    ordered = sorted(zip(raw, found, strict=True))
-    assert all(a[1] <= b[1] for a, b in neighbours(ordered))
-    assert min(found) == pytest.approx(min(1.0, min(raw) * len(raw)))
 
 
 def test_planned_comparisons_share_four_fifths_of_the_errors_and_all_others_one_fifth() -> None:

@@ -1,7 +1,5 @@
 """Whether a report says which variants were still in the midst of learning, from curves whose shape is known."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The smallest difference that an ablation finds, against the noncentral t distribution and by simulation."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -20,7 +18,6 @@ def test_the_spread_by_seeds_is_not_that_by_documents() -> None:
         numbers = rng.normal(0, 0.01, (5, 1)) + rng.normal(0, 0.05, (1, 10)) + rng.normal(0, 0.03, (5, 10))
         units = {"documents": (dict(enumerate(numbers.tolist())), {seed: [0.0] * 10 for seed in range(5)})}
         known = spread([difference(dict(enumerate(numbers.mean(1))), dict.fromkeys(range(5), 0.0), units)], "")
-        assert known is not None
         pooled.append(known)
     sd, shared = (math.sqrt(np.mean([each.sd**2 for each in pooled])), [each.shared["documents"] for each in pooled])
     assert sd == pytest.approx(math.sqrt(0.01**2 + 0.03**2 / 10), rel=0.1)
@@ -34,8 +31,6 @@ def test_four_of_five_find_it_where_references_differ() -> None:
     shared = {"references": Shared(units=3, variance=apart**2 / 3, noise=0.003**2 / 3)}
     known = Expected(sd=math.sqrt(0.01**2 + 0.003**2 / 3), source="", shared=shared)
     size, plain = smallest(known, seeds, 2), smallest(known.model_copy(update={"shared": {}}), seeds, 2)
-    assert size is not None
-    assert plain is not None
     assert size > 1.05 * plain
     for _ in range(trials):
         numbers = rng.normal(0, apart, (1, 3)) + rng.normal(0, 0.01, (seeds, 1)) + rng.normal(0, 0.003, (seeds, 3))
@@ -52,7 +47,6 @@ def test_deviations_are_pooled_by_their_degrees_of_freedom() -> None:
     differences = [difference(each, dict.fromkeys(each, 0.0)) for each in ours]
     squares = [sum((v - np.mean(list(each.values()))) ** 2 for v in each.values()) for each in ours]
     found = spread(differences, "by these cells")
-    assert found is not None
     assert found.sd == pytest.approx(math.sqrt(sum(squares) / (1 + 11 + 4)))
     assert (found.source, found.shared) == ("by these cells", {})
     assert spread(differences[3:], "") is None

@@ -1,7 +1,5 @@
 """Facts from the records of a run, by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The folder of an ablation as values: of the runs where they have begun, of the plan where not."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What differs between runs, whether their tests compare, and the test rows that all show."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Small numbers of variants, seeds, units and references."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -117,12 +117,9 @@ def assert_compiled_once(made: Any, steps: range) -> None:
 
 def test_a_run_with_schedules_resumes_bit_for_bit(tmp_path: Path) -> None:
     train = "{steps: 6, batch_size: 2, precision: fp32, log_every: 2}"
-    numbers = {
-        "sampler.temperature": (3.0, 1.0), "masking.mask_prob": (0.5, 0.2), "objective.generator_weight": (1.0, 0.5),
-    }  # fmt: skip
-    file = write_experiment(tmp_path, train=train, schedules=scheduled(numbers), data=STORE)
+    file = write_experiment(tmp_path, train=train, schedules=scheduled(NUMBERS), data=STORE)
     whole = execute.run(file, ["checkpoint.every=3"], tmp_path / "whole", "cpu")
-    parts = execute.run(file, ["checkpoint.every=3"], tmp_path / "parts", "cpu")
+    parts = Path(shutil.copytree(whole, tmp_path / "parts"))
     for checkpoint in sorted((parts / "checkpoints").iterdir())[1:]:
         shutil.rmtree(checkpoint)
     execute.resume(parts, "cpu")

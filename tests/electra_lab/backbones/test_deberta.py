@@ -1,16 +1,13 @@
-"""`deberta` against transformers' DeBERTa-v2: the same weights give the same states and gradients."""
+"""`deberta` against DeBERTa-v2 of transformers, with the same weights; its decoder and head: test_deberta_step.py."""
 
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import DebertaV2Config, DebertaV2Model
 
 from electra_lab.backbones.deberta import Deberta
-from electra_lab.model.pair import EmbeddingSizes, make_pair
-from registry import heads
 
 VOCABULARY, DIM, DEPTH, HEADS, BUCKETS = 50, 32, 3, 2, 32
 
@@ -107,42 +104,6 @@ def test_blocks_are_the_same_attention_with_the_same_dropout(monkeypatch: pytest
         found.append([states.detach(), *(parameter.grad.clone() for parameter in backbone.parameters())])
     for blocks, gathered in zip(*found, strict=True):
         torch.testing.assert_close(blocks, gathered)
-
-
-def test_the_mask_decoder_asks_the_last_layer_twice() -> None:
-    """Its queries begin as positions plus the states below; keys and values stay those states.
-
-    Written with transformers' own layer, which takes queries apart from its input.
-    """
-    model = theirs()
-    backbone = ours(model, mask_decoder=True)
-    assert backbone.absolute_positions is not None
-    tokens, mask = rows(40)
-    with torch.no_grad():
-        x = model.embeddings.word_embeddings(tokens)
-        below = model(input_ids=tokens, attention_mask=mask.long(), output_hidden_states=True).hidden_states[-2]
-        queries = below + backbone.absolute_positions.weight[:40]
-        pairs = (mask[:, None, :] & mask[:, :, None]).unsqueeze(1)
-        for _ in range(2):
-            queries = model.encoder.layer[-1](
-                below, pairs, query_states=queries, rel_embeddings=model.encoder.get_rel_embedding(),
-                relative_pos=model.encoder.get_rel_pos(below),
-            )[0]  # fmt: skip
-        torch.testing.assert_close(backbone(x, mask)[mask], queries[mask], atol=2e-5, rtol=0)
-
-
-def test_its_head_adds_the_state_of_the_first_token() -> None:
-    """As ReplacedTokenDetectionModel of microsoft/DeBERTa does, written out."""
-    torch.manual_seed(0)
-    sizes = EmbeddingSizes(VOCABULARY, DIM, 64, 0.0)
-    _, network = make_pair(None, 0, Deberta(DIM, 1, HEADS, 64), DIM, sizes, "none", 0, ["tokens", "replaced"])
-    head: Any = network.heads["replaced"]
-    assert type(head) is heads.get("deberta_replaced").component
-    assert [norm.eps for norm in network.heads.modules() if isinstance(norm, nn.LayerNorm)] == [1e-7, 1e-7]
-    states = torch.randn(3, 8, DIM)
-    x = F.layer_norm(states[:, 0].unsqueeze(1) + states, (DIM,), head.norm.weight, head.norm.bias, 1e-7)
-    expected = F.gelu(x @ head.dense.weight.t() + head.dense.bias) @ head.out.weight[0] + head.out.bias[0]
-    torch.testing.assert_close(network.replaced_logits(states), expected)
 
 
 def test_position_tables_are_not_repeated_for_rows() -> None:

@@ -107,9 +107,7 @@ def test_embedding_dropout_is_the_labs_and_there_is_one() -> None:
     ("model_type", "config", "offset"),
     [("roberta", {}, 2), ("roberta", {"pad_token_id": 9}, 10), ("mpnet", {}, 2), ("bert", {}, 0)],
 )
-def test_all_positions_of_the_longest_row_have_a_vector_and_longer_rows_are_refused(
-    model_type: str, config: dict[str, Any], offset: int
-) -> None:
+def test_all_positions_of_the_longest_row_have_a_vector_and_longer_rows_are_refused(model_type, config, offset) -> None:
     backbone = made(model_type, config, length=6)
     assert backbone.model.config.max_position_embeddings == 6 + offset
     x, mask = torch.randn(1, 7, 32), torch.ones(1, 7, dtype=torch.bool)
@@ -172,9 +170,7 @@ def test_other_families_are_refused_with_the_reason(model_type: str) -> None:
         ("qwen3", "layer_types", ["full_attention"], "layer_types"),
     ],
 )
-def test_keys_that_the_config_lacks_or_the_lab_sets_are_refused(
-    model_type: str, key: str, value: object, reason: str
-) -> None:
+def test_keys_that_the_config_lacks_or_the_lab_sets_are_refused(model_type: str, key: str, value, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         HuggingFace(32, 2, 4, 24, model_type=model_type, config={key: value})
 

@@ -128,18 +128,6 @@ def test_options_reach_the_library() -> None:
         reformer(memory=12)
 
 
-def test_glu_gates_the_feed_forward() -> None:
-    """GELU(a) * b instead of GELU(a)."""
-    for glu in (False, True):
-        feed_forward = next(m for m in reformer(glu=glu).modules() if isinstance(m, FeedForward))
-        x = torch.randn(3, DIM, generator=torch.Generator().manual_seed(1))
-        inner = feed_forward.w1(x)
-        assert inner.shape[-1] == (8 if glu else 4) * DIM
-        a, *gate = inner.split(4 * DIM, dim=-1)
-        gated = torch.nn.functional.gelu(a) * (gate[0] if glu else 1.0)
-        torch.testing.assert_close(feed_forward(x), feed_forward.w2(gated))
-
-
 def test_flops_of_local_heads_and_memory() -> None:
     """By hand, for one layer of width 16 with 4 heads of 4, over 32 positions and 8 of memory, buckets of 4."""
     sizes = {"bucket_size": 4, "hashes": 2, "dropout": 0.0, "ff_mult": 2}

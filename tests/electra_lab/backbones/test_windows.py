@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from electra_lab.backbones._windows import local_attention, sliding_attention, sliding_mask
-from electra_lab.model.attention import KERNELS, Kernel
+from electra_lab.model.attention import KERNELS
 from electra_lab.testing import on_each_device
 from electra_lab.testing.common import law
 from registry import backbones
@@ -30,9 +30,7 @@ def drawn(seed: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
     share=st.sampled_from([0.0, 0.2, 0.7, 1.0]),
 )
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_it_is_softmax_attention_over_a_window_and_those_beside(
-    device: str, kernel: Kernel, seed: int, window: int, windows: int, share: float
-) -> None:
+def test_it_is_softmax_attention_over_a_window_and_those_beside(device, kernel, seed, window, windows, share) -> None:
     length = window * windows
     visible = torch.rand(2, length, generator=torch.Generator().manual_seed(seed)) < share
     block = torch.arange(length) // window
@@ -57,9 +55,7 @@ def test_it_is_softmax_attention_over_a_window_and_those_beside(
     seed=st.integers(0, 2**32), reach=st.integers(1, 8), length=st.integers(1, 40), share=st.sampled_from([0.2, 1.0])
 )
 @pytest.mark.parametrize("separate", [False, True])
-def test_sliding_attention_sees_what_is_near(
-    device: str, separate: bool, seed: int, reach: int, length: int, share: float
-) -> None:
+def test_sliding_attention_sees_what_is_near(device: str, separate, seed: int, reach: int, length: int, share) -> None:
     """Visible keys at most `reach` away, of the same document if there are documents; any length."""
     source = torch.Generator().manual_seed(seed)
     visible = torch.rand(2, length, generator=source) < share

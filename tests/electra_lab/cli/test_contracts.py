@@ -1,8 +1,6 @@
 """Components that break their contract in any way are named with file and line, by exit code 2; `check` sees it too,
 but for what only a corpus shows. Before anything is written."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -217,6 +215,77 @@ OF_TASKS = [
     "results(self, *given): return replace(super().results(*given), metrics={'accuracy': 'x'})",
     "results(self, *given): return replace(super().results(*given), metrics={'unheard': 1.0})",
 ]  # fmt: skip
+
+
+SAMPLERS = '''
+def helper(value):
+    return value
+@samplers.register("first")
+def first(logits, rng, /):
+    """Right."""
+    return logits.argmax(-1)
+@samplers.register("second")
+def second(logits, rng, /):
+    """Draws."""
+    return helper(logits.argmax(-1))
+'''
+STEP = """
+    def step(self, closure=None):
+        return super().step()
+"""
+AIMS = (OBJECTIVE + FORWARD.format("return losses")).replace("class Mine", "class Aims")
+WHOLE = START + SAMPLERS + GENERATOR + AIMS + OPTIMIZER.replace("class Mine", "class Descends") + STEP
+DRAWS, LOSSES, STEPS = "return helper(logits.argmax(-1))", "return losses\n", "return super().step()"
+SECTIONS = {
+    "imports": "[mine.py]", "sampler": "{type: second}", "objective": "{type: mine}", "optimizer": "{type: mine}",
+    "train": "{steps: 2, batch_size: 2, precision: fp32}", "generator": "{scale: 0.5}",
+}  # fmt: skip
+GUESSES = SECTIONS | {"generator": "{type: mine}"}
+READING = "reading the corpus (once; the result is kept)\n"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "sentence"),
+    [
+        (DRAWS, "return 1 / 0", "@sampler 'second' failed: ZeroDivisionError"),
+        (DRAWS, "return logits", "sampler 'second' returned tokens"),
+        (LOGITS, "return self.nothing", "@generator 'mine' failed: AttributeError"),
+        (LOSSES, "return losses.nothing", "@objective 'mine' failed: AttributeError"),
+        (LOSSES, "return losses.terms", "objective 'mine' returned a dict"),
+        (LOSSES, "return Losses({'generator': one})", "objective 'mine' returned the terms"),
+        (STEPS, "raise KeyError('state')", "@optimizer 'mine' failed: KeyError"),
+        (STEPS, "raise ValueError('no')", "optimizer: mine refuses this: no"),
+    ],
+)
+def test_of_several_components_the_one_that_is_wrong_is_named(lab, tmp_path: Path, right, wrong, sentence) -> None:
+    """By kind, name and the line of the mistake."""
+    text = WHOLE.replace(right, f"{wrong}\n")
+    (tmp_path / "mine.py").write_text(text)
+    file = write_experiment(tmp_path, **(GUESSES if right == LOGITS else SECTIONS))
+    err = lab.fails(2, "run", file, "--out", tmp_path / "run")
+    place = next(number for number, line in enumerate(text.splitlines(), 1) if line.endswith(wrong))
+    here = rf"\S*mine\.py:{place}: " if sentence.startswith("@") else r"\S+:\d+: "
+    assert re.match(here + re.escape(sentence.removeprefix("@")), err.removeprefix(READING)), err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("sections", [SECTIONS, GUESSES])
+def test_without_a_mistake_they_train(lab: Any, tmp_path: Path, no_report: None, sections: dict[str, str]) -> None:
+    (tmp_path / "mine.py").write_text(WHOLE)
+    code, _, err = lab("run", write_experiment(tmp_path, **sections))
+    assert code == 0, err
+
+
+def test_a_failure_during_training_names_all_calls_of_the_plug_in(lab: Any, tmp_path: Path) -> None:
+    text = WHOLE.replace("return value\n", 'return value if not hasattr(helper, "late") else value.nothing\n')
+    text = text.replace(STEPS, f"helper.late = True\n        {STEPS}")
+    (tmp_path / "mine.py").write_text(text)
+    err = lab.fails(2, "run", write_experiment(tmp_path, **SECTIONS), "--out", tmp_path / "run")
+    place = next(number for number, line in enumerate(text.splitlines(), 1) if "value.nothing" in line)
+    last = "\n".join(err.splitlines()[-4:])
+    assert f"mine.py:{place}: sampler 'first' failed: AttributeError" in last
+    assert "in forward: losses = super().forward(batch, rng)" in last
+    assert "in second: return helper(logits.argmax(-1))" in last
 
 
 @pytest.fixture(scope="module")

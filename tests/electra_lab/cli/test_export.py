@@ -1,7 +1,5 @@
 """electra-lab export: what it writes, how to load it, what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """electra-lab finetune, and what resume, check, report and schema do with fine-tunings."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

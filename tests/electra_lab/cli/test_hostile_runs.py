@@ -1,7 +1,5 @@
 """report and resume on a run directory that somebody else has written."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -72,38 +70,6 @@ def test_a_report_is_a_sentence(lab: Any, copy: Path, case: str) -> None:
     assert (str(copy) in err, len(err) < 500, err.count("\n")) == (True, True, 1)
     assert not (Path() / "PWNED").exists()
     assert not (copy / "report.html").exists()
-
-
-def test_no_text_of_a_run_becomes_a_script_of_its_page(lab: Any, copy: Path) -> None:
-    for name, old, new in (
-        ("provenance.json", '"started": "', f'"started": "{SCRIPT}'),
-        ("config.yaml", "name: tiny", f"name: '{SCRIPT}'"),
-    ):
-        (copy / name).write_text((copy / name).read_text().replace(old, new))
-    (copy / "examples.json").write_text(row(SCRIPT, "0.5"))
-    assert lab("report", copy) == (0, f"{copy}/report.html\n", "")
-    assert SCRIPT not in (copy / "report.html").read_text()
-
-
-@pytest.mark.parametrize("name", ["config.yaml", "provenance.json", "metrics.jsonl"])
-def test_what_may_not_be_read_is_not_called_damaged(lab, copy: Path, monkeypatch, name: str) -> None:
-    opened = os.open
-
-    def refuse(path: Any, *rest: Any, **options: Any) -> int:
-        if Path(path) == copy / name:
-            raise PermissionError(13, "Permission denied", str(path))
-        return opened(path, *rest, **options)
-
-    monkeypatch.setattr(os, "open", refuse)
-    assert lab.fails(4, "report", copy) == f"{copy / name}: cannot be read (Permission denied).\n"
-
-
-def test_a_folder_that_may_not_be_entered_is_a_sentence(lab: Any, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, **_: Any) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "stat", refuse)
-    assert "cannot be read or written (Permission denied)." in lab.fails(2, "report", copy)
 
 
 @pytest.mark.parametrize("other", [None, FORMAT + 1])

@@ -1,7 +1,5 @@
 """electra-lab new: each shipped experiment is copied with all that it needs, and nothing is overwritten."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """predict: texts and records in, the same with predictions out."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,6 +1,4 @@
-"""electra-lab registry list and describe, with --from. Installed packages: tests/registry/test_installed.py."""
-
-from __future__ import annotations
+"""electra-lab registry list, registry describe and schema, with --from."""
 
 import json
 import re
@@ -8,16 +6,27 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from jsonschema import Draft202012Validator
 from pydantic import Field
 
 import registry
+from electra_lab.config.source import parse
+from registry import samplers
+from registry.errors import PluginError
+from tests.helpers import EXPERIMENT, write_experiment
 
 PLUGIN = '''\
+from typing import Annotated
+
+from pydantic import Field
+
 from registry import masking_strategies, samplers
+
+print("a plug-in that talks")
 
 
 @samplers.register("plain")
-def plain(logits, rng, /, *, sharpness: float = 2.0):
+def plain(logits, rng, /, *, sharpness: Annotated[float, Field(gt=0, lt=5)] = 2.0):
     """Draw plainly."""
 
 
@@ -25,42 +34,40 @@ def plain(logits, rng, /, *, sharpness: float = 2.0):
 def odd(tokens, maskable, vocabulary, rng, /, *, mask_prob: float, replace_prob: float, random_prob: float):
     """Mask every odd position."""
 '''
+TALK = "a plug-in that talks\n"
 
 
 @pytest.fixture
 def plugin(tmp_path: Path) -> Path:
     file = tmp_path / "plug.py"
     file.write_text(PLUGIN)
-    (tmp_path / "uses.yaml").write_text("imports: [plug.py]\nsampler: {type: plain}\n")
+    write_experiment(tmp_path, "uses.yaml", imports="[plug.py]", sampler="{type: plain}")
+    (tmp_path / "child.yaml").write_text("extends: uses.yaml\n")
     return file
 
 
-@pytest.mark.parametrize("file", ["plug.py", "uses.yaml"])
+@pytest.mark.parametrize("file", ["plug.py", "uses.yaml", "child.yaml"])
 def test_a_file_shows_its_own_components_alone(lab: Any, plugin: Path, file: str) -> None:
     code, out, err = lab("registry", "list", "--from", plugin.parent / file)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, TALK)
     assert [line.split()[0] for line in out.splitlines() if line] == ["masking_strategies", "odd", "samplers", "plain"]
-    assert re.search(rf"^  plain +{plugin}:4 +Draw plainly\.$", out, re.MULTILINE)
+    assert re.search(rf"^  plain +{plugin}:10 +Draw plainly\.$", out, re.MULTILINE)
 
 
 def test_kind_json_and_describe(lab: Any, plugin: Path) -> None:
     _, out, _ = lab("registry", "list", "sampler", "--from", plugin, "--json")
     (entry,) = json.loads(out)["samplers"]
     assert entry["name"] == "plain"
-    assert entry["options"] == [{"name": "sharpness", "type": "float", "bounds": "", "default": 2.0}]
+    assert entry["options"] == [{"name": "sharpness", "type": "float", "bounds": "> 0, < 5", "default": 2.0}]
     _, out, _ = lab("registry", "describe", "sampler", "plain", "--from", plugin)
-    assert out.startswith(f"sampler plain  {plugin}:4\n\nDraw plainly.\n")
+    assert out.startswith(f"sampler plain  {plugin}:10\n\nDraw plainly.\n")
     none = "none: it registers no component of this kind\n"
     assert lab("registry", "list", "corpora", "--from", plugin) == (0, none, "")
 
 
-def test_a_file_that_registers_nothing_or_cannot_be_loaded(lab: Any, tmp_path: Path) -> None:
-    empty, broken, absent = (tmp_path / name for name in ("empty.py", "broken.py", "none.yaml"))
-    empty.write_text("")
-    broken.write_text("x = 1\nimport nothing_of_that_name\n")
-    assert lab("registry", "list", "--from", empty) == (0, "none: it registers nothing\n", "")
-    assert lab.fails(2, "registry", "list", "--from", broken).startswith(f"{broken}:2: ModuleNotFoundError")
-    assert lab.fails(2, "registry", "list", "--from", absent).startswith(f"{absent}: ")
+def test_a_file_that_registers_nothing(lab: Any) -> None:
+    Path("empty.py").touch()
+    assert lab("registry", "list", "--from", "empty.py") == (0, "none: it registers nothing\n", "")
 
 
 def test_every_component_is_listed_with_place_and_summary(lab):
@@ -133,8 +140,75 @@ def test_describe_shows_options_and_yaml(lab, kind: str, name: str, option: str,
     assert re.search(f"^{option}$", out, re.MULTILINE)
 
 
+@pytest.mark.parametrize(("words", "right"), [("list sampels", "samplers"), ("describe sampler gumbl", "gumbel")])
+def test_an_unknown_kind_or_name_gets_a_suggestion(lab, words: str, right: str):
+    err = lab.fails(2, "registry", *words.split())
+    assert f"'{words.split()[-1]}'. Did you mean '{right}'? Known: " in err
+
+
+def accepts(schema: str, sampler: str) -> bool:
+    values = parse(EXPERIMENT.replace("{type: gumbel}", sampler), "", Path()).plain()
+    return Draft202012Validator(json.loads(schema)).is_valid(values)
+
+
+def test_it_prints_a_schema_and_nothing_else(lab):
+    code, out, err = lab("schema")
+    assert (code, err) == (0, "")
+    Draft202012Validator.check_schema(json.loads(out))
+    assert accepts(out, "{type: gumbel}")
+    assert not accepts(out, "{type: gumbel, temprature: 1.0}")
+    assert not accepts(out, "{type: plain}")
+    assert not list(Path.cwd().iterdir())
+
+
+@pytest.mark.parametrize("file", ["plug.py", "uses.yaml", "child.yaml"])
+def test_a_plug_in_is_in_the_schema_and_its_bounds_hold(lab, plugin: Path, file: str):
+    other = plugin.with_name("other.py")
+    other.write_text(PLUGIN.replace("plain", "another").replace('"odd"', '"even"'))
+    code, out, err = lab("schema", "--from", plugin.parent / file, "--from", other)
+    assert (code, err) == (0, TALK * 2)
+    assert accepts(out, "{type: plain, sharpness: 4.9}")
+    assert not accepts(out, "{type: plain, sharpness: 5}")
+    assert not accepts(out, "{type: plain, temperature: 0.4}")
+    assert accepts(out, "{type: another}")
+
+
+def test_a_component_that_cannot_be_loaded_is_reported_on_stderr_and_the_rest_works(lab, monkeypatch):
+    def get(name: str):
+        if name == "broken":
+            raise PluginError("no luck.")
+        return load(name)
+
+    load, names = samplers.get, samplers.names()
+    monkeypatch.setattr(samplers, "names", lambda: ["broken", *names])
+    monkeypatch.setattr(samplers, "get", get)
+    code, out, err = lab("schema")
+    assert (code, err) == (0, "sampler 'broken' is left out: no luck.\n")
+    assert accepts(out, "{type: gumbel}")
+
+
 @pytest.mark.parametrize(
-    ("words", "right"), [(("list", "sampels"), "samplers"), (("describe", "sampler", "gumbl"), "gumbel")]
+    ("name", "text", "reason"),
+    [
+        ("none.yaml", None, r"none\.yaml: "),
+        ("none.py", None, r"none\.py: "),
+        ("bad.py", "raise ValueError('no luck')\n", r"bad\.py:1: ValueError: no luck"),
+        ("bad.yaml", "imports: [none.py]\n", r"bad\.yaml:1: imports\.0: the file .*/none\.py "),
+    ],
 )
-def test_an_unknown_kind_or_name_gets_a_suggestion(lab, words: tuple[str, ...], right: str):
-    assert f"'{words[-1]}'. Did you mean '{right}'? Known: " in lab.fails(2, "registry", *words)
+def test_a_file_that_cannot_be_used_is_exit_code_2(lab, name: str, text: str | None, reason: str):
+    if text:
+        Path(name).write_text(text)
+    for verb in ("schema", "registry list"):
+        assert re.match(rf"\S*{reason}", lab.fails(2, *verb.split(), "--from", name))
+
+
+@pytest.mark.parametrize(
+    ("option", "title", "key"),
+    [("--ablation", "electra_lab ablation", "vary"), ("--finetuning", "electra_lab fine-tuning", "dataset")],
+)
+def test_the_schema_of_each_kind_of_file(lab, option: str, title: str, key: str):
+    code, out, err = lab("schema", option)
+    assert (code, err, json.loads(out)["title"]) == (0, "", title)
+    assert key in json.loads(out)["properties"]
+    assert lab.fails(2, "schema", "--ablation", "--finetuning")

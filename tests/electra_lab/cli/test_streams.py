@@ -1,7 +1,5 @@
 """What commands print: answers arrive as they are or the command fails, messages may be lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Trackers on the command line: what is refused before a run, and what never stops one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -63,9 +61,8 @@ def test_fine_tunings_have_trackers_too(lab: Any, tmp_path: Path, model: Path) -
     code, _, err = lab("finetune", file, "--out", tuned)
     assert code == 0, err
     seeds = [tuned / f"seed-{seed}" for seed in (3, 5)]
-    assert [start[:3] for start in diary(tmp_path, "start")] == [
-        [f"animals-tuned-{seed.name}", "animals", str(seed)] for seed in seeds
-    ]
+    begun = [[f"animals-tuned-{seed.name}", "animals", str(seed)] for seed in seeds]
+    assert [start[:3] for start in diary(tmp_path, "start")] == begun
     assert given(tmp_path) == [each for seed in seeds for each in expected(seed)]
     file = write_finetuning(tmp_path, model, trackers=[own | {"fails": "check"}], **plugins)
     assert PAPER in lab.fails(2, "finetune", file, "--out", tmp_path / "refused")

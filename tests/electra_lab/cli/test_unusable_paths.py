@@ -1,8 +1,8 @@
-"""Paths that the system refuses: too long, links in a circle, below a file; and a working directory that is gone."""
-
-from __future__ import annotations
+"""Paths that cannot be: too long, links in a circle, below a file, not UTF-8; and a working directory that is gone."""
 
 import os
+import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from electra_lab.jobs.errors import known
 from electra_lab.storage.files import refuse_unusable
 from registry.errors import ConfigError
 from tests.electra_lab.cli.conftest import CPU
+from tests.electra_lab.jobs.pretraining.tiny import experiment
 from tests.helpers import experiment_text, line_of, write_experiment
 
 LONG = "n" * 300
@@ -94,13 +95,15 @@ def test_no_folder_for_temporary_files_is_a_sentence(tmp_path: Path, monkeypatch
     assert "TMPDIR" in str(found)
 
 
-@pytest.mark.parametrize("number", [28, 122, 5])
-@pytest.mark.parametrize("name", [None, "file"])
-def test_a_full_disk_is_no_internal_error(number: int, name: str | None) -> None:
+@pytest.mark.parametrize(
+    ("number", "name", "code"),
+    [(28, None, 3), (28, "file", 3), (122, "file", 3), (5, None, 3), (13, "file", 2), (30, "file", 2)],
+)
+def test_full_disks_and_missing_rights_are_no_internal_errors(number: int, name: str | None, code: int) -> None:
     found = known(OSError(number, os.strerror(number), name))
     assert found is not None
-    assert (found.exit_code, os.strerror(number) in str(found)) == (3, True)
-    assert known(FileNotFoundError(2, "No such file or directory", "ours")) is None
+    assert (found.exit_code, os.strerror(number) in str(found)) == (code, True)
+    assert known(OSError(13, "Permission denied")) is known(FileNotFoundError(2, "Not there", "ours")) is None
 
 
 @pytest.mark.parametrize("name", [LONG, "loop", "a\0b", os.fsdecode(b"caf\xe9")])
@@ -109,3 +112,31 @@ def test_unusable_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError):
         refuse_unusable(tmp_path / name)
     refuse_unusable(tmp_path / "absent" / "folder")
+
+
+NAME = os.fsdecode(b"caf\xe9")
+ABLATION = "name: a\nbase: tiny.yaml\nseeds: [0]\nvary: {train.steps: [12, 13]}\nmeasure: [{type: pretraining}]\n"
+BYTES = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+
+
+@BYTES
+@pytest.mark.parametrize(("verb", "file"), [("run", "tiny.yaml"), ("ablate", "a.yaml")])
+def test_a_new_folder_is_refused_before_anything_is_done(lab: Any, tmp_path: Path, verb: str, file: str) -> None:
+    experiment(tmp_path).with_name("a.yaml").write_text(ABLATION)
+    assert "its name is not UTF-8" in lab.fails(2, verb, tmp_path / file, "--out", NAME)
+    assert not Path(NAME).exists()
+
+
+@BYTES
+@pytest.mark.parametrize("words", [("resume",), ("report",), ("detect", "text"), ("export", "exported")])
+def test_a_folder_that_was_renamed_is_refused(lab: Any, words: tuple[str, ...]) -> None:
+    Path(NAME).mkdir()
+    for name in ("config.yaml", "provenance.json"):
+        (Path(NAME) / name).write_text("{}")
+    assert "its name is not UTF-8." in lab.fails(2, words[0], NAME, *words[1:])
+
+
+@BYTES
+def test_an_experiment_in_such_a_folder_is_refused_at_the_path(lab: Any, tmp_path: Path) -> None:
+    shutil.move(experiment(tmp_path / "there").parent, tmp_path / NAME)
+    assert "corpus.paths.0: the path" in lab.fails(2, "check", tmp_path / NAME / "tiny.yaml")

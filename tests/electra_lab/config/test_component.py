@@ -32,6 +32,13 @@ def test_a_sized_component_has_sizes_beside_its_options() -> None:
     assert list(found.dump()) == ["type", "dim", "depth", "heads", "ff_mult", "dropout"]
 
 
+def test_all_errors_of_sizes_and_options_come_at_once() -> None:
+    wrong = {"type": "bert", "dim": 0, "depth": "two", "droput": 0.1, "ff_mult": -1}
+    found = dict(refusal(Of(backbones, sized=True), wrong))
+    assert set(found) == {"held.dim", "held.depth", "held.heads", "held.droput", "held.ff_mult"}
+    assert found["held.droput"].endswith("Known: depth, dim, dropout, ff_mult, heads.")
+
+
 def test_a_second_registry_without_sizes() -> None:
     of = Of(backbones, sized=True, also=generators)
     found: Any = read(of, {"type": "unigram", "power": 0.5})

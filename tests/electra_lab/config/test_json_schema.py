@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,7 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, create_model
 from electra_lab.config.ablation import AblationConfig
 from electra_lab.config.component import Of, Sizes
 from electra_lab.config.finetune import FinetuningConfig
-from electra_lab.config.json_schema import file_schema, left_out
+from electra_lab.config.json_schema import file_schema
 from electra_lab.config.load import kind_of_file, load_plugins
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import parse, read_file
@@ -27,7 +26,6 @@ from registry import backbones, generators, samplers, schedules
 from registry.signature import Strict, validate
 from tests.electra_lab.config import generated
 from tests.helpers import EXPERIMENT, ROOT
-from tests.registry.conftest import GOOD, Packages
 
 experiment_schema = partial(file_schema, ExperimentConfig, "experiment")
 ablation_schema = partial(file_schema, AblationConfig, "ablation")
@@ -279,19 +277,3 @@ def test_an_option_that_json_cannot_say_is_left_to_check():
         accepts = Draft202012Validator(experiment_schema()).is_valid
     assert accepts({"sampler": {"type": "calling", "call": "anything", "edge": 1}})
     assert not accepts({"sampler": {"type": "calling", "edge": "sharp"}})
-
-
-def test_a_broken_package_leaves_out_only_its_own_components(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    without = experiment_schema()
-    assert left_out() == []
-    packages = Packages(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    packages.install(broken="import no_such_module_here\n")
-    assert experiment_schema() == without
-    (sentence,) = left_out()
-    assert re.match("sampler 'broken' is left out: .* package shop 1.2 cannot be loaded: ", sentence)
-    packages.module("shop_broken.py", GOOD.replace("{name}", "broken"))
-    with samplers.isolated():
-        assert "broken" in experiment_schema()["properties"]["sampler"]["properties"]["type"]["enum"]
-        assert left_out() == []
-    del sys.modules["shop_broken"]  # other tests have a module of that name

@@ -97,8 +97,12 @@ def test_a_wrong_key_is_refused_with_the_one_that_is_meant(tmp_path: Path, overr
     said = problems(write_experiment(tmp_path), override)[0]
     assert said.startswith(f"--set {override}: {override.split('=')[0]}")
     assert f": unknown parameter. Did you mean {meant} Known" in said
-    said = problems(write_experiment(tmp_path, sampler="{tyspe: gumbel}"))[0]
-    assert said.endswith(f":{line_of('sampler')}: sampler.tyspe: unknown parameter. Did you mean 'type'?")
+
+
+def test_a_misspelt_type_is_recognized(tmp_path: Path):
+    said = problems(write_experiment(tmp_path, sampler="{tyspe: gumbel}"))
+    hint = f":{line_of('sampler')}: sampler.tyspe: unknown parameter. Did you mean 'type'?"
+    assert any(hint in line for line in said)
 
 
 @pytest.mark.usefixtures("plugin")
@@ -129,6 +133,8 @@ def test_a_list_of_plug_ins_that_hides_the_one_a_component_needs_is_named(tmp_pa
          "schedules.learning_rate"),
         ({"objective": "{type: two_stage, generator_steps: 1}", "generator": "{type: unigram}", "sampler": "null"},
          "embedding.tie generator.type sampler objective.generator_steps"),
+        ({"objective": "{type: mlm}", "generator": "null", "sampler": "null",
+          "schedules": "{learning_rate: {warmup_steps: 2}}"}, "schedules.learning_rate"),
         # What would follow from a missing part is not reported.
         ({"generator": "null", "objective": "{type: two_stage, generator_steps: 9}"}, "generator"),
         ({"sampler": "null", "schedules": "{sampler.temperature: {type: linear, start: 2.0, end: 1.0}, "
@@ -156,6 +162,7 @@ def test_a_missing_section_is_reported_at_the_file_even_with_a_set(tmp_path: Pat
         ("schedules.learning_rate=3", "schedules.learning_rate: must be a mapping such as {type: constant}."),
         ("schedules.learning_rate.type=~", "schedules.learning_rate.type: is required: it names the schedule."),
         ("seed=9223372036854775808", "seed: must be less than 9223372036854775808, is 9223372036854775808."),
+        ("sampler=gumbel", "sampler: must be a mapping such as {type: gumbel}."),
         ("sampler=gmbel", "sampler: must be a mapping such as {type: argmax}."),
         ("corpus.paths=[]", "corpus.paths: must have at least 1 item, not 0."),
         ("imports=x.py", 'imports: must be a list, is "x.py".'), ("name=../up", None), ("name=''", None),

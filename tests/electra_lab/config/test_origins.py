@@ -117,6 +117,9 @@ ODD = st.fixed_dictionaries(
     {},
     optional={
         "seed": st.sampled_from([" 5", "5 # five", "\n  5"]),
+        "name": st.sampled_from(["tiny", "'1e5'", "'010'", "'0x1f'", "'null'", "no", "1.2.3"]),
+        "train": st.sampled_from(["{tokens: 900, steps: ~}", "{micro_batch_size: 1}", "{learning_rate: 1e-5}"]),
+        "sampler": st.sampled_from(["{type: argmax}", "{temperature: 1e-5}"]),
         "corpus.paths": st.lists(st.sampled_from(PATHS), min_size=1, max_size=4).map(json.dumps),
         "corpus": st.just("{type: text_files, paths: [a],\n\n   documents: lines}"),
         "data.store": st.sampled_from(['"# no comment"', '"\\u2028\\x85x"', "'it''s " + "long " * 40 + "'"]),

@@ -137,14 +137,6 @@ def test_the_key_is_the_module(name: str, key: str, tmp_path: Path, monkeypatch:
     assert list(Docstrings()) == [topic, Document(LONG, docstrings.DRAW + key)]
 
 
-def test_a_text_of_two_modules_belongs_to_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [python_file(tmp_path, f"python/{name}.py", f'"""{LONG}"""') for name in "ab"]
-    for order in (files, files[::-1]):
-        monkeypatch.setattr(docstrings, "installed_files", lambda order=order: sorted(order, key=lambda pair: pair[1]))
-        found = [each for each in Docstrings() if "topics." not in (each.key or "")]
-        assert found == [Document(LONG, docstrings.DRAW + "a")]
-
-
 EVERY = 20  # reading all of some 4,000 files takes half a minute
 KNOWN = ("python/json/__init__.py", "torch/nn/modules/linear.py", "torch/_torch_docs.py")
 
@@ -155,7 +147,6 @@ def test_every_installation_has_enough_text_and_known_ones(
     """As far as a sample of the files says, beside the help topics."""
 
     def documents_of(files: list[tuple[Path, str]]) -> list[str]:
-        """Return the documents of the given files, and the help topics."""
         monkeypatch.setattr(docstrings, "installed_files", lambda: files)
         return [document.text for document in Docstrings()]
 

@@ -21,7 +21,6 @@ TEXTS = ["one", "two\nlines", "grüße 你好 🙂", "five"]  # without the empt
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a copy of the uncompressed dataset, in three shards."""
     return Path(shutil.copytree(WRITTEN / "plain", tmp_path / "plain"))
 
 

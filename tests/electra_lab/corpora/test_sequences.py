@@ -1,7 +1,5 @@
 """FASTA files, ids, and lines with patterns: what is read, where it is wrong, and what stays together."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

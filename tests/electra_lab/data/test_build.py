@@ -233,7 +233,6 @@ def test_a_damaged_leftover_is_written_again(
 
 
 def test_tokens_are_those_of_the_tokenizers_library(tmp_path: Path) -> None:
-    """For text that normalization changes: stress marks, accents that stand alone, parts of Korean syllables."""
     korean = "\u1112\u1161\u11ab\u1100\u116e\u11a8"
     odd = ["\u0437\u0430\u0301\u043c\u043e\u043a", "cafe\u0301 e\u0302\u0301", korean, "\ufb01 \u2460"]
     text = [f"{odd[n % 4]} number {n} {odd[n % 3]}" for n in range(120)]

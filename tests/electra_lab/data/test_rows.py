@@ -73,7 +73,6 @@ def test_every_row_is_as_likely_at_every_place(number: int) -> None:
 
 @pytest.mark.parametrize("number", [10**6, 2**33 + 1, 10**14])
 def test_orders_of_large_stores_are_found_place_by_place(number: int) -> None:
-    """Without an array of all rows."""
     places = np.concatenate([np.arange(1000), number - 1 - np.arange(1000)])
     found = permuted(0, np.zeros_like(places), places, number)
     assert len({*found.tolist()}) == 2000
@@ -255,7 +254,6 @@ def test_grouped_batches_hold_rows_of_similar_lengths() -> None:
 
 
 def test_a_grouped_batch_is_a_function_of_its_step() -> None:
-    """Read in any order, and in parts of the same width."""
     made = uneven(300)
     expected = [made.training_batch(3, step, 8, CPU).tokens for step in range(60)]
     for step in (59, 0, 33, 17):

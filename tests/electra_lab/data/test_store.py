@@ -94,7 +94,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def left(root: Path) -> list[str]:
-    """The entries of a folder."""
     return sorted(path.name for path in root.iterdir()) if root.exists() else []
 
 
@@ -239,7 +238,6 @@ def test_a_damaged_store_is_named_with_the_cure(tmp_path: Path, file: str, damag
 
 
 def flip(path: Path) -> None:
-    """Change one bit in the middle, and nothing else."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
@@ -295,8 +293,10 @@ def test_the_overlap_that_keeps_every_document(tmp_path: Path, seed: int) -> Non
     def left_out(overlap: float) -> tuple[list[int], float]:
         """The numbers of documents left out of train, validation and test, and the overlap that suffices."""
         manifest = opened(tmp_path, corpus, words, overlap=overlap, description={"overlap": overlap}).manifest
-        numbers = [sum(shard.overlapping for shard in manifest.shards[split].values()) for split in SPLITS]
-        return numbers, max(shard.sufficient or 0.0 for shard in manifest.all_shards)
+        numbers = dict.fromkeys(SPLITS, 0)
+        for split, shards in manifest.shards.items():
+            numbers[split] += sum(shard.overlapping for shard in shards.values())
+        return [*numbers.values()], max(shard.sufficient or 0.0 for shard in manifest.all_shards)
 
     (train, _, test), sufficient = left_out(0.3)
     assert min(train, test) > 0
@@ -307,7 +307,8 @@ def test_the_overlap_that_keeps_every_document(tmp_path: Path, seed: int) -> Non
 def test_the_lock_outlives_a_holder_that_fails(tmp_path: Path) -> None:
     """One build fails while a second waits for it; a third that comes later must wait for the second."""
     (tmp_path / "kept").touch()  # so that the failing build does not remove the folder
-    reading, go_on = ({name: threading.Event() for name in "abc"} for _ in range(2))
+    reading = {name: threading.Event() for name in "abc"}
+    go_on = {name: threading.Event() for name in "abc"}
     waits = threading.Event()
 
     class Stepwise(Documents):

@@ -1,7 +1,5 @@
 """Rows of different lengths as batches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ CPU = torch.device("cpu")
 
 
 def row(number: int, length: int) -> Row:
-    """Return a row whose tokens tell which row it is."""
     tokens = [100 * number + place for place in range(1, length + 1)]
     return Row(tokens, [place % 2 for place in range(length)], {"number": number, "tags": [7 * t for t in tokens]})
 
@@ -62,7 +59,6 @@ def test_evaluation_reads_every_row_once_the_longest_first(rows: list[Row], size
 @settings(max_examples=50)
 @given(several(), st.integers(1, 7), st.booleans(), st.integers(0, 3))
 def test_an_epoch_of_training_reads_every_row_once(rows: list[Row], size: int, by_length: bool, seed: int) -> None:
-    """Epochs follow each other directly, so len(rows) batches are `size` epochs."""
     batches = TaskRows(rows, group_by_length=by_length)
     found = [batches.training_batch(seed, step, size, CPU) for step in range(len(rows))]
     numbers = np.array([number for batch in found for _, _, number, _ in seen(batch)])

@@ -1,7 +1,5 @@
 """Texts and words as tokens: the tokens that the model read in pre-training, each at its place."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -52,12 +50,10 @@ def of(tokenizer: Tokenizer) -> TextEncoder:
 
 
 def read(encoder: TextEncoder) -> Any:
-    """Return the tokenizer in transformers."""
     return PreTrainedTokenizerFast(tokenizer_object=encoder._tokenizer)  # type: ignore[no-untyped-call]
 
 
 def spans_of(word: int, found: Encoded) -> list[tuple[int, int]]:
-    """The offsets of the tokens of a word."""
     return [at for at, its in zip(found.offsets, found.words, strict=True) if its == word]
 
 

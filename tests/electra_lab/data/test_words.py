@@ -1,7 +1,5 @@
 """Words that training has read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,7 @@ def test_the_first_step_that_has_read_them() -> None:
     words = [1 + number * number % 11 for number in range(30)]
     rows = Rows(Documents(text(documents, words), 12, VOCABULARY))
     batches = (rows.training_batch(SEED, step, SIZE, CPU) for step in range(17))
-    read = np.cumsum([sum(words[number] for number in batch.row_ids) for batch in batches])
+    read = np.cumsum([np.array(words)[batch.row_ids].sum() for batch in batches])
     by_row = words_of_rows(rows, text(documents, words), VOCABULARY)
     assert by_row == pytest.approx(words)
     wanted = [1, read[0], read[0] + 1, read[6], read[6] + 0.5, read[16], read[16] + 1]

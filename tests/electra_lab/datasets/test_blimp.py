@@ -53,8 +53,3 @@ def test_a_wrong_line_is_named(record: Any, reason: str, tmp_path: Path) -> None
     write(tmp_path / "a.jsonl", "\n" + json_lines(pair("a", "b"), record))
     with pytest.raises(DataError, match=f"^{tmp_path / 'a.jsonl'}:3: {reason}"):
         list(Blimp(folder=tmp_path).read("test"))
-
-
-def test_a_folder_without_pairs(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"this folder has no file that ends in \.jsonl\."):
-        Blimp(folder=tmp_path)

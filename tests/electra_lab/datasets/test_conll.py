@@ -107,7 +107,8 @@ def test_wrong_columns_are_named(content: str, options: dict[str, int], line: in
 def test_a_part_of_train_is_held_out_by_its_words(tmp_path: Path) -> None:
     content = "".join(f"w{n % 300} {'B-A' if n < 300 else 'O'}\n\n" for n in range(600))
     dataset = Conll(train=write(tmp_path / "train", content))
-    train, validation = ([each.words for each in dataset.read(split)] for split in ("train", "validation"))
+    train = [each.words for each in dataset.read("train")]
+    validation = [each.words for each in dataset.read("validation")]
     assert len(train + validation) == 600
     assert 30 < len(validation) < 100
     assert not {*train} & {*validation}

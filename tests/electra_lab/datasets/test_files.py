@@ -1,7 +1,6 @@
 """What all readers of files have in common: compression, line ends, encodings, paths, held-out examples."""
 
 import gzip
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,27 +68,6 @@ def test_files_without_examples_are_named(name: str, content: bytes, tmp_path: P
     written = write(tmp_path / file, content)
     with pytest.raises(DataError, match=f"^{written}:"):
         list(make(written).read(split))
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_a_pipe_or_a_name_that_is_too_long_is_a_sentence(name: str, tmp_path: Path) -> None:
-    """And waits for nobody."""
-    make, file, _, split = READERS[name]
-    os.mkfifo(tmp_path / file)
-    with pytest.raises(DataError, match=r"\(it is not a regular file\)|: has no file of "):
-        list(make(tmp_path / file).read(split))
-    for wrong in (tmp_path / ("n" * 300), tmp_path / ("n" * 300) / file):
-        with pytest.raises(DataError, match=r"n: |n/|: has no file of "):
-            list(make(wrong).read(split))
-
-
-def test_a_file_that_changes_after_its_fingerprint(tmp_path: Path) -> None:
-    file = write(tmp_path / "a.jsonl", json_lines({"text": "one"}))
-    dataset = JsonLines(test=file)
-    dataset.fingerprint()
-    write(file, json_lines({"text": "two"}))
-    with pytest.raises(DataError, match=r"a\.jsonl: changed while it was read\."):
-        list(dataset.read("test"))
 
 
 def test_the_fingerprint_knows_content_options_and_splits_but_not_folders(tmp_path: Path) -> None:

@@ -219,12 +219,13 @@ def test_a_wrong_line_is_named(name: str, file: str, content: str, line: int, re
         ("MNLI", "test", "MNLI-m.tsv", ["neutral"], ["0\tneutral"]),
         ("MNLI", "test_mismatched", "MNLI-mm.tsv", ["neutral"], ["0\tneutral"]),
         ("MNLI", "diagnostics", "AX.tsv", ["neutral"], ["0\tneutral"]),
+        ("AX", "test", "AX.tsv", ["neutral"], ["0\tneutral"]),
     ],
 )
 def test_the_files_that_glue_accepts(
     name: Any, split: str, file: str, predictions: list[Any], lines: list[str], tmp_path: Path
 ) -> None:
-    write(tmp_path / "train.tsv", "")
+    write(tmp_path / ("diagnostics.tsv" if name == "AX" else "train.tsv"), "")
     found = [{"id": str(n), "prediction": prediction} for n, prediction in enumerate(predictions)]
     dataset = Glue(name=name, folder=tmp_path)
     assert dataset.submission(split, found) == (file, "\n".join(["index\tprediction", *lines, ""]))

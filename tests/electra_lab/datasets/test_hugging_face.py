@@ -7,10 +7,8 @@ import pytest
 
 from electra_lab.datasets.hugging_face import HuggingFace
 from registry import TextExample
-from registry import datasets as registered
 from registry.errors import DataError
 from registry.folder_or_name import FolderOrName
-from registry.signature import validate
 from tests.electra_lab.datasets.written import json_lines, write
 from tests.helpers import datasets_offline
 
@@ -105,11 +103,3 @@ def test_a_folder_that_changes_while_it_is_read(tmp_path: Path) -> None:
     write(tmp_path / "a" / "test.jsonl", json_lines({"text": "two"}))
     with pytest.raises(DataError, match=r"test\.jsonl: changed while it was read\."):
         list(made.read("test"))
-
-
-def test_the_hub_is_not_asked_before_it_is_needed(tmp_path: Path) -> None:
-    made = dataset("nobody/nothing")
-    with pytest.raises(DataError, match=r"nobody/nothing: the dataset cannot be loaded \(.+\)\. Check `path`, `name`"):
-        _ = made.splits
-    options = {"path": str(tmp_path), "splits": {"train": "a"}, "label_type": "number"}
-    assert validate(registered.get("hugging_face").schema, options).model_dump()["splits"] == {"train": "a"}

@@ -60,7 +60,6 @@ def test_entities_survive(scheme: str, drawn: tuple[list[Entity], int]) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_what_fits_is_what_some_entities_become(scheme: str) -> None:
-    """All sequences of four tags, one by one."""
     kinds = [f"{prefix}-{kind}" for prefix in "BIES" for kind in "AB"]
     spans = [(kind, first, end) for kind in "AB" for first in range(4) for end in range(first + 1, 5)]
     choices: list[list[Entity]] = [[]]

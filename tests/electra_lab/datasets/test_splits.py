@@ -12,8 +12,6 @@ from registry.errors import DataError
 
 
 class Listed(Splits[TextExample]):
-    """Examples in a list of each split; their keys are their texts."""
-
     def __init__(self, held_out: float, *, on_error: Any = None, **sources: list[str | TextExample | BadInput]) -> None:
         super().__init__(held_out, on_error)
         self.sources = sources
@@ -88,7 +86,6 @@ def test_a_split_without_examples(dataset: Listed, split: str, reason: str) -> N
 
 
 def rows(split: str, number: int, **bad: int) -> list[Any]:
-    """Return labelled examples, and bad rows at the given lines."""
     made: list[Any] = [TextExample(f"{split} {n}", None, "a", "", f"{split}:{n}") for n in range(number)]
     made[bad["broken"]] = BadInput(f"{split}:{bad['broken']}", "is broken", "Mend it.")
     made[bad["unlabelled"]] = TextExample("b", place=f"{split}:{bad['unlabelled']}")
@@ -97,7 +94,6 @@ def rows(split: str, number: int, **bad: int) -> list[Any]:
 
 
 def test_all_bad_rows_are_named_at_once() -> None:
-    """In the order of the source; of many the first twenty, and how many there are."""
     made = rows("train", 60, broken=3, unlabelled=7, twice=5)
     for on_error, cure in (("stop", ["To leave such rows out, set on_error: skip."]), (None, [])):
         with pytest.raises(DataError) as refused:

@@ -83,11 +83,6 @@ def test_a_wrong_file_is_named(content: str, reason: str, tmp_path: Path) -> Non
         list(Squad(test=file).read("test"))
 
 
-def test_an_id_that_is_there_twice(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"dev\.json: question a: another example also has the id 'a'"):
-        list(squad(tmp_path, question("a"), question("a")).read("validation"))
-
-
 def test_whole_articles_are_held_out(tmp_path: Path) -> None:
     found = [article(*(question(f"{n}-{m}") for m in range(3)), title=f"title {n}") for n in range(200)]
     dataset = Squad(train=write(tmp_path / "a.json", articles(*found)), held_out=0.3)

@@ -106,15 +106,6 @@ def test_the_delimiter_is_the_one_that_gives_the_columns(
 
 
 @pytest.mark.parametrize(
-    ("content", "known"),
-    [("review;label\na;b\n", "label, review"), ("review,label;2\na,b\n", "label;2, review"), ("review\na\n", "review")],
-)
-def test_a_column_that_no_delimiter_gives(tmp_path: Path, content: str, known: str) -> None:
-    with pytest.raises(DataError, match=rf"a\.csv:1: there is no column 'text'\..* Known: {known}\."):
-        read(tmp_path, content)
-
-
-@pytest.mark.parametrize(
     ("content", "ending", "line", "reason"),
     [
         ("text,label\na,b\nc\n", ".csv", 3, "has 1 column, but there are names for 2"),

@@ -1,7 +1,5 @@
 """Exported runs, and the logits that the lab and transformers compute."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

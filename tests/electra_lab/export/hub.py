@@ -4,8 +4,6 @@ requests.
 Files of .safetensors are large (LFS): they go to another address, whose requests must carry no token.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

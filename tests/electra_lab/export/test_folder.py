@@ -1,7 +1,5 @@
 """A folder of an export is whole or not there, and nothing that is not an export is overwritten."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

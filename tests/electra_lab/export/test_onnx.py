@@ -1,7 +1,5 @@
 """Networks as ONNX: onnxruntime computes the lab's states and logits, for every batch and length or for one."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -73,7 +71,6 @@ def test_an_export_has_the_discriminator(tmp_path: Path, capsys: Any) -> None:
     # fp32 has the AUC that the run measured on its test text, int8 another one.
     tested = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
     (change,) = exported.int8
-    assert change.auc is not None
     assert change.auc[0] == pytest.approx(tested["discriminator_auc"], abs=1e-6)
     assert 0 < abs(change.auc[1] - change.auc[0]) < 0.2
     assert change.outputs > 0
@@ -81,19 +78,19 @@ def test_an_export_has_the_discriminator(tmp_path: Path, capsys: Any) -> None:
     assert str(change) in card
 
 
+WRITTEN: list[tuple[str, dict[str, Any]]] = [
+    ("transformer", {"rotary": True, "rmsnorm": True, "glu": "swiglu", "bias": False, **NEW}),
+    ("transformer", {"local_heads": 1, "window": 4, **NEW}),
+    ("performer", {"local_heads": 1, "window": 4}),
+    ("reformer", {"local_heads": 2, "bucket_size": 4, "hashes": 1}),
+    ("hugging_face", {"model_type": "roberta"}),
+    ("modernbert", {"local_attention": 8, "global_every": 2}),
+    ("deberta", {"buckets": 8, "max_distance": 16}),
+]
+
+
 @slow
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("transformer", {"rotary": True, "rmsnorm": True, "glu": "swiglu", "bias": False, **NEW}),
-        ("transformer", {"local_heads": 1, "window": 4, **NEW}),
-        ("performer", {"local_heads": 1, "window": 4}),
-        ("reformer", {"local_heads": 2, "bucket_size": 4, "hashes": 1}),
-        ("hugging_face", {"model_type": "roberta"}),
-        ("modernbert", {"local_attention": 8, "global_every": 2}),
-        ("deberta", {"buckets": 8, "max_distance": 16}),
-    ],
-)
+@pytest.mark.parametrize(("kind", "options"), WRITTEN)
 def test_other_backbones_are_written(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
     ours = network(kind, **options)
     write_onnx(tmp_path / "model.onnx", NamedOutputs(ours), 60, LONGEST)
@@ -200,16 +197,15 @@ def test_a_file_would_have_the_logits_of_transformers(tmp_path: Path, backbone: 
 
 
 QUICK = ("ForSequenceClassification", "Electra")
-WRITTEN = [(kind, backbone) for kind in HEADS for backbone in ("Electra", "ModernBert", "DebertaV2", "performer")]
+TUNED = [(kind, backbone) for kind in HEADS for backbone in ("Electra", "ModernBert", "DebertaV2", "performer")]
 
 
 @pytest.mark.parametrize(
-    ("kind", "backbone"), [pytest.param(*each, marks=[] if each == QUICK else [slow]) for each in WRITTEN]
+    ("kind", "backbone"), [pytest.param(*each, marks=[] if each == QUICK else [slow]) for each in TUNED]
 )
 def test_fine_tuned_heads_are_those_of_transformers(tmp_path: Path, kind: str, backbone: str) -> None:
     theirs = fine_tuned(kind, backbone, tmp_path / "model")
     change = copy_folder(tmp_path / "model", tmp_path / "out", int8=True)
-    assert change is not None
     assert (change.agreement is None) == (kind == "ForQuestionAnswering")
     session, (names, axes) = open_onnx(tmp_path / "out" / "model.onnx"), HEADS[kind]
     assert [each.name for each in session.get_outputs()] == names

@@ -1,7 +1,5 @@
 """A pair that was trained for some steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A pair in use: its answers are those of its networks, however texts are batched, cut and streamed."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -226,11 +224,11 @@ def test_an_answer_does_not_depend_on_the_other_texts(tmp_path: Path, backbone: 
         path = run(experiment(tmp_path, **networks, train=train), tmp_path / "run")
     pair = load(path, device="cpu")
     texts = ["the cat", LONG, "dogs", "the [MASK] sat on the mat and saw 7 dogs", TEXTS[3], "", "the cat [MASK] 12345"]
+    alone = [numbers(pair, [text], first=number) for number, text in enumerate(texts)]
     for size in (2, 32):
-        together = numbers(pair, texts, batch_size=size)
-        for number, text in enumerate(texts):
-            for verb, alone in numbers(pair, [text], first=number).items():
-                assert together[verb][number] == pytest.approx(alone[0], abs=1e-5), (verb, text)
+        for verb, together in numbers(pair, texts, batch_size=size).items():
+            for found, own, text in zip(together, alone, texts, strict=True):
+                assert found == pytest.approx(own[verb][0], abs=1e-5), (verb, text)
 
 
 def numbers(pair: Pair, texts: list[str], first: int = 0, batch_size: int = 32) -> dict[str, list[Any]]:

@@ -1,14 +1,13 @@
 """Results show the text as it was given, in a notebook, on a terminal and as data."""
 
-from __future__ import annotations
-
 import json
-from html.parser import HTMLParser
+import re
 
 import pytest
 from rich.console import Console
 
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Results, header
+from tests.pages import Page
 
 TEXT = "The <b> cat\nsat"
 OFFSETS = [(0, 3), (4, 7), (8, 11), (12, 15)]
@@ -18,36 +17,14 @@ CORRUPTED = Corrupted(
     {2: [Candidate("dog", 0.75, " dog"), Candidate("cat", 0.125, " cat")], 3: [Candidate("sat", 0.5, " sat")]},
     [0.0, 0.6, 0.9, 0.1],
 )  # fmt: skip
-FILLED = Filled(
-    "a [MASK]ly [MASK]", [(2, 8), (11, 17)], [[Candidate("nice", 0.5, " nice")], [Candidate("##s", 0.25, "s")]]
-)
+NICE = [[Candidate("nice", 0.5, " nice")], [Candidate("##s", 0.25, "s")]]
+FILLED = Filled("a [MASK]ly [MASK]", [(2, 8), (11, 17)], NICE)
 
 
-class Page(HTMLParser):
-    """The text of a page, its titles, and how strong its colours are."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.text, self.titles, self.colours, self.struck = "", list[str](), list[float](), list[str]()
-        self._open: list[str] = []
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.text += "\n" if tag == "br" else ""
-        self._open += [] if tag == "br" else [tag]
-        if "title" in given:
-            self.titles.append(given["title"] or "")
-            self.colours.append(float((given["style"] or "").split("rgba(")[1].split(",")[3].split(")")[0]))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "s" in self._open:
-            self.struck.append(data)
-        else:
-            self.text += data.replace("\xa0", "")
+def text_of(html: str) -> str:
+    """Return the text of a result without what is struck out."""
+    kept = re.sub(r"<s\b[^>]*>.*?</s>", "", html).replace("<br>", "\n")
+    return "".join(Page(kept).parts).replace("\xa0", "")
 
 
 def printed(result: object, *, colour: bool) -> str:
@@ -58,15 +35,19 @@ def printed(result: object, *, colour: bool) -> str:
 
 
 def test_a_notebook_shows_the_text_with_stronger_colours_for_stronger_suspicion() -> None:
-    page = Page(DETECTED._repr_html_())
-    assert (page.text, page.colours[0]) == (TEXT, 0.0)
-    assert page.titles == ["the: 0.000", "<b>: 0.250", "cat: 1.000", "sat: 0.050"]
-    assert sorted(page.colours) == [page.colours[i] for i in (0, 3, 1, 2)]
-    assert Page(Results([DETECTED, FILLED])._repr_html_()).text == f"{TEXT}a nicelys"
+    html = DETECTED._repr_html_()
+    spans = [span for span in Page(html).all("span") if span["title"]]
+    assert text_of(html) == TEXT
+    assert [span["title"] for span in spans] == ["the: 0.000", "<b>: 0.250", "cat: 1.000", "sat: 0.050"]
+    colours = [float(re.findall(r"rgba\([^)]*, *([\d.]+)\)", span["style"])[0]) for span in spans]
+    assert sorted(colours) == [colours[i] for i in (0, 3, 1, 2)]
+    assert colours[0] == 0.0
+    assert text_of(Results([DETECTED, FILLED])._repr_html_()) == f"{TEXT}a nicelys"
     # A replacement stands beside the struck original, with its candidates.
-    page = Page(CORRUPTED._repr_html_())
-    assert (page.text, page.struck) == ("The <b> dog\nsat", ["cat"])
-    assert page.titles[2:] == ["##dog: 0.900; dog 0.75, cat 0.12", "sat: 0.100; sat 0.50"]
+    html = CORRUPTED._repr_html_()
+    titles = [span["title"] for span in Page(html).all("span") if span["title"]]
+    assert (text_of(html), [each.text for each in Page(html).all("s")]) == ("The <b> dog\nsat", ["cat"])
+    assert titles[2:] == ["##dog: 0.900; dog 0.75, cat 0.12", "sat: 0.100; sat 0.50"]
     assert CORRUPTED.replaced == [False, False, True, False]
 
 
@@ -85,7 +66,7 @@ def test_a_terminal_shows_every_probability_and_a_log_the_same_without_colour() 
 def test_what_is_not_a_character_of_its_own_is_not_shown_unless_it_is_replaced() -> None:
     """Tokenizers of bytes put a space before the first word; the first letter has the verdict of its own token."""
     found = Detected("a🐈b", ["a", "x", "y", "b"], [(0, 1), (1, 2), (1, 2), (2, 3)], [0.1, 0.2, 0.3, 0.4])
-    assert Page(found._repr_html_()).text == "a🐈b"
+    assert text_of(found._repr_html_()) == "a🐈b"
     given = "zoo", ["\u0120", "zoo"], [(0, 0), (0, 3)]
     assert str(Detected(*given, [0.9, 0.2])) == "zoo 0.20"
     assert str(Corrupted(*given, ["\u0120", "zoo"], [True, False], {}, {}, [0.9, 0.2])) == "zoo"
@@ -126,7 +107,7 @@ def test_results_are_plain_data() -> None:
 
 @pytest.mark.parametrize("empty", [Detected("", [], [], []), Filled("a", [], [])])
 def test_a_text_without_tokens_can_be_shown(empty: Detected | Filled) -> None:
-    assert Page(empty._repr_html_()).text == str(empty) == empty.text
+    assert text_of(empty._repr_html_()) == str(empty) == empty.text
 
 
 def test_a_page_begins_with_its_title() -> None:

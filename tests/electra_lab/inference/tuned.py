@@ -1,7 +1,5 @@
 """Fine-tunings of each task with two seeds, which their pre-trained model does not outlive."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Networks for the tests of the drop-in classes, and both packages under one roof."""
 
-from __future__ import annotations
-
+import functools
+import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -124,11 +124,21 @@ def watch(network: nn.Module) -> nn.Module:
     return network
 
 
-def gone(law: Callable[[Any], None], match: str, failure: type[Exception] = AssertionError) -> None:
-    """`law` fails on theirs, in the way that is known of it, and holds on ours."""
-    with pytest.raises(failure, match=match):
-        law(THEIRS)
-    law(OURS)
+def gone(match: str, failure: type[Exception] = AssertionError) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A law of a `package` that fails on theirs, in the way that is known of it, and holds on ours."""
+
+    def test_of(law: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(law)
+        def test(**options: Any) -> None:
+            with pytest.raises(failure, match=match):
+                law(THEIRS, **options)
+            law(OURS, **options)
+
+        others = [each for each in inspect.signature(law).parameters.values() if each.name != "package"]
+        test.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]  # which pytest fills
+        return test
+
+    return test_of
 
 
 def reformer(**options: Any) -> ReformerLM:

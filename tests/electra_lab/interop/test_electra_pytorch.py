@@ -3,8 +3,6 @@
 What is wrong there has its own file, test_defects.py.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from operator import attrgetter
@@ -15,6 +13,7 @@ import mlm_pytorch.mlm_pytorch as mlm_seed
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
 from electra_lab.interop import electra_pytorch as interop
@@ -97,20 +96,6 @@ def test_the_reformer_recipe_has_the_gradients_of_electra_pytorch(
         theirs.discriminator[0].hook_registered = False
 
 
-@PRECISIONS
-def test_loss_and_gradients_are_those_of_mlm_pytorch(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tolerance: float
-) -> None:
-    tokens, (ours, network) = net.text(), net.build(net.OURS, "MLM", replace_prob=1.0)
-    ours, theirs = ours.to(dtype), net.THEIRS.MLM(network, **net.IDS)
-    one = ours(tokens)
-    found = net.gradients([network], one)
-    net.give_them_the_choices_of(ours, tokens, monkeypatch)
-    two = theirs(tokens)
-    torch.testing.assert_close(one, two, rtol=tolerance, atol=0)
-    net.assert_same_gradients(found, net.gradients([network], two), tolerance)
-
-
 def test_weights_and_settings_are_read_at_every_call() -> None:
     tokens, (trainer, network) = net.text(), net.build(net.OURS, "Electra", replace_prob=1.0)
     results = trainer(tokens)
@@ -119,7 +104,8 @@ def test_weights_and_settings_are_read_at_every_call() -> None:
     results = trainer(tokens)
     torch.testing.assert_close(results.loss, 2 * results.mlm_loss + 3 * results.disc_loss)
     assert (network.seen[(tokens > 4)] == MASK).all()
-    for trainer.temperature in (0.0, 1e-6):
+    for temperature in (0.0, 1e-6):  # none, and one that leaves no other token a chance
+        trainer.temperature = temperature
         trainer(tokens)
         guess = network(network.seen).index_fill(-1, torch.tensor([PAD, CLS, SEP, MASK]), float("-inf")).argmax(-1)
         assert torch.equal(trainer.discriminator.seen, torch.where(tokens > 4, guess, tokens))
@@ -155,25 +141,25 @@ def test_ranks_draw_as_one_process_draws_for_its_rows(monkeypatch: pytest.Monkey
         assert torch.equal(one, torch.cat([first, second]))
 
 
-@net.BOTH_KINDS
-def test_checkpoints_of_theirs_load(kind: str) -> None:
-    tokens = net.text()
-    for magic in ({}, {"discr_dim": 8, "discr_layer": "mix"}) if kind == "Electra" else ({},):
-        theirs, _ = net.build(net.THEIRS, kind, **magic)
-        ours, _ = net.build(net.OURS, kind, **magic)
-        if magic:
-            theirs.discriminator[0].net = net.Tiny(8)
-            ours.discriminator.net = net.Tiny(8)
-        for parameter in theirs.parameters():
-            parameter.data += 1
-        ours(tokens)
-        ours.load_state_dict(theirs.state_dict())
-        assert ours.step == 0
-        for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
-            assert torch.equal(one, two)
-    again, _ = net.build(net.OURS, kind)
-    ours, _ = net.build(net.OURS, kind)
-    ours(tokens)
+MIXED = {"discr_dim": 8, "discr_layer": "mix"}
+
+
+@pytest.mark.parametrize(("kind", "magic"), [("Electra", {}), ("Electra", MIXED), ("MLM", {})])
+def test_checkpoints_of_theirs_load(kind: str, magic: dict[str, Any]) -> None:
+    theirs, ours = (net.build(package, kind, **magic)[0] for package in (net.THEIRS, net.OURS))
+    if magic:
+        theirs.discriminator[0].net, ours.discriminator.net = net.Tiny(8), net.Tiny(8)
+    for parameter in theirs.parameters():
+        parameter.data += 1
+    ours.step = 7
+    ours.load_state_dict(theirs.state_dict())
+    assert ours.step == 0
+    assert all(torch.equal(one, two) for one, two in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+def test_checkpoints_of_ours_hold_the_step_as_a_tensor() -> None:
+    again, ours = (net.build(net.OURS, "MLM")[0] for _ in range(2))
+    ours(net.text())
     assert all(isinstance(value, Tensor) for value in ours.state_dict().values())
     nn.ModuleDict({"inside": again}).load_state_dict(nn.ModuleDict({"inside": ours}).state_dict())
     assert again.step == copy.deepcopy(ours).step == 1
@@ -247,12 +233,10 @@ def test_data_parallel_is_refused() -> None:
 def test_compiled_it_does_the_same() -> None:
     """Two breaks: the step is hashed on the host, and the vocabulary is kept between calls."""
     trainer, _ = net.build(net.OURS, "Electra")
-    tokens = net.text()
-    explained = torch._dynamo.explain(copy.deepcopy(trainer))(tokens)
-    assert explained.graph_break_count <= 2, explained.break_reasons
-    compiled = torch.compile(copy.deepcopy(trainer), backend="eager")
-    losses = [[net.loss_of(model(tokens)).detach() for _ in range(3)] for model in (trainer, compiled)]
-    assert torch.equal(*(torch.stack(each) for each in losses))
+    tokens, graphs = net.text(), CompileCounter()
+    compiled = torch.compile(copy.deepcopy(trainer), backend=graphs)
+    assert [trainer(tokens).loss for _ in range(3)] == [compiled(tokens).loss for _ in range(3)]
+    assert graphs.frame_count <= 3
 
 
 def test_what_evaluation_made_in_inference_mode_serves_training() -> None:

@@ -1,7 +1,5 @@
 """The helper functions that scripts import from electra-pytorch, by their laws and against theirs where it is right."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What people do with a loaded model: another head, more tokens, half the precision."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 They make the same calls as those packages' READMEs and as the course note with the Reformer example.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -104,13 +104,13 @@ TWO = "GPU 0: H200\n  MIG 1g.18gb Device 0:\nGPU 1: H200\n"
 @pytest.mark.parametrize(
     ("visible", "smi", "gpus", "expected"),
     [
-        (None, TWO, None, ["0", "1"]), (None, TWO, 1, ["0"]), (None, TWO, 0, [""]), (None, TWO, 3, None),
-        (None, "", None, []), (None, "", 1, None), (None, None, None, []), ("", TWO, None, []), ("-1", TWO, None, []),
-        ("3,-1,5", TWO, None, ["3"]), ("MIG-a, MIG-b", None, None, ["MIG-a", "MIG-b"]), ("4,5", None, 3, None),
+        (None, TWO, None, ["0", "1"]), (None, TWO, 1, ["0"]), (None, TWO, 0, [""]), (None, TWO, 3, 2),
+        (None, "", None, []), (None, "", 1, 0), (None, None, None, []), ("", TWO, None, []), ("-1", TWO, None, []),
+        ("3,-1,5", TWO, None, ["3"]), ("MIG-a, MIG-b", None, None, ["MIG-a", "MIG-b"]), ("4,5", None, 3, 2),
     ],
 )  # fmt: skip
 def test_gpus_are_found(tmp_path: Path, monkeypatch, visible, smi, gpus, expected) -> None:
-    """`nvidia-smi` prints `smi`; None for `expected` is a refusal."""
+    """`nvidia-smi` prints `smi`; fewer GPUs than wanted are a refusal, with their number."""
     if smi is not None:
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '{smi}'\n", encoding="utf-8")
         (tmp_path / "nvidia-smi").chmod(0o755)
@@ -118,12 +118,12 @@ def test_gpus_are_found(tmp_path: Path, monkeypatch, visible, smi, gpus, expecte
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    if expected is None:
-        with pytest.raises(ConfigError, match=rf"launcher 'local': gpus is {gpus}, but .* has \d"):
+    if isinstance(expected, int):
+        with pytest.raises(ConfigError, match=rf"launcher 'local': gpus is {gpus}, but .* has {expected}\."):
             Local(gpus=gpus).check()
     else:
         assert module._devices(gpus) == expected
-        assert Local(gpus=gpus).check() is None
+        assert (Local.here, Local(gpus=gpus).check()) == (True, None)
 
 
 def test_how_a_process_died_is_reported(tmp_path: Path) -> None:

@@ -98,13 +98,6 @@ def test_without_ray_there_is_a_cure(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(tmp_path.iterdir()) == []
 
 
-def test_with_ray_nothing_is_missing(given: Callable[..., StandIn]) -> None:
-    library = given()
-    assert Ray().check() is None
-    assert Ray.here is False
-    assert library.calls == []
-
-
 @pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "[127.0.0.1]:{}"])
 @pytest.mark.parametrize("by", ["option", "environment"])
 def test_nobody_at_the_address(given, monkeypatch, address: str, by: str, tmp_path: Path) -> None:
@@ -136,6 +129,7 @@ def test_more_gpus_than_there_are(given, gpus: float, there: float, words: str, 
 
 def test_a_cluster_of_its_own_has_a_place_for_each_worker(given: Callable[..., StandIn], tmp_path: Path) -> None:
     library = given(gpus=1.0)
+    assert (Ray.here, Ray().check(), library.calls) == (False, None, [])
     ids = ["done-1", "failed-2", "done-3"]
     outcomes = list(Ray(workers=2, threads=3, gpus=0.5)(probes.behave, str(tmp_path), ids))
     assert dict(outcomes) == {name: Outcome(name.split("-")[0], f"said {name}") for name in ids}

@@ -29,9 +29,7 @@ def test_the_count_is_that_of_exact_arithmetic() -> None:
          [MASK, 6, 1, 1]),
     ],
 )  # fmt: skip
-def test_what_becomes_of_each_position(
-    name: str, options: dict[str, float], kinds: list[float], drawn: list[float], inputs: list[int]
-) -> None:
+def test_what_becomes_of_each_position(name: str, options, kinds, drawn: list[float], inputs: list[int]) -> None:
     """With given numbers. Positions come in the order of theirs, the largest first."""
     tokens, numbers = torch.tensor([[5, 6, 7, 8]]), Numbers([0.4, 0.1, 0.3, 0.2], kinds, drawn)
     rule = masking_strategies.get(name).component

@@ -55,9 +55,7 @@ def test_words_are_told_by_each_kind_of_vocabulary(kind: str) -> None:
     batch=batches(24), mask_prob=st.sampled_from([0.15, 0.3, 0.6, 1.0]), longest=st.integers(1, 5),
     kind=st.sampled_from(["geometric", "uniform"]), step=st.integers(0, 1000),
 )  # fmt: skip
-def test_words_are_masked_whole_or_up_to_the_end_of_the_last_span(
-    batch: tuple[torch.Tensor, torch.Tensor], mask_prob: float, longest: int, kind: str, step: int
-) -> None:
+def test_words_are_masked_whole_or_up_to_the_end_of_the_last_span(batch, mask_prob, longest, kind, step: int) -> None:
     words, (tokens, maskable) = vocabulary(24), batch
     whole = masked("whole_word", tokens, maskable, words, step, mask_prob=mask_prob)
     spans = masked("span", tokens, maskable, words, step, mask_prob=mask_prob, length=kind, longest=longest)

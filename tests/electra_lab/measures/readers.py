@@ -1,7 +1,5 @@
 """Runs over text that is one sentence again and again, so that a network can know every original by its position."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -49,7 +47,6 @@ class Reads:
 
     def token_logits(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Of the first state feature of a position: a row of `guesses`."""
-        assert self.guesses is not None
         return self.guesses[hidden[..., 0].long().gather(1, positions)]
 
 

@@ -1,7 +1,5 @@
 """Which tokens are replaced, and by what."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

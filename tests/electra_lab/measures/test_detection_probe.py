@@ -1,7 +1,5 @@
 """The detectors that are fitted to frozen states, over states whose content is known."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +28,7 @@ def measured(network: Any, test: Batch = TEST, train: Batch = TRAIN, **options: 
     found = DetectionProbe(**options)(run(network, test, train), Path())
     assert found.pop("probe_chance", 0.5) == 0.5
     assert list(found) in (METRICS, [])
+    assert all(DetectionProbe.metrics[name].baselines == ("probe_chance",) for name in found)
     return list(found.values())
 
 

@@ -1,7 +1,5 @@
 """Detection on one corruption for all cells, with networks whose answers are known."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import combinations, product
@@ -152,9 +150,7 @@ def test_references_draw_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("logits", [1, 1 << 22])
 @pytest.mark.parametrize("batch_size", [1, 7, 60, 64])
-def test_batches_decide_memory_alone(
-    batch_size: int, logits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_decide_memory_alone(batch_size: int, logits: int, tmp_path: Path, monkeypatch: Any) -> None:
     made = guesser(torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(1)))
     once = prepare(tmp_path / "once", made)
     monkeypatch.setattr(fixed_corruption, "LOGITS", logits)

@@ -1,7 +1,5 @@
 """What a run measured of itself."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -39,9 +39,7 @@ def formula(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Te
     dtype=st.sampled_from(["float64", "bfloat16"]),
 )
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_value_and_gradient_are_those_of_the_formula(
-    device: str, kernel: Any, seed: int, sizes: tuple[int, ...], dtype: str
-) -> None:
+def test_value_and_gradient_are_those_of_the_formula(device: str, kernel: Any, seed: int, sizes, dtype: str) -> None:
     source, (batch, heads, length, width) = torch.Generator().manual_seed(seed), sizes
     drawn = torch.randn(3, batch, heads, length, width, generator=source, dtype=torch.float64)
     visible = torch.rand(batch, 1, length, length, generator=source) < 0.6

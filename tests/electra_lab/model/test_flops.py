@@ -1,6 +1,7 @@
 """The FLOPs of a step, by formula, against torch's counter around a real step."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor, nn
@@ -26,19 +27,26 @@ def test_one_bert_layer_by_hand() -> None:
     assert Bert(8, 3, 2, 16, ff_mult=2.0).flops(10) == 3 * 13_440
 
 
+def free(**attributes: Any) -> nn.Module:
+    """A backbone without layers."""
+    made: Any = nn.Module()
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
+
+def around(backbone: nn.Module, *heads: str, width: int = 8) -> Network:
+    embeddings = Embeddings(100, 4, 16, positions=True, dropout=0.0)
+    return Network(embeddings, backbone, width, pad_id=0, heads=make_heads(list(heads), width, SIZES))
+
+
 def test_heads_and_projection_by_hand() -> None:
 
-    class Free(nn.Module):
-        length_multiple = 4
-        flops = staticmethod(lambda length: 1_000_000 * length)
-
-    embeddings = Embeddings(100, 4, 16, positions=True, dropout=0.0)
-    generator = Network(embeddings, Free(), 8, pad_id=0, heads=make_heads(["tokens"], 8, SIZES))
+    backbone = free(length_multiple=4, flops=lambda length: 1_000_000 * length)
+    generator, discriminator = (around(backbone, head) for head in ("tokens", "replaced"))
     assert network_flops(generator, 10, 2) == 12_000_000 + 2 * 12 * 4 * 8 + 2 * 2 * (8 * 4 + 4 * 100)
-    discriminator = Network(embeddings, Free(), 8, pad_id=0, heads=make_heads(["replaced"], 8, SIZES))
     assert network_flops(discriminator, 10, 2) == 12_000_000 + 2 * 12 * 4 * 8 + 2 * 10 * (8 * 8 + 8)
-    same_width = Network(embeddings, Free(), 4, pad_id=0)
-    assert network_flops(same_width, 10, 2) == 12_000_000
+    assert network_flops(around(backbone, width=4), 10, 2) == 12_000_000  # without a projection
 
 
 class Plugin(nn.Module):
@@ -75,20 +83,17 @@ def test_the_papers_convention_gives_the_official_numbers(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "train", "official"),
-    [("{dim: 256, depth: 12, heads: 4}", "{steps: 1450000, batch_size: 128}", 1.4187399146496e18),
-     ("{dim: 768, depth: 12, heads: 12}", "{steps: 1000000, batch_size: 256}", 6.428335104e19)],
+    ("dim", "embedding", "heads", "length", "steps", "rows", "official"),
+    [(256, 128, 4, 128, 1_450_000, 128, 1.4187399146496e18), (768, 768, 12, 512, 1_000_000, 256, 6.428335104e19)],
     ids=["BERT-Small", "BERT-Base"],
-)  # fmt: skip
-def test_the_papers_convention_for_bert(tmp_path: Path, sizes: str, train: str, official: float) -> None:
-    length = 128 if "256" in sizes else 512
+)
+def test_the_papers_convention_for_bert(tmp_path: Path, dim, embedding, heads, length, steps, rows, official) -> None:
+    """Masked language modelling with one network."""
     file = write_experiment(
-        tmp_path,
-        data=f"{{sequence_length: {length}}}",
-        tokenizer="{type: wordpiece, vocab_size: 30522}",
-        embedding=f"{{dim: {128 if '256' in sizes else 768}, max_length: 512}}",
-        discriminator=sizes.replace("{", "{type: bert, "), generator="null", sampler="null",
-        objective="{type: mlm}", train=train,
+        tmp_path, data=f"{{sequence_length: {length}}}", tokenizer="{type: wordpiece, vocab_size: 30522}",
+        embedding=f"{{dim: {embedding}, max_length: 512}}", generator="null", sampler="null", objective="{type: mlm}",
+        discriminator=f"{{type: bert, dim: {dim}, depth: 12, heads: {heads}}}",
+        train=f"{{steps: {steps}, batch_size: {rows}}}",
     )  # fmt: skip
     built = sketch(load(file))
     assert built.paper_flops.total(built.steps) == pytest.approx(official, rel=1e-9)
@@ -97,18 +102,12 @@ def test_the_papers_convention_for_bert(tmp_path: Path, sizes: str, train: str, 
 def test_the_papers_convention_by_hand() -> None:
     """E 4, D 8, V 100, T 10, a backbone of 7 operations; 15.625 % of the positions have vocabulary logits."""
 
-    class Free(nn.Module):
-        length_multiple = 1
-        paper_flops = staticmethod(lambda length: 7)
-
-    embeddings = Embeddings(100, 4, 16, positions=True, dropout=0.0)
+    backbone = free(length_multiple=1, paper_flops=lambda length: 7)
+    generator, discriminator = (around(backbone, head) for head in ("tokens", "replaced"))
     below = 7 + 10 * (2 * 4 * 100 + 2 * 4 * (10 + 2) + 2 * 4 + 5 * 4 + 4 * 4) + 10 * (2 * 4 * 8 + 8)
     words = 10 * (2 * 8 * 4 + 4 + 8 * 4 + 5 * 4 + 2 * 4 * 100 + 5 * 100 + 2 * 100)
-    generator = Network(embeddings, Free(), 8, pad_id=0, heads=make_heads(["tokens"], 8, SIZES))
     assert paper_flops(generator, 10, 2) == below + 0.15625 * words
     assert paper_flops(generator, 10, 10) == below + words
-    discriminator = Network(embeddings, Free(), 8, pad_id=0, heads=make_heads(["replaced"], 8, SIZES))
     assert paper_flops(discriminator, 10, 2) == below + 10 * (2 * 8 * 8 + 8 + 8 * 8 + 2 * 8)
-    del Free.paper_flops
-    Free.flops = staticmethod(lambda length: 11)
+    discriminator = around(free(length_multiple=1, flops=lambda length: 11), "replaced")
     assert paper_flops(discriminator, 10, 2) == below - 7 + 11 + 10 * (2 * 8 * 8 + 8 + 8 * 8 + 2 * 8)

@@ -75,28 +75,6 @@ def test_the_length_is_padded_to_the_multiple_and_cut_again(length: int, padded:
     assert torch.equal(states, whole[:, :length])
 
 
-def test_documents_reach_a_backbone_that_separates_them() -> None:
-    """Added positions belong to a document of their own; without documents it is called as any other."""
-
-    class Separating(Recorder):
-        separates_documents = True
-
-        def forward(self, x: Tensor, attention_mask: Tensor, documents: Tensor | None = None) -> Tensor:
-            self.documents = documents
-            return super().forward(x, attention_mask)
-
-    made = network(Separating(8), embedding_dim=DIM)
-    tokens, mask = tokens_and_mask([6, 4], 6, left=False)
-    documents = torch.tensor([[0, 0, 1, 1, 2, 2], [0] * 4 + [1] * 2])
-    made.hidden(tokens, mask, torch.zeros_like(tokens), documents)
-    padded = torch.tensor([[0, 0, 1, 1, 2, 2, -1, -1], [0, 0, 0, 0, 1, 1, -1, -1]])
-    assert torch.equal(made.backbone.documents, padded)
-    read = F.pad(tokens.masked_fill(~mask, PAD), (0, 2), value=PAD)
-    assert torch.equal(made.backbone.x, made.embeddings(read, torch.zeros_like(read), padded))
-    made.hidden(tokens, mask, torch.zeros_like(tokens))
-    assert made.backbone.documents is None
-
-
 def test_a_backbone_is_given_the_pad_token_whatever_padding_holds_and_documents_only_if_it_can_separate_them() -> None:
     """So that one that does not mask well enough is safe too."""
     recorder = Recorder(1)
@@ -108,27 +86,9 @@ def test_a_backbone_is_given_the_pad_token_whatever_padding_holds_and_documents_
         made.hidden(tokens, mask, torch.zeros_like(tokens), torch.zeros_like(tokens))
 
 
-@pytest.mark.parametrize("backbone", ["bert", "transformer"])
-def test_left_padding_is_as_good_as_right_padding(backbone: str) -> None:
-    """Positions are counted from the left, so without their table a row has the same states on either side."""
-    torch.manual_seed(0)
-    made = network(BACKBONES[backbone]())
-    assert made.embeddings.positions is not None
-    nn.init.zeros_(made.embeddings.positions.weight)
-    row = torch.randint(5, VOCABULARY, (1, 6))
-    mask = torch.ones(1, 11, dtype=torch.bool)
-    with torch.no_grad():
-        sides = []
-        for padding in ((5, 0), (0, 5)):
-            tokens = F.pad(row, padding, value=7)
-            seen = mask & F.pad(torch.ones_like(row, dtype=torch.bool), padding)
-            sides.append(made.hidden(tokens, seen, torch.zeros_like(tokens))[seen])
-    torch.testing.assert_close(*sides, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("apart", [False, True])
 def test_states_at_depths_are_those_of_layers_called_by_hand(apart: bool) -> None:
-    """Also with checkpointed layers; gradients stop at a depth if they are to. Compiled: amos, in its own tests."""
+    """Also with checkpointed layers; gradients stop at a depth if they are to."""
     made = network(Bert(DIM, 4, 2, MAX_LENGTH, dropout=0.0), embedding_dim=DIM)
     inputs = torch.randint(5, VOCABULARY, (2, 9)), torch.arange(9).expand(2, -1) < 7, torch.zeros(2, 9).long()
     visible = visible_in(inputs[1])

@@ -1,6 +1,5 @@
 """What generator and discriminator share."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,9 +110,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("tie", TIES)
-def test_what_is_shared_is_one_parameter_of_the_optimizer_and_one_tensor_of_a_checkpoint(
-    tmp_path: Path, tie: str
-) -> None:
+def test_what_is_shared_is_one_parameter_of_the_optimizer_and_one_tensor_of_a_checkpoint(tmp_path, tie: str) -> None:
     """Under the generator's name; and a checkpoint brings back both networks, tied as they were."""
     both, other = Both(tie), Both(tie)
     encoder = [f"backbone.{name}" for name, _ in bert(16).named_parameters()]

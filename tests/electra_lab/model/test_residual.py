@@ -81,9 +81,7 @@ def passes(x: Tensor, branch: Branch, dropout: float, narrow: torch.dtype | None
     [(torch.float32, None), (torch.float64, None), (torch.float32, torch.bfloat16), (torch.float32, torch.float16)],
 )
 @pytest.mark.parametrize("rows", [(3, 5), (4,), (0, 5), ()])
-def test_the_numbers_are_those_of_torch(
-    device: str, name: str, dropout: float, dtype: torch.dtype, narrow: torch.dtype | None, rows: tuple[int, ...]
-) -> None:
+def test_the_numbers_are_those_of_torch(device: str, name: str, dropout: float, dtype, narrow, rows) -> None:
     given = made(name, device, dtype, rows)
     result, slopes = passes(*given, dropout, narrow, lab=True)
     expected, expected_slopes = passes(*given, dropout, narrow, lab=False)

@@ -245,9 +245,7 @@ def test_by_hand() -> None:
     per_step=st.integers(1, 10**9), first=st.integers(0, 1000), at_first=st.integers(1, 10**9),
     budget=st.integers(0, 10**15), fraction=st.sampled_from([0.0, 0.25, 0.5]),
 )  # fmt: skip
-def test_a_budget_buys_all_the_steps_that_it_pays_for(
-    per_step: int, first: int, at_first: int, budget: int, fraction: float
-) -> None:
+def test_a_budget_buys_all_the_steps_that_it_pays_for(per_step, first, at_first: int, budget: int, fraction) -> None:
     flops = Flops(per_step, first, at_first)
     steps = flops.steps(budget + fraction)
     assert steps >= 0

@@ -38,9 +38,7 @@ class Wrapped(nn.Module):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("tie", ["none", "tokens", "embeddings"])
-def test_loss_and_gradients_are_those_of_electra_pytorch(
-    monkeypatch: pytest.MonkeyPatch, tie: str, dtype: torch.dtype, tolerance: float
-) -> None:
+def test_loss_and_gradients_are_those_of_electra_pytorch(monkeypatch, tie: str, dtype, tolerance: float) -> None:
     """With the same masks and samples. (Its own masks and samples are what it gets wrong.)"""
     given, mask = sentences(), torch.zeros(6, 20, dtype=torch.bool)
     mask[:, AT] = True

@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import sketch
 from electra_lab.assembly.experiment import check
-from electra_lab.assembly.needs import forecast
+from electra_lab.assembly.needs import workload
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.training.random import Streams
@@ -78,9 +79,7 @@ def assert_equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> 
 
 
 @pytest.mark.parametrize("kind", EARLIER)
-def test_the_generator_is_that_of_the_earlier_run_from_beginning_to_end(
-    trained: Path, tmp_path: Path, kind: str
-) -> None:
+def test_the_generator_is_that_of_the_earlier_run_from_beginning_to_end(trained, tmp_path: Path, kind: str) -> None:
     """Of an mlm run it is the network under study. Its moments and the run's other network are no concern of ours."""
     folder = trained if kind == "electra" else tmp_path
     if kind != "electra":
@@ -101,9 +100,7 @@ def test_the_generator_is_that_of_the_earlier_run_from_beginning_to_end(
     assert one["discriminator_loss"] != two["discriminator_loss"]
 
 
-def test_a_run_may_stop_and_go_on_even_if_the_earlier_run_has_moved_on(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_may_stop_and_go_on_even_if_the_earlier_run_has_moved_on(trained, tmp_path: Path, monkeypatch) -> None:
     """Bit for bit: after the start, the generator comes from the run's own checkpoint."""
     source, stopped = stopped_at(1, trained, tmp_path, monkeypatch)
     (source / "checkpoints" / "step-00000004" / "state.safetensors").write_bytes(b"other")  # now step 3 is its newest
@@ -173,9 +170,7 @@ def test_the_generator_gets_no_gradient_and_no_dropout(tmp_path: Path) -> None:
     assert one.terms["discriminator"].weight == two.terms["discriminator"].weight == 50.0
 
 
-def test_going_on_needs_the_earlier_run_only_before_the_first_checkpoint(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_going_on_needs_the_earlier_run_only_before_the_first_checkpoint(trained, tmp_path: Path, monkeypatch) -> None:
     source, stopped = stopped_at(2, trained, tmp_path, monkeypatch)
     source.rename(tmp_path / "gone")
     execute.resume(stopped, "cpu")
@@ -193,6 +188,6 @@ def test_going_on_needs_the_earlier_run_only_before_the_first_checkpoint(
 def test_a_forecast_counts_no_moments_of_a_frozen_generator(trained: Path) -> None:
     loaded = load(frozen(trained))
     built = sketch(loaded)
-    told = forecast(loaded, torch.device("cpu"))
-    weights, step_counts = 4 * told.parameters["total"], 4 * len(list(built.networks["discriminator"].parameters()))
-    assert told.state_bytes == weights + 8 * told.parameters["discriminator"] + step_counts
+    sizes, learning = count_parameters(built.networks), [*built.networks["discriminator"].parameters()]
+    held = workload(loaded, built, "fp32").state_bytes()
+    assert held == 4 * sizes["total"] + 8 * sizes["discriminator"] + 4 * len(learning)

@@ -1,10 +1,12 @@
-"""MC-BERT: against the authors' code, and what is drawn against the softmax."""
+"""Choices among candidates: MC-BERT against the authors' code, TEAMS against the same losses put together by hand, and
+their draws against the softmax and against Plackett-Luce."""
 
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from electra_lab.heads.candidates import CandidateHead
 from electra_lab.heads.tokens import TokenHead
@@ -12,8 +14,8 @@ from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.network import Network
 from electra_lab.objectives import mc_bert
 from electra_lab.testing import CLS, MASK, PAD, SEP, SIGNIFICANCE, chi_square_p, vocabulary
-from registry import EmbeddingSizes, Masked, objectives
-from tests.electra_lab.objectives.tiny import SIZE, Fixed, Says, gradients, rows, streams, tables, total
+from registry import EmbeddingSizes, Masked, objectives, samplers
+from tests.electra_lab.objectives import tiny
 
 WORDS, WIDTH, NEITHER = 14, 6, 13
 TEXT = torch.tensor([[2, 5, 6, 7, 8, 3], [2, 9, 10, 11, 12, 3], [2, 6, 8, 3, 0, 0]])
@@ -71,7 +73,7 @@ def authors_networks() -> Any:
         return Masked(inputs, MASKED, valid)
 
     drawn = DRAWS[..., 0].gather(1, MASKED).flatten().tolist()
-    made = objectives.get("mc_bert").component(*pair, masking, Says(*drawn), vocabulary(WORDS), k=4).double()
+    made = objectives.get("mc_bert").component(*pair, masking, tiny.Says(*drawn), vocabulary(WORDS), k=4).double()
     made._draws = lambda *_: DRAWS[..., 1:]  # theirs has a first one, which becomes the input, then "neither"
     parameters = dict(made.named_parameters())
     with torch.no_grad():
@@ -89,13 +91,13 @@ def authors_networks() -> Any:
 
 def test_loss_and_gradients_are_those_of_the_authors_code() -> None:
     """With a hit, a replaced token whose original is drawn again, and padding. Theirs computes losses in float32."""
-    objective, batch = authors_networks(), rows(*TEXT[0].tolist(), number=3)
+    objective, batch = authors_networks(), tiny.rows(*TEXT[0].tolist(), number=3)
     batch.tokens.copy_(TEXT)
     batch.attention_mask.copy_(TEXT != PAD)
-    losses = objective.train()(batch, streams(batch))
+    losses = objective.train()(batch, tiny.streams(batch))
     assert {name: int(term.count) for name, term in losses.terms.items()} == {"generator": 5, "choice": 16}
-    assert float(total(losses)) * 5 == pytest.approx(LOSS, rel=1e-6)
-    found = gradients(objective, total(losses))
+    assert float(tiny.total(losses)) * 5 == pytest.approx(LOSS, rel=1e-6)
+    found = tiny.gradients(objective, tiny.total(losses))
     # Theirs has one bias, and one table with "neither" in it.
     head = "discriminator.heads.candidates"
     found["table"] = found.pop("generator.embeddings.tokens.weight")
@@ -106,15 +108,15 @@ def test_loss_and_gradients_are_those_of_the_authors_code() -> None:
     for name, (seed, expected) in GRADIENTS.items():
         product = (found[name].flatten() * normal(100 + seed, (found[name].numel(),))).sum()
         assert float(product) == pytest.approx(expected, rel=1e-5), name
-    assert torch.equal(losses.terms["choice"].count, objective.counts(batch, streams(batch))["choice"])
+    assert torch.equal(losses.terms["choice"].count, objective.counts(batch, tiny.streams(batch))["choice"])
 
 
 @pytest.mark.parametrize("duplicates", ["keep", "redraw"])
 def test_candidates_follow_the_softmax_at_every_position(duplicates: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nothing is masked, whatever number of positions is worked on at a time, and never a special token."""
-    batch, number = rows(CLS, 7, 8, SEP, PAD, number=1500), 4
-    objective = tables("mc_bert", Fixed(1, 2), Says(5, 8), 5, k=number, duplicates=duplicates)  # 7 is replaced
-    choice = objective(batch, streams(batch)).choice
+    batch, replaced = tiny.rows(CLS, 7, 8, SEP, PAD, number=1500), tiny.Says(5, 8)  # 7, and not 8
+    objective = tiny.tables("mc_bert", tiny.Fixed(1, 2), replaced, 5, k=4, duplicates=duplicates)
+    choice = objective(batch, tiny.streams(batch)).choice
     assert choice.answer.tolist() == [[0, 1, 0, 0, 0]] * 1500
     assert (choice.candidates[:, 1, 0] == 7).all()
     for place in range(5):
@@ -123,22 +125,107 @@ def test_candidates_follow_the_softmax_at_every_position(duplicates: str, monkey
         fresh = choice.candidates[:, place, place == 1 :]
         if place == 1 and duplicates == "redraw":
             expected[7] = 0
-        drawn = fresh.flatten().bincount(minlength=SIZE)
+        drawn = fresh.flatten().bincount(minlength=tiny.SIZE)
         assert not drawn[expected == 0].any()
         assert chi_square_p(drawn[expected > 0], (expected / expected.sum())[expected > 0]) > SIGNIFICANCE
-        together = fresh[:, 0] * SIZE + fresh[:, 1]  # draws are independent
+        together = fresh[:, 0] * tiny.SIZE + fresh[:, 1]  # draws are independent
         pairs = torch.outer(expected, expected).flatten() / expected.sum() ** 2
-        counts = together.bincount(minlength=SIZE**2)
+        counts = together.bincount(minlength=tiny.SIZE**2)
         assert chi_square_p(counts[pairs > 0], pairs[pairs > 0]) > SIGNIFICANCE
     monkeypatch.setattr(mc_bert, "AT_ONCE", 1500)
-    assert torch.equal(objective(batch, streams(batch)).choice.candidates, choice.candidates)
+    assert torch.equal(objective(batch, tiny.streams(batch)).choice.candidates, choice.candidates)
 
 
 def test_detection_is_the_odds_of_any_candidate_against_none() -> None:
-    batch = rows(CLS, 7, 8, SEP, number=3)
-    losses = tables("mc_bert", Fixed(1), Says(5), 4)(batch, streams(batch))
+    batch = tiny.rows(CLS, 7, 8, SEP, number=3)
+    losses = tiny.tables("mc_bert", tiny.Fixed(1), tiny.Says(5), 4)(batch, tiny.streams(batch))
     logits = losses.choice.logits
     chance = 1 - logits.softmax(-1)[..., 0]
     torch.testing.assert_close(losses.detection.logits.sigmoid(), chance)
     assert torch.equal(losses.detection.replaced, losses.detection.inputs != batch.tokens)
     assert losses.detection.inputs.tolist() == [[CLS, 5, 8, SEP]] * 3
+
+
+def stacked(network: Any, layers: Any, x: Tensor, mask: Tensor) -> Tensor:
+    for layer in layers:
+        x = layer(x, mask[:, None, None, :])
+    return x
+
+
+def embedded(network: Any, tokens: Tensor, batch: Any) -> Tensor:
+    x = network.embeddings(tokens, batch.segments)
+    return x if network.project is None else network.project(x)
+
+
+def vectors(head: Any, hidden: Tensor) -> Tensor:
+    return head.norm(F.gelu(head.dense(hidden)))
+
+
+@pytest.mark.parametrize(
+    ("below_top", "branch", "own"), [(1, "as_meant", 1), (2, "as_meant", 2), (2, "as_released", 1)]
+)
+def test_losses_and_gradients_by_hand(below_top: int, branch: str, own: int) -> None:
+    """Layer by layer, with logits over the whole vocabulary and a candidate's softmax taken from them."""
+    sampler = samplers.get("temperature").component
+    objective = tiny.berts("teams", 1, sampler=sampler, equal=True, depth=3, below_top=below_top, branch=branch, k=4)
+    objective, batch = objective.double().eval(), tiny.sentences()
+    losses = objective(batch, tiny.streams(batch))
+    seen, choice, asked = losses.detection, losses.choice, losses.predictions["generator"]
+    mask, real = batch.attention_mask, batch.attention_mask
+    model, at = objective.discriminator, choice.positions
+    head, chooser = model.heads["replaced_branch"], model.heads["candidates"]
+    assert len(head.encoder.layers) == own
+    originals = batch.tokens.gather(1, at)
+
+    # The candidates: the original, and others that are distinct and not special.
+    assert torch.equal(choice.candidates[..., 0], originals)
+    assert all(len(set(slot)) == 4 for slot in choice.candidates.flatten(0, 1).tolist())
+    assert choice.candidates.min() > 4 or set(choice.candidates.unique().tolist()) <= {1, *range(5, 30)}
+
+    # Detection: the branch leaves some layers below the top.
+    bottom, top = model.backbone.layers[: 3 - below_top], model.backbone.layers[3 - below_top :]
+    inner = stacked(model, bottom, embedded(model, seen.inputs, batch), mask)
+    x = stacked(model, head.encoder.layers, inner, mask)
+    logits = head.out(F.gelu(head.dense(x))).squeeze(-1)
+    labels = (seen.inputs != batch.tokens).double()
+    signs = 2 * labels - 1
+    detection = -(F.logsigmoid(signs * logits)[real]).mean()
+
+    # Choice: at the top.
+    hidden = stacked(model, top, inner, mask)
+    whole = vectors(chooser, hidden) @ model.embeddings.tokens.weight.T
+    place = at.unsqueeze(-1).expand(-1, -1, whole.shape[-1])
+    few = whole.gather(1, place).gather(-1, choice.candidates)
+    chosen = (few.logsumexp(-1) - few[..., 0])[asked.valid].mean()
+
+    # The generator's loss, on what it read; it has no other part than in `electra`.
+    mlm = losses.terms["generator"].sum / losses.terms["generator"].count
+    expected = mlm + 5 * detection + 2 * chosen
+    assert {name: int(t.count) for name, t in losses.terms.items()} == {
+        "generator": int(asked.valid.sum()), "discriminator": int(real.sum()), "choice": int(asked.valid.sum())
+    }  # fmt: skip
+    torch.testing.assert_close(tiny.total(losses), expected, rtol=1e-9, atol=1e-12)
+    tiny.assert_close(tiny.gradients(objective, tiny.total(losses)), tiny.gradients(objective, expected))
+    beforehand = objective.counts(batch, tiny.streams(batch))
+    assert {name: int(n) for name, n in beforehand.items()} == {n: int(t.count) for n, t in losses.terms.items()}
+
+
+def test_candidates_follow_plackett_luce_without_the_original() -> None:
+    """Every ordered pair, of a generator whose original is the likeliest; special tokens are never drawn."""
+    batch = tiny.rows(CLS, 7, 8, SEP, number=6000)
+    objective = tiny.tables("teams", tiny.Fixed(1), tiny.Says(5), 4, k=3)
+    objective.generator.guesses.data[1, 7] = 3.0
+    drawn = objective._draws(objective.guess(batch, tiny.streams(batch)), tiny.streams(batch))[:, 0]
+    weights = objective.generator.guesses[1].detach().exp()
+    weights[[PAD, CLS, SEP, MASK, 7]] = 0
+    pairs = weights.unsqueeze(1) * weights / (weights.sum() - weights).unsqueeze(1) / weights.sum()
+    pairs.fill_diagonal_(0)
+    counts = (drawn[:, 0] * tiny.SIZE + drawn[:, 1]).bincount(minlength=tiny.SIZE**2)
+    chances = pairs.flatten()
+    assert not counts[chances == 0].any()
+    assert chi_square_p(counts[chances > 0], chances[chances > 0]) > SIGNIFICANCE
+
+
+def test_a_branch_of_one_layer_is_the_same_as_released() -> None:
+    assert tiny.needs_of("teams", branch="as_released") == tiny.needs_of("teams", branch="as_meant")
+    assert tiny.needs_of("teams", branch="as_released", below_top=3) != tiny.needs_of("teams", below_top=3)

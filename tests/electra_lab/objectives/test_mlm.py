@@ -1,45 +1,40 @@
-"""Losses of masked tokens alone: mlm, replace_mlm and electra_masked_only, as they are commonly written and by hand."""
+"""Losses of tokens, as they are commonly written and by hand: mlm, replace_mlm, electra_masked_only; the copy gate of
+all_tokens_mlm; detection and correction of electra_correct, by METRO's own criterion and COCO-LM's mixture."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 from torch.nn import functional as F
 
+from electra_lab.objectives import _shared
+from electra_lab.objectives._shared import copy_losses
 from electra_lab.testing import CLS, MASK, PAD, SEP
-from tests.electra_lab.objectives.tiny import (  # fmt: skip
-    Chosen,
-    Fixed,
-    Says,
-    assert_close,
-    berts,
-    gradients,
-    plain_mlm,
-    rows,
-    sentences,
-    streams,
-    tables,
-    total,
-)
+from electra_lab.training.random import Streams
+from tests.electra_lab.objectives import tiny
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_mlm_is_cross_entropy_at_the_masked_tokens(smoothing: float) -> None:
-    masking, batch = Chosen(), sentences()
-    objective = berts("mlm", masking=masking, smoothing=smoothing).double().train()
-    losses = objective(batch, streams(batch))
-    expected = plain_mlm(objective.discriminator, masking.masked.inputs, batch, masking.at, smoothing)
+    masking, batch = tiny.Chosen(), tiny.sentences()
+    objective = tiny.berts("mlm", masking=masking, smoothing=smoothing).double().train()
+    losses = objective(batch, tiny.streams(batch))
+    expected = tiny.plain_mlm(objective.discriminator, masking.masked.inputs, batch, masking.at, smoothing)
     assert int(masking.at.sum()) == 6 * 2  # 15% of 13
-    torch.testing.assert_close(total(losses), expected)
-    one, two = gradients(objective, total(losses)), gradients(objective, expected)
-    assert_close(one, two)
+    torch.testing.assert_close(tiny.total(losses), expected)
+    one, two = tiny.gradients(objective, tiny.total(losses)), tiny.gradients(objective, expected)
+    tiny.assert_close(one, two)
     assert one.keys() == {name for name, _ in objective.named_parameters()}
 
 
 def test_mlm_has_no_generator_and_draws_nothing() -> None:
     """It is built with None for both, and asks for random numbers to mask with alone."""
-    objective, batch = berts("mlm"), sentences()
-    given, purposes = streams(batch), []
+    objective, batch = tiny.berts("mlm"), tiny.sentences()
+    given, purposes = tiny.streams(batch), []
 
     def spy(purpose: str) -> Any:
         purposes.append(purpose)
@@ -54,27 +49,27 @@ def test_mlm_has_no_generator_and_draws_nothing() -> None:
 
 def test_replace_mlm_reads_samples_and_predicts_originals() -> None:
     """Both losses and all gradients are those of plain masked language modelling, on [MASK] and on samples."""
-    masking, batch = Chosen(), sentences()
+    masking, batch = tiny.Chosen(), tiny.sentences()
     sampled = torch.randint(5, 30, (6, 3))  # 15% of 20 places: a slot more than tokens to mask
-    objective = berts("replace_mlm", "tokens", masking, lambda *_: sampled.flatten(), discriminator_weight=2.0)
+    objective = tiny.berts("replace_mlm", "tokens", masking, lambda *_: sampled.flatten(), discriminator_weight=2.0)
     objective = objective.double().train()
-    losses = objective(batch, streams(batch))
+    losses = objective(batch, tiny.streams(batch))
     masked = masking.masked
     samples = torch.where(masked.valid, sampled, batch.tokens.gather(1, masked.positions))
     replaced = batch.tokens.scatter(1, masked.positions, samples)
     assert ((replaced != batch.tokens) & ~masking.at).sum() == 0 < (replaced != batch.tokens).sum()
     assert not (replaced == MASK).any()
-    expected = plain_mlm(objective.generator, masked.inputs, batch, masking.at)
-    expected = expected + 2 * plain_mlm(objective.discriminator, replaced, batch, masking.at)
-    torch.testing.assert_close(total(losses), expected)
-    assert_close(gradients(objective, total(losses)), gradients(objective, expected))
+    expected = tiny.plain_mlm(objective.generator, masked.inputs, batch, masking.at)
+    expected = expected + 2 * tiny.plain_mlm(objective.discriminator, replaced, batch, masking.at)
+    torch.testing.assert_close(tiny.total(losses), expected)
+    tiny.assert_close(tiny.gradients(objective, tiny.total(losses)), tiny.gradients(objective, expected))
 
 
 def test_replace_mlm_measures_both_networks() -> None:
-    batch = rows(CLS, 7, 8, 9, number=2)
-    objective = tables("replace_mlm", Fixed(1, 3), Says(5, 9), 4)
+    batch = tiny.rows(CLS, 7, 8, 9, number=2)
+    objective = tiny.tables("replace_mlm", tiny.Fixed(1, 3), tiny.Says(5, 9), 4)
     objective.discriminator.guesses.data[1, 7] = 100.0
-    first, second = (objective(batch, streams(batch)).predictions[n] for n in ("generator", "discriminator"))
+    first, second = (objective(batch, tiny.streams(batch)).predictions[n] for n in ("generator", "discriminator"))
     assert first.saw_mask.all()
     assert not second.saw_mask.any()
     assert second.correct.tolist() == [[True, bool(objective.discriminator.guesses[3].argmax() == 9)]] * 2
@@ -84,12 +79,195 @@ def test_replace_mlm_measures_both_networks() -> None:
 
 def test_masked_only_is_cross_entropy_over_the_masked_tokens() -> None:
     """Replaced or not, each once; nothing is learned of the other tokens, nor of slots that do not count."""
-    batch = rows(CLS, 7, 8, 9, SEP, PAD)
-    objective = tables("electra_masked_only", Fixed(1, 3, empty=2), Says(5, 9, 6, 6), 6)
-    term = objective(batch, streams(batch)).terms["discriminator"]
+    batch = tiny.rows(CLS, 7, 8, 9, SEP, PAD)
+    objective = tiny.tables("electra_masked_only", tiny.Fixed(1, 3, empty=2), tiny.Says(5, 9, 6, 6), 6)
+    term = objective(batch, tiny.streams(batch)).terms["discriminator"]
     logits = torch.stack([objective.discriminator.scores[1, 5], objective.discriminator.scores[3, 9]])
     expected = F.binary_cross_entropy_with_logits(logits, torch.tensor([1.0, 0.0]).double(), reduction="sum")
     torch.testing.assert_close(term.sum, expected)
-    assert int(term.count) == 2 == int(objective.counts(batch, streams(batch))["discriminator"])
-    reached = gradients(objective, term.sum)["discriminator.scores"].nonzero().tolist()
+    assert int(term.count) == 2 == int(objective.counts(batch, tiny.streams(batch))["discriminator"])
+    reached = tiny.gradients(objective, term.sum)["discriminator.scores"].nonzero().tolist()
     assert reached == [[1, 5], [3, 9]]
+
+
+def losses(logits: torch.Tensor, copy: torch.Tensor, seen: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    said = torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens, reduction="none")
+    return copy_losses(said, copy, seen == tokens)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10_000), gate=st.floats(-40, 40), seen=st.integers(0, tiny.SIZE - 1), scale=st.floats(0, 20))
+def test_the_probabilities_of_all_tokens_sum_to_one(seed: int, gate: float, seen: int, scale: float) -> None:
+    numbers = torch.Generator().manual_seed(seed)
+    logits = (scale * torch.randn(1, 1, tiny.SIZE, generator=numbers, dtype=torch.float64)).expand(tiny.SIZE, 1, -1)
+    copy = torch.full((tiny.SIZE, 1), gate, dtype=torch.float64)
+    every = torch.arange(tiny.SIZE).unsqueeze(1)
+    probabilities = (-losses(logits, copy, torch.full_like(every, seen), every)).exp()
+    assert float(probabilities.sum()) == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("gate", [1e4, -1e4, 88.0, -88.0, 0.0])
+@pytest.mark.parametrize("target", [1e4, -1e4, 0.0])
+@pytest.mark.parametrize("seen", [5, 6])
+def test_extremes_are_finite_in_float32(gate: float, target: float, seen: int) -> None:
+    """Gates that are shut or open, a target that is certain or out of the question, and the gradients of all that."""
+    logits, copy = torch.zeros(1, 1, tiny.SIZE), torch.full((1, 1), gate, requires_grad=True)
+    logits[..., 5] = target
+    logits.requires_grad_()
+    loss = losses(logits, copy, torch.tensor([[seen]]), torch.tensor([[5]]))
+    loss.sum().backward()
+    exact = _exact(target, gate, seen == 5)
+    assert loss.item() == pytest.approx(exact, rel=1e-5, abs=1e-5)
+    for each in (logits, copy):
+        assert each.grad is not None
+        assert each.grad.isfinite().all()
+    if loss.item() > 1:
+        assert logits.grad.any() or copy.grad.any(), "a wrong prediction teaches nothing"
+
+
+def _exact(target: float, gate: float, copied: bool) -> float:
+    log_d, log_not = (-max(-g, 0) - math.log1p(math.exp(-abs(g))) for g in (gate, -gate))
+    largest = max(target, 0.0)
+    log_p = target - largest - math.log(math.exp(target - largest) + (tiny.SIZE - 1) * math.exp(-largest))
+    one, other = sorted([log_not + log_p, log_d if copied else -math.inf])
+    return -(other + math.log1p(math.exp(one - other)))
+
+
+def test_the_loss_is_the_mean_over_all_tokens_of_the_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a real network in float64, by the formula of the paper, padding left out; in metrics at the masked ones.
+
+    The logits of three positions of each row exist at a time.
+    """
+    monkeypatch.setattr(_shared, "AT_ONCE", 18)
+    batch = tiny.sentences()
+    objective = tiny.berts("all_tokens_mlm", "tokens", sampler=lambda logits, _: logits.argmin(-1)).double().eval()
+    seen: list[torch.Tensor] = []
+    objective.discriminator.backbone.register_forward_hook(lambda *call: seen.append(call[2]))
+    embedded: list[torch.Tensor] = []
+    objective.discriminator.embeddings.register_forward_hook(lambda _, given, __: embedded.append(given[0]))
+    losses = objective(batch, Streams(0, 0, batch.example_ids))
+    inputs, hidden = embedded[-1], seen[-1]  # tied by the token table alone, so these are the discriminator's
+    gate = torch.sigmoid(hidden @ objective.copy.weight[0] + objective.copy.bias)
+    every = torch.arange(20).expand(6, -1)
+    softmax = objective.discriminator.token_logits(hidden, every).softmax(-1)
+    mixture = (1 - gate).unsqueeze(-1) * softmax
+    mixture += gate.unsqueeze(-1) * torch.nn.functional.one_hot(inputs, 30)
+    expected = -mixture.gather(-1, batch.tokens.unsqueeze(-1)).squeeze(-1).log()
+    term, asked = losses.terms["discriminator"], losses.predictions["discriminator"]
+    torch.testing.assert_close(term.sum, expected[batch.attention_mask].sum())
+    assert int(term.count) == 6 * 15
+    assert (inputs != batch.tokens).any()
+    torch.testing.assert_close(asked.loss, expected.gather(1, asked.positions))
+    likeliest = mixture.argmax(-1) == batch.tokens
+    assert torch.equal(asked.correct, likeliest.gather(1, asked.positions))
+    assert not asked.saw_mask.any()
+
+
+def test_every_token_teaches_and_padding_does_not() -> None:
+    batch = tiny.rows(CLS, 7, 8, SEP, PAD)
+    objective = tiny.tables("all_tokens_mlm", tiny.Fixed(1), tiny.Says(5), 5).train()
+    found = tiny.gradients(objective, objective(batch, Streams(0, 0, batch.example_ids)).terms["discriminator"].sum)
+    assert found["discriminator.guesses"].any(-1).tolist() == [True, True, True, True, False]
+    # The sampled token at its place, the tokens that were seen at the others: the gate reads the states of what it saw.
+    assert found["copy.weight"][0].nonzero().flatten().tolist() == [CLS, SEP, 5, 8]
+    assert "generator.guesses" not in found
+
+
+# [CLS] 7 8 9 5 6 [SEP] and padding; 7 is drawn again, 9 and 6 change places; a fourth slot is empty.
+ORIGINALS, DRAWN, AT = [CLS, 7, 8, 9, 5, 6, SEP, PAD], [CLS, 7, 8, 6, 5, 9, SEP, PAD], [1, 3, 5]
+
+
+def toy(**options: Any) -> tuple[Any, Any]:
+    masking, sampler = tiny.Fixed(*AT, empty=1), tiny.Says(7, 6, 9, 5)
+    return tiny.tables("electra_correct", masking, sampler, 8, **options), tiny.rows(*ORIGINALS, number=2)
+
+
+@pytest.mark.parametrize(
+    ("correction", "loss", "slopes"),
+    [
+        ("plain", 52.522526118829724, (-0.15913400026591848, -0.004400874852069907, 6.517515510274645)),
+        ("weighted", 51.57672762775912, (-0.15913400026591848, -0.009568387282394265, 6.517515510274645)),
+    ],
+)
+def test_losses_and_gradients_are_those_of_the_official_criterion(correction: str, loss: float, slopes) -> None:
+    """T5MetroCriterion of gonglinyuan/metro_t0 (b6d0867), unmodified, on these tables and draws.
+
+    masked_positions_only: lm, rtd_loss_weight: 50. It detects in float32. Of each gradient, its product with cos(0),
+    cos(1), ...
+    """
+    objective, batch = toy(correction=correction)
+    losses = objective.train()(batch, tiny.streams(batch))
+    assert tiny.total(losses).item() == pytest.approx(loss, abs=1e-5)
+    found = tiny.gradients(objective, tiny.total(losses))
+    for name, slope in zip(("generator.guesses", "discriminator.guesses", "discriminator.scores"), slopes, strict=True):
+        waves = torch.arange(found[name].numel()).double().cos()
+        assert float(found[name].flatten() @ waves) == pytest.approx(slope, abs=1e-5), name
+    assert {name: int(part.count) for name, part in losses.terms.items()} == {
+        "generator": 6, "discriminator": 14, "correction": 6,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("correction", ["plain", "weighted", "copy"])
+def test_the_correction_is_its_formula_and_teaches_the_token_head_alone(correction: str) -> None:
+    """With probabilities written out. The detector is no part of it, not even where its logit is a weight."""
+    objective, batch = toy(correction=correction)
+    found = objective.train()(batch, tiny.streams(batch)).terms["correction"].sum
+    # Plainly
+    discriminator = objective.discriminator
+    softmax = discriminator.guesses[AT].softmax(-1)  # [3 V]
+    replaced = discriminator.scores[range(8), DRAWN][AT].sigmoid().detach()
+    losses = []
+    for q, p, position in zip(softmax, replaced, AT, strict=True):
+        original, seen = ORIGINALS[position], DRAWN[position]
+        copied = (1 - p) * (original == seen)
+        forms = {"plain": q[original], "weighted": q[original] ** p, "copy": copied + p * q[original]}
+        losses.append(-forms[correction].log())
+    expected = 2 * torch.stack(losses).sum()  # two rows
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    slopes = tiny.gradients(objective, found)
+    tiny.assert_close(slopes, tiny.gradients(objective, expected))
+    assert slopes.keys() == {"discriminator.guesses"}
+
+
+def test_extreme_suspicions_are_finite() -> None:
+    """A detector that is certain, rightly or wrongly, and a head that is, in any form."""
+    for correction in ("plain", "weighted", "copy"):
+        for certain in (-1e4, 1e4):
+            objective, batch = toy(correction=correction)
+            objective.discriminator.scores.data.fill_(certain)
+            objective.discriminator.guesses.data[:, 7] = 1e3
+            losses = objective.train()(batch, tiny.streams(batch))
+            assert tiny.total(losses).isfinite()
+            assert all(slope.isfinite().all() for slope in tiny.gradients(objective, tiny.total(losses)).values())
+
+
+def test_the_accuracy_of_corrections_is_split_into_replaced_and_unreplaced() -> None:
+    """The head names 7 everywhere but at the last masked position, where it is right; the empty slot counts nowhere."""
+    objective, batch = toy()
+    objective.discriminator.guesses.data[:, 7] = 9.0
+    objective.discriminator.guesses.data[5, ORIGINALS[5]] = 10.0
+    found = objective(batch, tiny.streams(batch))
+    read = {name: (int(part.sum), int(part.count)) for name, part in found.metrics.items()}
+    assert read == {"correction_accuracy_replaced": (2, 4), "correction_accuracy_unreplaced": (2, 2)}
+    assert read.keys() == objective.metrics.keys()
+    asked = found.predictions["discriminator"]
+    assert asked.correct[:, :3].tolist() == [[True, False, True]] * 2
+    assert not asked.saw_mask.any()
+
+
+def test_one_pass_of_the_discriminator_serves_both_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective, batch = toy()
+    seen: list[Tensor] = []
+    forward = objective.discriminator.hidden
+    monkeypatch.setattr(objective.discriminator, "hidden", lambda *given: seen.append(given[0]) or forward(*given))
+    objective.train()(batch, tiny.streams(batch))
+    assert [tokens.tolist() for tokens in seen] == [[DRAWN] * 2]
+
+
+def test_weights_multiply_their_terms() -> None:
+    plain, batch = toy()
+    weighted, _ = toy(generator_weight=2.0, discriminator_weight=3.0, correction_weight=5.0)
+    weights = {"generator": 2.0, "discriminator": 3.0, "correction": 5.0}
+    means = {name: term.sum / term.count for name, term in plain(batch, tiny.streams(batch)).terms.items()}
+    expected = sum(weight * means[name] for name, weight in weights.items())
+    torch.testing.assert_close(tiny.total(weighted(batch, tiny.streams(batch))), expected)

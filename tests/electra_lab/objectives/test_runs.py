@@ -66,9 +66,7 @@ def test_every_objective_is_shipped() -> None:
 
 
 @pytest.mark.parametrize("file", NAMED)
-def test_stopped_and_resumed_is_as_if_never_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path
-) -> None:
+def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path: Path, monkeypatch, file: Path) -> None:
     """With dropout, in the middle of a log line; the same numbers twice, in records, weights and moments."""
     given = settings(tmp_path, file, 0.1)
     whole, stopped = run(file, tmp_path / "whole", *given), tmp_path / "stopped"

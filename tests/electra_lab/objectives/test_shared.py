@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from electra_lab.model.network import Network
 from electra_lab.model.softmax import cross_entropy
 from electra_lab.objectives._shared import Cloze, Corrupting, cloze, draw
 from electra_lab.testing import CLS, MASK, PAD, SEP, ObjectiveContract, vocabulary
@@ -19,20 +20,7 @@ from electra_lab.training.recompute import recompute
 from electra_lab.training.step import Learner
 from electra_lab.training.step import gradients as step_gradients
 from registry import Masked, backbones, objectives
-from tests.electra_lab.objectives.by_document import ByDocument
-from tests.electra_lab.objectives.tiny import (
-    REQUIRED,
-    Fixed,
-    Says,
-    assert_close,
-    berts,
-    gradients,
-    rows,
-    sentences,
-    streams,
-    tables,
-    total,
-)  # fmt: skip
+from tests.electra_lab.objectives import tiny
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -57,8 +45,8 @@ def test_smoothing_is_that_of_torch_and_may_be_a_tensor(dtype: torch.dtype, smoo
     """With its gradient, over a whole vocabulary, for logits as large as they get."""
     logits = (20 * torch.randn(2, 3, 30_522, generator=torch.Generator().manual_seed(0), dtype=dtype)).requires_grad_()
     originals = torch.randint(30_522, (2, 3), generator=torch.Generator().manual_seed(1))
-    rows, targets = logits.flatten(0, 1), originals.flatten()
-    expected = F.cross_entropy(rows, targets, reduction="none", label_smoothing=smoothing).view(2, 3)
+    flat, targets = logits.flatten(0, 1), originals.flatten()
+    expected = F.cross_entropy(flat, targets, reduction="none", label_smoothing=smoothing).view(2, 3)
     masked = Masked(originals, torch.arange(3).expand(2, 3), torch.ones(2, 3, dtype=torch.bool))
     [slope] = torch.autograd.grad(expected.sum(), logits)
     for given in (smoothing, torch.tensor(smoothing, dtype=torch.float64)):
@@ -99,20 +87,20 @@ NAMES = ["amos", "electra_correct", "electric", "mc_bert", "sas", "teams"]
 
 def made(name: str, **options: Any) -> Any:
     towers = partial(backbones.get("two_towers").component, dropout=0.0) if name == "electric" else None
-    return berts(name, depth=2, build=towers, sampler=lambda logits, _: logits.argmax(-1), **options).train()
+    return tiny.berts(name, depth=2, build=towers, sampler=lambda logits, _: logits.argmax(-1), **options).train()
 
 
 @pytest.mark.slow  # losses: tests/.../assembly/test_schedules.py; gradients of electra: tests/.../training
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_in_one_graph_it_has_the_same_gradients(name: str) -> None:
     """The generator's layers are computed again in the backward pass."""
-    objective, text = made(name), sentences()
-    expected = gradients(objective, total(objective(text, streams(text))))
+    objective, text = made(name), tiny.sentences()
+    expected = tiny.gradients(objective, tiny.total(objective(text, tiny.streams(text))))
     if objective.generator is not None:
         recompute(objective.generator.backbone.layers)
     torch._dynamo.reset()
     compiled = torch.compile(objective, backend="aot_eager", fullgraph=True)
-    found = gradients(objective, total(compiled(text, streams(text))))
+    found = tiny.gradients(objective, tiny.total(compiled(text, tiny.streams(text))))
     assert found.keys() == expected.keys()
     for parameter, gradient in expected.items():
         torch.testing.assert_close(found[parameter], gradient, rtol=1e-4, atol=1e-6, msg=parameter)
@@ -124,40 +112,44 @@ def test_compiled_in_one_graph_it_has_the_same_gradients(name: str) -> None:
 )
 def test_in_bf16_it_is_the_same_within_bounds(name: str, options: dict[str, Any]) -> None:
     """Losses of the same replacements by 0.5 %: a candidate may be another, and a draw of amos by 3 %."""
-    objective, text = made(name, **options), sentences()
-    whole = objective(text, streams(text))
+    objective, text = made(name, **options), tiny.sentences()
+    whole = objective(text, tiny.streams(text))
     with torch.autocast("cpu", torch.bfloat16):
-        narrow = objective(text, streams(text))
+        narrow = objective(text, tiny.streams(text))
     bound = 0.03 if name in ("amos", "coco_lm", "sas") else 0.005
     for term, exact in whole.terms.items():
         assert narrow.terms[term].sum.dtype == torch.float32
         torch.testing.assert_close(narrow.terms[term].sum, exact.sum, rtol=bound, atol=0.0)
-    assert all(gradient.isfinite().all() for gradient in gradients(objective, total(narrow)).values())
+    assert all(gradient.isfinite().all() for gradient in tiny.gradients(objective, tiny.total(narrow)).values())
 
 
 @pytest.mark.parametrize("name", sorted({*objectives.names()} - {"coco_lm"}))  # which refuses separated documents
 def test_both_networks_are_told_the_documents(name: str) -> None:
     """Padded as rows are, by a document of its own; where there are none, none are given."""
-    objective = berts(name, build=ByDocument, depth=2, **REQUIRED.get(name, {})).eval()
-    batch = sentences(4, length=18, padding=3)
+    objective, batch = tiny.berts(name, depth=2, **tiny.REQUIRED.get(name, {})).eval(), tiny.sentences(4, 18, 3)
+    told: dict[nn.Module, list[torch.Tensor | None]] = {}
+    for network in [module for module in objective.modules() if isinstance(module, Network)]:
+        network.length_multiple = 4
+        network.backbone.register_forward_pre_hook(
+            lambda encoder, given: told.setdefault(encoder, []).append(given[2] if len(given) > 2 else None)
+        )
     # Two documents in each row, divided at another place in each
     documents = (torch.arange(18) >= 5 + torch.arange(4).unsqueeze(1)).long()
     for each in (documents, None):
-        objective(replace(batch, attention_document_ids=each), streams(batch))
+        objective(replace(batch, attention_document_ids=each), tiny.streams(batch))
     expected = nn.functional.pad(documents, (0, 2), value=-1)
-    encoders = [module for module in objective.modules() if isinstance(module, ByDocument)]
-    assert encoders
-    for encoder in encoders:
-        passes = len(encoder.given) // 2  # several over a batch, of some objectives
-        assert encoder.given[passes:] == [None] * passes
-        assert all(told is not None and torch.equal(told, expected) for told in encoder.given[:passes])
+    assert told
+    for given in told.values():
+        passes = len(given) // 2  # several over a batch, of some objectives
+        assert given[passes:] == [None] * passes
+        assert all(each is not None and torch.equal(each, expected) for each in given[:passes])
 
 
 @pytest.mark.parametrize("name", sorted({*objectives.names()} - {"all_tokens_mlm", "electric", "mc_bert"}))
 def test_b16_vocabulary_logits_exist_at_the_masked_positions_alone(name: str) -> None:
     """Also where there are exits, and layers above a branch."""
     suite, shapes = ObjectiveContract(), list[tuple[int, ...]]()
-    suite.name, suite.options, suite.depths = name, REQUIRED.get(name, {}), (4, 2)
+    suite.name, suite.options, suite.depths = name, tiny.REQUIRED.get(name, {}), (4, 2)
     objective = suite.build().train()
     for part in objective.modules():
         if type(part).__name__ == "TokenHead":
@@ -177,9 +169,11 @@ DRAWING = [
 @pytest.mark.parametrize("disallow_correct", [True, False])
 def test_disallow_correct_takes_the_original_out_of_the_softmax(name: str, disallow_correct: bool) -> None:
     """What the sampler is shown: the softmax over ordinary tokens, without the original and renormalised."""
-    sampler, batch = Says(5, 6), rows(CLS, 7, 8, 9, SEP, number=3)
-    objective = tables(name, Fixed(1, 3), sampler, 5, disallow_correct=disallow_correct, **REQUIRED.get(name, {}))
-    objective(batch, streams(batch))
+    sampler, batch = tiny.Says(5, 6), tiny.rows(CLS, 7, 8, 9, SEP, number=3)
+    objective = tiny.tables(
+        name, tiny.Fixed(1, 3), sampler, 5, disallow_correct=disallow_correct, **tiny.REQUIRED.get(name, {})
+    )
+    objective(batch, tiny.streams(batch))
     for slot, (position, original) in enumerate([(1, 7), (3, 9)]):
         expected = objective.generator.guesses[position].detach().exp()
         expected[[PAD, CLS, SEP, MASK]] = 0
@@ -190,9 +184,9 @@ def test_disallow_correct_takes_the_original_out_of_the_softmax(name: str, disal
 
 
 def test_generator_smoothing_is_that_of_torch_and_metrics_know_nothing_of_it() -> None:
-    batch = rows(CLS, 7, 8, 9, number=2)
-    objective = tables("electra", Fixed(1, 3, empty=1), Says(5, 6, 5), 4, generator_smoothing=0.3)
-    losses = objective(batch, streams(batch))
+    batch = tiny.rows(CLS, 7, 8, 9, number=2)
+    objective = tiny.tables("electra", tiny.Fixed(1, 3, empty=1), tiny.Says(5, 6, 5), 4, generator_smoothing=0.3)
+    losses = objective(batch, tiny.streams(batch))
     logits, originals = objective.generator.guesses[[1, 3] * 2], torch.tensor([7, 9] * 2)
     smooth = F.cross_entropy(logits, originals, label_smoothing=0.3, reduction="sum")
     torch.testing.assert_close(losses.terms["generator"].sum, smooth)
@@ -204,10 +198,10 @@ def test_generator_smoothing_is_that_of_torch_and_metrics_know_nothing_of_it() -
 
 def test_discriminator_smoothing_by_hand() -> None:
     """-log sigmoid(2) = 0.126928 and -log sigmoid(-2) = 2.126928; smoothing 0.2 makes the labels 0.9 and 0.1."""
-    batch = rows(CLS, 7)
-    objective = tables("electra", Fixed(1), Says(5), 2, discriminator_smoothing=0.2)
+    batch = tiny.rows(CLS, 7)
+    objective = tiny.tables("electra", tiny.Fixed(1), tiny.Says(5), 2, discriminator_smoothing=0.2)
     objective.discriminator.scores.data.fill_(2.0)
-    term = objective(batch, streams(batch)).terms["discriminator"]
+    term = objective(batch, tiny.streams(batch)).terms["discriminator"]
     original, replaced = 0.1 * 0.126928 + 0.9 * 2.126928, 0.9 * 0.126928 + 0.1 * 2.126928
     assert float(term.sum.detach()) == pytest.approx(original + replaced, abs=1e-5)
     assert int(term.count) == 2
@@ -221,9 +215,9 @@ SMOOTH = {"electra": {"generator_smoothing": 0.2}, "mlm": {"smoothing": 0.2}, "t
 )
 def test_the_z_loss_is_the_plain_formula_with_its_gradient_in_any_micro_batches(name: str) -> None:
     """Mean of log^2 sum exp(logits) over the masked tokens of the whole batch, which micro-batches hold unevenly."""
-    options = {**REQUIRED.get(name, {}), **SMOOTH.get(name, {})}
-    off, on = berts(name, **options).double().train(), berts(name, z_loss=0.3, **options).double().train()
-    batch = sentences()
+    options = {**tiny.REQUIRED.get(name, {}), **SMOOTH.get(name, {})}
+    off, on = tiny.berts(name, **options).double().train(), tiny.berts(name, z_loss=0.3, **options).double().train()
+    batch = tiny.sentences()
     batch.attention_mask[0, 4:] = False  # the first row has fewer masked tokens than the others
     found = []
     for objective, micro in ((off, 6), (on, 6), (on, 4)):
@@ -233,7 +227,7 @@ def test_the_z_loss_is_the_plain_formula_with_its_gradient_in_any_micro_batches(
         found.append({name: p.grad for name, p in objective.named_parameters() if p.grad is not None})
         objective.zero_grad(set_to_none=True)
     # Plainly
-    rng = streams(batch)
+    rng = tiny.streams(batch)
     objective = on if name != "mlm" else Corrupting(on.discriminator, None, on.masking, None, on.vocabulary)
     guess = objective.guess(batch, rng)
     logits = {"generator" if name != "mlm" else "discriminator": guess.logits}
@@ -246,8 +240,8 @@ def test_the_z_loss_is_the_plain_formula_with_its_gradient_in_any_micro_batches(
     assert {key for key in sums if key.endswith("_z")} == {f"{network}_z" for network in squares}
     for network, values in squares.items():
         torch.testing.assert_close(sums[f"{network}_z"] / counts[f"{network}_z"], values.mean().detach())
-    slopes = gradients(on, 0.3 * sum(values.mean() for values in squares.values()))
+    slopes = tiny.gradients(on, 0.3 * sum(values.mean() for values in squares.values()))
     expected = {key: off + slopes.get(key, 0) for key, off in found[0].items()}
-    assert_close(found[1], expected)
-    assert_close(found[2], expected)
+    tiny.assert_close(found[1], expected)
+    tiny.assert_close(found[2], expected)
     assert max(float(slope.abs().max()) for slope in slopes.values()) > 1e-3

@@ -162,9 +162,7 @@ def test_a_run_trains_one_network_after_the_other(whole: Path) -> None:
 
 
 @pytest.mark.parametrize("step", range(FIRST - 1, FIRST + 2))
-def test_stopped_around_the_boundary_and_resumed_is_as_if_never_stopped(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
+def test_stopped_around_the_boundary_and_resumed_is_as_if_never_stopped(whole, tmp_path, monkeypatch, step) -> None:
     file, stopped = experiment(tmp_path), tmp_path / "stopped"
     with monkeypatch.context() as patched:
         signalled(patched, signal.SIGINT, step)

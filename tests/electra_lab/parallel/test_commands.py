@@ -69,7 +69,7 @@ def assert_equal(found: Path, expected: Path) -> None:
             assert token == twin
 
 
-def of_two(forks: Lab, folder: Path, deed: str = "", *more: str, timeout: float = 60) -> list[tuple[int, str, str]]:
+def of_two(forks: Lab, folder: Path, deed: str = "", *more: str, timeout: float = 300) -> list[tuple[int, str, str]]:
     """Train in two processes, with the run in `folder / "run"`; returns their exit codes, output and errors."""
     command = ("run", str(file(folder / "there", deed)), "--out", "run", "--device", "cpu", *more)
     return ended(start(forks, *command, cwd=folder), timeout=timeout)
@@ -211,7 +211,8 @@ def test_an_error_of_one_rank_is_said_once_and_both_end_with_its_code(
     forks: Lab, tmp_path: Path, deed: str, rank: int
 ) -> None:
     code, sentence = TROUBLES[deed]
-    assert_said_once(of_two(forks, tmp_path, f", step: 4, rank: {rank}, deed: {deed}"), code, sentence)
+    both = of_two(forks, tmp_path, f", step: 4, rank: {rank}, deed: {deed}", timeout=60)
+    assert_said_once(both, code, sentence)
 
 
 def assert_said_once(both: list[tuple[int, str, str]], code: int, sentence: str) -> None:
@@ -248,7 +249,7 @@ def test_an_error_before_training_is_said_once(forks: Lab, tmp_path: Path, mista
     else:
         (tmp_path / "run").write_text("in the way")
         code, sentence = 2, "--out run"
-    assert_said_once(of_two(forks, tmp_path, "", *more), code, sentence)
+    assert_said_once(of_two(forks, tmp_path, "", *more, timeout=60), code, sentence)
 
 
 CORPUS = '''

@@ -1,7 +1,5 @@
 """What matplotlib's axes show, as numbers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -78,9 +76,8 @@ def lines(axes: Axes) -> list[tuple[dict[str, Any], list[Point]]]:
 def ticks(axes: Axes, along: str) -> dict[float, str]:
     """Return the labels of an axis by their places."""
     axis = axes.xaxis if along == "x" else axes.yaxis
-    return {
-        float(tick): label.get_text() for tick, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
-    }
+    shown = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+    return {float(tick): label.get_text() for tick, label in shown}
 
 
 def number_of(shown: dict[str, Any]) -> int:

@@ -1,7 +1,5 @@
 """Pictures as matplotlib's axes, so that tests read what was plotted, and not pixels."""
 
-from __future__ import annotations
-
 from html import escape
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The folders of fine-tunings and suites as `finetune` leaves them, made of numbers: no model, no training."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,9 +36,8 @@ def write_finetuned(
     """Write a fine-tuning whose `seeds` are finished; `config` has the keys that differ."""
     folder.mkdir(parents=True, exist_ok=True)
     written = CONFIG | {"seeds": list(seeds)} | dict(config or {})
-    (folder / "finetuning.yaml").write_text(
-        yaml.safe_dump(written, sort_keys=False, allow_unicode=True), encoding="utf-8"
-    )
+    text = yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
+    (folder / "finetuning.yaml").write_text(text, encoding="utf-8")
     for seed, splits in seeds.items():
         write_seed(folder, seed, splits, **of_seeds)
     return folder
@@ -73,9 +70,8 @@ def write_seed(
         found = (predictions or {}).get(split, [])
         lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in found)
         (path / f"predictions-{split}.jsonl").write_text(lines, encoding="utf-8")
-        results["splits"][split] = {
-            "examples": len(found), "metrics": dict(values), "tables": (tables or {}).get(split, []),
-        }  # fmt: skip
+        own = (tables or {}).get(split, [])
+        results["splits"][split] = {"examples": len(found), "metrics": dict(values), "tables": own}
     (path / "results.json").write_text(json.dumps(results), encoding="utf-8")
     return path
 

@@ -1,7 +1,5 @@
 """The folder of an ablation as `ablate` leaves it, made of numbers: no run, no network."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,27 +17,15 @@ from electra_lab.presentation import sweep_figures as ablation_figures
 from electra_lab.storage.plan import FORMAT as PLAN_FORMAT
 from electra_lab.storage.provenance import FORMAT
 
+AUC = {"summary": "AUC on one fixed corruption of test text", "higher_is_better": True}
+ACCURACY = {"summary": "accuracy there at threshold 0.5", "higher_is_better": True}
+OWN_LOSS = {"summary": "the objective's own loss on test text", "unit": "nats", "higher_is_better": False}
 MEASURES: list[dict[str, Any]] = [
-    {
-        "type": "fixed_corruption",
-        "key": "fixed_corruption-0123456789",
-        "options": {"share": 0.15},
-        "references": {},
-        "metrics": {
-            "reference_auc": {"summary": "AUC on one fixed corruption of test text", "higher_is_better": True},
-            "reference_accuracy": {"summary": "accuracy there at threshold 0.5", "higher_is_better": True},
-        },
-    },
-    {
-        "type": "pretraining",
-        "key": "pretraining-abcdef0123",
-        "options": {},
-        "references": {},
-        "metrics": {
-            "own_loss": {"summary": "the objective's own loss on test text", "unit": "nats", "higher_is_better": False}
-        },
-    },
-]
+    {"type": "fixed_corruption", "key": "fixed_corruption-0123456789", "options": {"share": 0.15}, "references": {},
+     "metrics": {"reference_auc": AUC, "reference_accuracy": ACCURACY}},
+    {"type": "pretraining", "key": "pretraining-abcdef0123", "options": {}, "references": {},
+     "metrics": {"own_loss": OWN_LOSS}},
+]  # fmt: skip
 CORRUPTION, OWN = (measure["key"] for measure in MEASURES)
 OTHERS = {  # what else the page of a run reads
     "discriminator_accuracy": 0.8, "discriminator_precision": 0.5, "discriminator_recall": 0.4,
@@ -108,10 +94,8 @@ def write_folder(
         variant = labels.index(cell["variant"])
         became = state.get(cell["id"], "done")
         if became == "failed":
-            error = (
-                f"{folder / 'cells' / cell['id'] / 'metrics.jsonl'}: step 12: the loss was not finite & <b>large</b>."
-            )
-            fail(folder, cell["id"], error, 2)
+            file = folder / "cells" / cell["id"] / "metrics.jsonl"
+            fail(folder, cell["id"], f"{file}: step 12: the loss was not finite & <b>large</b>.", 2)
         elif became != "missing":
             write_cell(folder, cell, variant, became, scores(variant, cell["seed"]), without)
     return folder
@@ -123,34 +107,35 @@ def add_references(folder: Path, score: Callable[[int, int, int], float], metric
     score   of the reference, the variant and the seed
     metric  that the report leads with
     """
-    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-    measure, labels = plan["measures"][0], [variant["label"] for variant in plan["variants"]]
     parts = ["auc_small", "auc_large", "auc_unigram"]
-    measure["metrics"] |= {"auc": {"summary": "the mean", "parts": parts}} | {part: {} for part in parts}
-    (folder / "plan.json").write_text(json.dumps(plan | {"metric": metric}), encoding="utf-8")
-    for cell in plan["cells"]:
-        file = folder / "cells" / cell["id"] / "measures.json"
-        if file.is_file():
-            values = json.loads(file.read_text())
-            found = [score(i, labels.index(cell["variant"]), cell["seed"]) for i in range(3)]
-            values[CORRUPTION] |= {"auc": sum(found) / 3} | dict(zip(parts, found, strict=True))
-            file.write_text(json.dumps(values), encoding="utf-8")
-    return folder
+
+    def found(variant: int, seed: int) -> dict[str, float]:
+        scores = [score(i, variant, seed) for i in range(3)]
+        return {"auc": sum(scores) / 3} | dict(zip(parts, scores, strict=True))
+
+    added = {"auc": {"summary": "the mean", "parts": parts}} | {part: {} for part in parts}
+    return _add(folder, added, found, metric=metric)
 
 
 def add_baselines(folder: Path, metric: str = "reference_auc", **trivial: Score) -> Path:
     """Give all measured cells of a folder baselines of a metric: by name, scores by variant and seed."""
+    known = json.loads((folder / "plan.json").read_text(encoding="utf-8"))["measures"][0]["metrics"][metric]
+    added = {name: {"summary": "needs no training", "title": f"the {name}"} for name in trivial}
+    changed = {metric: known | {"baselines": list(trivial)}, **added}
+    return _add(folder, changed, lambda variant, seed: {name: score(variant, seed) for name, score in trivial.items()})
+
+
+def _add(folder: Path, metrics: dict[str, Any], found: Callable[[int, int], dict[str, float]], **changed: Any) -> Path:
+    """Add metrics to the first measure of a plan, and to all cells that are measured their numbers."""
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-    measure, labels = plan["measures"][0], [variant["label"] for variant in plan["variants"]]
-    measure["metrics"][metric]["baselines"] = list(trivial)
-    measure["metrics"] |= {name: {"summary": "needs no training", "title": f"the {name}"} for name in trivial}
-    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    plan["measures"][0]["metrics"] |= metrics
+    (folder / "plan.json").write_text(json.dumps(plan | changed), encoding="utf-8")
+    labels = [variant["label"] for variant in plan["variants"]]
     for cell in plan["cells"]:
         file = folder / "cells" / cell["id"] / "measures.json"
         if file.is_file():
             values = json.loads(file.read_text())
-            found = {name: score(labels.index(cell["variant"]), cell["seed"]) for name, score in trivial.items()}
-            values[CORRUPTION] |= found
+            values[CORRUPTION] |= found(labels.index(cell["variant"]), cell["seed"])
             file.write_text(json.dumps(values), encoding="utf-8")
     return folder
 
@@ -190,10 +175,8 @@ def write_cell(
     (path / "report.html").write_text("<!doctype html><title>run</title>", encoding="utf-8")
     if state == "unmeasured":
         return
-    measures = {
-        CORRUPTION: {"reference_auc": auc, "reference_accuracy": 0.8 + auc / 10},
-        OWN: {"own_loss": 6 - 3 * auc},
-    }
+    detected = {"reference_auc": auc, "reference_accuracy": 0.8 + auc / 10}
+    measures = {CORRUPTION: detected, OWN: {"own_loss": 6 - 3 * auc}}
     if state == "partial":
         del measures[OWN]
     absent = (without or {}).get(cell.get("variant", ""), ())

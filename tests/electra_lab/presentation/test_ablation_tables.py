@@ -1,7 +1,5 @@
 """The numbers of an ablation's page, table.csv and table.md: each is that of its variant, read in its own direction."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -11,8 +9,6 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from electra_lab.analysis.results import read
-from electra_lab.presentation.sweep_figures import compute
 from electra_lab.presentation.sweep_page import write_report
 from tests.electra_lab.presentation import synthetic
 from tests.electra_lab.presentation.synthetic import GRID, NAMED, SCALES, STEPS, TOKENS_A_STEP, score, write_folder
@@ -65,22 +61,6 @@ def test_the_table_of_cells_has_every_number(tmp_path: Path) -> None:
         assert row["tokens"] == (str(steps * TOKENS_A_STEP) if trained else "")
         seconds = steps * TOKENS_A_STEP / (9000 - 500 * variant)
         assert (float(row["seconds"]) if trained else row["seconds"]) == (pytest.approx(seconds) if trained else "")
-
-
-def test_a_run_counts_and_not_its_plan(folder: Path) -> None:
-    """The plan assumes the largest vocabulary; the trained tokenizer may have found fewer tokens."""
-    file = folder / "cells" / "v1-s0" / "provenance.json"
-    real = {"steps": 700, "flops": 300_000_000_000, "parameters": {"discriminator": 40, "shared": 0, "total": 50}}
-    file.write_text(json.dumps(json.loads(file.read_text()) | real))
-    write_report(folder)
-    row, other = (spreadsheet(folder)["generator.scale=0.5", seed] for seed in (0, 1))
-    assert (row["steps"], row["flops"], row["parameters"]) == ("700", "300000000000", "50")
-    assert (other["steps"], other["parameters"]) == (str(STEPS - 40), "4700000")
-    assert "3.00e+11 and" in compute(read(folder))[1]
-    (folder / "cells" / "v1-s0" / "measures.json").unlink()
-    write_report(folder)
-    # It has come to the plan's steps, not to its own.
-    assert spreadsheet(folder)["generator.scale=0.5", 0]["status"] == "unfinished"
 
 
 def test_tables_have_means_and_paired_differences(tmp_path: Path) -> None:

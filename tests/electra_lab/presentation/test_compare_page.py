@@ -1,7 +1,5 @@
 """The page of a comparison has the tables of the terminal, a chart per metric and axis, and no tests."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The findings of a run: each metric's own number, under its own title, beside its own baselines, and the verdict."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -146,9 +144,8 @@ def test_what_cannot_be_judged_is_not() -> None:
 
 def test_advice_is_for_those_who_need_it() -> None:
     provenance = Provenance.model_validate(PROVENANCE)
-    good, bad = (
-        verdicts(AUC | gained("discriminator_auc", gain, gain - 0.02, gain + 0.02), provenance) for gain in (0.06, 0.05)
-    )
+    gains = [gained("discriminator_auc", gain, gain - 0.02, gain + 0.02) for gain in (0.06, 0.05)]
+    good, bad = (verdicts(AUC | each, provenance) for each in gains)
     assert advice([]) == advice(good) == ""
     assert advice(bad) == advice(good + bad) == OWN_TEXT
     assert "docs/own-text.md" in OWN_TEXT

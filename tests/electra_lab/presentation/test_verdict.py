@@ -1,7 +1,5 @@
 """The verdict in words claims no more than the corrected tests allow."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,20 +1,11 @@
 """Models of transformers as pairs: their answers are those of transformers itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    ElectraConfig,
-    ElectraForMaskedLM,
-    ElectraForPreTraining,
-    PreTrainedTokenizerFast,
-)
+import transformers as hf
 
 import electra_lab
 from electra_lab.export.export import export
@@ -28,9 +19,9 @@ SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 TEXTS = ["the cat sat on the mat", "", "dogs"]
 
 
-def saved(folder: Path, model: type, config: type, tokenizer: PreTrainedTokenizerFast) -> Any:
+def saved(folder: Path, model: type, config: type, tokenizer: hf.PreTrainedTokenizerFast) -> Any:
     torch.manual_seed(0)
-    size = {"embedding_size": 8} if config is ElectraConfig else {}
+    size = {"embedding_size": 8} if config is hf.ElectraConfig else {}
     made = model(config(vocab_size=len(tokenizer), initializer_range=0.5, **SIZES, **size)).eval()
     made.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -38,14 +29,14 @@ def saved(folder: Path, model: type, config: type, tokenizer: PreTrainedTokenize
 
 
 @torch.no_grad()
-def logits(model: Any, tokenizer: PreTrainedTokenizerFast, text: str) -> torch.Tensor:
+def logits(model: Any, tokenizer: hf.PreTrainedTokenizerFast, text: str) -> torch.Tensor:
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     found: torch.Tensor = model(torch.tensor([[tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]])).logits[0, 1:-1]
     return found
 
 
-def test_a_discriminator_detects_as_in_transformers(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    model = saved(tmp_path / "model", ElectraForPreTraining, ElectraConfig, tokenizer)
+def test_a_discriminator_detects_as_in_transformers(tmp_path: Path, tokenizer: hf.PreTrainedTokenizerFast) -> None:
+    model = saved(tmp_path / "model", hf.ElectraForPreTraining, hf.ElectraConfig, tokenizer)
     pair = electra_lab.load(tmp_path / "model", device="cpu")
     assert pair.generator is None
     assert pair.length == 16
@@ -55,9 +46,11 @@ def test_a_discriminator_detects_as_in_transformers(tmp_path: Path, tokenizer: P
         pair.corrupt("the cat")
 
 
-@pytest.mark.parametrize(("model", "config"), [(ElectraForMaskedLM, ElectraConfig), (BertForMaskedLM, BertConfig)])
+@pytest.mark.parametrize(
+    ("model", "config"), [(hf.ElectraForMaskedLM, hf.ElectraConfig), (hf.BertForMaskedLM, hf.BertConfig)]
+)
 def test_a_masked_language_model_fills_as_in_transformers(
-    tmp_path: Path, tokenizer: PreTrainedTokenizerFast, model: type, config: type
+    tmp_path: Path, tokenizer: hf.PreTrainedTokenizerFast, model: type, config: type
 ) -> None:
     made = saved(tmp_path / "model", model, config, tokenizer)
     pair = electra_lab.load(str(tmp_path / "model"), device="cpu")
@@ -71,20 +64,20 @@ def test_a_masked_language_model_fills_as_in_transformers(
         pair.detect("the cat")
 
 
-def test_two_folders_are_a_pair(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    saved(tmp_path / "discriminator", ElectraForPreTraining, ElectraConfig, tokenizer)
-    saved(tmp_path / "generator", ElectraForMaskedLM, ElectraConfig, tokenizer)
+def test_two_folders_are_a_pair(tmp_path: Path, tokenizer: hf.PreTrainedTokenizerFast) -> None:
+    saved(tmp_path / "discriminator", hf.ElectraForPreTraining, hf.ElectraConfig, tokenizer)
+    saved(tmp_path / "generator", hf.ElectraForMaskedLM, hf.ElectraConfig, tokenizer)
     found = electra_lab.load(tmp_path, device="cpu").corrupt("the cat sat on the mat", mask_prob=0.5)
     assert found.probabilities
     assert sum(found.masked) == 3
     other = wordpiece(DOCUMENTS[:1] * 2, vocab_size=130)
-    PreTrainedTokenizerFast(tokenizer_object=other).save_pretrained(tmp_path / "generator")
+    hf.PreTrainedTokenizerFast(tokenizer_object=other).save_pretrained(tmp_path / "generator")
     with pytest.raises(ConfigError, match="generator and discriminator have different vocabularies"):
         electra_lab.load(tmp_path)
 
 
 def test_a_step_or_a_tokenizer_that_is_not_there_is_a_sentence(tmp_path: Path, tokenizer: Any) -> None:
-    saved(tmp_path, ElectraForPreTraining, ElectraConfig, tokenizer)
+    saved(tmp_path, hf.ElectraForPreTraining, hf.ElectraConfig, tokenizer)
     with pytest.raises(ConfigError, match="is not a run directory, so it has no step 3"):
         electra_lab.load(tmp_path, step=3)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -110,11 +103,11 @@ def test_an_exported_pair_answers_as_its_run(tmp_path: Path, capfd: pytest.Captu
         assert capfd.readouterr().err == ""
 
 
-def test_a_table_may_be_padded_but_not_too_small(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_table_may_be_padded_but_not_too_small(tmp_path: Path, tokenizer: hf.PreTrainedTokenizerFast) -> None:
     size = len(tokenizer)
     for rows, name in ((size + 7, "padded"), (size - 2, "small")):
-        config = ElectraConfig(vocab_size=rows, embedding_size=8, **SIZES)
-        ElectraForMaskedLM(config).save_pretrained(tmp_path / name)
+        config = hf.ElectraConfig(vocab_size=rows, embedding_size=8, **SIZES)
+        hf.ElectraForMaskedLM(config).save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
     pair = electra_lab.load(tmp_path / "padded", device="cpu")
     assert pair.corrupt("the cat sat on the mat", mask_prob=1.0).inputs

@@ -1,28 +1,13 @@
 """Weights of transformers' ELECTRA and BERT in our networks and back: the same logits, every tensor accounted for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers as hf
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import (
-    BertForMaskedLM,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
-    BertForSequenceClassification,
-    BertModel,
-    ElectraForMaskedLM,
-    ElectraForMultipleChoice,
-    ElectraForPreTraining,
-    ElectraForQuestionAnswering,
-    ElectraForSequenceClassification,
-    ElectraForTokenClassification,
-    ElectraModel,
-)
 
 from electra_lab.model.embeddings import Shifted
 from electra_lab.model.weights import own_tensors
@@ -37,7 +22,7 @@ from tests.electra_lab.model.theirs import (
     to_transformers,
 )
 
-HEAD = {ElectraForPreTraining: "replaced", ElectraForMaskedLM: "tokens", BertForMaskedLM: "tokens"}
+HEAD = {hf.ElectraForPreTraining: "replaced", hf.ElectraForMaskedLM: "tokens", hf.BertForMaskedLM: "tokens"}
 TABLE = "electra.embeddings.word_embeddings.weight"
 
 
@@ -52,7 +37,7 @@ def test_all_tensors_of_a_file_are_ours_and_go_back_to_it(tmp_path: Path, kind: 
     own = own_tensors(ours)
     assert len(own) == len(given)
     torch.testing.assert_close(logits(ours, HEAD[kind], 37), logits(theirs, HEAD[kind], 37), rtol=1e-5, atol=1e-5)
-    if kind is not BertForMaskedLM:  # BERT becomes ELECTRA
+    if kind is not hf.BertForMaskedLM:  # BERT becomes ELECTRA
         back = to_transformers(ours)
         assert back.keys() == given.keys()
         assert all(torch.equal(back[name], given[name]) for name in given)
@@ -62,7 +47,7 @@ def test_all_tensors_of_a_file_are_ours_and_go_back_to_it(tmp_path: Path, kind: 
 
 
 def electra() -> dict[str, Tensor]:
-    return tensors(model(ElectraForPreTraining))
+    return tensors(model(hf.ElectraForPreTraining))
 
 
 def tensors(made: nn.Module) -> dict[str, Tensor]:
@@ -104,12 +89,12 @@ def test_every_misfit_is_named_and_then_nothing_is_copied(name: str, shape: Any,
 
 
 def test_all_misfits_are_counted() -> None:
-    deeper = refused(tensors(model(ElectraForPreTraining, num_hidden_layers=3)), "replaced")
+    deeper = refused(tensors(model(hf.ElectraForPreTraining, num_hidden_layers=3)), "replaced")
     assert deeper.count("electra.encoder.layer.2.") == 8
     assert deeper.endswith(" is left over; and 8 more.")
 
 
-@pytest.mark.parametrize("kind", [ElectraForMaskedLM, BertForMaskedLM])
+@pytest.mark.parametrize("kind", [hf.ElectraForMaskedLM, hf.BertForMaskedLM])
 def test_an_output_table_of_its_own_is_refused_where_it_matters(kind: type) -> None:
     theirs = model(kind)
     given, sizes, family = tensors(theirs), theirs.config.to_dict(), theirs.config.model_type
@@ -120,8 +105,8 @@ def test_an_output_table_of_its_own_is_refused_where_it_matters(kind: type) -> N
 
 
 COPIES = {
-    ElectraForMaskedLM: {"generator_lm_head.weight": TABLE},
-    BertForMaskedLM: {
+    hf.ElectraForMaskedLM: {"generator_lm_head.weight": TABLE},
+    hf.BertForMaskedLM: {
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
@@ -141,18 +126,18 @@ def test_second_names_of_a_tensor_are_the_tensor(kind: type, first_too: bool) ->
     torch.testing.assert_close(logits(ours, "tokens", 37), logits(theirs, "tokens", 37), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [BertModel, ElectraModel])
+@pytest.mark.parametrize("kind", [hf.BertModel, hf.ElectraModel])
 def test_names_of_old_files_and_of_base_models(kind: type) -> None:
     theirs = model(kind)
-    given = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t
-        for name, t in tensors(theirs).items()
-    } | {"embeddings.position_ids": torch.arange(20)[None]}
+    given = {"embeddings.position_ids": torch.arange(20)[None]}
+    for name, tensor in tensors(theirs).items():
+        old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        given[old] = tensor
     ours = network(theirs.config.to_dict(), "replaced")
     account = from_transformers(given, ours, theirs.config.model_type)
     assert {name.split(".")[1] for name in account.new} == {"replaced"}
     assert len(account.new) == 4
-    assert account.unused == (("bert.pooler.dense.bias", "bert.pooler.dense.weight") if kind is BertModel else ())
+    assert account.unused == (("bert.pooler.dense.bias", "bert.pooler.dense.weight") if kind is hf.BertModel else ())
     tokens, mask, segments = inputs(37)
     with torch.no_grad():
         expected = theirs(input_ids=tokens, attention_mask=mask.long(), token_type_ids=segments).last_hidden_state
@@ -160,7 +145,7 @@ def test_names_of_old_files_and_of_base_models(kind: type) -> None:
 
 
 def test_a_bert_starts_either_network_and_what_it_lacks_or_leaves_is_listed() -> None:
-    given, sizes = tensors(model(BertForPreTraining)), model(BertForPreTraining).config.to_dict()
+    given, sizes = tensors(model(hf.BertForPreTraining)), model(hf.BertForPreTraining).config.to_dict()
     generator, discriminator = network(sizes, "tokens"), network(sizes, "replaced")
     others = ("bert.pooler.dense.bias", "bert.pooler.dense.weight", "cls.seq_relationship.bias",
               "cls.seq_relationship.weight")  # fmt: skip
@@ -175,18 +160,18 @@ def test_a_bert_starts_either_network_and_what_it_lacks_or_leaves_is_listed() ->
     assert torch.equal(discriminator.heads["replaced"].out.weight, before)
 
 
-@pytest.mark.parametrize(
-    ("kind", "parts"),
-    [
-        (ElectraForSequenceClassification, {"classifier"}),
-        (ElectraForTokenClassification, {"classifier"}),
-        (ElectraForQuestionAnswering, {"qa_outputs"}),
-        (ElectraForMultipleChoice, {"classifier", "sequence_summary"}),
-        (ElectraForMaskedLM, {"generator_predictions", "generator_lm_head"}),
-        (BertForSequenceClassification, {"classifier", "bert"}),
-        (BertForNextSentencePrediction, {"cls", "bert"}),
-    ],
-)
+LEFT_OUT = {
+    hf.ElectraForSequenceClassification: {"classifier"},
+    hf.ElectraForTokenClassification: {"classifier"},
+    hf.ElectraForQuestionAnswering: {"qa_outputs"},
+    hf.ElectraForMultipleChoice: {"classifier", "sequence_summary"},
+    hf.ElectraForMaskedLM: {"generator_predictions", "generator_lm_head"},
+    hf.BertForSequenceClassification: {"classifier", "bert"},
+    hf.BertForNextSentencePrediction: {"cls", "bert"},
+}
+
+
+@pytest.mark.parametrize(("kind", "parts"), LEFT_OUT.items())
 def test_heads_of_other_tasks_are_left_out_and_listed(kind: type, parts: set[str]) -> None:
     theirs = model(kind)
     given = tensors(theirs)

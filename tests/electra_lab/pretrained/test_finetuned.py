@@ -1,7 +1,5 @@
 """Fine-tuned models in transformers' pipelines: they predict what the lab predicted."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

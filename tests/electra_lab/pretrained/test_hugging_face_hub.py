@@ -1,9 +1,8 @@
 """Models of the Hugging Face hub: found in its cache, downloaded, or refused in a sentence."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +15,7 @@ from tests.electra_lab.export.hub import TOKEN, Hub, Repository
 from tests.electra_lab.pretrained.test_hugging_face import WHOLE, read, refusal
 
 
-def test_of_a_model_of_the_hub_what_is_read_is_downloaded(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_model_of_the_hub_what_is_read_is_downloaded(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """From a hub of this machine; .bin files only if there is nothing else."""
     torch.save(load_file(folder / WHOLE), tmp_path / "old.bin")
     config, adapter = {CONFIG: (folder / CONFIG).read_bytes()}, {"adapter.safetensors": save({"a": torch.zeros(1)})}

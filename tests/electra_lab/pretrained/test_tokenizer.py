@@ -1,7 +1,5 @@
 """The exported tokenizer: the lab's ids, and special tokens as users of transformers expect them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from itertools import product
@@ -98,7 +96,6 @@ def test_the_class_of_electra_normalizes_as_the_lab(
     options = {"lowercase": lowercase, "strip_accents": strip_accents, "chinese_characters": chinese}
     trained = wordpiece([*DOCUMENTS, *NASTY] * 2, vocab_size=300, **options)
     said, others = written(tmp_path / "trained", trained)
-    assert said is not None
     assert COMPOSED in said
     strips = lowercase if strip_accents is None else strip_accents
     assert set(others) <= {JAMO, *([KOREAN] if strips else ACCENTS)}

@@ -1,7 +1,5 @@
 """The documentation in a source file, by Python's own parser."""
 
-from __future__ import annotations
-
 import ast
 
 from electra_lab.sources.docstrings import documentation, installed_files
@@ -13,12 +11,10 @@ if 1:
         """first"""
         class Inner:
             """inner"""
-            def method(self):
-                """method"""
+            def method(self): """method"""
         return lambda: """not a docstring"""
 else:
-    async def second():
-        """second"""
+    async def second(): """second"""
 try:
     def third(): """third"""
 except ValueError:
@@ -36,15 +32,13 @@ with open("x") as file:
             class Eighth: """eighth"""
         else:
             def ninth(): """ninth"""
-try:
-    pass
+try: pass
 except* OSError:
     def tenth(): """tenth"""
 '''
 
 
 def every_node(source: str | bytes) -> list[str]:
-    """Return the docstrings in the order of a walk through everything."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     found = [ast.get_docstring(node, clean=False) for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
     return [text for text in found if text]

@@ -1,7 +1,5 @@
 """Finding files, reading them plain or compressed, and hashing what was read."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

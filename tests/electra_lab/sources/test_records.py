@@ -1,7 +1,5 @@
 """Records on lines: what corpora and datasets have in common; the rest is tried with each of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from electra_lab.sources.files import BadInput

@@ -1,7 +1,5 @@
 """The folder of an ablation: its files, its claims, and what it refuses. Its states: tests/electra_lab/jobs/sweeps."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path
@@ -24,7 +22,6 @@ def folder(tmp_path: Path) -> AblationFolder:
 
 @pytest.fixture
 def finished(tmp_path: Path) -> AblationFolder:
-    """Four variants over two seeds, all done."""
     return AblationFolder(write_folder(tmp_path / "finished", SCALES, (0, 1)))
 
 

@@ -1,7 +1,5 @@
 """Checkpoints: exact, whole or not there, verified before they are used, and free of pickle."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import random
@@ -165,7 +163,6 @@ def corrupt(path: Path, how: str, chance: random.Random) -> None:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints of the steps 10 and 20, to be copied."""
     return written(tmp_path_factory.mktemp("two"), 10, 20)
 
 

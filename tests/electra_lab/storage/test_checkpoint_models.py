@@ -1,7 +1,5 @@
 """The model of a checkpoint, read by others than the run, also while the run removes old ones."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that are whole or not there, and sealed folders that show every damage."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -77,7 +75,6 @@ def test_a_file_that_was_not_finished_does_not_appear(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_named_by_the_file(tmp_path: Path) -> None:
-    """By the file that was asked for: writing raises an error without one."""
     file, limits = tmp_path / "vectors.npy", resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:

@@ -1,7 +1,5 @@
 """The folders of fine-tunings and suites: which seeds, splits and numbers they have."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run directory from somewhere else: nothing in it is waited for, written through, or believed."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

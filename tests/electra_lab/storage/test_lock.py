@@ -1,7 +1,5 @@
 """The lock: exclusive between processes, and gone with its process."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """provenance.json as a model: what it needs, what older and newer files may have."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

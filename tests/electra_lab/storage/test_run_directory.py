@@ -1,13 +1,10 @@
 """The run directory: its files, its lock, its records, its format."""
 
-from __future__ import annotations
-
 import math
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -167,17 +164,9 @@ def test_records_are_on_the_disk_before_a_checkpoint_is(directory: RunDirectory,
     assert synced == [str(directory.metrics)]
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"steps": "many"}, "is damaged: steps: "),
-        ({"data": {}}, "is damaged: data.store: Field required"),
-        ({"metrics": {"a": 1}}, "is damaged: metrics.a: "),
-    ],
-)
-def test_a_damaged_provenance_is_a_sentence(directory: RunDirectory, change: dict[str, Any], reason: str) -> None:
-    directory.write_json("provenance.json", PROVENANCE | change)
-    with pytest.raises(CheckpointError, match=f"provenance.json: {re.escape(reason)}"):
+def test_a_damaged_provenance_is_a_sentence(directory: RunDirectory) -> None:
+    directory.write_json("provenance.json", PROVENANCE | {"data": {}})
+    with pytest.raises(CheckpointError, match=r"provenance\.json: is damaged: data\.store: Field required"):
         directory.provenance()
 
 

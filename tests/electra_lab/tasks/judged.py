@@ -103,7 +103,6 @@ def with_heads(model: Pretrained, **heads: tuple[str, ...]) -> Pretrained:
 
 
 def scores(found: Results) -> list[float]:
-    """Return the scores in the order of SENTENCES."""
     return [each[side] for each in found.predictions for side in ("good_score", "bad_score")]
 
 

@@ -17,7 +17,6 @@ from registry import TextExample
 
 
 def labels(kinds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield 100 pairs of labels and predictions, among them constant ones and some that are all right."""
     draw = np.random.default_rng(kinds)
     for case in range(100):
         number = int(draw.integers(1, 30))
@@ -38,7 +37,6 @@ def _no_warnings() -> Iterator[None]:
 
 @pytest.mark.parametrize("kinds", [2, 5])
 def test_labels(kinds: int) -> None:
-    """By their formulas, and as scikit-learn has them."""
     for case, (truth, guess) in enumerate(labels(kinds)):
         found = classification(truth, guess, kinds)
         assert found.keys() == CLASSIFICATION.keys()

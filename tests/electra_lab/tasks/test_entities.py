@@ -19,7 +19,6 @@ def sentences(draw: random.Random, tags: list[str]) -> list[list[str]]:
 
 @pytest.mark.parametrize("tags", [BIO, BIOES, ["O"], ["B-X"]])
 def test_equal_seqeval(tags: list[str]) -> None:
-    """Tags that no scheme allows are among the cases, as models predict them too."""
     draw = random.Random(0)
     for case in range(300):
         actual = sentences(draw, tags)
@@ -35,34 +34,12 @@ def test_equal_seqeval(tags: list[str]) -> None:
         assert mine.reshape(4, -1).tolist() == [pytest.approx(list(each)) for each in by_type]
 
 
-def test_entities_as_conlleval_counts_them() -> None:
-    """In IOB1 and IOB2: one begins at a B, after an O, and where the type changes."""
-    draw = random.Random(1)
-    for _ in range(300):
-        tags = draw.choices(BIO, k=draw.randint(1, 12))
-        expected, begin = set(), None
-        for i, tag in enumerate([*tags, "O"]):
-            before = tags[i - 1] if i else "O"
-            if before != "O" and (tag == "O" or tag[0] == "B" or tag[2:] != before[2:]):
-                assert begin is not None
-                expected.add((before[2:], begin, i - 1))
-            if tag != "O" and (tag[0] == "B" or before == "O" or tag[2:] != before[2:]):
-                begin = i
-        assert entities(tags) == expected
-
-
 @pytest.mark.parametrize(
     ("tags", "expected"),
     [([], set()), (["S-X", "B-X", "E-X", "O"], {("X", 0, 0), ("X", 1, 2)}), (["B-X-1", "I-X-1"], {("X-1", 0, 1)})],
 )
 def test_entities_by_hand(tags: list[str], expected: set[tuple[str, int, int]]) -> None:
     assert entities(tags) == expected
-
-
-def test_nothing_to_find() -> None:
-    assert compare([entities(["O"])], [entities(["O"])]) == {}
-    none = total([])
-    assert (none.precision, none.recall, none.f1) == (0.0, 0.0, 0.0)
 
 
 def test_single_words() -> None:

@@ -19,7 +19,6 @@ def example(good: str, bad: str, paradigm: str = "", field: str = "", place: str
 
 
 def logits(**letters: float) -> torch.Tensor:
-    """Return a logit for each letter, 0 for others."""
     found = torch.zeros(30)
     for letter, value in letters.items():
         found[ord(letter) - 93] = value

@@ -210,7 +210,6 @@ def test_a_context_in_two_windows_by_hand(before: int, answer: str, after: int, 
 
 
 def test_tokens_beside_the_answer_are_not_part_of_it() -> None:
-    """They begin and end where it does."""
     (row,) = rows_of(task(), [asked("old,cat,old", "cat", question="the")])[0]
     assert len(row.tokens) == 3 + 5 + 1
     assert (row.labels["start"], row.labels["end"]) == (5, 5)
@@ -266,11 +265,10 @@ def odds(given_task: QuestionAnswering, numbers: list[float]) -> Results:
 def test_questions_without_an_answer_by_hand() -> None:
     """Answers: right, wrongly given, wrong ("the" for "cat"), rightly none."""
     found = odds(task(threshold=1.0), [0.0, 1.0, 2.0, 3.0])
-    said = [[each[name] for each in found.predictions] for name in ("prediction", "correct", "span", "no_answer")]
-    assert said[0] == ["cat", "cat", "", ""]
-    assert said[1] == [True, False, False, True]
-    assert said[2] == ["cat", "cat", "the", ""]
-    assert said[3] == [0.0, 1.0, 2.0, 3.0]
+    assert [each["prediction"] for each in found.predictions] == ["cat", "cat", "", ""]
+    assert [each["correct"] for each in found.predictions] == [True, False, False, True]
+    assert [each["span"] for each in found.predictions] == ["cat", "cat", "the", ""]
+    assert [each["no_answer"] for each in found.predictions] == [0.0, 1.0, 2.0, 3.0]
     assert found.predictions[3]["certainty"] == pytest.approx(1 / (1 + np.exp(-3)))
     half = ("f1", "exact_match", "answerable_f1", "answerable_exact_match", "unanswerable_accuracy")
     best = {"best_f1": 0.75, "best_exact_match": 0.75}
@@ -307,7 +305,6 @@ def test_cls_against_the_best_span() -> None:
 
 
 def test_the_loss_has_the_official_weights() -> None:
-    """Half the loss of start and end each, and the classifier's times its weight."""
     given_task = task("independent")
     rows = [row for each in rows_of(given_task, question_examples()) for row in each]
     batch: Batch = next(iter(TaskRows(rows).in_order(5, torch.device("cpu"))))

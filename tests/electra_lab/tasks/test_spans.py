@@ -13,8 +13,8 @@ ROWS = [(3, 5), (2, 9), (4, 0), (2, 1)]  # tokens of the question with [CLS] and
 WIDTH = max(question + context for question, context in ROWS) + 1
 
 
-def batch(rows: list[tuple[int, int]] = ROWS, padding: int = 0, **labels: Tensor) -> Batch:
-    width = max(question + context for question, context in rows) + 1 + padding
+def batch(rows: list[tuple[int, int]] = ROWS, **labels: Tensor) -> Batch:
+    width = max(question + context for question, context in rows) + 1
     places = torch.arange(width).expand(len(rows), width)
     begins, ends = (torch.tensor(each).unsqueeze(1) for each in zip(*((q, q + c) for q, c in rows), strict=True))
     real = places <= ends
@@ -32,7 +32,6 @@ def allowed(row: int) -> list[int]:
 
 
 def chances(logits: Tensor, row: int) -> Tensor:
-    """The log-probabilities of one row, from plain logits: nothing but allowed places."""
     found = torch.full((len(logits),), -torch.inf)
     found[allowed(row)] = logits[allowed(row)].log_softmax(0)
     return found
@@ -47,7 +46,6 @@ def joint(**options: int) -> Joint:
 
 
 def end_logits(head: Joint, seen: Tensor, start: int) -> Tensor:
-    """Of one row Float[T D], with the states of start and end side by side."""
     pairs = torch.cat([seen[start].expand_as(seen), seen], 1)
     found: Tensor = head.end(F.gelu(head.pair(pairs))).squeeze(1)
     return found
@@ -55,7 +53,6 @@ def end_logits(head: Joint, seen: Tensor, start: int) -> Tensor:
 
 @torch.no_grad()
 def test_the_best_spans_are_those_of_all_pairs() -> None:
-    """With a beam as wide as the row nothing is left out."""
     head, seen = joint(), states()
     found = head(seen, batch())
     for row, (question, context) in enumerate(ROWS):
@@ -133,15 +130,3 @@ def test_no_answer_looks_at_cls_and_at_likely_starts() -> None:
     likely = torch.einsum("bt,btd->bd", start.softmax(1), seen)
     expected = head.out(F.gelu(head.dense(torch.cat([seen[:, 0], likely], 1)))).squeeze(1)
     assert torch.allclose(head(seen, start), expected, atol=1e-5)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", [joint, lambda: Independent(DIM, 0.0, classifier=True).eval()])
-def test_padding_changes_nothing(kind: object) -> None:
-    head = kind()  # type: ignore[operator]
-    alone = head(states(), batch())
-    padded = head(torch.cat([states(), torch.full((4, 7, DIM), 3.0)], 1), batch(padding=7))
-    for name, each in alone.items():
-        found = padded[name][:, : each.shape[1]] if each.ndim > 1 else padded[name]
-        real = each > -torch.inf if name in ("score", "no_answer", "start", "end") else alone["score"] > -torch.inf
-        assert torch.allclose(found[real].float(), each[real].float(), atol=1e-5), name

@@ -63,21 +63,8 @@ def of_korquad(text: str) -> list[str]:
 @pytest.mark.parametrize(("segmentation", "theirs"), [("mixed", of_mlqa), ("characters", of_korquad)])
 def test_segments_of_languages_without_spaces(segmentation: Any, theirs: Any) -> None:
     draw = random.Random(0)
-    parts = [
-        *PARTS,
-        "中国",
-        "在2008年，",
-        "《红楼梦》",
-        "上海a",
-        "의 나라",
-        "서울에서.",
-        "東京タワー",
-        "かな",
-        "。",
-        "$",
-        "+",
-        "กรุงเทพ",
-    ]
+    words = "中国 在2008年， 《红楼梦》 上海a 서울에서. 東京タワー かな 。 $ + กรุงเทพ"
+    parts = [*PARTS, *words.split(), "의 나라"]
     scored = set()
     for _ in range(400):
         one, other = ("".join(draw.choice(parts) + draw.choice(SPACES) for _ in range(4)) for _ in range(2))
@@ -91,21 +78,6 @@ def test_segments_of_languages_without_spaces(segmentation: Any, theirs: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("prediction", "answer", "words", "mixed", "characters"),
-    [
-        ("在上海", "上海", 0, 4 / 5, 4 / 5),
-        ("서울에서", "서울", 0, 0, 2 / 3),
-        ("the 上海 Tower", "上海 tower", 1, 6 / 7, 14 / 17),
-        ("《上海》", "上海", 0, 1, 1),
-        ("東京タワー", "東京", 0, 4 / 5, 4 / 7),
-    ],
-)
-def test_f1_by_segmentation(prediction: str, answer: str, words: float, mixed: float, characters: float) -> None:
-    found = [scores(prediction, [answer], segmentation)[1] for segmentation in ("words", "mixed", "characters")]
-    assert found == pytest.approx([words, mixed, characters])
-
-
-@pytest.mark.parametrize(
     ("prediction", "answers", "exact", "f1"),
     [
         ("", [], 1, 1),
@@ -114,11 +86,7 @@ def test_f1_by_segmentation(prediction: str, answer: str, words: float, mixed: f
         ("", ["cat"], 0, 0),
         ("", ["the"], 1, 1),
         ("", ["the", "cat"], 0, 0),  # the answer of which nothing is left does not count beside another
-        ("The Cat!", ["a cat"], 1, 1),
-        ("old cat", ["cat"], 0, 2 / 3),
         ("old cat", ["dog", "cat", "very old cat"], 0, 4 / 5),
-        ("cat cat", ["cat"], 0, 2 / 3),
-        ("theatre", ["atre"], 0, 0),
     ],
 )
 def test_by_hand(prediction: str, answers: list[str], exact: float, f1: float) -> None:
@@ -126,7 +94,6 @@ def test_by_hand(prediction: str, answers: list[str], exact: float, f1: float) -
 
 
 def test_the_best_threshold_is_better_than_all_others() -> None:
-    """Of the numbers themselves and one below them; ties included."""
     draw = np.random.default_rng(0)
     for _ in range(300):
         number = int(draw.integers(1, 12))

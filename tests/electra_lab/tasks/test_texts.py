@@ -18,7 +18,6 @@ LETTERS = st.text("abcdefg", max_size=9)
 def test_the_longer_text_loses_one_token_after_the_other_and_of_equal_ones_the_second(
     first: str, second: str | None, length: int
 ) -> None:
-    """Rows of even and odd room, token by token."""
     one, other = first, second or ""
     special = 2 if second is None else 3
     while len(one) + len(other) + special > length:

@@ -13,7 +13,7 @@ from scipy.stats import binomtest, chisquare
 
 import registry
 from electra_lab import testing
-from electra_lab.testing import CLS, MASK, PAD, SEP, UNK, batches, binomial_p, chi_square_p, count, vocabulary
+from electra_lab.testing import CLS, MASK, PAD, SEP, UNK, batches, binomial_p, chi_square_p, vocabulary
 from electra_lab.testing.common import worst
 from tests.helpers import python
 
@@ -94,12 +94,6 @@ def test_batches_are_of_every_shape(drawn: tuple[torch.Tensor, torch.Tensor]) ->
     assert tokens.min() >= 0
     assert tokens.max() < 24
     assert not torch.isin(tokens[maskable], torch.tensor([PAD, CLS, SEP, MASK])).any()
-
-
-def test_counts_in_exact_arithmetic() -> None:
-    assert [count(0.15, n) for n in (0, 1, 6, 7, 100, 128)] == [0, 1, 1, 2, 15, 20]
-    assert count(1.0, 13) == 13
-    assert count(0.07, 100) == 7
 
 
 def test_statistics_are_scipys() -> None:

@@ -48,7 +48,6 @@ ODD = [
 
 
 def trained(lines: Iterable[str], folder: Path, **options: Any) -> bytes:
-    """Return the .model of sentencepiece's trainer, always the same."""
     import sentencepiece
 
     rules, written = folder / "rules.tsv", io.BytesIO()

@@ -1,7 +1,5 @@
 """Tokenizers of other sequences than prose: characters, bytes, words of a log, k-mers, ids."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +39,6 @@ def all_of_them() -> dict[str, Tokenizer]:
 @settings(max_examples=150, deadline=None)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampled_from(TEXTS))
 def test_offsets_cover_what_is_read(all_of_them: dict[str, Tokenizer], text: str) -> None:
-    """In order, without overlaps; characters and bytes cover everything, words and ids all but white space."""
     for name, tokenizer in all_of_them.items():
         (found,) = tokenize(tokenizer, [text])
         covered, last = "", (0, 0)
@@ -102,7 +99,6 @@ def test_times_are_no_addresses() -> None:
 
 
 def test_a_word_with_a_number_in_it_covers_all_of_it() -> None:
-    """Also where its token is unknown, or begins with the number."""
     text = "id=200 12=x (10.0.0.1) 512, 777"
     [found] = tokenize(made("words", ["id=200 12=x (10.0.0.1)"], pattern=r"\S+"), [text])
     pieces = [text[start:end] for start, end in found.offsets]

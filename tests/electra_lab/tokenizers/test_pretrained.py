@@ -18,7 +18,6 @@ from electra_lab.tokenizers.bpe import bpe
 from electra_lab.tokenizers.pretrained import read_tokenizer
 from electra_lab.tokenizers.wordpiece import SPECIAL
 from registry.errors import DataError
-from tests.helpers import pipe
 
 # Strings of all kinds, the same always
 
@@ -280,15 +279,6 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "words by other rules": ({"vocab.txt": lines(), "tokenizer_config.json": '{"word_tokenizer_type": "mecab"}'}, "",
                              "tokenizer_config.json: word_tokenizer_type: Input should be 'basic'. Correct it"),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "tokenizer_config.json", "added_tokens.json"])
-def test_what_is_not_a_regular_file_is_refused_and_nobody_waits(name: str, tmp_path: Path) -> None:
-    write_words(tmp_path / "vocab.txt")
-    with pipe(tmp_path / name):
-        for path in (tmp_path, tmp_path / (name if name == "tokenizer.json" else "vocab.txt")):
-            with pytest.raises(DataError, match=rf"^{tmp_path / name}: cannot be read \(it is not a regular file\)\."):
-                read_tokenizer(path)
 
 
 @pytest.mark.parametrize("name", WRONG)

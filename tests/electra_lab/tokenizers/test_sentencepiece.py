@@ -28,7 +28,6 @@ TEXTS, DEBERTA_MODEL = EXPECTED["texts"], FOLDER / "deberta.model"
 
 
 def read(path: Path) -> Any:
-    """Return a tokenizer as a run has it, and its vocabulary."""
     tokenizer = read_tokenizer(path)
     tokenizer.encode_special_tokens = True
     counts = torch.zeros(tokenizer.get_vocab_size(), dtype=torch.int64)

@@ -1,7 +1,5 @@
 """Runs in processes of their own that are killed and stopped, with a tracker."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Libraries of trackers, which not every environment has."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

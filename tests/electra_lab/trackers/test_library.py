@@ -1,7 +1,5 @@
 """Libraries that are not here: named before anything starts, with the extra that brings them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

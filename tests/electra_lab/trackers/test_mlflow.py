@@ -1,7 +1,5 @@
 """MLflow's store, read by its own client."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """TensorBoard's event files, read by its own accumulator."""
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path

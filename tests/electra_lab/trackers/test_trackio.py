@@ -1,7 +1,5 @@
 """Trackio's database, read by its own API."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

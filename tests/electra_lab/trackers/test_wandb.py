@@ -1,7 +1,5 @@
 """Files of Weights & Biases, as its own `wandb sync` would read them."""
 
-from __future__ import annotations
-
 import json
 import struct
 import time

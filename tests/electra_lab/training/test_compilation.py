@@ -28,7 +28,6 @@ from registry import Batch
 from registry.errors import ConfigError
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 def built(name: str, depth: int, **others: Any) -> tuple[Any, Batch]:

@@ -67,9 +67,7 @@ def apart(objective: Any, rate: float, change: dict[str, float]) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(generator=st.floats(0.01, 100.0), discriminator=st.floats(0.01, 100.0), rate=factors, end=factors, fast=factors)
-def test_two_optimizers_are_one_without_tying_clipping_and_epsilon(
-    generator: float, discriminator: float, rate: float, end: float, fast: float
-) -> None:
+def test_two_optimizers_are_one_without_tying_clipping_and_epsilon(generator, discriminator, rate, end, fast) -> None:
     """AdamW treats every number by itself and cancels the weight of its loss (Dong et al. 2023)."""
     for change in ({}, {"start": rate, "end": end, "rate": fast}):
         joint = electra(generator_weight=generator, discriminator_weight=discriminator)

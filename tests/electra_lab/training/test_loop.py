@@ -310,9 +310,7 @@ def test_a_checkpoint_sees_what_has_diverged_before_the_log_line_does() -> None:
 
 @pytest.mark.parametrize("stop", range(1, 7))
 @pytest.mark.parametrize("poison", [(), (1, 4)])
-def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(
-    tmp_path: Path, stop: int, poison: tuple[int, ...]
-) -> None:
+def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(tmp_path: Path, stop: int, poison) -> None:
     settings = replace(SETTINGS, on_non_finite="skip", evaluate_every=4)
     whole, run = timeless(records_of(new_run(poison), settings)), new_run(poison)
     found = until(stop, run, settings)

@@ -122,9 +122,7 @@ def test_any_split_of_the_batch_gives_the_same_numbers(examples: int, cut: int, 
     examples=st.integers(0, 6), m=st.integers(1, 4), shape=st.sampled_from([(1,), (7,), (2, 3)]),
     some=st.integers(1, 30), torchs=st.booleans(),
 )  # fmt: skip
-def test_parts_are_those_of_one_call(
-    device: str, examples: int, m: int, shape: tuple[int, ...], some: int, torchs: bool
-) -> None:
+def test_parts_are_those_of_one_call(device: str, examples: int, m: int, shape, some: int, torchs: bool) -> None:
     """By numpy, and by torch, as on a GPU. No rows have one empty part."""
     one, other = (Streams(1, 2, torch.arange(5, 5 + examples, device=device))("law") for _ in range(2))
     for numbers in (one, other):
@@ -205,9 +203,7 @@ def test_cuda_numbers_are_those_of_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 40_000), (6, 5), (3, 7), (12,), (0, 5), (3, 0)])
-def test_numbers_are_those_of_torch_however_many_are_made_at_a_time(
-    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_are_those_of_torch_however_many_are_made_at_a_time(shape: tuple[int, ...], monkeypatch) -> None:
     def numbers() -> torch.Tensor:
         return Streams(5, 1, torch.arange(3))("sampling").uniform(*shape)
 

@@ -166,9 +166,7 @@ def test_overflows_without_an_end_stop_a_training(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4, 11])
-def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(
-    monkeypatch: pytest.MonkeyPatch, stop: int
-) -> None:
+def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(monkeypatch, stop: int) -> None:
     start_with(monkeypatch, 2.0**125)
     reference = new_run()
     whole = values_of(reference)

@@ -11,12 +11,6 @@ from tests.electra_lab.jobs.finetuning import small
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 
 
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run directory of a tiny pair."""
-    return small.pretrained(tmp_path_factory.mktemp("pretrained"))
-
-
 @pytest.fixture(scope="package")
 def tuned(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     """(file, folder, terminal output) of a fine-tuning with the seeds 3 and 5. Not to be changed."""

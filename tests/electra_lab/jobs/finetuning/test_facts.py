@@ -18,7 +18,7 @@ from electra_lab.presentation.console import Console
 from electra_lab.presentation.finetuning_page import closing, write_report
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry import Answer, QuestionExample, TextExample, WordsExample
-from tests.electra_lab.jobs.finetuning.small import refusal, write_finetuning
+from tests.electra_lab.jobs.finetuning.small import write_finetuning
 from tests.electra_lab.presentation.finetuned import METRICS, leave_out_curve, scores, write_finetuned, write_seed
 from tests.pages import Page
 
@@ -56,17 +56,6 @@ def test_empty_texts_and_odd_labels() -> None:
     assert empty.startswith("1 of 2 examples of test have an empty text (")
     assert "b, c" in rare
     assert "90%" in most
-
-
-def test_all_problems_are_named_at_once_and_nothing_is_made(tmp_path: Path, model: Path) -> None:
-    """One class in train, no labels in validation, a bad row in the test."""
-    for split, rows in (("train", "the cat,a\nthe dog,a\n"), ("validation", "a,\nb,\n"), ("test", "a,b,c\n")):
-        (tmp_path / f"{split}.csv").write_text(f"text,label\n{rows}")
-    dataset = {"type": "table", **{split: f"{split}.csv" for split in ("train", "validation", "test")}}
-    said = refusal(write_finetuning(tmp_path, model, dataset=dataset))
-    for part in ("label 'a'", "examples of validation", f"{tmp_path / 'test.csv'}:2: "):
-        assert part in said
-    assert not (tmp_path / "refused").exists()
 
 
 def test_notes_come_first_and_the_end_names_model_and_command(tmp_path: Path, model: Path, capsys) -> None:

@@ -21,15 +21,10 @@ from electra_lab.model.flops import MATRIX_PRODUCTS
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry.errors import Interrupted
 from tests.electra_lab.jobs.finetuning.small import predictions, pretrained, refusal, write_finetuning, write_lines
+from tests.electra_lab.jobs.pretraining.tiny import timeless as records
 
 CUDA = (pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"))
 WAYS = [("fp32", 1e-3), ("bf16", 0.03)]
-TIMES = ("seconds", "tokens_per_second", "peak_memory_bytes")
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -198,9 +193,7 @@ def test_a_probe_of_the_generator_trains_its_own_layers_alone(tmp_path: Path, mo
     assert json.loads((folder / "seed-0" / "provenance.json").read_text())["init"].keys() == {"generator"}
 
 
-def test_labels_and_words_that_training_does_not_have_are_told_of_every_split(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_and_words_that_training_does_not_have_are_told_of_every_split(tmp_path: Path, model, capsys) -> None:
     """Labels that training has not seen are errors; long texts are cut."""
     path = write_finetuning(tmp_path, model, train={"epochs": 1, "batch_size": 6, "precision": "fp32"})
     for split, longer in (("train", 6), ("test", 3)):
@@ -247,14 +240,6 @@ def test_bad_rows_that_are_skipped_are_counted(tmp_path: Path, model: Path, caps
     assert "2 of train left out" in (folder / "report.html").read_text()
 
 
-def test_an_epoch_is_a_number_of_rows(tmp_path: Path, model: Path) -> None:
-    """Batches are always full and go on into the next epoch, so a last small one must not count as a whole one."""
-    path = write_finetuning(tmp_path, model)
-    for number, epochs, steps in ((7, 3, 4), (7, 1, 1), (9, 2, 3)):  # batches of 6
-        given = f"data.train_examples={number}", f"train.epochs={epochs}", "evaluate.every=null"
-        assert built(path, *given).settings.steps == steps
-
-
 def test_the_metrics_are_those_of_the_task_as_it_is_chosen(tmp_path: Path, model: Path) -> None:
     section = {"type": "conll", "train": "train.txt", "validation": "validation.txt", "scheme": "plain"}
     path = write_finetuning(tmp_path, model, task={"type": "token_classification", "scheme": "plain"}, dataset=section)
@@ -276,9 +261,7 @@ def test_the_metrics_are_those_of_the_task_as_it_is_chosen(tmp_path: Path, model
         ("dataset.folder=empty", "dataset", "has no .txt files"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_key(
-    tmp_path: Path, model: Path, override: str, key: str, reason: str
-) -> None:
+def test_what_does_not_fit_is_refused_by_its_key(tmp_path: Path, model: Path, override, key, reason) -> None:
     said = refusal(write_finetuning(tmp_path, model), override)
     assert f"{key}: " in said
     assert reason in said
@@ -286,8 +269,6 @@ def test_what_does_not_fit_is_refused_by_its_key(
 
 def test_splits_that_cannot_be_learned_from_are_refused_with_all_mistakes(tmp_path: Path, model: Path) -> None:
     path, texts = write_finetuning(tmp_path, model), tmp_path / "texts"
-    shutil.copy(texts / "test.txt", texts / "validation.txt")
-    assert "dataset: the examples of validation have no labels" in refusal(path)
     (texts / "test.txt").write_text("")
     (texts / "validation.txt").write_text("cat\tthe cat\n\tthe cat\n")
     said = refusal(path)
@@ -296,5 +277,9 @@ def test_splits_that_cannot_be_learned_from_are_refused_with_all_mistakes(tmp_pa
     (texts / "validation.txt").unlink()
     assert "lines has no split validation: it has test, train." in refusal(path)
     write_lines(texts)
+    shutil.copy(texts / "test.txt", texts / "validation.txt")
     (texts / "train.txt").write_text("cat\tthe cat\n" * 3)
-    assert "all training examples have the label 'cat': there is nothing to learn." in refusal(path)
+    said = refusal(path)
+    assert "all training examples have the label 'cat': there is nothing to learn." in said
+    assert "the examples of validation have no labels" in said
+    assert not (tmp_path / "refused").exists()

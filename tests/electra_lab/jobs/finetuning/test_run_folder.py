@@ -23,8 +23,8 @@ from electra_lab.storage.run_directory import RunDirectory
 from registry import Results, Table
 from registry.errors import CheckpointError, ConfigError, DataError, LabError
 from tests.electra_lab.jobs.finetuning.small import PLUGIN, predictions, write_finetuning
-from tests.electra_lab.jobs.finetuning.test_run import records
 from tests.electra_lab.jobs.pretraining.tiny import Killed, for_a_module
+from tests.electra_lab.jobs.pretraining.tiny import timeless as records
 from tests.electra_lab.presentation.finetuned import leave_out_curve
 
 ERRORS = PLUGIN.with_name("errors.py")
@@ -170,11 +170,12 @@ def test_provenance_says_what_was_trained(tuned: tuple[Path, Path, str]) -> None
     path, folder, _ = tuned
     began = json.loads((folder / "seed-3" / "provenance.json").read_text())
     state = load_file(folder / "seed-3" / "checkpoints" / "step-00000012" / "state.safetensors")
-    sizes = {
-        part: sum(t.numel() for name, t in state.items() if name.startswith(f"model.{part}."))
-        for part in ("network", "head")
-    }
-    assert began["parameters"] == {**sizes, "total": sum(sizes.values())}
+    sizes = dict.fromkeys(("network", "head", "total"), 0)
+    for name, tensor in state.items():
+        if name.startswith("model."):
+            sizes[name.split(".")[1]] += tensor.numel()
+            sizes["total"] += tensor.numel()
+    assert began["parameters"] == sizes
     assert began["data"]["documents"] == {"train": 24, "validation": 12, "test": 6}
     assert began["steps"] == 12
     assert began["flops"] == 12 * began["flops_per_step"] > 0
@@ -222,17 +223,14 @@ def test_results_are_kept_as_the_task_gave_them(tmp_path: Path) -> None:
         assert "größer" in text
     assert [each.name for each in (tmp_path / "submission").iterdir()] == ["TEST.tsv"]
     assert (tmp_path / "submission" / "TEST.tsv").read_text() == "1\n2\n"
-    # Without such a dataset there is none; results come last, and mark a finished seed.
-    for name, dataset in (("plain", object()), ("failed", Failing())):
-        (tmp_path / name).mkdir()
-        if name == "plain":
-            keep(tmp_path / name, dataset, test=Results({}, []))
-        else:
-            with pytest.raises(DataError, match="no"):
-                keep(tmp_path / name, dataset, test=Results({"a": 1.0}, []))
-        assert {each.name for each in (tmp_path / name).iterdir()} == {
-            "predictions-test.jsonl", *["results.json"] * (name == "plain")
-        }  # fmt: skip
+    (tmp_path / "plain").mkdir()
+    keep(tmp_path / "plain", object(), test=Results({}, []))
+    assert not (tmp_path / "plain" / "submission").exists()
+    # Results come last, and mark a finished seed.
+    (tmp_path / "failed").mkdir()
+    with pytest.raises(DataError, match="no"):
+        keep(tmp_path / "failed", Failing(), test=Results({"a": 1.0}, []))
+    assert [each.name for each in (tmp_path / "failed").iterdir()] == ["predictions-test.jsonl"]
 
 
 def edited(stopped: Path, folder: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
@@ -269,22 +267,13 @@ def test_what_a_run_began_with_must_be_the_same(stopped: Path, tmp_path: Path, c
     assert not (folder / "seed-0" / "results.json").exists()
 
 
-def test_another_machine_is_noted(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = edited(stopped, tmp_path / "other", lambda began: began["environment"].update(processor="Z80"))
-    resume(folder, "cpu")
-    said = capsys.readouterr().err
-    assert re.search(r"note: the resumed run is not bit-exact, because of processor Z80 -> \S+\n", said)
-    began = json.loads((folder / "seed-0" / "provenance.json").read_text())
-    assert began["environment"]["processor"] == "Z80"
-    assert len(predictions(folder / "seed-0", "validation")) == 12
-    resume(edited(stopped, tmp_path / "same", lambda began: None), "cpu")
-    assert "bit-exact" not in capsys.readouterr().err
-
-
-def test_what_changes_no_step_may_change_on_a_resume(stopped: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(stopped, tmp_path / "out")
+def test_what_changes_no_step_may_change_on_a_resume_and_another_machine_is_noted(stopped, tmp_path, capsys) -> None:
+    folder = edited(stopped, tmp_path / "out", lambda began: began["environment"].update(processor="Z80"))
     given = ["train.micro_batch_size=2", "evaluate.batch_size=3", "checkpoint.keep=2", "seeds=[0, 1]"]
     resume(folder, "cpu", given)
+    assert re.search(r"not bit-exact, because of processor Z80 -> \S+\n", capsys.readouterr().err)
+    assert RunDirectory(folder / "seed-0").provenance().environment.processor == "Z80"
+    assert len(predictions(folder / "seed-0", "validation")) == 12
     assert FinetuningFolder(folder).values("validation", "accuracy").keys() == {0, 1}
     for seed, step in (("seed-0", 2), ("seed-1", None)):
         began = RunDirectory(folder / seed).provenance()
@@ -300,7 +289,7 @@ def test_what_changes_no_step_may_change_on_a_resume(stopped: Path, tmp_path: Pa
     assert "clip_norm: 1.0" in (folder / "finetuning.yaml").read_text()
 
 
-def test_seeds_may_be_added_to_the_file_if_nothing_else_has_changed(stopped: Path, tmp_path: Path) -> None:
+def test_seeds_may_be_added_to_the_file_if_nothing_else_has_changed(stopped: Path, tmp_path: Path, capsys) -> None:
     """Numbers of one folder go together, also those that were begun before a key existed."""
 
     def older(began: dict[str, Any]) -> None:
@@ -318,6 +307,7 @@ def test_seeds_may_be_added_to_the_file_if_nothing_else_has_changed(stopped: Pat
         resume(folder, "cpu")
     file.write_text(before.replace("seeds:\n- 0\n", "seeds:\n- 0\n- 1\n"))
     resume(folder, "cpu")
+    assert "bit-exact" not in capsys.readouterr().err
     assert FinetuningFolder(folder).values("validation", "accuracy").keys() == {0, 1}
     # A finished seed is not mixed with others of other examples.
     train = stopped.parent / "texts" / "train.txt"

@@ -56,7 +56,9 @@ def test_a_task_without_training_judges_the_network_that_the_file_names(tmp_path
 def test_random_weights_give_the_null_distribution(tmp_path: Path, model: Path) -> None:
     path = write_finetuning(tmp_path, model, **PAIRS, init="random", seeds=[0, 1, 2])
     folder = finetune(path, [], tmp_path / "out", "cpu")
-    scores = [[each["good_score"] for each in predictions(folder / f"seed-{n}", "test")] for n in range(3)]
+    scores = []
+    for seed in (0, 1, 2):
+        scores.append([each["good_score"] for each in predictions(folder / f"seed-{seed}", "test")])
     assert scores[0] != scores[1] != scores[2]
 
 

@@ -8,6 +8,7 @@ from torch import nn
 from registry import backbones
 
 STEP = 0
+Wrong = Literal["forward", "backward", "never"]
 
 
 class FeedForward(nn.Module):
@@ -26,32 +27,13 @@ class FeedForward(nn.Module):
         return self.second(x.relu())
 
 
-class Layer(nn.Module):
-    def __init__(self, dim: int, wrong: str, at: int) -> None:
-        super().__init__()
-        self.norm, self.ff = nn.LayerNorm(dim), FeedForward(dim, wrong, at)
-
-    def forward(self, x):
-        return x + self.ff(self.norm(x))
-
-
 @backbones.register("fragile")
 class Fragile(nn.Module):
     length_multiple, positions = 1, "lab"
 
-    def __init__(
-        self,
-        dim,
-        depth,
-        heads,
-        max_length,
-        /,
-        *,
-        wrong: Literal["forward", "backward", "never"] = "never",
-        at: int = -1,
-    ) -> None:
+    def __init__(self, dim, depth, heads, max_length, /, *, wrong: Wrong = "never", at: int = -1) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(dim, wrong, at if each == 1 else -1) for each in range(depth))
+        self.layers = nn.ModuleList(FeedForward(dim, wrong, at if each == 1 else -1) for each in range(depth))
 
     def at_step(self, seed, step):
         global STEP
@@ -59,5 +41,5 @@ class Fragile(nn.Module):
 
     def forward(self, x, attention_mask):
         for layer in self.layers:
-            x = layer(x)
+            x = x + layer(x)
         return x * attention_mask.unsqueeze(-1)

@@ -85,9 +85,7 @@ def test_what_cannot_be_built_is_refused_before_the_corpus_is_read(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("verb", "first"), [("run", 1), ("resume", 9)])
-def test_a_run_holds_its_directory_as_long_as_it_trains(
-    tmp_path: Path, path: Path, monkeypatch, verb: str, first: int
-) -> None:
+def test_a_run_holds_its_directory_as_long_as_it_trains(tmp_path: Path, path: Path, monkeypatch, verb, first) -> None:
     refused: list[int] = []
     place = tmp_path / "new" if verb == "run" else path
 
@@ -200,9 +198,7 @@ def test_reopened_it_has_its_final_weights(finished: Path, path: Path) -> None:
         execute.reopen(path, "cpu")
 
 
-def test_one_of_several_processes_needs_to_know_the_others(
-    path: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_of_several_processes_needs_to_know_the_others(path, finished, tmp_path: Path, monkeypatch) -> None:
     """What they do together is the matter of tests/electra_lab/parallel; `torchrun --nproc-per-node 1` is one alone."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")

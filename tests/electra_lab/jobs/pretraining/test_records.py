@@ -146,16 +146,15 @@ def test_losses_of_evaluation_are_the_means_of_what_the_objective_returned(spied
 
 
 @pytest.mark.parametrize("stop", [13, 22])
-def test_resumed_inside_a_window_it_records_the_same_and_the_test_is_evaluated_once(
-    spied: tuple[Path, list[Any]], tmp_path: Path, stop: int
-) -> None:
+def test_resumed_inside_a_window_it_records_the_same_and_the_test_is_evaluated_once(spied, tmp_path, stop) -> None:
     folder, path = spied[0], tmp_path / "run"
     stop_at(stop, lambda: run(folder / "tiny.yaml", path), signal.SIGTERM)
     execute.resume(path, "cpu")
     execute.resume(path, "cpu")
     assert_same(folder / "run", path)
     tested = set(cut(folder / "store", "test"))
-    read = [row for row in rows([p for p in passes() if p.evaluating]) if row in tested]
+    evaluated = [p for p in passes() if p.evaluating]
+    read = [row for row in rows(evaluated) if row in tested]
     assert len(read) == len(set(read)) == len(tested)
     assert [record["step"] for record in lines(path, "test")] == [23]
     assert (path / "examples.json").is_file()

@@ -21,22 +21,8 @@ from electra_lab.training import loop
 from electra_lab.training import step as step_
 from electra_lab.training.loop import Record
 from registry.errors import Interrupted, Preempted
-from tests.electra_lab.jobs.pretraining.tiny import (
-    IN_PARTS,
-    TRAIN,
-    Killed,
-    assert_same,
-    experiment,
-    for_a_module,
-    killed_at,
-    lines,
-    run,
-    signalled,
-    spying,
-    steps,
-    stop_at,
-    tensors,
-)
+from tests.electra_lab.jobs.pretraining import tiny
+from tests.electra_lab.jobs.pretraining.tiny import assert_same, experiment, lines, run, steps, stop_at
 from tests.scorecard.lab import Lab, Running
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -51,17 +37,17 @@ EVALUATE = "{every: 6, examples: 2, batch_size: 4}"
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was never stopped."""
     folder = tmp_path_factory.mktemp("whole")
-    with for_a_module():
+    with tiny.for_a_module():
         return run(experiment(folder, evaluate=EVALUATE), folder / "run")
 
 
 @pytest.mark.parametrize("backbone", [BERT, REFORMER, pytest.param(TRANSFORMER, marks=pytest.mark.slow)])
 def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path: Path, monkeypatch, backbone: str) -> None:
     """With micro-batches."""
-    file = experiment(tmp_path, discriminator=backbone, train=IN_PARTS)
+    file = experiment(tmp_path, discriminator=backbone, train=tiny.IN_PARTS)
     whole, stopped = run(file, tmp_path / "whole"), tmp_path / "stopped"
     with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGINT, 7)
+        tiny.signalled(patched, signal.SIGINT, 7)
         with pytest.raises(Interrupted, match=r"saved after step 7\. Resume with: electra-lab resume"):
             run(file, stopped)
     assert (stopped / "checkpoints" / "step-00000007").is_dir()
@@ -83,11 +69,9 @@ def test_stopped_again_and_again_is_as_if_never_stopped(tmp_path: Path, whole: P
     ("number", "kind", "code"),
     [*((each, Preempted, 75) for each in STOPPING if each != signal.SIGINT), (signal.SIGINT, Interrupted, 130)],
 )
-def test_a_signal_saves_after_the_step_in_which_it_arrives(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int, kind: type[Preempted], code: int
-) -> None:
+def test_a_signal_saves_after_the_step_in_which_it_arrives(tmp_path: Path, capsys, number, kind, code) -> None:
     before = [signal.getsignal(each) for each in STOPPING]
-    file = spying(tmp_path, objective=f"{{type: spy, strike: 2, signal: {int(number)}}}")
+    file = tiny.spying(tmp_path, objective=f"{{type: spy, strike: 2, signal: {int(number)}}}")
     with pytest.raises(kind) as stopped:
         run(file, tmp_path / "run")
     assert stopped.value.exit_code == code
@@ -191,9 +175,7 @@ def test_only_a_second_ctrl_c_stops_without_saving(tmp_path: Path, monkeypatch, 
     ("phase", "number"),
     [("check", TERM), ("open_data", INT), ("assemble", TERM), ("provenance", INT), ("write_report", TERM)],
 )
-def test_a_signal_outside_of_training_ends_the_run_with_a_cure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, phase: str, number: int
-) -> None:
+def test_a_signal_outside_of_training_ends_the_run_with_a_cure(tmp_path, monkeypatch, whole, phase, number) -> None:
     file, path = experiment(tmp_path, evaluate=EVALUATE), tmp_path / "run"
 
     def struck(*_: Any, **__: Any) -> None:
@@ -219,7 +201,7 @@ def test_a_signal_outside_of_training_ends_the_run_with_a_cure(
 def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        file = spying(tmp_path, objective=f"{{type: spy, strike: 2, signal: {int(signal.SIGHUP)}}}")
+        file = tiny.spying(tmp_path, objective=f"{{type: spy, strike: 2, signal: {int(signal.SIGHUP)}}}")
         assert lines(run(file, tmp_path / "run"))[-1]["step"] == 12
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
@@ -280,16 +262,16 @@ STATES = {  # by optimizer; all but the last are ours
 def test_the_state_of_any_optimizer_survives_a_kill(tmp_path: Path, monkeypatch, optimizer: str) -> None:
     (tmp_path / "momentum.py").write_text(MOMENTUM)
     optimized = f"{{type: {optimizer}}}\nimports: [momentum.py]"
-    train = TRAIN.replace("12", "4")
+    train = tiny.TRAIN.replace("12", "4")
     file = experiment(tmp_path, optimizer=optimized, checkpoint="{every: 1}", evaluate="{examples: 0}", train=train)
     whole, path = run(file, tmp_path / "whole"), tmp_path / "run"
 
     with monkeypatch.context() as patched:
-        killed_at(patched, 3)
-        with pytest.raises(Killed):
+        tiny.killed_at(patched, 3)
+        with pytest.raises(tiny.Killed):
             run(file, path)
     assert max(steps(path)) == 2
-    state = {name.split(".")[1] for name in tensors(path) if name.startswith("optimizer.")}
+    state = {name.split(".")[1] for name in tiny.tensors(path) if name.startswith("optimizer.")}
     assert state == STATES[optimizer]
     execute.resume(path, "cpu")
     assert_same(whole, path)

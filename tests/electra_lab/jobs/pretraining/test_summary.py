@@ -131,7 +131,9 @@ def fruit(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train="{steps: 30, batch_size: 32, precision: fp32, learning_rate: 1.0e-2}",
     )
     words = WORDS.split()
-    texts = [" ".join(numbers.choice(words[n : n + 2]) for n in range(0, 20, 2)) for _ in range(300)]
+    texts = []
+    for _ in range(300):
+        texts.append(" ".join(numbers.choice(words[n : n + 2]) for n in range(0, 20, 2)))
     (folder / "corpus.txt").write_text("\n\n".join(texts), encoding="utf-8")
     return file
 
@@ -148,9 +150,7 @@ LEARNED, NOT = "The discriminator has learned", "The discriminator has not learn
     ],
 )
 @pytest.mark.usefixtures("no_report")
-def test_a_run_says_whether_it_has_learned(
-    fruit: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], claims: list[str]
-) -> None:
+def test_a_run_says_whether_it_has_learned(fruit: Path, tmp_path: Path, capsys, overrides, claims) -> None:
     path = execute.run(fruit, overrides, tmp_path / "run", "cpu")
     said = capsys.readouterr().err.split(" on test text\n")[1].split("\n\n")[0]
     for line, claim in zip(said.splitlines(), claims, strict=True):

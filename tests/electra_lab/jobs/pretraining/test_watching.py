@@ -20,7 +20,7 @@ from tests.electra_lab.jobs.pretraining.tiny import Killed, experiment, for_a_mo
 from tests.electra_lab.presentation.synthetic import leave_out_pictures
 from tests.pages import Page
 
-EVALUATE = "{every: 6, examples: 2, batch_size: 1}"
+EVALUATE = "{every: 6, examples: 2, batch_size: 4}"
 HEATED = "{learning_rate: {warmup_steps: 3}, sampler.temperature: {type: linear, start: 2.0, end: 1.0}}"
 
 
@@ -121,25 +121,16 @@ def test_the_page_is_there_from_the_first_record_on_and_tells_how_the_run_ended(
     assert not directory.finished()
 
 
-def test_a_run_goes_on_if_its_page_cannot_be_written(tmp_path: Path, monkeypatch, capsys) -> None:
-    def full(directory: RunDirectory, unfinished: object = None) -> Path:
-        if unfinished:
-            raise OSError(28, "No space left on device")
-        return directory.path / "report.html"
-
-    monkeypatch.setattr(execute, "write_report", full)
-    path = run(experiment(tmp_path), tmp_path / "run")
-    assert lines(path)[-1]["split"] == "test"
-    assert capsys.readouterr().err.count("No space left on device") == 1
-
-
 def test_pages_of_older_runs_have_no_charts_of_numbers_that_they_lack(tmp_path: Path, first: Path, monkeypatch) -> None:
     monkeypatch.setattr("electra_lab.presentation.charts.svg", lambda *_: "<svg></svg>")
     titles = [each.text for each in Page(run_page.write_report(RunDirectory(first))).all("figcaption")]
     course = ["Learning rate", "Gradient norm before and after clipping", "Tokens a second", "Peak memory, GB"]
     assert titles[-5:] == [*course, "sampler.temperature"]
     new = ("clipped_gradient_norm", "peak_memory_bytes", "sampler.temperature")
-    old = [{key: value for key, value in record.items() if key not in new} for record in lines(first)]
+    old = lines(first)
+    for record in old:
+        for name in new:
+            record.pop(name, None)
     (first / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in old))
     titles = [each.text for each in Page(run_page.write_report(RunDirectory(first))).all("figcaption")]
     assert titles[-3:] == course[:3]

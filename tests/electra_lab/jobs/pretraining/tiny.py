@@ -120,10 +120,17 @@ def state(path: Path) -> dict[str, Any]:
     return found
 
 
+def timeless(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a run, but for how long it took."""
+    found = []
+    for record in lines(path):
+        found.append({name: value for name, value in record.items() if name not in MEASURED})
+    return found
+
+
 def outcome(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return what a run found out, but for how long it took, and its last weights and optimizer state."""
-    records = [{k: v for k, v in r.items() if k not in MEASURED} for r in lines(path)]
-    return records, tensors(path)
+    """Return what a run found out, and its last weights and optimizer state."""
+    return timeless(path), tensors(path)
 
 
 def assert_same(one: Path, two: Path) -> None:

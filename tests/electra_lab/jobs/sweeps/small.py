@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from electra_lab.analysis.results import CellResult, cell_result
 from electra_lab.jobs.sweeps import run
 from electra_lab.storage.ablation_folder import AblationFolder
 from registry import Outcome, Work
+from tests.electra_lab.jobs.pretraining.tiny import timeless as lines
 from tests.helpers import ROOT, write_experiment
 
 STEPS = 8
@@ -74,22 +73,12 @@ def first(out: Path) -> str:
     return AblationFolder(out).plan.cells[0].id
 
 
-def result(out: Path, id: str) -> CellResult:
-    return cell_result(AblationFolder(out), AblationFolder(out).plan, id)
-
-
 def state_of(path: Path, steps: int = STEPS) -> Path:
     return path / "checkpoints" / f"step-{steps:08d}" / "state.safetensors"
 
 
 def weights(path: Path, steps: int = STEPS) -> bytes:
     return state_of(path, steps).read_bytes()
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a run without its times."""
-    records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in record.items() if "second" not in k and "memory" not in k} for record in records]
 
 
 def stamps(out: Path) -> dict[Path, int]:

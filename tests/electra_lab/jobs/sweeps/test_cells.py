@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -42,9 +41,7 @@ SMALLER = "Use a smaller corpus, batch or network."
         (SystemExit(3), "failed", "SystemExit: 3"),
     ],
 )
-def test_what_is_raised_decides_whether_another_attempt_may_succeed(
-    out: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: Any, said: str
-) -> None:
+def test_what_is_raised_decides_whether_another_attempt_may_succeed(out, monkeypatch, error, status, said) -> None:
     (out / "cells" / first(out) / "measures.json").unlink()
 
     def fail(*_: object) -> None:
@@ -100,9 +97,7 @@ def test_a_cell_goes_on_where_it_stopped(out: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [("measures.json",), ("measures.json", "report.html", "checkpoints"), ()])
-def test_a_cell_is_begun_resumed_and_measured_on_the_device_of_its_ablation(
-    out: Path, monkeypatch: pytest.MonkeyPatch, left: tuple[str, ...]
-) -> None:
+def test_a_cell_is_begun_resumed_and_measured_on_the_device_of_its_ablation(out: Path, monkeypatch, left) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     run = out / "cells" / first(out)
     run.rename(out / "moved")

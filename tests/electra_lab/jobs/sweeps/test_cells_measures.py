@@ -1,8 +1,9 @@
-"""What measures are given of a run, and what becomes of their numbers."""
+"""What measures are given of a run, and what becomes of their numbers, in an ablation and outside of one."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,16 +12,20 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
+from electra_lab.analysis.run_comparison import Subject, subjects
 from electra_lab.assembly.experiment import open_data
 from electra_lab.config.load import load
+from electra_lab.jobs import measuring
 from electra_lab.jobs.measured import numbers_of
+from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.sweeps import cells
 from electra_lab.jobs.sweeps.cells import work
 from electra_lab.storage.ablation_folder import AblationFolder
 from registry import Metric, MetricWithDocuments, Outcome, Tokens, Trained, measures
-from registry.errors import BadResult, Preempted
+from registry.errors import BadResult, CheckpointError, ConfigError, Preempted
 from tests.electra_lab.jobs.sweeps.small import ablate, first, write
 
 
@@ -192,17 +197,13 @@ def test_the_numbers_of_a_measure_are_noted_under_its_key_and_its_output_is_in_t
     assert capsys.readouterr() == ("", "")
 
 
-class Broken:
+class Broken(Spy):
     """A measure that does everything wrong."""
 
-    same_rows = False
     metrics: ClassVar[dict[str, Metric]] = {"broken": Metric("nothing")}
 
     def __init__(self, /, *, how: str = "none") -> None:
         self.how = how
-
-    def references(self, base: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        return {}
 
     def prepare(self, run: Trained, references: Mapping[str, Trained], folder: Path) -> None:
         (folder / "half").touch()
@@ -254,9 +255,7 @@ class Mine:
         ("plug-in", "mine.py:11: measure 'mine' failed: KeyError: 'no such thing'"),
     ],
 )
-def test_a_measure_that_fails_is_named_and_does_not_keep_others_from_being_taken(
-    out: Path, how: str, reason: str
-) -> None:
+def test_a_measure_that_fails_is_named_and_does_not_keep_others_from_being_taken(out: Path, how, reason) -> None:
     own: dict[str, Any] = {}
     if how == "plug-in":
         (out.parent / "mine.py").write_text(PLUGIN)
@@ -292,3 +291,79 @@ def test_a_result_must_be_numbers_that_the_measure_declares() -> None:
     for wrong in (1.0, [("broken", 1.0)], {"broken": torch.ones(1)}, {"broken": None}):
         with pytest.raises(BadResult, match="must be numbers by their names"):
             numbers_of(entry, measure, wrong)
+
+
+ON = "{type: fixed_corruption, steps: 4}"
+
+
+def read(out: Path) -> list[Subject]:
+    return subjects([out / "cells" / cell.id for cell in AblationFolder(out).plan.cells])
+
+
+def test_the_numbers_are_those_of_an_ablation_and_are_kept(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the ablation itself, which trained its own references on the same text."""
+    cells, folder = read(out), AblationFolder(out)
+    found = measuring.measure(cells[1:], ON, "cpu")
+    key = next(measure.key for measure in folder.plan.measures if measure.type == "fixed_corruption")
+    assert len(cells) == 4
+    for cell in cells[1:]:
+        assert found.numbers[cell.label] == folder.measured(cell.directory.path.name)[key]
+    assert len({numbers["corruption_auc"] for numbers in found.numbers.values()}) == 3
+
+    # Nothing is opened or trained again; a fourth run is measured by what is there.
+    opened, reopen = list[Path](), execute.reopen
+    monkeypatch.setattr(execute, "reopen", lambda path, device: (opened.append(path), reopen(path, device))[1])
+    monkeypatch.setattr(execute, "run", lambda *_, **__: pytest.fail("a reference is trained again"))
+    assert measuring.measure(cells[:0:-1], ON, "cpu").numbers == found.numbers
+    assert opened == []
+    begun = cells[1].began.started
+    cells[0] = Subject(cells[0].label, cells[0].directory, cells[0].began.model_copy(update={"started": begun + "1"}),
+                       cells[0].records, cells[0].config)  # fmt: skip
+    more = measuring.measure(cells, ON, "cpu").numbers
+    assert more[cells[0].label] == folder.measured(cells[0].directory.path.name)[key]
+    assert opened == [cells[0].directory.path]
+
+    # Numbers of another checkpoint are measured again, and so are damaged ones.
+    manifest = cells[1].directory.last_checkpoint() / "MANIFEST.json"
+    manifest.write_text(manifest.read_text() + "\n")
+    cells[2].directory.write(measuring.KEPT, "[1]")
+    assert measuring.measure(cells[1:], ON, "cpu").numbers == found.numbers
+    assert opened[1:] == [cells[1].directory.path, cells[2].directory.path]
+
+    # A run that reads the tokenizer of another one, as continued pre-training does, reads the same rows.
+    path, tokenizer = cells[2].directory.path, cells[1].directory.path / "tokenizer.json"
+    config, provenance = yaml.safe_load((path / "config.yaml").read_text()), path / "provenance.json"
+    config["tokenizer"] = {"type": "pretrained", "path": str(tokenizer)}
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    provenance.write_text(provenance.read_text().replace(cells[2].began.data.store, "another"))
+    paths = [cell.directory.path for cell in cells[1:]]
+    assert measuring.measure(subjects(paths), ON, "cpu").numbers == found.numbers
+    tokenizer.write_text(tokenizer.read_text() + "\n")
+    with pytest.raises(ConfigError, match="reads other rows"):
+        measuring.measure(subjects(paths), ON, "cpu")
+
+
+def test_refusals(out: Path) -> None:
+    cells = read(out)[:2]
+    for wrong in ("nothing", "{type: fixed_corruption, step: 4}", "[1]", "{steps: 4}", "pretraining"):
+        with pytest.raises(ConfigError):
+            measuring.measure(cells, wrong, "cpu")
+    file = cells[1].directory.path / "config.yaml"
+    config = file.read_text()
+    file.write_text(config.replace("held_out: 0.3", "held_out: 0.4"))
+    with pytest.raises(ConfigError, match=r"reads other rows .*\bdata\b"):
+        measuring.measure(subjects([cell.directory.path for cell in cells]), ON, "cpu")
+    file.write_text(config)
+    shutil.rmtree(cells[1].directory.last_checkpoint())
+    with pytest.raises(CheckpointError, match="electra-lab resume"):
+        measuring.measure(cells, ON, "cpu")
+    assert not (cells[0].directory.path / "compared").exists()
+
+
+def test_a_run_directory_that_cannot_be_written_is_measured_all_the_same(out: Path, monkeypatch: Any) -> None:
+    cells, said = read(out)[:2], list[str]()
+    (cells[0].directory.path / measuring.KEPT).mkdir()
+    monkeypatch.setattr(measuring.Console, "say", lambda self, text: said.append(text))
+    measuring.measure(cells, "detection_probe", "cpu")
+    assert any(measuring.KEPT in text for text in said)
+    assert json.loads((cells[1].directory.path / measuring.KEPT).read_text())

@@ -19,7 +19,7 @@ from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry.errors import CellsFailed, ConfigError, DataError, DivergedError
-from tests.electra_lab.jobs.finetuning.small import pretrained, write_finetuning
+from tests.electra_lab.jobs.finetuning.small import write_finetuning
 from tests.electra_lab.jobs.sweeps.small import ablate, stamps
 from tests.electra_lab.presentation.finetuned import leave_out_curve, write_seed
 from tests.pages import Page
@@ -30,11 +30,6 @@ GRAMMAR: dict[str, Any] = {
     "train": None, "evaluate": None, "checkpoint": None,
 }  # fmt: skip
 SCORES = {"ours": {"first": [0.5, 0.7], "second": [0.2, 0.4]}, "random": {"first": [0.4, 0.5], "second": [0.1, 0.1]}}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pretrained(tmp_path_factory.mktemp("pretrained"))
 
 
 def write(folder: Path, model: Path, **sections: Any) -> Path:
@@ -119,8 +114,8 @@ def test_the_table_has_a_column_for_each_task_and_their_average(tmp_path: Path, 
     with (out / "table.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert AVERAGE not in rows[0]
-    found = [[row[key] for key in ("variant", "task", "seed", "first")] for row in rows[:3]]
-    assert found == [["ours", "first", "0", "0.5"], ["random", "first", "0", "0.4"], ["ours", "second", "0", ""]]
+    found = [(row["variant"], row["task"], row["seed"], row["first"]) for row in rows[:3]]
+    assert found == [("ours", "first", "0", "0.5"), ("random", "first", "0", "0.4"), ("ours", "second", "0", "")]
 
 
 def test_keys_models_and_one_task_are_varied_alike(tmp_path: Path, begun: list[str]) -> None:
@@ -223,9 +218,7 @@ def test_a_cell_is_found_again_by_its_content(tmp_path: Path) -> None:
         ({"task": {"type": "x"}}, "task", "put it under `set`"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_line(
-    tmp_path: Path, model: Path, sections: dict[str, Any], place: str, reason: str
-) -> None:
+def test_what_does_not_fit_is_refused_by_its_line(tmp_path: Path, model: Path, sections, place, reason) -> None:
     path = write(tmp_path, model, **sections)
     shutil.copy(tmp_path / "first.yaml", tmp_path / "copy.yaml")
     shutil.copytree(model, tmp_path / "run", dirs_exist_ok=True)

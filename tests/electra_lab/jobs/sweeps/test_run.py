@@ -51,11 +51,10 @@ def test_every_cell_is_trained_measured_and_reported(done: tuple[Path, Path]) ->
 def test_processes_give_the_same_numbers_bit_for_bit(done: tuple[Path, Path], tmp_path: Path, workers: int) -> None:
     file, before = done
     other, launcher = file.with_name("processes.yaml"), f"{{type: local, workers: {workers}, threads: 1}}"
-    text = file.read_text().replace(HERE, launcher).replace("seeds: [0, 1]", "seeds: [1]")
-    other.write_text(text if workers > 1 else text.replace("[0.5, 1.0]", "[1.0]"))
+    other.write_text(file.read_text().replace(HERE, launcher).replace("seeds: [0, 1]", "seeds: [1]"))
     out = ablate(other, tmp_path / "out")
     expected, found = contents(before), contents(out)
-    assert len(found) == 2 + workers
+    assert len(found) == 4
     assert found == {id: expected[id] for id in found}
     for id in found:
         assert "<svg" in (out / "cells" / id / "report.html").read_text()
@@ -80,7 +79,10 @@ def test_nothing_is_done_twice_and_more_seeds_run_alone(here: Path, out: Path, c
     more = here.with_name("more.yaml")
     more.write_text(here.read_text().replace("seeds: [0, 1]", "seeds: [0, 1, 2]"))
     ablate(more, out)
-    assert len(AblationFolder(out).plan.cells) == 6
+    plan = AblationFolder(out).plan
+    assert len(plan.cells) == 6
+    reached = cell_result(AblationFolder(out), plan, plan.cells[5].id).metrics["corruption_auc"]
+    assert f"{LARGE}, seed 2: corruption_auc {reached:.4f}\n" in capfd.readouterr().err
     after = stamps(out)
     assert {path: after[path] for path in before} == before
     more.write_text(here.read_text().replace(f"steps: {STEPS}", f"steps: {STEPS + 1}"))
@@ -193,9 +195,7 @@ def test_the_launcher_is_checked_before_anything_is_written_or_any_text_read(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_launcher_is_neither_checked_nor_started_if_everything_is_done(
-    here: Path, out: Path, picky: type[Picky], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launcher_is_neither_checked_nor_started_if_everything_is_done(here, out, picky, monkeypatch) -> None:
     """The ablation of a cluster is reported again on any machine."""
     monkeypatch.setattr(picky, "refusal", "there is no cluster here.")
     (out / "report.html").unlink()
@@ -208,9 +208,7 @@ def test_a_launcher_is_neither_checked_nor_started_if_everything_is_done(
         ablate(here, out, launcher="picky")
 
 
-def test_a_launcher_that_runs_elsewhere_does_not_need_this_machines_devices(
-    here: Path, out: Path, picky: type[Picky], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launcher_that_runs_elsewhere_does_not_need_this_machines_devices(here, out, picky, monkeypatch) -> None:
     monkeypatch.setattr(devices.torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="cuda"):
         run.ablate(here, [], out, "cuda", "picky", None)
@@ -277,3 +275,25 @@ def test_other_text_is_noticed_though_nothing_is_trained(done: tuple[Path, Path]
     (out / "plan.json").write_text(json.dumps(plan))
     with pytest.raises(DataError, match=r"was trained on other text \(token store "):
         ablate(file, out)
+
+
+def test_a_budget_of_epochs_is_as_many_steps_as_each_cell_needs(tmp_path: Path) -> None:
+    """A cell with twice the batch takes half the steps. References have steps of their own."""
+    file = write(tmp_path, seeds="[0]", launcher=HERE)
+    text = file.read_text().replace("budget: {steps: 8}", "budget: {epochs: 0.5}")
+    text = text.replace("{generator.scale: [0.5, 1.0]}", "{train.batch_size: [2, 4]}")
+    file.write_text(text.replace("  - {type: detection_probe, rows: 8}\n", ""))
+    before = run.dry_run(file, [], tmp_path / "out", "cpu", None, None, tries=False)
+    assert before.count("unknown") == 2 * 3 + 2  # steps, FLOPs and time of both cells, time of both references
+    folder = AblationFolder(ablate(file, tmp_path / "out"))
+    plan, done = folder.plan, {cell.variant: folder.run(cell.id).provenance() for cell in folder.plan.cells}
+    rows = done["train.batch_size=2"].data.rows
+    assert rows
+    assert [began.steps for began in done.values()] == [round(0.5 * rows / 2), round(0.5 * rows / 4)]
+    assert [cell.steps for cell in plan.cells] == [began.steps for began in done.values()]
+    assert None not in [cell.flops for cell in plan.cells]
+    assert {folder.run(id).provenance().steps for id in plan.references} == {4}
+    assert "0.5 epochs" in (tmp_path / "out" / "report.html").read_text()
+    after = run.dry_run(file, [], tmp_path / "other", "cpu", None, None, tries=False)
+    assert [f" {began.steps:,} " in after for began in done.values()] == [True, True]
+    assert after.count("unknown") == 2 + 2 + 1  # no time, nor of all

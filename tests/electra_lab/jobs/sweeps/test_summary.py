@@ -139,9 +139,7 @@ HOSTILE = "Is ## this\n\n## a heading |\n\n## of its own?"
 
 
 @pytest.mark.parametrize("question", ["Why?", HOSTILE, "## Why? |", "| Why?\n\n## |", ""])
-def test_the_last_lines_are_the_verdict_and_the_leading_table_whatever_words_are_there(
-    tmp_path: Path, question: str
-) -> None:
+def test_the_last_lines_are_the_verdict_and_the_leading_table_whatever_words_are_there(tmp_path, question) -> None:
     labels = {"a ## b": {}, "c\n\n## d |": {"x": 1}, "e |\n## f": {"x": 2}}
     folder = write_folder(tmp_path / "out", labels, question=question)
     write_report(folder)
