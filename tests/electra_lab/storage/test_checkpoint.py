@@ -157,6 +157,8 @@ def corrupt(path: Path, how: str, chance: random.Random) -> None:
         case "bit flipped":
             data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
             file.write_bytes(data)
+        case "emptied":
+            file.write_bytes(b"")
         case "deleted":
             file.unlink()
 
@@ -171,8 +173,8 @@ def folder(two: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(two, tmp_path / "checkpoints"))
 
 
-@pytest.mark.parametrize("how", ["truncated", "bit flipped", "deleted"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("how", ["truncated", "bit flipped", "deleted", "emptied"])
+@pytest.mark.parametrize("seed", range(25))
 def test_a_damaged_checkpoint_is_named_and_passed_over(folder: Path, how: str, seed: int) -> None:
     """A flipped bit in MANIFEST.json may be white space; then nothing is damaged and the newest is loaded."""
     newest = folder / "step-00000020"

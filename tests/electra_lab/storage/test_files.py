@@ -19,6 +19,7 @@ import pytest
 from electra_lab.storage import files
 from electra_lab.storage.files import MANIFEST, damage, disk, new_folder, read_json, seal, sha256, write_whole
 from registry.errors import CheckpointError
+from tests.helpers import python
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux exchanges two folders at once")
 
@@ -147,15 +148,38 @@ def test_a_new_folder_appears_whole_and_after_all_of_it_is_on_the_disk(tmp_path:
     assert flushed == [part / "new.txt", part, tmp_path]  # the parent after the renaming
 
 
+def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    write_whole(file, "old")
+    done = python(
+        "-c",
+        "import os, pathlib\nfrom electra_lab.storage import files\n"
+        "files.flush = lambda _: os.kill(os.getpid(), 9)\nfiles.write_whole(pathlib.Path('notes.txt'), 'new')",
+        cwd=tmp_path,
+    )
+    assert done.returncode == -9, done.stderr
+    assert file.read_text() == "old"
+
+
 def test_a_folder_that_a_killed_process_had_moved_away_is_not_lost(tmp_path: Path) -> None:
     """Where two folders cannot be exchanged, it is missing between two renames, and the earlier one lies beside it."""
-    (tmp_path / ".a.part").mkdir()
-    (tmp_path / ".a.old").mkdir()
-    (tmp_path / ".a.old" / "old.txt").touch()
-    with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "a"):
+    final = tmp_path / "a"
+    final.mkdir()
+    (final / "old.txt").touch()
+    done = python(
+        "-c",
+        "import os, pathlib\nfrom electra_lab.storage import files\nrename = pathlib.Path.rename\n"
+        "files._exchange = lambda *_: False\n"
+        "pathlib.Path.rename = lambda s, t: os.kill(os.getpid(), 9) if t == pathlib.Path('a') else rename(s, t)\n"
+        "with files.new_folder(pathlib.Path('a')) as building:\n    (building / 'new.txt').touch()",
+        cwd=tmp_path,
+    )
+    assert done.returncode == -9, done.stderr
+    assert sorted(os.listdir(tmp_path)) == [".a.old", ".a.part"]
+    with pytest.raises(KeyboardInterrupt), new_folder(final):
         raise KeyboardInterrupt
     assert os.listdir(tmp_path) == ["a"]
-    assert os.listdir(tmp_path / "a") == ["old.txt"]
+    assert os.listdir(final) == ["old.txt"]
 
 
 @pytest.mark.parametrize("able", [pytest.param(True, marks=LINUX), False])
