@@ -25,7 +25,7 @@ from registry.errors import CheckpointError, ConfigError
 
 ROOMS = ("cells", "plan", "failed", "logs", "shared", "claims")
 # Not there from the start:
-OTHERS = ("ablation.yaml", "report.html", "measured", "table.csv", "table.md", "slurm", "damaged")
+OTHERS = ("ablation.yaml", "report.html", "measured", "table.csv", "table.md", "slurm", "damaged", "downstream")
 
 
 class Failure(BaseModel):

@@ -78,6 +78,21 @@ def test_a_cell_is_tried_again_as_often_as_it_may_be(quick: Path, tmp_path: Path
     assert set(attempts.values()) == {2 * (retries + 1)}
 
 
+def test_a_cell_that_is_lost_once_succeeds_at_its_second_attempt(
+    quick: Path, tmp_path: Path, monkeypatch, capfd
+) -> None:
+    attempts = failing(
+        monkeypatch, lambda id, attempt: OSError(28, "No space left") if attempt == 1 and "1.0-s0" in id else None
+    )
+    where = AblationFolder(ablate(quick, tmp_path / "out"))
+    assert sorted(attempts.values()) == [1, 1, 1, 2]
+    assert not list((where.path / "failed").iterdir())
+    said = capfd.readouterr().err
+    assert f"{LARGE}, seed 0: OSError: [Errno 28] No space left Trying again." in said
+    found = cell_result(where, where.plan, next(id for id in attempts if "1.0-s0" in id)).metrics["corruption_auc"]
+    assert f"{LARGE}, seed 0: corruption_auc {found:.4f}" in said
+
+
 def test_a_reference_that_fails_leaves_its_measure_out_and_no_other(quick: Path, tmp_path: Path, monkeypatch) -> None:
     """The other reference alone is not enough."""
     failing(monkeypatch, lambda id, _: RuntimeError("it cannot") if "corruption-large" in id else None)
