@@ -1,7 +1,5 @@
 """A pair of transformers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

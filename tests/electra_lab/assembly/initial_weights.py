@@ -1,7 +1,5 @@
 """Experiments that start from models in Hugging Face format, and those models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,7 +47,6 @@ def made(file: Path, *overrides: str) -> Experiment:
 
 
 def discriminator(folder: Path, **options: Any) -> Any:
-    """Save a discriminator of transformers."""
     theirs = model(ElectraForPreTraining, **{**DISCRIMINATOR, **options})
     saved(theirs, folder)
     return theirs
@@ -65,7 +62,6 @@ def generator(folder: Path, embeddings_of: Any = None, **options: Any) -> Any:
 
 
 def share(generator: Any, discriminator: Any) -> None:
-    """Let a generator of transformers read and predict with the embeddings of a discriminator."""
     generator.electra.embeddings = discriminator.electra.embeddings
     generator.generator_lm_head.weight = discriminator.electra.embeddings.word_embeddings.weight
 
@@ -80,7 +76,6 @@ def weights(network: Network) -> dict[str, Tensor]:
 
 
 def validated(experiment: Experiment) -> dict[str, float]:
-    """Evaluate before the first step."""
     settings = experiment.settings
     return evaluate(
         experiment.run.learner, experiment.validation, experiment.accumulate, seed=settings.seed,

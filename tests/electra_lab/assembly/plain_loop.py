@@ -1,7 +1,5 @@
 """A plain training loop in torch alone, with torch's own optimizers, on an experiment's networks and rows."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable
@@ -36,15 +34,9 @@ def overrides(changes: dict[str, Any]) -> list[str]:
 
 
 def file_in(folder: Path) -> Path:
-    return spying(
-        folder,
-        train="{}",
-        schedules="{}",
-        evaluate="{}",
-        checkpoint="{}",
-        embedding="{dim: 8, max_length: 16, dropout: 0.0}",
-        discriminator="{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.0}",
-    )
+    discriminator = "{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.0}"
+    sizes = {"embedding": "{dim: 8, max_length: 16, dropout: 0.0}", "discriminator": discriminator}
+    return spying(folder, train="{}", schedules="{}", evaluate="{}", checkpoint="{}", **sizes)
 
 
 Rates = Callable[[int, int], float]
@@ -108,5 +100,4 @@ def by_hand(
 
 
 def equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
-    """Return True if weights are equal to the accuracy of float32."""
     return all(torch.allclose(one[name], two[name], rtol=1e-3, atol=2e-5) for name in one)

@@ -1,7 +1,5 @@
 """Weights that a component brings stay, and a run says where the weights of each part come from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -107,7 +105,6 @@ def weights(tmp_path: Path) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run."""
     folder = tmp_path_factory.mktemp("first")
     with for_a_module():
         return execute.run(experiment(folder), [], folder / "first", "cpu")
@@ -141,7 +138,6 @@ def backbone(folder: Path, kind: str, more: str = "") -> str:
 
 
 def weights_of(path: Path) -> dict[str, str]:
-    """Return the origins in the provenance of a run."""
     found: dict[str, str] = json.loads((path / "provenance.json").read_text())["weights"]
     return found
 

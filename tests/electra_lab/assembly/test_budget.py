@@ -1,7 +1,5 @@
 """Costs against formulas worked out by hand, and the steps that a budget buys."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The one builder: shapes and numbers agree, all is built once, and refusals are at the line that caused them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The rules behind `auto`: by processor, precision, width, length and FLOPs; kept by a resume, shared by cells."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

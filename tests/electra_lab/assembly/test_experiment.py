@@ -1,7 +1,5 @@
 """From a file to an experiment: its data, its settings, its rehearsal, and data that is not here."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Weights that training starts from: run directories, and how a run that started so is resumed."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +52,6 @@ def test_a_run_that_goes_on_from_another_begins_where_that_one_ended(tmp_path: P
 
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run."""
     folder = tmp_path_factory.mktemp("earlier")
     with for_a_module():
         run(write(folder, checkpoint="{every: 9}"), folder / "run")
@@ -63,7 +60,6 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def beside(earlier: Path, tmp_path: Path) -> Path:
-    """The run in a folder of the test's own."""
     shutil.copytree(earlier / "run", tmp_path / "run")
     return tmp_path
 
@@ -142,7 +138,6 @@ def test_the_theta_of_rotary_positions_may_be_written_anew(tmp_path, network, th
 
 
 def assert_weights_of(path: Path, experiment: Any, but: str = "") -> None:
-    """Compare the networks with the last checkpoint of a run."""
     saved = tensors(path)
     for name, network in networks(experiment).items():
         weights = network.state_dict()

@@ -1,7 +1,5 @@
 """Rows at a time that fit into memory, by what shapes say and by a trial, on a machine whose memory is ours to say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The pre-trained model that fine-tuning starts from: runs, exports, and random weights in their place."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

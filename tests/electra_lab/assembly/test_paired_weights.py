@@ -1,7 +1,5 @@
 """Equal parts of two experiments start from equal weights."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from pathlib import Path
 

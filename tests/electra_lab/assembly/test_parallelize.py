@@ -1,7 +1,5 @@
 """What several processes cannot share is refused at the line that asks for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

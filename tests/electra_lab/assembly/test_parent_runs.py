@@ -1,7 +1,5 @@
 """Weights of earlier runs: the right network of the right run; more in objectives/test_frozen_generator."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from pathlib import Path
@@ -29,7 +27,6 @@ KINDS: dict[str, dict[str, str]] = {
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an earlier run of each kind, to be copied."""
     folder = tmp_path_factory.mktemp("earlier")
     with for_a_module():
         for kind, sections in KINDS.items():
@@ -44,7 +41,6 @@ def folder(no_report: None, shared: Path, tmp_path: Path) -> Path:
 
 
 def frozen(shared: Path, folder: Path, kind: str = "electra", **sections: str) -> Path:
-    """Write an experiment over the corpus of the earlier runs."""
     given = {
         "corpus": f"{{type: text_files, paths: [{shared / 'corpus.txt'}]}}", "generator": SCALED,
         "objective": f"{{type: frozen_generator, run: {folder / kind}}}",

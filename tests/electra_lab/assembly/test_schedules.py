@@ -1,7 +1,5 @@
 """Scheduled numbers, wired: each reaches its component at every step, evaluation has the last, compiled once."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """From equal weights, two seeds and two steps differ in everything that is drawn; and nothing else does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -106,6 +106,17 @@ def test_blocks_are_the_same_attention_with_the_same_dropout(monkeypatch: pytest
         torch.testing.assert_close(blocks, gathered)
 
 
+@pytest.mark.parametrize("mask_decoder", [False, True])
+def test_a_document_is_read_as_if_it_were_alone(mask_decoder: bool) -> None:
+    backbone = ours(theirs(), mask_decoder=mask_decoder)
+    numbers = torch.tensor([[0] * 31 + [1] * 4 + [7] * 25, [3] * 60])
+    x, mask = torch.randn(2, 60, DIM), torch.ones(2, 60, dtype=torch.bool)
+    together = backbone(x, mask, numbers)
+    for part in (slice(0, 31), slice(31, 35), slice(35, 60)):
+        alone = backbone(x[:1, part], mask[:1, part])
+        torch.testing.assert_close(together[:1, part], alone, atol=1e-5, rtol=0)
+
+
 def test_position_tables_are_not_repeated_for_rows() -> None:
     """Twice the rows keep less than twice the memory of the tables: nothing [B, H, R, d] is saved."""
     backbone = Deberta(DIM, 1, HEADS, 64, dropout=0.0, attention_dropout=0.0)

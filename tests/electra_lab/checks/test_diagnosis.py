@@ -1,7 +1,5 @@
 """The module that is named is the innermost one whose own code goes wrong, not its neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A component that breaks its contract is refused by its name and line; a good one passes untouched."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from copy import copy
@@ -55,7 +53,6 @@ def sampled(component: Callable[..., Any], logits: Tensor = LOGITS) -> Tensor:
 
 
 def refused(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
-    """Return why a component is refused."""
     with pytest.raises(BadResult) as refusal:
         call(*arguments, **options)
     return str(refusal.value)

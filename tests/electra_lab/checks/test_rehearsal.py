@@ -1,7 +1,5 @@
 """The rehearsal of a step and an evaluation, and the trial of an optimizer: what breaks a contract is named."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -109,7 +107,6 @@ def test_a_rehearsal_restores_buffers_that_change_by_themselves() -> None:
 
 
 def of_adamw(change: Callable[[Any], Any]) -> Any:
-    """Try an AdamW after a change."""
     entry = optimizers.get("adamw")
     made = replace(entry, component=lambda *given, **options: change(entry.component(*given, **options)))
     return try_optimizer(made, 1e-3, {"weight_decay": 0.5})

@@ -1,7 +1,5 @@
 """Hypothesis strategies for config values, from the types and bounds of options: what a user may write, as JSON."""
 
-from __future__ import annotations
-
 import types
 import typing
 from pathlib import Path
@@ -55,7 +53,6 @@ def value(annotation: Any, bounds: tuple[Any, ...] = ()) -> st.SearchStrategy[An
 
 
 def number(kind: type, bounds: tuple[Any, ...]) -> st.SearchStrategy[Any]:
-    """Return integers, or floats and integers, within bounds."""
     above: list[Any] = [getattr(b, "gt", None) if hasattr(b, "gt") else getattr(b, "ge", None) for b in bounds]
     below: list[Any] = [getattr(b, "lt", None) if hasattr(b, "lt") else getattr(b, "le", None) for b in bounds]
     least = max([b for b in above if b is not None], default=None)
@@ -73,7 +70,6 @@ def number(kind: type, bounds: tuple[Any, ...]) -> st.SearchStrategy[Any]:
 
 
 def section(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
-    """Return mappings with any of the keys of a model, and all that are required."""
     fields = {name: value(field.annotation, tuple(field.metadata)) for name, field in model.model_fields.items()}
     required = {name for name, field in model.model_fields.items() if field.is_required()}
     return st.fixed_dictionaries(
@@ -110,7 +106,6 @@ def holds_components(model: type[BaseModel]) -> bool:
 
 
 def named(registry: Registry[Any], name: str, *, sized: bool = False) -> st.SearchStrategy[dict[str, Any]]:
-    """Return a component with options, and sizes if it has any, in any order."""
     sizes = section(Sizes) if sized else st.just({})
     return st.tuples(sizes, section(registry.get(name).schema)).map(lambda both: {**both[1], "type": name, **both[0]})
 

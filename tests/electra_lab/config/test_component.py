@@ -1,7 +1,5 @@
 """A component in a config: a registered name with its validated options, still data."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The generator's sizes and options come from the discriminator, scaled."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

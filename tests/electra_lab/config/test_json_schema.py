@@ -1,7 +1,5 @@
 """The JSON schema accepts whatever `check` accepts, and refuses what is wrong by itself."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -91,7 +89,6 @@ def by_itself(error: dict[str, Any]) -> bool:
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
-    """Return the tiny experiment with another value of a dotted key."""
     section, _, inner = key.partition(".")
     return TINY | {section: TINY[section] | {inner: value} if inner else value}
 

@@ -1,7 +1,5 @@
 """Numbers beyond all sense are refused by `check`, or are harmless: of every whole number that a file can set."""
 
-from __future__ import annotations
-
 import json
 import typing
 from collections.abc import Iterator

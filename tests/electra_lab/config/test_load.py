@@ -1,7 +1,5 @@
 """A file becomes a complete config, or one error that names every line to mend."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

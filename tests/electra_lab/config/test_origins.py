@@ -1,7 +1,5 @@
 """Every value of the printed config is followed by its origin, and the text is still the config."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -21,7 +19,6 @@ REFORMER = "{type: reformer, dim: 64, depth: 3, heads: 4, hashes: 7}"
 
 
 def origins(path: Path, *overrides: str) -> dict[Loc, str]:
-    """The comment behind each value."""
     text = dump_with_origins(load(path, overrides))
     lines = text.splitlines()
     marks = {loc: int(mark.place.split(":")[1]) for loc, mark in parse(text, "", Path()).marks() if loc}

@@ -1,7 +1,5 @@
 """Errors at a place of the config, in line order."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

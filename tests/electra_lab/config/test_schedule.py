@@ -1,7 +1,5 @@
 """The numbers that schedules give, as the training loop asks for them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Keys of an experiment that moved, that do not fit together, and numbers that change during training."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

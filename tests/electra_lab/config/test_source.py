@@ -1,7 +1,5 @@
 """YAML 1.2, line marks, `extends` and `--set`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -28,7 +26,6 @@ def written(path: Path, text: str | bytes) -> Path:
 
 
 def refusal(source: str | Path) -> str:
-    """Return why a text or a file is refused."""
     with pytest.raises(ConfigError) as refused:
         read_file(source) if isinstance(source, Path) else parse(source, "f.yaml", HERE)
     return str(refused.value)

@@ -1,7 +1,5 @@
 """A Slurm of one node on this machine, for as long as a test session: nothing outside its folder is read or written."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

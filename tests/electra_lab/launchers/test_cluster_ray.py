@@ -1,7 +1,5 @@
 """The ray launcher on real Ray clusters of this machine: `make test-cluster`."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import secrets

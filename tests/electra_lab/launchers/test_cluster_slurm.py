@@ -1,7 +1,5 @@
 """The slurm launcher on a real Slurm of one node: `make test-cluster`."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

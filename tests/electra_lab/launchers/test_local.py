@@ -1,7 +1,5 @@
 """The local launcher beyond the laws of all launchers: processes that stay, cores, GPUs, and every kind of end."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

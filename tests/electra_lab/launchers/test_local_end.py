@@ -1,7 +1,5 @@
 """How the local launcher ends: saved, asked once, killed, and with no process left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -93,7 +91,6 @@ def all_gone(folder: Path) -> bool:
 
 
 def asked(folder: Path) -> list[str]:
-    """Return how often each piece was asked to stop."""
     return [(folder / f"{name}.stopped").read_text(encoding="utf-8") for name in ("one", "two")]
 
 

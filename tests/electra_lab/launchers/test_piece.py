@@ -1,7 +1,5 @@
 """One piece of work, and what is said of its end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The ray launcher where there is no Ray, and against a stand-in for it; on real clusters: test_cluster_ray.py."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable
@@ -78,7 +76,6 @@ class StandIn:
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StandIn]:
-    """given(...) installs a stand-in."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
     def install(**options: Any) -> StandIn:

@@ -1,7 +1,5 @@
 """The slurm launcher where there is no Slurm, and its parts that need none; on a real one: test_cluster_slurm.py."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -25,7 +23,6 @@ PROGRAMS = ["sbatch", "srun", "squeue", "scancel", "scontrol"]
 
 
 def programs(folder: Path, names: list[str]) -> str:
-    """A PATH on which these programs are found."""
     folder.mkdir()
     for name in names:
         (folder / name).write_text("#!/bin/sh\n")
@@ -73,7 +70,7 @@ def test_where_nothing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 class Executor:
     """submitit's AutoExecutor, as far as the launcher uses it."""
 
-    made: ClassVar[list[Executor]] = []
+    made: ClassVar[list[Any]] = []
     refusal: ClassVar[Exception | None] = None
 
     def __init__(self, folder: Path, cluster: str) -> None:

@@ -1,7 +1,5 @@
 """Work for the processes of the local launcher, and what it leaves behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -42,7 +40,6 @@ def gone(pid: int) -> bool:
 
 
 def stubborn(folder: str, piece: str) -> Outcome:
-    """It takes no notice of SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return probes.meet(folder, piece, number=99, patience=PATIENCE)
 
@@ -61,7 +58,6 @@ def asleep(folder: str, piece: str) -> Outcome:
 
 
 def frozen(folder: str, piece: str) -> Outcome:
-    """It takes no notice of anything."""
     probes.report(folder, piece)
     os.kill(os.getpid(), signal.SIGSTOP)
     return Outcome("done")

@@ -75,6 +75,25 @@ def test_the_length_is_padded_to_the_multiple_and_cut_again(length: int, padded:
     assert torch.equal(states, whole[:, :length])
 
 
+def test_documents_reach_a_backbone_that_separates_them() -> None:
+    """Added positions belong to a document of their own. Without documents: test_shared.py of the objectives."""
+
+    class Separating(Recorder):
+        separates_documents = True
+
+        def forward(self, x: Tensor, attention_mask: Tensor, documents: Tensor) -> Tensor:
+            self.documents = documents
+            return super().forward(x, attention_mask)
+
+    made, (tokens, mask) = network(Separating(8), embedding_dim=DIM), tokens_and_mask([6, 4], 6, left=False)
+    documents = torch.tensor([[0, 0, 1, 1, 2, 2], [0] * 4 + [1] * 2])
+    made.hidden(tokens, mask, torch.zeros_like(tokens), documents)
+    padded = F.pad(documents, (0, 2), value=-1)
+    assert torch.equal(made.backbone.documents, padded)
+    read = F.pad(tokens.masked_fill(~mask, PAD), (0, 2), value=PAD)
+    assert torch.equal(made.backbone.x, made.embeddings(read, torch.zeros_like(read), padded))
+
+
 def test_a_backbone_is_given_the_pad_token_whatever_padding_holds_and_documents_only_if_it_can_separate_them() -> None:
     """So that one that does not mask well enough is safe too."""
     recorder = Recorder(1)

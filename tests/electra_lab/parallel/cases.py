@@ -1,7 +1,5 @@
 """Training and evaluation of tiny experiments, as one process or as one of several: `main`."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator
@@ -85,10 +83,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
 DDP_ALONE = ("adafactor", "muon", "reversible", "shared_layers")
 CASES = [("ddp", name) for name in EXPERIMENTS] + [("fsdp", name) for name in EXPERIMENTS if name not in DDP_ALONE]
 if "ELECTRA_LAB_PARALLEL" not in os.environ:  # the rest: make test-parallel
-    QUICK = {
-        "ddp": "uneven scarce two_stage sas coco_lm overflowing muon",
-        "fsdp": "tied poisoned recomputing plug_in",
-    }
+    QUICK = {"ddp": "uneven scarce two_stage sas coco_lm overflowing muon", "fsdp": "tied poisoned recomputing plug_in"}
     CASES = [(parallel, name) for parallel, names in QUICK.items() for name in names.split()]
 
 

@@ -1,7 +1,5 @@
 """A plug-in for tests: ELECTRA that gets one process of several into trouble."""
 
-from __future__ import annotations
-
 import os
 import time
 from typing import Literal

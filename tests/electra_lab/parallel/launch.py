@@ -1,7 +1,5 @@
 """Several processes on this machine, by torchrun or as Slurm starts them."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -32,7 +30,6 @@ def start(forks: Lab, *arguments: str, cwd: Path, size: int = 2) -> list[Running
 
 
 def ended(processes: list[Running], timeout: float = 300) -> list[tuple[int, str, str]]:
-    """Return exit codes, output and errors, by rank."""
     try:
         done = [process.wait(timeout) for process in processes]
     finally:

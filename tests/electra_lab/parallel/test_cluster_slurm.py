@@ -1,7 +1,5 @@
 """docs/train.sbatch with two processes on a real Slurm of this machine: `make test-cluster`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`electra-lab` in two processes: by torchrun, and with the variables that Slurm's jobs set."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -43,7 +41,6 @@ def file(folder: Path, deed: str = "") -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in one process, nothing interrupts it."""
     folder, threads = tmp_path_factory.mktemp("whole"), torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patched:
@@ -76,7 +73,6 @@ def of_two(forks: Lab, folder: Path, deed: str = "", *more: str, timeout: float 
 
 
 def assert_stopped(both: list[tuple[int, str, str]], code: int, run: Path) -> None:
-    """Both stopped and saved together, which is said once."""
     assert [each[0] for each in both] == [code, code], both
     said = [line for *_, text in both for line in text.splitlines() if line.startswith("stopped and saved")]
     step = steps(run)[-1]

@@ -1,7 +1,5 @@
 """The variables of the environment that say who trains together."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

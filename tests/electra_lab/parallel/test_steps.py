@@ -1,7 +1,5 @@
 """Two processes by gloo against one: steps, masks, draws, evaluation and checkpoints, with DDP and FSDP2."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Batches and losses that go to another process come back as they were."""
 
-from __future__ import annotations
-
 from dataclasses import fields, is_dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The time that a dry run says: of steps and evaluations as the run would compute them, or why it is not known."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`run --dry-run` and the forecast behind it: true for the run that follows, and written nowhere."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Peak memory from shapes: against counts by hand, and against the same computation with numbers."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 from pathlib import Path

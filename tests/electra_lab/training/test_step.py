@@ -12,7 +12,7 @@ from electra_lab.testing.common import as_batch
 from electra_lab.training.loop import Run
 from electra_lab.training.random import seed_global
 from electra_lab.training.step import Learner, backward, training_step, update
-from registry import Batch, Losses, Term
+from registry import Batch, Losses, Term, optimizers
 from tests.electra_lab.training.tiny import DISCRIMINATORS, experiment, parameters, step
 
 
@@ -37,6 +37,28 @@ SEVENS = as_batch(torch.full((2, 3), 7))
 def bowl_step(bowl: nn.Module, optimizer: Any, batch: Batch = SEVENS, **options: Any) -> Any:
     settings: dict[str, Any] = {"seed": 0, "step": 0, "rate": 1.0, "clip_norm": 1e9, "micro_batch_size": 2}
     return training_step(Learner(bowl), optimizer, batch, **(settings | {"precision": "fp32"} | options))
+
+
+def test_two_steps_are_those_of_adamw_worked_out_by_hand() -> None:
+    """Clipping by the global norm, the moments with their corrections, decay of the matrix alone."""
+    bowl = Bowl()
+    optimizer = optimizers.get("adamw").component(
+        list(bowl.named_parameters()), 0.5, betas=(0.9, 0.99), epsilon=1e-6, weight_decay=0.2
+    )
+    Run(Learner(bowl), optimizer)
+    weights, decay = torch.tensor([1.0, 8.0, -2.0, 3.5]).double(), torch.tensor([0.2, 0.2, 0.0, 0.0])
+    mean, square, losses = torch.zeros(4).double(), torch.zeros(4).double(), []
+    for number, rate in enumerate((0.1, 0.3)):
+        result = bowl_step(bowl, optimizer, step=number, rate=rate / 0.5, clip_norm=4.0)
+        losses.append(sum(float(result.sums[name] / result.counts[name]) for name in result.sums))
+        gradient = 2 * (weights - 3) * torch.tensor([1, 1, 2, 2])
+        assert float(result.gradient_norm) == pytest.approx(float(gradient.norm()))
+        gradient *= 4.0 / gradient.norm()
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.99 * square + 0.01 * gradient**2
+        corrected = mean / (1 - 0.9 ** (number + 1)), (square / (1 - 0.99 ** (number + 1))).sqrt()
+        weights = weights * (1 - rate * decay) - rate * corrected[0] / (corrected[1] + 1e-6)
+        torch.testing.assert_close(torch.cat([p.detach().flatten() for p in bowl.parameters()]), weights.float())
+    assert losses[1] < losses[0]
 
 
 def test_each_group_keeps_its_own_learning_rate_times_the_factor() -> None:
