@@ -26,7 +26,7 @@ OURS, PEER, WAITING, STEP = "electra_lab", "torch.save", "torch.save and fsync",
 def ways_of(case: Case, folder: Path) -> dict[str, Callable[[], object]]:
     loaded, built = case.built()
     objective = built.learner.objective
-    optimizer = make_optimizer(loaded, objective)
+    optimizer = make_optimizer(loaded, built)
     for parameter in objective.parameters():
         parameter.grad = torch.zeros_like(parameter)
     update(optimizer, torch.tensor(True))  # state has tensors from the first step on

@@ -123,9 +123,10 @@ class StepResult:
 
     def clipped_norm(self, clip_norm: float) -> Tensor:
         """Return the norm of the gradient after clipping."""
+        largest = min(clip_norm, torch.finfo(self.gradient_norm.dtype).max)  # torch refuses a bound beyond its type
         if not self.norms:
-            return self.gradient_norm.clamp(max=clip_norm)
-        return _together([norm.clamp(max=clip_norm) for norm in self.norms.values()])
+            return self.gradient_norm.clamp(max=largest)
+        return _together([norm.clamp(max=largest) for norm in self.norms.values()])
 
 
 def training_step(

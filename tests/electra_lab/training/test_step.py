@@ -83,7 +83,8 @@ def test_a_gradient_within_the_norm_is_not_clipped_and_the_next_one_begins_at_ze
     optimizer.step = lambda: gradients.append(bowl.matrix.grad.clone())
     free = float(bowl_step(bowl, optimizer).gradient_norm)
     bowl_step(bowl, optimizer, clip_norm=free * 1.01)
-    bowl_step(bowl, optimizer, clip_norm=free / 2)
+    assert float(bowl_step(bowl, optimizer, clip_norm=free / 2).clipped_norm(free / 2)) == pytest.approx(free / 2)
+    assert float(bowl_step(bowl, optimizer, clip_norm=1e300).clipped_norm(1e300)) == free  # beyond float32
     torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0)
     torch.testing.assert_close(gradients[2], gradients[0] / 2)
     assert bowl.matrix.grad is None
