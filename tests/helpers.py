@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,19 @@ def ended(command: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
     """Return exit code and standard error of a command, in this process."""
     capsys.readouterr()
     return exit_code(*command), capsys.readouterr().err
+
+
+@contextmanager
+def pipe(path: Path, seconds: int = 5) -> Iterator[None]:
+    """Put a named pipe in the place of a file; whoever waits for its other end reads nothing after some seconds."""
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    writer = subprocess.Popen(["sh", "-c", f'sleep {seconds}; : > "$0"', str(path)])
+    try:
+        yield
+    finally:
+        writer.kill()
+        writer.wait()
 
 
 def datasets_offline(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
