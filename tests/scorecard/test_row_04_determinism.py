@@ -1,8 +1,4 @@
-"""Row 4: equal seeds, equal bits; and an explicit notice where other numbers are to be expected.
-
-Tests of jobs/pretraining have the rest: test_stops.py that another seed gives other numbers; test_changes.py, which row
-17 counts, that micro-batches change no mask.
-"""
+"""Row 4: equal seeds, equal bits; and an explicit notice where other numbers are to be expected."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ import pytest
 
 from tests.helpers import ROOT
 from tests.scorecard.conftest import Score
+from tests.scorecard.lab import likeness
 from tests.scorecard.project import Project, sets
 
 
@@ -29,6 +26,21 @@ def test_real_processes_with_another_order_of_hashes(score: Score, project: Proj
             ended = subprocess.run(command, cwd=project.folder, env=environment, capture_output=True, text=True)
             assert ended.returncode == 0, ended.stderr[-500:]
             project.is_alike(out)
+
+
+@pytest.mark.scorecard
+def test_the_seed_decides_the_numbers_and_micro_batches_do_not(score: Score, project: Project) -> None:
+    with project.trial(score, "another seed") as out:
+        project.run(out, *sets("seed=1")).must(0)
+        assert likeness(out).tensors != project.expected.tensors, "another seed gives the same weights"
+    with project.trial(score, "without dropout, train.micro_batch_size=4") as out:
+        losses = []
+        for rows in (2, 4):
+            settings = ("embedding.dropout=0.0", "discriminator.dropout=0.0", f"train.micro_batch_size={rows}")
+            path = out.with_name(f"{out.name}-{rows}")
+            project.run(path, *sets(*settings)).must(0)
+            losses.append(likeness(path).records[0]["loss"])
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5), "other masks or draws"
 
 
 @pytest.mark.scorecard

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -264,3 +265,14 @@ def test_masking_sampler_and_embeddings_have_the_options_of_the_file(tmp_path: P
         assert embeddings.tokens.weight.shape == (200, 12)
         assert embeddings.positions.weight.shape == (24, 12)
         assert embeddings.dropout.p == 0.375
+
+
+def test_weights_are_also_drawn_for_what_the_objective_itself_adds(tmp_path: Path) -> None:
+    """Normal weights and no bias for the gate of all_tokens_mlm, which is in no network."""
+    wide = {"discriminator": "{type: bert, dim: 256, depth: 1, heads: 2}", "generator": "{scale: 0.25}"}
+    loaded = load(write_experiment(tmp_path, objective="{type: all_tokens_mlm}", **wide))
+    first, again, other = (build(loaded, stand_in_vocabulary(200), seed=seed).learner.objective for seed in (0, 0, 1))
+    gate: Any = first.copy
+    assert not gate.bias.any()
+    assert float(gate.weight.std()) == pytest.approx(0.0176, rel=0.2)
+    assert [torch.equal(gate.weight, each.copy.weight) for each in (again, other)] == [True, False]

@@ -30,15 +30,16 @@ def store_key(file: Path, *overrides: str) -> str:
 
 
 def test_the_store_depends_on_everything_that_makes_it_and_on_nothing_else(tmp_path: Path) -> None:
-    """Corpus, share held out and tokenizer with their options; not the networks, the seed or the training."""
+    """Corpus, share held out, split and tokenizer with their options; not the networks, the seed or the training."""
     file = write_experiment(tmp_path)
     (tmp_path / "more.txt").write_text("another document\n\nand one more")
     others = ("seed=3", "train.steps=9", "data.sequence_length=12", "sampler={type: argmax}", "discriminator.dim=32")
-    makers = [f"data.{change}" for change in ("held_out=0.4", "overlap=0.2", "tokenizer_characters=1000")]
+    makers = [f"data.{change}" for change in ("held_out=0.4", "overlap=0.2", "tokenizer_characters=1000",
+                                                 "split=by_order")]  # fmt: skip
     makers += ["tokenizer.vocab_size=150", "tokenizer={type: bpe, vocab_size: 400}"]
     makers.append("corpus.paths=[corpus.txt, more.txt]")
     assert {store_key(file, override) for override in others} == {store_key(file)}
-    assert len({store_key(file, override) for override in makers} - {store_key(file)}) == 6
+    assert len({store_key(file, override) for override in makers} - {store_key(file)}) == 7
 
 
 SAMPLER = '''

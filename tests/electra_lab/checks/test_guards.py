@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -87,6 +88,29 @@ def test_what_is_given_must_be_left_as_it_is() -> None:
     masking = GuardedMasking(replace(REPLACE, component=spoils), mask_prob=0.5)
     said = refused(masking, TOKENS.clone(), MASKABLE.clone(), WORDS, rng(2))
     assert "masking strategy 'replace_prob' changed maskable in place" in said
+
+
+def test_options_reach_the_component_and_a_temperature_excludes_the_fast_way() -> None:
+    """Also one of a schedule, whatever it is now."""
+    given: list[dict[str, Any]] = []
+
+    def draws(logits: Tensor, _: Any, **options: Any) -> Tensor:
+        given.append(options)
+        return logits.argmax(-1)
+
+    def masks(*arguments: Any, **options: Any) -> Any:
+        given.append(options)
+        return REPLACE.component(*arguments, **options)
+
+    sampler = partial(GuardedSampler, replace(GUMBEL, component=draws, declared={"of_softmax": draws}), k=3)
+    sampler(temperature=0.5)(LOGITS, rng(6))
+    fast = sampler(temperature=1.0).of_softmax
+    assert fast is not None
+    fast(LOGITS.softmax(-1), rng(6))
+    assert [sampler(temperature=warmth).of_softmax for warmth in (0.5, torch.tensor(1.0))] == [None, None]
+    shares = {"mask_prob": 0.5, "replace_prob": 0.25, "random_prob": 0.125}
+    GuardedMasking(replace(REPLACE, component=masks), **shares)(TOKENS, MASKABLE, WORDS, rng(2))
+    assert given == [{"temperature": 0.5, "k": 3}, {"k": 3}, shares]
 
 
 def test_a_good_sampler_passes_untouched_and_diverged_logits_are_not_its_fault() -> None:
@@ -255,6 +279,7 @@ TERM = Term(torch.tensor(1.0), torch.tensor(1), 1.0)
         (Losses({"a": spoiled(TERM, sum=torch.ones(2))}), "returned 'a', which is not"),
         (Losses({"a": spoiled(TERM, sum=torch.tensor(1))}), "returned 'a', which is not"),
         (Losses({"a": spoiled(TERM, count=torch.ones(1))}), "returned 'a', which is not"),
+        (Losses({"a": spoiled(TERM, weight="1")}), "returned 'a' with the weight '1', must be a number."),
         (Losses({"a": TERM}, {"mine": ASKED}), "returned a prediction of 'mine', must be of 'generator' or"),
         (Losses({"a": TERM}, {"generator": spoiled(ASKED, positions=SLOTS[0])}), "returned a prediction whose posit"),
         (Losses({"a": TERM}, {"generator": spoiled(ASKED, loss=SLOTS.float()[:, :2])}),

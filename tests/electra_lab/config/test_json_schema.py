@@ -244,6 +244,19 @@ def test_bounds_are_those_of_check(accepts: Callable[[Any], bool], key: str, goo
 # What editors show
 
 
+@pytest.mark.parametrize("make", [experiment_schema, ablation_schema], ids=["experiment", "ablation"])
+def test_every_key_is_described_by_a_sentence(make: Callable[[], dict[str, Any]]):
+    found = make()
+    described = dict(found["properties"])
+    for section in SECTIONS if "train" in described else ("budget",):
+        name = re.findall(r"#/\$defs/(\w+)", str(found["properties"][section]))[0]
+        described[section] = found["$defs"][name]
+        described |= {f"{section}.{key}": each for key, each in found["$defs"][name]["properties"].items()}
+    assert len(described) > 15
+    text = {key: each.get("description", "") for key, each in described.items()}
+    assert [key for key, each in text.items() if not re.fullmatch(r"(?s)[A-Z].*\.", each)] == []
+
+
 @pytest.mark.parametrize("key", COMPONENTS)
 def test_every_registered_component_is_offered_with_its_summary(schema: dict[str, Any], key: str):
     registries = [each for each in (COMPONENTS[key].registry, COMPONENTS[key].also) if each]

@@ -127,6 +127,7 @@ def test_files_that_change_while_they_are_read_are_refused(tmp_path: Path, monke
         ("python/email/mime/text.py", "email"),
         ("torch/distributed/_shard/api.py", "torch.distributed"),
         ("torch/_tensor_docs.py", "torch._tensor_docs"),
+        ("torch/__init__.py", "torch.__init__"),
     ],
 )
 def test_the_key_is_the_module(name: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,8 @@ def test_text_fields_and_keys(tmp_path: Path) -> None:
         ('{"text": "a"', "is not JSON (Expecting ',' delimiter at column 13)"),
         ('{"text": "a"} {"text": "b"}', "is not JSON (Extra data at column 15)"),
         (b'{"text": "caf\xe9"}', "byte 13 of the line is not UTF-8"),
+        ("[" * 100_000, "is JSON that Python cannot read"),
+        ('{"text": ' + "1" * 5000 + "}", "is JSON that Python cannot read"),
         ('["a"]', "is a list, not an object with fields"),
         ("{}", "has no field 'text'"),
         ('{"text": null}', "the field 'text' is null, not text"),

@@ -222,6 +222,13 @@ def test_one_giant_line_is_read_in_bounded_memory(tmp_path: Path) -> None:
         assert peak < 15e6, f"{peak / 1e6:.0f} MB for 24 MB of text"
 
 
+def test_of_a_giant_line_only_the_damaged_part_is_left_out(tmp_path: Path) -> None:
+    words = b"".join(b"word%07d " % number for number in range(400_000))
+    write(tmp_path, a=words[:2_000_000] + b"\xff" + words[2_000_000:])
+    kept = sum(len(each) for each in read(tmp_path, on_error="skip_line") if isinstance(each, str))
+    assert len(words) - 2 * sources.BLOCK < kept < len(words)
+
+
 def test_damage_in_a_file_that_is_cut_short_is_counted_up_to_the_cut(tmp_path: Path) -> None:
     rng = random.Random(1)
     text = b"one\nM\xe4\n" + b"".join(b"%f\n" % rng.random() for _ in range(20_000))

@@ -73,6 +73,20 @@ def test_losses_and_gradients_are_those_of_electra_pytorch(
 
 
 @PRECISIONS
+def test_the_loss_and_its_gradients_are_those_of_mlm_pytorch(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tolerance: float
+) -> None:
+    tokens, (ours, network) = net.text(), net.build(net.OURS, "MLM", replace_prob=1.0)
+    ours, theirs = ours.to(dtype), net.THEIRS.MLM(network, **net.IDS)
+    one = ours(tokens)
+    found = net.gradients([network], one)
+    net.give_them_the_choices_of(ours, tokens, monkeypatch)
+    two = theirs(tokens)
+    torch.testing.assert_close(one, two, rtol=tolerance, atol=0)
+    net.assert_same_gradients(found, net.gradients([network], two), tolerance)
+
+
+@PRECISIONS
 def test_the_reformer_recipe_has_the_gradients_of_electra_pytorch(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tolerance: float
 ) -> None:

@@ -48,6 +48,7 @@ def test_numbers_and_rows_never_change() -> None:
     """So that a probe of years ago is fitted to the same rows again."""
     assert numbers(sentence(2), 20_201, "chosen")[:, :2].tolist() == PINNED
     assert some(3, 10_000, 20_202) == [2303, 3718, 6269]
+    assert len(some(64, 10**15, 7)) == 64, "a huge text takes no memory"
 
 
 @given(data=st.data(), share=st.floats(0.01, 1), seed=st.integers(0, 2**32))

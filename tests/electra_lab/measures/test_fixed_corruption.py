@@ -20,7 +20,7 @@ from electra_lab.config.source import parse
 from electra_lab.jobs.sweeps.file import load_ablation
 from electra_lab.measures import fixed_corruption
 from electra_lab.measures.fixed_corruption import FILE, FixedCorruption
-from electra_lab.testing import MASK, count
+from electra_lab.testing import MASK, SIGNIFICANCE, chi_square_p, count
 from registry import Batch, MetricWithDocuments
 from registry.errors import DataError
 from tests.electra_lab.measures.readers import LENGTH, SIZE, Reads, knows, noise, run, sentence
@@ -101,6 +101,7 @@ def test_numbers_equal_counted_pairs_and_thresholds(tmp_path: Path) -> None:
         assert found[auc] == pytest.approx(sum(order) / len(order), abs=1e-12)
         shares = [sum(h >= s for h in hits) / sum(score >= s for score, _ in pairs) for s in hits]
         precisions.append(sum(shares) / len(hits))
+    assert found[AUC] == pytest.approx(sum(found[each] for each in AUCS) / 3, abs=1e-12)
     assert found[PRECISION] == pytest.approx(sum(precisions) / 3, abs=1e-12)
 
 
@@ -137,6 +138,17 @@ def test_what_is_drawn_is_what_the_reference_says_of_its_row_and_position(tmp_pa
             sure = hidden[said[row, hidden] >= 5]  # it is sure of a special token elsewhere
             assert np.array_equal(saved[name][row, sure], said[row, sure])
         assert not np.isin(saved[name][saved["maskable"]], [0, 2, 3, 4]).any()
+
+
+def test_draws_of_a_reference_follow_its_softmax(tmp_path: Path) -> None:
+    """Over ordinary tokens."""
+    logits = 2 * torch.randn(SIZE, generator=torch.Generator().manual_seed(1))
+    prepare(tmp_path, guesser(logits.expand(SIZE, -1)), sentence(1500), mask_prob=1.0)
+    saved = load_file(tmp_path / FILE)
+    drawn = torch.from_numpy(saved["small"][saved["maskable"]]).long()
+    special = run(None, TEXT).vocabulary.is_special
+    expected = logits.double().masked_fill(special, float("-inf")).softmax(0)
+    assert chi_square_p(torch.bincount(drawn, minlength=SIZE).double(), expected) > SIGNIFICANCE
 
 
 def test_references_draw_apart(tmp_path: Path) -> None:

@@ -34,8 +34,11 @@ def vectors(rows: int) -> Tensor:
 def test_the_loss_is_that_of_the_function_that_the_authors_posted() -> None:
     """`seqcontrast` in issue 2 of microsoft/COCO-LM, on these vectors, normalized; its softmax is in float32.
 
+    There they also posted the correction that is the default.
+
     Of the gradient, its product with cos(0), cos(1), ...
     """
+    assert contrast().correction == "weighted"
     pair = vectors(4)
     losses = contrast(group=4, contrast_temperature=0.5).contrasted(pair, torch.ones(4, dtype=torch.bool))
     losses.sum().backward()

@@ -240,6 +240,24 @@ def test_an_evaluation_visits_each_row_twice_and_needs_no_memory(remask: str) ->
     assert all(torch.equal(held, before[name]) for name, held in objective.row_memory.items())
 
 
+def test_compiled_code_reads_the_memory_and_leaves_it_alone() -> None:
+    """In one graph, that is not compiled again when the memory has changed."""
+    batch, objective = known(sentences()), berts("sas", remask="every_visit").train()
+    objective.allocate(len(batch), 20, 3, CPU)
+    torch._dynamo.reset()
+    compiled = torch.compile(objective, backend="eager", fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for step in range(3):
+            rng = Streams(0, step, batch.example_ids)
+            before = {name: held.clone() for name, held in objective.row_memory.items()}
+            found = compiled(batch, rng)
+            assert all(torch.equal(held, before[name]) for name, held in objective.row_memory.items())
+            expected = visited(objective, batch, rng)
+            assert all(torch.equal(found.memory[name], noted) for name, noted in expected.memory.items())
+            for name, term in expected.terms.items():
+                torch.testing.assert_close(found.terms[name].sum, term.sum)
+
+
 STEPS = 6
 
 

@@ -86,6 +86,12 @@ def test_it_reads_no_corpus_and_writes_nothing(tmp_path: Path, monkeypatch, caps
     assert not list(here.iterdir())
 
 
+def test_a_large_network_takes_no_time_and_no_memory(tmp_path: Path) -> None:
+    """Two layers of 12 x 65,536² weights, 400 GB."""
+    text = plan_of(write_experiment(tmp_path, discriminator="{type: bert, dim: 65536, depth: 2, heads: 64}"))
+    assert numbers(line(text, "total"))[0] > 24 * 65_536**2
+
+
 def test_a_plan_for_another_machine(tmp_path: Path) -> None:
     text = plan_of(write_experiment(tmp_path, train="{steps: 1, batch_size: 2}"), device="cuda")
     assert " on cuda in bf16: " in text

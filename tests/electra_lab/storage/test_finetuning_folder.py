@@ -91,7 +91,7 @@ def test_damaged_results_say_how_to_make_them_again(tmp_path: Path, text: str) -
         folder.results(0)
 
 
-@pytest.mark.parametrize("content", [None, b"name: [", b"", b"name: \xff", b"- a\n"])
+@pytest.mark.parametrize("content", [None, b"name: [", b"[" * 40_000, b"", b"name: \xff", b"- a\n"])
 def test_a_config_is_read_as_it_was_written_or_named(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "finetuning.yaml"
     file.write_text("name: größe\nseeds: [0, 1]\n", encoding="utf-8")

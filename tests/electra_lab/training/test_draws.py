@@ -65,13 +65,14 @@ def kept(folder: Path) -> list[Path]:
 
 
 def test_training_is_the_same_with_and_without_it(trained: Path, tmp_path: Path, forwards: list[int]) -> None:
-    """The first run draws, the next one need not."""
+    """The first run draws, the next ones, also with another loss weight and rate, need not."""
     assert_same(trained / "plain", trained / "first")
     (found,) = kept(trained)
     rows, slots = 8 * 4, 3  # ceil(.15 * 16)
     assert found.stat().st_size == rows * slots * 2
     run(file(trained), tmp_path / "second")
     assert_same(trained / "plain", tmp_path / "second")
+    run(file(trained), tmp_path / "third", "objective.discriminator_weight=9.0", "train.learning_rate=0.1")
     assert forwards == []
     assert kept(trained) == [found]
 
