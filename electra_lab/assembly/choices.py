@@ -19,8 +19,8 @@ from electra_lab.training.device import Precision, bf16_units, choose_precision
 WIDE = 256
 # Longest rows for which `products` has been measured to be faster, in bf16 on a CPU.
 SHORT_ROWS = 512
-# FLOPs of a training above which half a minute of compiling is a small part of what compiled layers save. On an H100,
-# this is made up for by 1,000 steps of ELECTRA-Base, 5e15, or by 2,500 of ELECTRA-Small, 1.4e15.
+# FLOPs of a training above which half a minute of compiling is a small part of what compiled layers save. By
+# calculation, an H100 recovers it after 600 steps of ELECTRA-Base, 3e15, or 2,700 of ELECTRA-Small, 1.6e15.
 LONG = {"cpu": 1e15, "cuda": 1e16}
 
 Ruled = dict[str, tuple[str, str]]  # by key of `train`, the value and the reason

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from electra_lab.parallel.world import Seen, World
 from electra_lab.parallel.wrap import gathered
+from registry import Batch, Choice, Detection, Losses, Prediction, Term
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
-from dataclasses import fields, is_dataclass
-from typing import Any
-
-from safetensors.torch import load, save
-
-from registry import Batch, Choice, Detection, Losses, Prediction, Term
 
 
 class Group(World):

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from electra_lab.analysis.records import Records, of_split, points
 from electra_lab.presentation.text import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-from electra_lab.analysis.records import Records, of_split, points
 
 Points = Sequence[tuple[float, float]]
 WIDTH, HEIGHT = 4.4, 3.0  # inches: the text is 11 px high on a phone 360 px wide

@@ -1,4 +1,4 @@
-"""The choice of device and precision, and its memory."""
+"""The device of a run, its precision and its memory."""
 
 import ctypes
 import re

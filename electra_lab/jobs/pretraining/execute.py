@@ -319,7 +319,7 @@ def warm_up(experiment: Experiment) -> float:
     return time.perf_counter() - began
 
 
-SECTIONS = ("seed", "packing", "embedding", "generator", "masking", "sampler")
+DECIDE_DRAWS = ("seed", "packing", "embedding", "generator", "masking", "sampler")
 
 
 def kept_draws(loaded: Loaded, experiment: Experiment) -> Draws | None:
@@ -334,7 +334,7 @@ def kept_draws(loaded: Loaded, experiment: Experiment) -> Draws | None:
         return None
     scheduled = {key: value for key, value in plain["schedules"].items() if key.startswith(("masking.", "sampler."))}
     identity = {
-        **{key: plain[key] for key in SECTIONS},
+        **{key: plain[key] for key in DECIDE_DRAWS},
         "store": experiment.store.key,
         "rows": [config.train.batch_size, plain["train"].get("batch_warmup")],
         "length": [config.data.sequence_length, config.data.group_by_length],

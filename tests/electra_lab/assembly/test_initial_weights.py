@@ -289,7 +289,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "number", "
 
 
 def with_tokenizer(folder: Path, *, swapped: bool = False) -> Path:
-    """Put a vocab.txt beside the weights: all words of the corpus, two of which may change places."""
+    """Put a vocab.txt next to the weights, with all words of the corpus; two of them may be swapped."""
     words = [*WORDS, *map(str, range(41))]
     if swapped:
         words[5:7] = "cat", "the"
