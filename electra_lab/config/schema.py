@@ -94,7 +94,7 @@ class Train(Budget):
     precision: Literal["auto", "bf16", "fp16", "fp32"] = Field(
         "auto",
         description="Precision of matrix products. auto is bf16 on GPUs, and on CPUs with AVX-512 BF16 or AMX if the "
-        "discriminator is at least 256 wide; otherwise fp32. GPUs without bf16 use fp16, with an adaptive loss scale.",
+        "discriminator is at least 128 wide; otherwise fp32. GPUs without bf16 use fp16, with an adaptive loss scale.",
     )
     attention: Literal["auto", "fused", "products"] = Field(
         "auto",

@@ -114,7 +114,7 @@ def check_compile(file: Path, out: Path) -> None:
 
 
 def check_precision(file: Path, out: Path) -> None:
-    path, training, evaluated = seen(file, out, {"train.precision": "bf16"})
+    path, training, evaluated = seen(file, out, {"train.precision": "bf16", "train.attention": "fused"})
     assert {p.autocast for p in training + evaluated} == {True}
     in_bf16, in_fp32 = by_hand(file, bf16=True), by_hand(file)
     got = tensors(path)
