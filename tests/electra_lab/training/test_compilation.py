@@ -151,6 +151,7 @@ def test_the_whole_objective_compiles() -> None:
     assert not counters["graph_break"], dict(counters["graph_break"])
 
 
+@pytest.mark.slow  # torch's own work on graphs that are tested above; test_random.py compiles what is ours
 def test_code_of_a_compiler_gives_the_same_numbers() -> None:
     if compilation.missing_compiler():
         pytest.skip("there is no C++ compiler here")
