@@ -36,6 +36,15 @@ def names() -> list[str]:
     return sorted({*found} - {"electra_large", "deberta_v3_small", "domain_deberta", "objectives/frozen_generator"})
 
 
+# Components of a step that none of them has
+OTHERS = [
+    ("objectives/electric", "generator={type: two_towers, scale: 0.5}"),
+    ("electra_small", "generator={type: uniform}"),
+    *(("bert_small", f"masking={{type: {name}}}") for name in ("random_token", "span", "whole_word")),
+    *(("bert_small", f"sampler={{type: {name}}}") for name in ("argmax", "nucleus")),
+]
+
+
 def to_cuda(module: nn.Module) -> None:
     """Replace parameters and buffers by fake ones on CUDA; a shared parameter stays shared."""
     moved: dict[int, nn.Parameter] = {}
@@ -57,8 +66,8 @@ def words_on_cuda(words: Vocabulary) -> Vocabulary:
     return dataclasses.replace(words, **{name: torch.empty_like(old, device=CUDA) for name, old in tensors.items()})
 
 
-def made(name: str) -> tuple[Loaded[Any], Built]:
-    loaded = load(ROOT / "experiments" / f"{name}.yaml", ["discriminator.depth=2"])
+def made(name: str, *overrides: str) -> tuple[Loaded[Any], Built]:
+    loaded = load(ROOT / "experiments" / f"{name}.yaml", ["discriminator.depth=2", *overrides])
     return loaded, build(loaded, stand_in_vocabulary(vocabulary_size(loaded) or 30_522), seed=0)
 
 
@@ -73,12 +82,14 @@ def batch_of(loaded: Loaded[Any]) -> Batch:
 
 @needs_a_build
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", names())
-def test_a_step_stays_on_the_device(name: str, precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("experiment", [*((name,) for name in names()), *OTHERS], ids=" ".join)
+def test_a_step_stays_on_the_device(
+    experiment: tuple[str, ...], precision: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Autocast asks whether there is a GPU.
     monkeypatch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
-    loaded, built = made(name)
+    loaded, built = made(*experiment)
     learner, objective = built.learner, built.learner.objective
     with FakeTensorMode(allow_non_fake_inputs=True):
         to_cuda(objective)

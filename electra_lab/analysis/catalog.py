@@ -11,7 +11,7 @@ from typing import Any, Literal
 import yaml
 
 from electra_lab.analysis.records import last_evaluation, training_seconds
-from electra_lab.storage.catalog import DIVERGED, Kind, find, is_held, last_records
+from electra_lab.storage.catalog import Kind, find, has_diverged, is_held, last_records
 from electra_lab.storage.files import read_as, read_json, read_yaml
 from electra_lab.storage.plan import Plan
 from electra_lab.storage.provenance import Provenance, compared, flat
@@ -200,8 +200,7 @@ def _state(path: Path, *, finished: bool) -> State:
         return "finished"
     if is_held(path / ".lock"):
         return "running"
-    folders = [path, *path.glob("seed-*")]
-    return "diverged" if any((folder / DIVERGED).is_file() for folder in folders) else "stopped"
+    return "diverged" if has_diverged(path) else "stopped"
 
 
 def _written(path: Path) -> float:

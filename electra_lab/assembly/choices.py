@@ -12,8 +12,9 @@ from electra_lab.config.schema import Train
 from electra_lab.model.attention import Kernel
 from electra_lab.parallel.world import World
 from electra_lab.storage.provenance import Environment
-from electra_lab.training.compilation import Compile, missing_compiler, refuse_missing_compiler
+from electra_lab.training.compilation import Compile, missing_compiler
 from electra_lab.training.device import Precision, bf16_units, choose_precision
+from registry.errors import ConfigError
 
 # Narrowest network whose steps are clearly faster in bf16 on a CPU: 1.2 to 1.5 times with every backbone; 64 wide, 1.1.
 WIDE = 128
@@ -64,13 +65,11 @@ def decide(train: Train, scale: Scale, device: torch.device, world: World, began
         told: Ruled = json.loads(world.once(lambda: json.dumps(by_rule(train, scale, device))))
         values: dict[str, Any] = {key: value for key, (value, _) in told.items()}
         made = Choices(**values, reasons={key: reason for key, (_, reason) in told.items() if reason})
-    # Each machine needs a compiler. Looking for one takes seconds, so it is done only if something is compiled.
-    if made.compile != "off" and device.type == "cpu":
+    # Each machine needs a compiler. It is looked for only if something is compiled.
+    if made.compile != "off" and (missing := missing_compiler(device.type)):
         if train.compile != "auto":
-            refuse_missing_compiler(made.compile)
-        elif missing_compiler():
-            reasons = made.reasons | {"compile": "there is no C++ compiler here"}
-            made = replace(made, compile="off", reasons=reasons)
+            raise ConfigError(f"train.compile: {made.compile} needs a compiler: {missing}. Use off or auto.")
+        made = replace(made, compile="off", reasons=made.reasons | {"compile": missing})
     return made
 
 

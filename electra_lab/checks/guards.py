@@ -8,7 +8,7 @@ EVERY-th call. On a GPU reading values would make the host wait.
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from numbers import Real
 from typing import Any
 
@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float32, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from electra_lab.model.attention import runs_of
 from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.random import Streams
@@ -247,7 +248,7 @@ def rehearse(
     whether every trainable parameter received a gradient. Raises BadResult, or the component's own error.
     """
     objective: Any = learner.objective
-    with on_trial(objective), using(entry):
+    with on_trial(objective), using(entry), _documents_counted(learner, entry, batch):
         learner.at_step(seed, 0)
         counts = objective.counts(batch, Streams(seed, 0, batch.example_ids))
         with _kernels_for(precision):
@@ -264,6 +265,22 @@ def rehearse(
             if accumulate is not None:
                 _refuse_metrics(accumulate({0}), entry, batch, losses)
     return reached
+
+
+@contextmanager
+def _documents_counted(learner: Learner, entry: Entry[Any], batch: Batch) -> Iterator[None]:
+    """Raise BadResult if a network reads more documents than the batch has: in a step, CUDA would end the process."""
+    most = 0 if batch.document_counts is None else int(batch.document_counts.sum())
+
+    def refuse(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        if len(given) > 2 and (found := int(runs_of(*given[1:])[-1])) > most:
+            reason = f"gave a network {found} documents and pieces of padding, and its batch has {most}"
+            raise _bad(entry, f"{reason}; see Batch.document_counts.")
+
+    with ExitStack() as hooks:
+        for backbone in learner.told if most else ():
+            hooks.enter_context(backbone.register_forward_pre_hook(refuse))
+        yield
 
 
 @contextmanager

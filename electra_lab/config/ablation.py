@@ -97,7 +97,7 @@ class AblationConfig(Strict):
         default_factory=lambda: default(launchers, DEFAULTS["launcher",]), description="Where cells run."
     )
     retries: Annotated[int, Field(ge=0, le=10**9)] = Field(
-        1, description="Number of times that a failed cell is tried again."
+        1, description="Number of times that a failed cell is tried again, unless it diverged."
     )
 
     @property

@@ -7,7 +7,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from registry import Entry, Trained, measures
 from registry.errors import CheckpointError, ConfigError, command
 from registry.signature import validate
 
-KEPT = "compared.json"
+KEPT, LOCK = "compared.json", ".compared.lock"  # the numbers of a run, and the lock of who measures it
 
 
 def measure(found: Sequence[Subject], wanted: str, device: str) -> Measured:
@@ -55,21 +55,26 @@ def measure(found: Sequence[Subject], wanted: str, device: str) -> Measured:
     depends = [options.dump(), [*map(decisive, references.values())], rows_of(base), sha256(entry.file)]
     key = f"{entry.name}-{hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:10]}"
     # Measure the rest.
-    numbers, say = {subject.label: _kept(subject, key) for subject in found}, Console().say
+    numbers, say = dict[str, dict[str, float]](), Console().say
     homes = [subject.directory.path / "compared" / key for subject in found]
     home = next((path for path in homes if path.is_dir()), first.directory.path / "compared" / key)
+    train = partial(execute.run, device=device, scale=Scale.of(base, first.began.flops))
     for subject in found:
-        if numbers[subject.label] is None:
-            say(f"{subject.label}: measuring {entry.name}")
-            train = partial(execute.run, device=device, scale=Scale.of(base, first.began.flops))
-            shared = _shared(home, measuring, subject.directory.path, references, train, device)
-            run, precision = _open(subject.directory.path, device)
-            numbers[subject.label], _ = measured(entry, measuring, run, precision, shared)
-            _keep(subject, key, numbers[subject.label] or {}, say)
-    known = {label: of_run or {} for label, of_run in numbers.items()}
-    names = set[str]().union(*known.values())
+        with ExitStack() as held:
+            if _kept(subject, key) is None:
+                with suppress(OSError):  # the numbers of a run that cannot be written are not kept
+                    held.enter_context(lock(subject.directory.path / LOCK, wait=True))
+            of_run = _kept(subject, key)  # which another comparison may have measured meanwhile
+            if of_run is None:
+                say(f"{subject.label}: measuring {entry.name}")
+                shared = _shared(home, measuring, subject.directory.path, references, train, device)
+                run, precision = _open(subject.directory.path, device)
+                of_run, _ = measured(entry, measuring, run, precision, shared)
+                _keep(subject, key, of_run, say)
+            numbers[subject.label] = of_run
+    names = set[str]().union(*numbers.values())
     metrics = {name: metric for name, metric in measuring.metrics.items() if name in names}
-    return Measured(entry.name, metrics, known)
+    return Measured(entry.name, metrics, numbers)
 
 
 def _config_of(subject: Subject) -> Loaded:

@@ -213,11 +213,16 @@ def _computed(value: Tensor) -> torch.dtype:
 
 def _sequences(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"], most: int) -> Sequences:
     """Find the runs of equal numbers within a row, and of padding, without a size that depends on their number."""
-    new = (documents[:, 1:] != documents[:, :-1]) | (attention_mask[:, 1:] != attention_mask[:, :-1])
-    run = F.pad(new, (1, 0), value=True).flatten().cumsum(0)  # of each position of [B*T], counted from 1
+    run = runs_of(attention_mask, documents)
     torch._assert_async(run[-1] <= most, f"these rows have more documents than their batch says, {most} at most")
     numbers = torch.arange(1, most + 2, device=run.device)
     return Sequences(attention_mask, documents, torch.searchsorted(run, numbers, out_int32=True))
+
+
+def runs_of(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"]) -> Int[Tensor, " N"]:
+    """Return the number of each position's document or piece of padding, counted from 1 over all rows."""
+    new = (documents[:, 1:] != documents[:, :-1]) | (attention_mask[:, 1:] != attention_mask[:, :-1])
+    return F.pad(new, (1, 0), value=True).flatten().cumsum(0)
 
 
 def _by_sequence(

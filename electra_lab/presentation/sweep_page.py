@@ -21,7 +21,7 @@ from electra_lab.presentation.limits import limits
 from electra_lab.presentation.pages import Unfinished, render
 from electra_lab.presentation.references import ByReference, sentences
 from electra_lab.presentation.tables import Table, escaped
-from electra_lab.presentation.text import counted, data_facts, interval, named, number, p_text, shown, within
+from electra_lab.presentation.text import counted, data_facts, interval, listed, named, number, p_text, shown, within
 from electra_lab.storage.files import write_whole
 from electra_lab.storage.provenance import Provenance
 from registry import Metric
@@ -206,6 +206,8 @@ def _verdict(results: Results, references: list[ByReference]) -> verdict.Verdict
     said = [*found.sentences]
     if not leading.comparable:
         said.append("Each cell is measured on its own task, so the best number need not be the best model.")
+    if plan.gaps and plan.metric == AVERAGE:
+        said.append(f"There is no average without {listed([*plan.gaps])}, whose data is not here.")
     for of in references:
         said += of.sentences if of.metric == plan.metric else []
     return verdict.Verdict([*said, *limits(results)], found.main)

@@ -154,7 +154,8 @@ def _blocks(parts: Iterator[bytes]) -> Iterator[bytes]:
                 yield bytes(block[:BLOCK])
                 del block[:BLOCK]
     except (EOFError, zlib.error):
-        yield bytes(block)
+        if block:
+            yield bytes(block)
         raise
     yield bytes(block)
 

@@ -75,6 +75,11 @@ def is_held(lock: Path) -> bool:
         return not free
 
 
+def has_diverged(job: Path) -> bool:
+    """Return True if a run, or a seed of a fine-tuning, ended because it diverged."""
+    return any((folder / DIVERGED).is_file() for folder in (job, *job.glob("seed-*")))
+
+
 def last_records(file: Path) -> list[dict[str, Any]]:
     """Return the last records of metrics.jsonl, after the last evaluation if that is not among them.
 

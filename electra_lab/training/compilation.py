@@ -1,5 +1,7 @@
 """Compile the layers of backbones, or the whole objective."""
 
+import os
+import shutil
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -11,7 +13,6 @@ import torch
 from torch import nn
 
 from electra_lab.training.recompute import Recomputing
-from registry.errors import ConfigError
 
 Compile = Literal["off", "layers", "full"]
 
@@ -22,21 +23,22 @@ KINDS = 128
 BACKEND = "inductor"
 
 
-def missing_compiler() -> str | None:
-    """Return why torch finds no C++ compiler, None if it does."""
+def missing_compiler(kind: str) -> str | None:
+    """Return why torch cannot build code for a kind of device, None if it can. Looking for a compiler takes seconds."""
+    if kind == "cuda":
+        from torch.utils._triton import has_triton
+
+        if not has_triton():
+            return "there is no triton here for this GPU"
+        found = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")  # as triton looks
+        return None if found else "there is no C compiler here, such as gcc"
     from torch._inductor import cpp_builder
 
     try:
         cpp_builder.get_cpp_compiler()
     except Exception as error:  # torch has several
-        return str(error).splitlines()[0]
+        return f"there is no C++ compiler here, such as g++ ({str(error).splitlines()[0]})"
     return None
-
-
-def refuse_missing_compiler(how: Compile) -> None:
-    """Raise ConfigError if the CPU's compiled code cannot be built."""
-    if missing := missing_compiler():
-        raise ConfigError(f"train.compile: {how} needs a C++ compiler, such as g++ ({missing}). Use off or auto.")
 
 
 def compile_modules(how: Compile, objective: nn.Module, networks: Iterable[nn.Module]) -> None:

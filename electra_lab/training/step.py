@@ -29,6 +29,7 @@ class Learner:
     world     the processes that train it
     module    the module that is called: the objective, or DDP around it
     updating  an update of the weights has begun; if it fails, some have changed and others have not
+    told      the backbones that use the number of documents in a batch
     noted     what the objective will remember of the rows of this step, for each micro-batch
     generator_rate  scheduled factor of the generator's learning rate, for groups of `by_network`
     """
@@ -42,7 +43,7 @@ class Learner:
         self._changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
         # A row that a network makes longer has more padding than its batch knows.
         told = [module for module in objective.modules() if hasattr(module, "most_documents")]
-        self._told = [module for module in told if module.length_multiple == 1]
+        self.told = [module for module in told if module.length_multiple == 1]
 
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step: seed torch's generator, set scheduled numbers, let components draw their own numbers."""
@@ -104,7 +105,7 @@ class Learner:
     def losses(self, batch: Batch, seed: int, step: int, precision: Precision) -> Losses:
         """Return the losses of one batch."""
         device = batch.tokens.device
-        known = batch.document_counts, self._told, device, batch.tokens.shape[1]
+        known = batch.document_counts, self.told, device, batch.tokens.shape[1]
         with autocast(device, precision), documents_at_most(*known):
             losses: Losses = self.module(batch, Streams(seed, step, batch.example_ids))
         return losses

@@ -29,6 +29,7 @@ from electra_lab.presentation import sweep_summary as summary
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.sweep_page import write_report
 from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
+from electra_lab.storage.catalog import has_diverged
 from electra_lab.storage.plan import Cell, Plan
 from electra_lab.storage.provenance import described
 from electra_lab.storage.run_directory import refuse_to_hold
@@ -224,7 +225,7 @@ def _work(
 
     def failed(id: str, error: str) -> None:
         attempts[id] += 1
-        if attempts[id] > retries:
+        if attempts[id] > retries or has_diverged(folder.run(id).path):  # as it would again
             left.remove(id)
             folder.note_failure(id, error, attempts[id])
         console.say(f"{names[id]}: {error}{' Trying again.' if id in left else ''}")

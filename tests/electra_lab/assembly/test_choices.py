@@ -27,7 +27,7 @@ UNITS = {"AMX": {"amx_bf16": True, "avx512_bf16": True}, "AVX-512 BF16": {"avx51
 
 @pytest.fixture(autouse=True)
 def _compiler(no_report: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choices, "missing_compiler", lambda: None)
+    monkeypatch.setattr(choices, "missing_compiler", lambda _: None)
 
 
 def processor(monkeypatch: pytest.MonkeyPatch, units: str) -> None:
@@ -77,16 +77,17 @@ def test_a_value_that_the_experiment_names_stands_without_a_reason(monkeypatch: 
     assert by_rules(LARGE, precision="bf16") == "bf16 fused off"
 
 
-def test_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device", [CPU, CUDA])
+def test_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
     """Is an error if the experiment says so, also on a rank whose rank 0 has one; `auto` compiles nothing."""
     processor(monkeypatch, "AMX")
-    assert decide(Train(steps=1), LARGE, CPU, ALONE).compile == "layers"
-    monkeypatch.setattr(choices, "missing_compiler", lambda: "no g++")
-    monkeypatch.setattr("electra_lab.training.compilation.missing_compiler", lambda: "no g++")
-    found = decide(Train(steps=1), LARGE, CPU, ALONE)
-    assert (found.compile, found.reasons["compile"]) == ("off", "there is no C++ compiler here")
-    with pytest.raises(ConfigError, match=r"^train\.compile: layers needs"):
-        decide(Train(steps=1, compile="layers"), LARGE, CPU, ALONE)
+    long, train = Scale(WIDE, SHORT_ROWS, 10**16), Train(steps=1, precision="bf16")
+    assert decide(train, long, device, ALONE).compile == "layers"
+    monkeypatch.setattr(choices, "missing_compiler", "none for {}".format)
+    found = decide(train, long, device, ALONE)
+    assert (found.compile, found.reasons["compile"]) == ("off", f"none for {device.type}")
+    with pytest.raises(ConfigError, match=rf"^train\.compile: layers needs .* none for {device.type}"):
+        decide(train.model_copy(update={"compile": "layers"}), long, device, ALONE)
 
 
 def test_rank_0_decides_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

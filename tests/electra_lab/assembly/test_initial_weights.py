@@ -199,9 +199,10 @@ def test_a_feed_forward_of_the_same_width_is_the_same_whatever_its_multiple(tmp_
     assert check(load(write(tmp_path, init="{discriminator: model}", discriminator=section))) is None
 
 
-def test_what_is_not_there_is_a_note_of_check_after_mistakes_of_the_file_and_stops_a_run(tmp_path: Path) -> None:
-    said = refusal(write(tmp_path, init="{generator: ./none}"), DataError, "generator")
-    assert said == f"{tmp_path}/none: does not exist."
+def test_what_is_not_there_is_a_note_of_check_after_mistakes_of_the_file_and_stops_a_run(tmp_path: Path, pair) -> None:
+    for other in ("null", "pair", "./nothing"):
+        said = refusal(write(tmp_path, init=f"{{discriminator: {other}, generator: ./none}}"), DataError, "generator")
+        assert said == f"{tmp_path}/none: does not exist."
     discriminator(tmp_path / "model", num_hidden_layers=2)
     said = refusal(write(tmp_path, init="{discriminator: model, generator: ./none}"))
     assert said.startswith(f"{tmp_path / 'model'}: does not fit this network: ")

@@ -106,6 +106,22 @@ def test_a_rehearsal_restores_buffers_that_change_by_themselves() -> None:
     assert unchanged(objective.extra, before)
 
 
+def test_networks_are_given_at_most_the_documents_of_the_batch() -> None:
+    objective, documents = build(), torch.zeros_like(TOKENS)
+    batch = replace(BATCH, attention_document_ids=documents, document_counts=torch.tensor([2, 2]))
+    rehearsed(objective, batch=batch)
+
+    class Dividing(type(objective)):
+        def forward(self, batch: Batch, streams: Any) -> Losses:
+            more = batch.attention_document_ids + torch.tensor([0, 0, 1, 1, 1])
+            return super().forward(replace(batch, attention_document_ids=more), streams)
+
+    objective.__class__ = Dividing
+    with pytest.raises(BadResult, match=r"electra\.py:\d+: objective 'electra' .* 6 documents .* has 4"):
+        rehearsed(objective, batch=batch)
+    rehearsed(objective, batch=replace(batch, document_counts=None))
+
+
 def of_adamw(change: Callable[[Any], Any]) -> Any:
     entry = optimizers.get("adamw")
     made = replace(entry, component=lambda *given, **options: change(entry.component(*given, **options)))
@@ -133,6 +149,13 @@ def double(optimizer: Any) -> None:
 def count(optimizer: Any) -> None:
     """Keep the number of steps where schedule-free optimizers do."""
     optimizer.param_groups[0]["k"] = optimizer.param_groups[0].get("k", 0) + 1
+
+
+def grow(optimizer: Any) -> None:
+    """Let the weights depend on a number of steps that is in no state."""
+    optimizer.calls = getattr(optimizer, "calls", 0) + 1
+    for group in optimizer.param_groups:
+        torch._foreach_add_([parameter.data for parameter in group["params"]], optimizer.calls)
 
 
 def with_state(**state: Any) -> Callable[[Any], Any]:
@@ -169,8 +192,11 @@ def beginning_elsewhere(optimizer: Any) -> Any:
         (with_state(more=torch.zeros(2)), "must have a method state_bytes(parameter), which returns 60 for shape [2"),
         (afterwards(lambda optimizer: setattr(optimizer, "state_bytes", lambda parameter: 8 * parameter.numel())),
          "must have a method state_bytes(parameter), which returns 52 for shape [2, 3]."),
+        (afterwards(lambda optimizer: setattr(optimizer, "state_bytes", None)),
+         "must have a method state_bytes(parameter), which returns 52 for shape [2, 3]."),
         (afterwards(count, in_step=True),
          "changes its param_groups in a step; a checkpoint holds only tensors in `state`."),
+        (afterwards(grow, in_step=True), "continues differently after a skipped step"),
         (beginning_elsewhere, "continues differently after a skipped step; every tensor of its state must begin"),
     ],
 )  # fmt: skip

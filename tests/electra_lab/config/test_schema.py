@@ -63,6 +63,10 @@ def test_a_warm_up_longer_than_the_run_is_refused_with_the_cure(tmp_path: Path, 
             check(load(path))
 
 
+def test_rows_have_at_most_512_tokens_by_default(tmp_path: Path) -> None:
+    assert load(write_experiment(tmp_path, embedding="{dim: 8}")).config.embedding.max_length == 512
+
+
 # Schedules
 
 

@@ -92,6 +92,16 @@ def test_a_damaged_shard_is_named_and_what_precedes_the_damage_kept(
     assert [item for item in found if item != skipped] == kept
 
 
+@pytest.mark.parametrize(("data", "reason"), [(slice(-3), "cut short"), (slice(1, None), "damaged or not a .zstd")])
+def test_where_nothing_can_be_decompressed_the_reason_is_that(tmp_path: Path, data: slice, reason: str) -> None:
+    pytest.importorskip("zstandard")
+    shard = Path(shutil.copytree(WRITTEN / "zstd", tmp_path / "zstd")) / "shard.00000.mds.zstd"
+    shard.write_bytes(shard.read_bytes()[data])
+    with pytest.raises(DataError, match=f"^{shard}: is {reason}.* after 0 bytes"):
+        list(Mds(paths=[shard.parent]))
+    assert [type(item) for item in Mds(paths=[shard.parent], on_error="skip")] == [Skipped]
+
+
 def test_a_sample_that_is_not_text(folder: Path) -> None:
     shard = folder / "shard.00001.mds"
     shard.write_bytes(shard.read_bytes().replace("grüße".encode(), b"gr\xff\xff\xff\xffe"))

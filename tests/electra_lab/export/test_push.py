@@ -217,16 +217,17 @@ def test_a_pushed_pair_opens_again(run: Path, tmp_path: Path) -> None:
 
 def test_a_fine_tuned_model_has_a_card_with_its_results(run: Path, tmp_path: Path) -> None:
     with for_a_module():
-        path = finetune(write_finetuning(tmp_path, run), ["task.head=dense"], tmp_path / "fine", "cpu")
-        (found,) = dry(path)
+        path = finetune(write_finetuning(tmp_path, run), ["task.head=dense", "seeds=[0, 3]"], tmp_path / "fine", "cpu")
+        (found,) = dry(path / "seed-3")
         assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= found.files.keys()
         with pytest.raises(ConfigError, match="not a run directory"):
-            dry(path, step=3)
-    card = ModelCard(finetuned_card(path / "seed-0" / "model"))
-    copy_folder(path / "seed-0" / "model", tmp_path / "copy")  # away from its results
-    assert (tmp_path / "copy" / "README.md").read_text() == finetuned_card(path / "seed-0" / "model")
+            dry(path / "seed-3", step=3)
+    card = ModelCard(finetuned_card(path / "seed-3" / "model"))
+    copy_folder(path / "seed-3" / "model", tmp_path / "copy")  # away from its results
+    assert (tmp_path / "copy" / "README.md").read_text() == finetuned_card(path / "seed-3" / "model")
+    assert ": seed 3, after" in card.content
     assert card.data.pipeline_tag == "text-classification"
-    results = json.loads((path / "seed-0" / "results.json").read_text())["splits"]
+    results = json.loads((path / "seed-3" / "results.json").read_text())["splits"]
     measured = {(split, name): value for split, each in results.items() for name, value in each["metrics"].items()}
     found = {(each.dataset_split, each.metric_type): each.metric_value for each in card.data.eval_results}
     assert found == {key: value for key, value in measured.items() if value is not None}

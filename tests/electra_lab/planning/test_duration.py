@@ -77,7 +77,7 @@ def test_steps_are_tried_with_the_choices_of_auto_on_the_rows_of_the_store(tmp_p
         seen["settings"] = (settings.steps, settings.micro_batch_size, settings.precision)
         return "tried"
 
-    monkeypatch.setattr(choices, "refuse_missing_compiler", lambda _: None)  # looking for one takes seconds
+    monkeypatch.setattr(choices, "missing_compiler", lambda _: None)  # looking for one takes seconds
     monkeypatch.setattr(needs, "duration", duration)
     monkeypatch.setattr(needs, "use_kernel", lambda kernel, _: seen.update(kernel=kernel))
     monkeypatch.setattr(needs, "compile_modules", lambda how, *_: seen.update(how=how))

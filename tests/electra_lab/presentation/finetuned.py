@@ -57,7 +57,7 @@ def write_seed(
 ) -> Path:
     """Write the run directory of a seed; without `splits` it is not finished. `facts` replace keys of provenance."""
     path = folder / f"seed-{seed}"
-    path.mkdir(parents=True)
+    path.mkdir(parents=True, exist_ok=True)
     cell = {"parameters": {"network": 13_000, "head": 34, "total": 13_034}, "steps": 1200, "flops": 3.21e12}
     data = {"store": "0123", "documents": {"train": 67349, "validation": 872}}
     began = provenance(path, cell) | {"data": data, "metrics": metrics} | facts

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from electra_lab.presentation.sweep_page import write_report
+from electra_lab.analysis.results import read
+from electra_lab.presentation.sweep_page import cells_csv, write_report
 from tests.electra_lab.presentation import synthetic
 from tests.electra_lab.presentation.synthetic import GRID, NAMED, SCALES, STEPS, TOKENS_A_STEP, score, write_folder
 from tests.pages import Page
@@ -63,11 +64,25 @@ def test_the_table_of_cells_has_every_number(tmp_path: Path) -> None:
         assert (float(row["seconds"]) if trained else row["seconds"]) == (pytest.approx(seconds) if trained else "")
 
 
+@pytest.mark.parametrize("task", ["", "rte"])
+def test_cells_of_fine_tunings_have_a_task_and_their_average_no_column(tmp_path: Path, task: str) -> None:
+    folder = write_folder(tmp_path, SCALES, range(1))
+    plan = json.loads((folder / "plan.json").read_text())
+    average = {"type": "average", "key": "average", "metrics": {"average": {}}}
+    change_plan(folder, cells=[cell | {"task": task} for cell in plan["cells"]], measures=[*plan["measures"], average])
+    header, *rows = csv.reader(cells_csv(read(folder)).splitlines())
+    named = ["variant", "task", "seed", "status"] if task else ["variant", "seed", "status"]
+    assert (header[: len(named)], "average" in header) == (named, not task)
+    assert {len(row) for row in rows} == {len(header)}
+    assert {row[1] for row in rows} == {task or "0"}
+
+
 def test_tables_have_means_and_paired_differences(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, GRID, range(5), ["generator.scale", "masking.mask_prob"])
     page = Page(write_report(folder))
-    (_, _, *lines), (_, _, *losses) = (markdown(folder)[title] for title in (AUC, LOSS))
+    (_, rule, *lines), (_, _, *losses) = (markdown(folder)[title] for title in (AUC, LOSS))
     assert [line[0] for line in lines] == [line[0] for line in losses] == list(GRID)
+    assert [line.endswith(":") for line in rule] == [False, True, True, True, True, False]  # numbers are on the right
     base, raw = [score(0, seed) for seed in range(5)], []
     for i, (line, loss) in enumerate(zip(lines, losses, strict=True)):
         values = [score(i, seed) for seed in range(5)]

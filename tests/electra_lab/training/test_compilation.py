@@ -21,7 +21,7 @@ from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.planning.memory import peak_bytes
 from electra_lab.testing.common import as_batch
 from electra_lab.training import compilation
-from electra_lab.training.compilation import compile_modules, layers_of, refuse_missing_compiler
+from electra_lab.training.compilation import compile_modules, layers_of
 from electra_lab.training.recompute import recompute
 from electra_lab.training.step import backward
 from registry import Batch
@@ -153,7 +153,7 @@ def test_the_whole_objective_compiles() -> None:
 
 @pytest.mark.slow  # torch's own work on graphs that are tested above; test_random.py compiles what is ours
 def test_code_of_a_compiler_gives_the_same_numbers() -> None:
-    if compilation.missing_compiler():
+    if compilation.missing_compiler("cpu"):
         pytest.skip("there is no C++ compiler here")
     torch._dynamo.reset()
     expected, found = two_steps(*built("bert_small", 1)), two_steps(*compiled("layers"))
@@ -172,11 +172,19 @@ def test_layers_are_the_modules_that_are_called_and_names_stay() -> None:
         assert list(made.learner.objective.state_dict()) == before
 
 
-def test_without_a_compiler_layers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "/nowhere/g++")
-    monkeypatch.setattr(compilation, "missing_compiler", lambda: "no working C++ compiler found")
-    with pytest.raises(ConfigError, match=r"train.compile: layers needs a C\+\+ compiler, such as g\+\+ \(no working"):
-        refuse_missing_compiler("layers")
+def test_triton_and_a_c_compiler_build_code_for_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CC", "")
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
+    assert "triton" in str(compilation.missing_compiler("cuda"))
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
+    assert "gcc" in str(compilation.missing_compiler("cuda"))
+    for name in ("gcc", "clang"):
+        tmp_path.joinpath(name).touch(mode=0o755)
+        assert compilation.missing_compiler("cuda") is None
+        tmp_path.joinpath(name).unlink()
+    monkeypatch.setenv("CC", "/opt/cc")
+    assert compilation.missing_compiler("cuda") is None
 
 
 BATCH = as_batch(torch.randint(5, 300, (4, 128), generator=torch.Generator().manual_seed(0)))

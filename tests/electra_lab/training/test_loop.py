@@ -192,9 +192,12 @@ def test_lines_evaluations_and_pauses_come_when_they_are_due(log: int, evaluate:
         expected += [(step, "")]
         expected += [(step, "validation")] * (step == 7 or (evaluate is not None and step % evaluate == 0))
         expected += [(step, "test")] * (step == 7)
-    found = records_of(new_run(), replace(SETTINGS, log_every=log, evaluate_every=evaluate))
+    read = {"validation": Asked(), "test": Asked()}
+    found = records_of(new_run(), replace(SETTINGS, log_every=log, evaluate_every=evaluate), **read)
     found = [record for record in found if not record.evaluating]
     assert [(record.step, record.values.get("split", "")) for record in found] == expected
+    for split, batches in read.items():
+        assert len(batches.evaluations) == [each for _, each in expected].count(split)
     for record in found:
         assert (record.evaluation is not None) == (record.values.get("split") in ("validation", "test"))
 

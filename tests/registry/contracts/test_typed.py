@@ -17,23 +17,23 @@ from mypy import api
 import registry
 from tests.helpers import ROOT
 
-MEMBERS = {  # with a ? where any type is right
-    "backbones": "length_multiple positions layers forward? at_step?",
-    "masking_strategies": "__call__",
-    "samplers": "__call__",
-    "objectives": "forward? counts",
-    "generators": "dim hidden token_logits",
-    "heads": "forward? flops",
+MEMBERS = {  # with a ? where any type is right, and the number of parameters that have a type
+    "backbones": "length_multiple positions layers forward? at_step?2",
+    "masking_strategies": "__call__4",
+    "samplers": "__call__2",
+    "objectives": "forward? counts2",
+    "generators": "dim hidden4 token_logits2",
+    "heads": "forward? flops2",
     "corpora": "__iter__ fingerprint",
-    "tokenizers": "__call__",
-    "packings": "__len__ rows",
-    "optimizers": "param_groups step? state_bytes",
+    "tokenizers": "__call__1",
+    "packings": "__len__ rows1",
+    "optimizers": "param_groups step? state_bytes1",
     "schedules": "__call__",
-    "measures": "same_rows metrics references prepare? __call__",
-    "datasets": "splits read fingerprint",
-    "tasks": "metrics fit_labels set_labels? rows truncation head losses results",
-    "launchers": "here check? __call__",
-    "trackers": "rewinds check? start record? close?",
+    "measures": "same_rows metrics references1 prepare?3 __call__2",
+    "datasets": "splits read1 fingerprint",
+    "tasks": "metrics fit_labels1 set_labels?1 rows3 truncation2 head2 losses2 results3",
+    "launchers": "here check? __call__3",
+    "trackers": "rewinds check? start1 record?2 close?1",
 }
 FILES = {
     path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "registry/contracts").glob("*.py"))
@@ -63,6 +63,13 @@ def typed(member: ast.stmt) -> str:
     return field if ast.unparse(getattr(member, field, None) or ast.Name("None")) not in ("None", "Any") else ""
 
 
+def parameters(member: ast.stmt) -> list[ast.arg]:
+    """Return the parameters of a method that are not of any type."""
+    given = member.args if isinstance(member, ast.FunctionDef) else ast.arguments([], [], None, [], [], None, [])
+    every = (*given.posonlyargs, *given.args, *given.kwonlyargs)
+    return [each for each in every if each.annotation and ast.unparse(each.annotation) != "Any"]
+
+
 def components(kind: str) -> Iterator[tuple[str, ast.ClassDef]]:
     """Yield a component that follows its contract, and some with a member that is missing or has another type."""
     _, right = contract(kind)
@@ -76,6 +83,10 @@ def components(kind: str) -> Iterator[tuple[str, ast.ClassDef]]:
             other = copy.deepcopy(right)
             setattr(other.body[place], typed(member), ast.Name("Wrong"))
             yield f"{kind}: another type of {name_of(member)}", other
+        for number, parameter in enumerate(parameters(member) if name_of(member) else ()):
+            other = copy.deepcopy(right)
+            parameters(other.body[place])[number].annotation = ast.Name("Wrong")
+            yield f"{kind}: another type of {parameter.arg} in {name_of(member)}", other
 
 
 def source(kind: str, component: ast.ClassDef, name: str) -> str:
@@ -131,4 +142,5 @@ def test_a_component_is_rejected_exactly_if_it_breaks_its_contract(kind: str, na
 def test_the_contracts_have_these_members() -> None:
     for each in registry.ALL:
         members = [member for member in contract(each.plural)[1].body if name_of(member)]
-        assert " ".join(name_of(member) + "?" * (not typed(member)) for member in members) == MEMBERS[each.plural]
+        found = [f"{name_of(m)}{'?' * (not typed(m))}{len(parameters(m)) or ''}" for m in members]
+        assert " ".join(found) == MEMBERS[each.plural]

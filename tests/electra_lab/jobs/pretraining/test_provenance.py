@@ -168,7 +168,10 @@ def test_the_commit_is_that_of_the_running_code(written: dict[str, Any], tmp_pat
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
     monkeypatch.setattr(module, "CODE", (tmp_path / "electra_lab", tmp_path / "registry"))
-    assert module._git.__wrapped__() is None
+    module._commit.cache_clear()
+    assert module._git() is None
+    monkeypatch.undo()
+    assert module._git() == written["git"]  # a failure is not kept
 
 
 ENVIRONMENT = Environment(

@@ -144,6 +144,9 @@ def test_a_task_without_data_is_left_out_until_it_has_some(tmp_path: Path, begun
     said = capfd.readouterr().err
     assert "two: 8 cells, 0 already done" in said
     assert "first: left out: " in said
+    lacking = "no average without first"
+    assert lacking in said.rpartition("8 cells")[2]  # with the result
+    assert lacking in (out / "table.md").read_text()
     assert "4 already done" in run.dry_run(file, [], out, "cpu", None, None)
     page = Page(out / "report.html")
     assert "first is left out: " in page.text
@@ -153,6 +156,7 @@ def test_a_task_without_data_is_left_out_until_it_has_some(tmp_path: Path, begun
     ablate(file, out)
     assert {words.split()[1] for words in begun[4:]} == {"first"}
     assert AblationFolder(out).plan.gaps == {}
+    assert lacking not in (out / "table.md").read_text()
     shutil.rmtree(tmp_path / "elsewhere")
     shutil.rmtree(tmp_path / "texts")
     with pytest.raises(DataError, match=r"has no \.txt files"):
@@ -164,6 +168,8 @@ def test_what_fails_is_named_and_stops_no_other(tmp_path: Path, begun: list[str]
 
     def diverging(folder: FinetuningFolder, loaded: Any, device: Any) -> None:
         if loaded.config.init == "random" and loaded.config.name == "first":
+            folder.seed(loaded.config.seeds[0]).path.mkdir()
+            folder.seed(loaded.config.seeds[0]).note_divergence("the loss was not finite")
             raise DivergedError("the loss was not finite")
         finish(folder, loaded, device)
 
@@ -172,7 +178,7 @@ def test_what_fails_is_named_and_stops_no_other(tmp_path: Path, begun: list[str]
         patched.setattr(cells, "run_remaining_seeds", diverging)
         with pytest.raises(CellsFailed, match=r"^2 of 8 runs failed"):
             ablate(file, tmp_path / "out")
-    assert "random, seed 0 failed 2 times: the loss was not finite" in Page(tmp_path / "out/report.html").text
+    assert "random, seed 0 failed once: the loss was not finite" in Page(tmp_path / "out/report.html").text
     assert read(tmp_path / "out").values(AVERAGE)["random"] == {}
     del begun[:]
     ablate(file, tmp_path / "out")
