@@ -87,10 +87,15 @@ class Registry(Generic[T]):
         """
         if not isinstance(name, str):
             raise BadSignature(f'{place(name)}: {self.plural}.register needs a name: @{self.plural}.register("name").')
+        caller = sys._getframe(1)
+        here = caller.f_lineno
 
         def decorate(component: T) -> T:
             if not (inspect.isfunction(component) or inspect.isclass(component)):
                 raise BadSignature(f"{self.singular} '{name}': only a function or a class can be registered.")
+            # As of Python 3.13 a class knows its line; before, `inspect` finds the first class of its name in the file.
+            if inspect.isclass(component) and caller.f_globals.get("__name__") == component.__module__:
+                component.__firstlineno__ = vars(component).get("__firstlineno__", here)  # type: ignore[attr-defined]
             file, line = _source(component)
             at, which = f"{short(file)}:{line}", f"{self.singular} '{name}'"
             if unknown := declared.keys() - self.declares.keys():
@@ -253,7 +258,8 @@ class Registry(Generic[T]):
 
 def _source(component: Callable[..., Any]) -> tuple[Path, int]:
     try:
-        return Path(inspect.getsourcefile(component) or "<unknown>"), inspect.getsourcelines(component)[1]
+        line = vars(component).get("__firstlineno__") or inspect.getsourcelines(component)[1]
+        return Path(inspect.getsourcefile(component) or "<unknown>"), line
     except (OSError, TypeError):
         return Path(f"<{component.__module__}>"), 1
 

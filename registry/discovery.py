@@ -8,6 +8,7 @@ import.
 import hashlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from registry.contracts.data import now_called
 from registry.core import Entry, Registry
 from registry.errors import LabError, PluginError
 from registry.listing import short
@@ -88,7 +90,9 @@ def _line(error: BaseException, file: Path) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    return error.msg if isinstance(error, SyntaxError) else str(error)
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    field = re.fullmatch(r"'?(\w+)(?:' object has no attribute|\.__init__\(\) got an unexpected .*) '(\w+)'", said)
+    return f"{said}{now_called(*field.groups())}" if field else said
 
 
 @contextmanager
@@ -108,10 +112,9 @@ def blame(error: BaseException) -> PluginError | None:
     Otherwise it names the plug-ins that are known to have been used. None if there were none.
     """
     entries = Registry.all_plugged_in()
-    files = {str(entry.file) for entry in entries}
+    files, used = {str(entry.file) for entry in entries}, getattr(error, "used", [])
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     if not frames:
-        used = getattr(error, "used", [])
         if not used or isinstance(error, OSError):
             return None
         others = "".join(f", or {other.kind} '{other.name}' at {other.place}," for other in used[1:])
@@ -123,5 +126,8 @@ def blame(error: BaseException) -> PluginError | None:
     of_file.sort(key=lambda entry: (entry.line, entry.kind))
     entry = next((entry for entry in reversed(of_file) if entry.line <= (last.lineno or 0)), of_file[0])
     calls = "".join(f"\n  {short(Path(call.filename))}:{call.lineno} in {call.name}: {call.line}" for call in frames)
-    place = f"{short(entry.file)}:{last.lineno}"
-    return PluginError(f"{place}: {entry.kind} '{entry.name}' failed: {type(error).__name__}: {_reason(error)}{calls}")
+    # Only its objective knows which shape a head returns.
+    heads = [other for other in used if other.kind == "head"] if entry.kind == "objective" else []
+    read = "".join(f" (it reads head '{head.name}' at {head.place})" for head in heads)
+    failed = f"{entry.kind} '{entry.name}' failed: {type(error).__name__}: {_reason(error)}"
+    return PluginError(f"{short(entry.file)}:{last.lineno}: {failed}{read}{calls}")

@@ -117,6 +117,11 @@ def command(verb: str, *words: object) -> str:
     return shlex.join(["electra-lab", verb, *texts])
 
 
+def guide(name: str) -> str:
+    """Return the address of a page of the documentation."""
+    return f"https://github.com/electra-lab/electra-lab/blob/main/docs/{name}.md"
+
+
 def shown(text: str) -> str:
     """Escape the control characters other than tab and newline, which command a terminal, and what is not UTF-8."""
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", lambda found: repr(found[0])[1:-1], text)

@@ -274,3 +274,23 @@ def test_every_path_of_the_contributing_guide_exists() -> None:
     assert len(words) > 20
     missing = [word for word in words if not (ROOT / re.sub(r"NAME\.py$", "", word)).exists()]
     assert not missing
+
+
+def pages_in_messages(path: Path) -> list[str]:
+    """Return the pages of docs that are named without their address, or do not exist."""
+    wrong = []
+    docstrings = {node.value for node in ast.walk(parsed(path)) if isinstance(node, ast.Expr)}
+    for node in ast.walk(parsed(path)):
+        match node:
+            case ast.Constant(str(text)) if "docs/" in text and "/blob/main/docs/" not in text:
+                wrong += [text] if node not in docstrings else []
+            case ast.Call(ast.Name("guide"), [ast.Constant(str(name))]) if not (ROOT / f"docs/{name}.md").is_file():
+                wrong.append(name)
+    return wrong
+
+
+def test_messages_name_pages_by_their_address() -> None:
+    """An installed package has no folder docs."""
+    assert offenders(pages_in_messages) == {}
+    templates = (ROOT / "electra_lab").rglob("*.j2")
+    assert not [path.name for path in templates if "docs/" in path.read_text(encoding="utf-8")]

@@ -31,7 +31,7 @@ class HuggingFace(nn.Module):
     lab's token table are bare, as the class handles the rest; a class without a norm there gets none. The dropout of
     these vectors is embedding.dropout, whatever the config says. Its causal decoders see both directions.
 
-    model_type  as in config.json; see docs/encoders.md
+    model_type  as in config.json, such as roberta
     ff_mult     width of the feed-forward in multiples of `dim`
     config      keys of the class's config, such as {hidden_dropout_prob: 0.0}; the rest has transformers' defaults
     """

@@ -1,12 +1,13 @@
 """The command line: one file per verb. Heavy imports stay inside the handlers, so that --help is quick."""
 
+import re
 import sys
 import traceback
 from collections.abc import Callable
-from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from electra_lab.cli import (
     ablate,
@@ -36,8 +37,27 @@ from electra_lab.version import __version__
 from registry.core import Registry
 from registry.errors import ConfigError, Reported, shown
 
+# Verbs of other programs.
+SYNONYMS = {
+    "train": "run", "pretrain": "run", "continue": "resume", "sweep": "ablate", "tokenize": "prepare",
+    "validate": "check", "classify": "predict", "tag": "predict", "answer": "predict", "upload": "push",
+}  # fmt: skip
+# A --set that the shell has torn apart: it has no value, or a later word closes its bracket.
+TORN = re.compile(r"\0--set[\0=]([^\0=]+\0[^\0-]|[^\0=]+=[{[][^\0}\]]*\0.*[}\]](\0|$))", re.DOTALL)
+
+
+class _Verbs(TyperGroup):
+    """Names the verb of the lab for one of another program."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in SYNONYMS and not ctx.resilient_parsing:  # of completion
+            ctx.fail(f"No such command '{args[0]}'. Did you mean '{SYNONYMS[args[0]]}'?")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="electra-lab",
+    cls=_Verbs,
     help="The lab for ELECTRA pre-training: describe an experiment in YAML, run it, read its results.",
     epilog="Exit codes: 0 done, 1 internal error, 2 config, 3 data, or output cannot be written, 4 checkpoint, "
     "5 diverged, 6 out of memory, 7 some cells of an ablation failed, 75 preempted and saved, 130 interrupted and "
@@ -94,21 +114,12 @@ def _main() -> None:
         if isinstance(error, SystemExit):  # typer ends so too; from inside a component it would look like success
             if sys.stdout is not stdout:  # typer met a closed pipe
                 raise SystemExit(CLOSED_PIPE) from None
-            if error.code == ConfigError.exit_code and any(map(_is_torn, pairwise(sys.argv))):
+            if error.code == ConfigError.exit_code and TORN.search("\0".join(sys.argv)):
                 _complain("--set takes one word. Quote what has spaces: --set 'sampler={type: gumbel}'.")
             raise
         print(shown(traceback.format_exc()), end="", file=sys.stderr)
         _complain(f"\nThis is an internal error of electra_lab{_or_in_plugins()}. Please report it.")
         raise SystemExit(1) from None
-
-
-def _is_torn(words: tuple[str, str]) -> bool:
-    """Return whether a word and the next are a `--set` whose value the shell has torn apart."""
-    option, change = words
-    if option.startswith("--set="):
-        option, change = "--set", option.removeprefix("--set=")
-    closed = all(change.count(left) <= change.count(right) for left, right in ("{}", "[]"))
-    return option == "--set" and not ("=" in change and closed)
 
 
 def _complain(text: object) -> None:

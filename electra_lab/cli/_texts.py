@@ -32,11 +32,10 @@ Model = Annotated[
     ),
 ]
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; - reads standard input.")]
-File = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Read this file, a text on each line, plain or compressed (.gz, .xz, .bz2, .zst)."
-    ),
+PLAIN = "plain or compressed (.gz, .xz, .bz2, .zst)"
+File = Annotated[Path | None, typer.Option(metavar="FILE", help=f"Read this file, a text on each line, {PLAIN}.")]
+Records = Annotated[
+    Path | None, typer.Option(metavar="FILE", help=f"Read texts, one a line, or records from this file, {PLAIN}.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object per text.")]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a coloured page to this file instead.")]

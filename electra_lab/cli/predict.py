@@ -3,14 +3,13 @@
 from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from electra_lab.cli._items import Format, Record, Table, cells_of, format_of, items_of, json_line, refuse_overwriting
 from electra_lab.cli._streams import answer
-from electra_lab.cli._texts import Batch, Json, OnError, Texts, answer_in_colour, colours, lines_of
+from electra_lab.cli._texts import Batch, Json, OnError, Records, Texts, answer_in_colour, colours, lines_of
 from electra_lab.cli.run import Device, OnDevice
 from registry.errors import ConfigError, command
 
@@ -24,9 +23,7 @@ def predict(
         ),
     ],
     texts: Texts = None,
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Read texts, one a line, or records from this file.")
-    ] = None,
+    file: Records = None,
     pair: Annotated[
         str | None,
         typer.Option(
@@ -98,4 +95,4 @@ def predict(
     if csv_ and table.is_empty:
         some = {name.replace("words", "text"): "a" for name in job.needs}  # a table and a line have words as a text
         added = cells_of(tuned.predict([some])[0].answer)
-        answer(table.header([*(columns or field or some), *added]))
+        answer(table.header([*(columns or field or default or some), *added]))

@@ -37,9 +37,7 @@ class Reduce(StrEnum):
 def score(
     model: given.Model,
     texts: given.Texts = None,
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Read texts, one a line, or records from this file.")
-    ] = None,
+    file: given.Records = None,
     format: Annotated[
         Format | None,
         typer.Option(help="Format of the input. Default: by the file's ending, otherwise a text per line."),

@@ -16,7 +16,7 @@ from electra_lab.config.sections import BatchWarmup, Budget, Checkpoint, Data, R
 from electra_lab.config.source import DEFAULTS, Loc
 from registry import BatchSizes, Needs, Setup, using
 from registry.contracts.head import options_by_name
-from registry.errors import BadResult, UnknownName, did_you_mean
+from registry.errors import BadResult, UnknownName, did_you_mean, guide
 from registry.folder_or_name import FolderOrName
 from registry.signature import Strict, validate
 
@@ -25,7 +25,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Wrong: TypeAlias = tuple[Loc, str, Any]  # the key, the reason, its value
 
-TRACKERS = "Programs and services that also receive the records of metrics.jsonl; see docs/trackers.md."
+TRACKERS = f"Programs and services that also receive the records of metrics.jsonl ({guide('trackers')})."
 
 
 def distinct(seeds: list[int]) -> list[int]:
@@ -45,7 +45,7 @@ class Embedding(Strict):
         128, description="Width of the embeddings. A network of a different width projects them."
     )
     max_length: Annotated[int, Field(gt=0, le=1 << 24)] = Field(512, description="Maximum length of a row.")
-    tie: Tie = Field("embeddings", description="Parameters that both networks share; see docs/objectives.md.")
+    tie: Tie = Field("embeddings", description=f"Parameters that both networks share ({guide('objectives')}).")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="Dropout of the embeddings.")
 
 
@@ -125,7 +125,7 @@ class Train(Budget):
     )
     log_every: Positive = Field(50, description="Steps between log lines. A shorter run logs its first and last step.")
     on_non_finite: Literal["stop", "skip", "roll_back"] = Field(
-        "stop", description="Action at a step with a non-finite loss or gradient; see docs/trouble.md."
+        "stop", description=f"Action at a step with a non-finite loss or gradient ({guide('trouble')})."
     )
     skip_limit: Positive = Field(100, description="With skip: maximum number of skipped steps before the run stops.")
     most_rollbacks: Positive = Field(3, description="With roll_back: maximum number of rollbacks before the run stops.")

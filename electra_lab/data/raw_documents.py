@@ -29,7 +29,7 @@ from registry.errors import DataError
 LEAST, MOST = 1 << 21, 1 << 24
 SHARE = 32  # a piece has this part of the bytes of all earlier pieces, within these bounds
 MOST_HELD_OUT = 20_000_000  # characters in validation and in the test each
-SHOWN = 5  # skipped pieces of the source that are named
+SHOWN = 5  # files, and skipped pieces, that are named
 
 Order = Literal["by_order"]
 Progress = Callable[[str, int, int | None], None]  # the phase, the amount done, and the total if known
@@ -105,7 +105,7 @@ def write_documents(
         examples=examples,
     )
     own = "data.split by_order keeps neighbours with one key together" if order else "the corpus has its own splits"
-    _refuse_empty(contents, held_out, own if has_splits else None)
+    _refuse_empty(corpus, contents, held_out, own if has_splits else None)
     write_text(folder / "spool.json", contents.model_dump_json(indent=1))
     return contents
 
@@ -231,11 +231,13 @@ def _utf8(text: str) -> bytes:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
-def _refuse_empty(contents: Contents, held_out: float, given: str | None) -> None:
+def _refuse_empty(corpus: Any, contents: Contents, held_out: float, given: str | None) -> None:
     documents = sum(contents.documents.values())
     if not documents:
+        files, _ = corpus.files() if callable(getattr(corpus, "files", None)) else ([], [])
+        where = f" in {', '.join(map(str, files[:SHOWN]))}{', ...' if len(files) > SHOWN else ''}" if files else ""
         skipped = f" {contents.skipped:,} pieces were skipped, the first: " if contents.skipped else ""
-        raise Unsplittable(f"no document has any text.{skipped}{''.join(contents.examples[:1])}")
+        raise Unsplittable(f"no document has any text{where}.{skipped}{''.join(contents.examples[:1])}")
     if empty := [split for split, count in contents.documents.items() if not count]:
         split = empty[0]
         if given:

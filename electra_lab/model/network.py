@@ -133,7 +133,7 @@ class Network(nn.Module):
 
         inputs  arguments of the head's forward after the states
 
-        Raises BadResult if the network has no such head.
+        Raises BadResult if the network has no such head, or if it does not return a tensor with a row for each one.
         """
         if head not in self.heads:
             raise BadResult(
@@ -144,6 +144,13 @@ class Network(nn.Module):
         module = self.heads[head]
         table = {"table": self.embeddings.tokens.weight} if getattr(module, "reads_table", False) else {}
         predicted: Tensor = module(hidden, *inputs, **table)
+        rows = tuple(hidden.shape[:-1])
+        whole = {"tokens": (*rows, self.embeddings.tokens.num_embeddings), "replaced": rows}.get(head)
+        shape = tuple(predicted.shape) if isinstance(predicted, Tensor) else ()
+        if shape != whole if whole else shape[:1] != rows[:1]:
+            returned = f"the shape {[*shape]}" if shape else f"a {type(predicted).__name__}"
+            must = f"a tensor of shape {[*whole]}" if whole else f"a tensor with {rows[0]} rows"
+            raise BadResult(f"{place(type(module))}: head '{head}' returned {returned}, must be {must}.")
         return predicted
 
     def _refuse_unlike(self, states: object, x: Float[Tensor, "B T D"]) -> None:

@@ -17,6 +17,7 @@ from electra_lab.presentation.sweep_page import conditions
 from electra_lab.presentation.tables import Table
 from electra_lab.presentation.text import counted, listed, number, shown
 from registry import Metric
+from registry.errors import guide
 
 AXES = {"step": "step", "tokens": "training tokens", "flops": "training FLOPs"}
 MOST_KEYS = 4  # that are named in a sentence
@@ -24,7 +25,7 @@ MOST_CURVES = 5  # metrics that are drawn, over each of the axes
 UNTESTED = (
     "Nothing is tested here. Another seed changes every number, and one run of each setting does not show by how much. "
     "So a difference may be due to the seed. To test it, repeat the settings over seeds with electra-lab ablate "
-    "(docs/ablations.md)."
+    f"({guide('ablations')})."
 )
 
 

@@ -8,6 +8,7 @@ from electra_lab.analysis.findings import Judgement, Level, Skill, declared, jud
 from electra_lab.presentation.text import thousandths
 from electra_lab.storage.provenance import Provenance
 from registry import Metric
+from registry.errors import guide
 
 CLAIMS: dict[Level, str] = {
     "learned": "The {} has learned {}",
@@ -24,9 +25,9 @@ SKILLS: dict[Skill, tuple[str, str]] = {  # a description of each skill, and the
 OWN_TASK = (
     "Replacements come from the run's own generator, and a better generator makes detection harder. Compare runs, or "
     "steps of a run, by the loss at [MASK]. Compare discriminators by a task that is the same for all "
-    "(docs/ablations.md)."
+    f"({guide('ablations')})."
 )
-OWN_TEXT = "docs/own-text.md says what to change for your own text, and how to see early that nothing is learned."
+OWN_TEXT = f"{guide('own-text')} says what to change for your own text, and how to see early that nothing is learned."
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from electra_lab.storage.catalog import jobs_in
 from electra_lab.storage.files import open_regular, read_as
 from registry import tokenizers
 from registry.contracts.tokenizer import TOKENIZER_FILES
-from registry.errors import CheckpointError, ConfigError, DataError
+from registry.errors import CheckpointError, ConfigError, DataError, guide
 from registry.folder_or_name import FolderOrName
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ def read_part(path: Path, name: str, *, beside: bool = False) -> Part:
     if family is None and kind != LAB:
         known = ", ".join(FAMILIES)
         raise ConfigError(
-            f"{path / place}: model_type is {kind!r}; the lab reads {known}, its own exports, and the encoders of "
-            "docs/encoders.md."
+            f"{path / place}: model_type is {kind!r}; the lab reads {known}, its own exports, and the encoders in "
+            f"{guide('encoders')}"
         )
     if family:
         backbone, embedding, size = family.read(Config(config, str(path / place)))

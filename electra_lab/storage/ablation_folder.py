@@ -21,7 +21,7 @@ from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.lock import lock
 from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.storage.run_directory import RunDirectory
-from registry.errors import CheckpointError, ConfigError
+from registry.errors import CheckpointError, ConfigError, guide
 
 ROOMS = ("cells", "plan", "failed", "logs", "shared", "claims")
 # Not there from the start:
@@ -176,5 +176,5 @@ def refuse_suite(path: Path) -> None:
     if (path / "suite.yaml").is_file():
         raise ConfigError(
             f"{path}: is the folder of a suite of an earlier version. Its fine-tunings, {path}/<model>/<task>, can be "
-            "reported and resumed one by one. A suite is an ablation of fine-tunings now: docs/finetuning.md shows one."
+            f"reported and resumed one by one. A suite is an ablation of fine-tunings now: {guide('finetuning')}"
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from registry.errors import ConfigError
+from registry.errors import ConfigError, guide
 
 PATIENCE = 0.05  # seconds, as `reading` keeps a lock from others for a moment
 UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
@@ -30,7 +30,7 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
         if isinstance(error, NotImplementedError) or error.errno in UNSUPPORTED:
             raise ConfigError(
                 f"{path.parent}: this file system does not support locks, which the lab needs. Choose another folder; "
-                "see docs/clusters.md."
+                f"see {guide('clusters')}"
             ) from None
         raise
     try:

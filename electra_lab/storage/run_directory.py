@@ -342,10 +342,9 @@ def refuse_used(out: Path | None) -> None:
     if above != out and not above.is_dir():
         raise ConfigError(f"--out {out}: cannot be created: {above} is not a folder.")
     if above == out and (not out.is_dir() or not is_unfinished_start(out)):
-        raise ConfigError(
-            f"--out {out}: exists and is not empty. To continue a run: {command('resume', out)}. For a new one "
-            "choose another folder."
-        )
+        resumes = is_run(out) or (out / "finetuning.yaml").is_file()
+        again = f" or continue it: {command('resume', out)}" if resumes else "."
+        raise ConfigError(f"--out {out}: exists and is not empty. Choose another folder{again}")
 
 
 def refuse_to_hold(out: Path | None, store: Path) -> None:

@@ -14,6 +14,21 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float32, Int
     from torch import Tensor
 
+# Fields of earlier contracts, with their names today.
+RENAMED = {
+    ("Batch", "documents"): "attention_document_ids",
+    ("Batch", "sources"): "source_document_ids",
+    ("Batch", "most_documents"): "document_counts",
+    ("Prediction", "hidden"): "saw_mask",
+    ("Trained", "network"): "model",
+    ("Trained", "held_out"): "test",
+}
+
+
+def now_called(kind: str, name: str) -> str:
+    """Return the tail of an error about a field that a contract does not have."""
+    return f". It is now called '{RENAMED[kind, name]}'." if (kind, name) in RENAMED else ""
+
 
 class Random(Protocol):
     """Random numbers as a pure function of (seed, step, purpose, example id)."""
@@ -122,9 +137,7 @@ class Batch:
         )
 
     def __getattr__(self, name: str) -> Any:
-        renamed = {"documents": "attention_document_ids", "sources": "source_document_ids"}
-        hint = f" It is now called '{renamed[name]}'." if name in renamed else ""
-        raise AttributeError(f"Batch has no attribute '{name}'.{hint}")
+        raise AttributeError(f"'Batch' object has no attribute '{name}'{now_called('Batch', name)}")
 
     def __len__(self) -> int:
         return self.tokens.shape[0]

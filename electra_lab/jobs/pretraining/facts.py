@@ -28,6 +28,7 @@ from registry import (
     samplers,
     tokenizers,
 )
+from registry.errors import guide
 
 EXCERPT = 28  # tokens of an example that are shown
 
@@ -50,11 +51,9 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         *_kept(experiment),
         ("compute", compute(settings.flops.total(settings.steps), experiment.paper_flops)),
     ]
-    best = experiment.accumulate(()).metrics.get(config.checkpoint.best)
-    if best and not best.comparable:
-        facts.append(
-            ("note", f"checkpoint.best: a better generator worsens {config.checkpoint.best}; see docs/resuming.md")
-        )
+    chosen = config.checkpoint.best
+    if (best := experiment.accumulate(()).metrics.get(chosen)) and not best.comparable:
+        facts.append(("note", f"checkpoint.best: a better generator worsens {chosen}; see {guide('resuming')}"))
     title = f"{config.name}: {settings.steps:,} steps of {rows} on {device}, {settings.precision}, into {path}"
     return fact_lines(title, facts)
 

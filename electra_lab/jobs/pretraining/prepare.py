@@ -23,6 +23,7 @@ from electra_lab.presentation.text import Facts, fact_lines
 from registry import Batch, Launcher, corpora, using
 from registry.component import entries_of
 from registry.contracts.tokenizer import UNKNOWN
+from registry.errors import guide
 
 SHOWN = 5  # files and endings that are named
 ROWS = 8  # that the page shows
@@ -156,7 +157,7 @@ def facts(made: Prepared) -> list[tuple[str, str]]:
         found.append(("", f"data.overlap: {made.keeping_overlap:g} would keep all that is left out for its overlap"))
     if shared > MANY * (shared + made.documents["train"]):
         part = shared / (shared + made.documents["train"])
-        cure = "Keep them if repetition is normal, as in logs; otherwise split by a key or by time: docs/data.md"
+        cure = f"Keep them if repetition is normal, as in logs; otherwise split by a key or by time: {guide('data')}"
         found.append(("warning", f"{part:.0%} of the training documents are left out for their overlap. {cure}"))
     if made.skipped:
         lost = ", ".join(f"{unit}: {number:,}" for unit, number in made.lost.items())

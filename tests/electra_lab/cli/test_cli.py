@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_lab.cli import main
+from electra_lab.cli import SYNONYMS, VERBS, main
 from tests.electra_lab.cli.conftest import CPU
 from tests.helpers import line_of, python, write_experiment
 
@@ -50,6 +50,13 @@ def test_bash_completes_verbs_and_options(monkeypatch, capsys, words: str, expec
     assert (ended.value.code or 0, set(capsys.readouterr().out.split())) == (0, expected)
 
 
+@pytest.mark.parametrize(("verb", "right"), [("train", "run"), ("sweep", "ablate"), ("runn", "run")])
+def test_a_verb_of_another_program_is_answered_with_ours(lab, verb: str, right: str):
+    assert f"'{right}'" in lab.fails(2, verb, "a.yaml")
+    assert set(SYNONYMS.values()) <= {each.__name__ for each in VERBS}
+    assert not set(SYNONYMS) & {each.__name__ for each in VERBS}
+
+
 @pytest.mark.parametrize("arguments", [("nope",), ("run",), ("run", "a.yaml", "--device", "tpu"), ("run", "--nope")])
 def test_wrong_usage_is_exit_code_2_with_a_hint(lab, arguments: tuple[str, ...]):
     err = lab.fails(2, *arguments)
@@ -58,12 +65,13 @@ def test_wrong_usage_is_exit_code_2_with_a_hint(lab, arguments: tuple[str, ...])
 
 
 @pytest.mark.parametrize("occupied", ["out/kept.txt", "out"])
-def test_an_out_that_is_not_empty_is_kept_and_resume_is_named(lab, tmp_path: Path, occupied: str):
+def test_an_out_that_is_not_empty_is_kept(lab, tmp_path: Path, occupied: str):
     out, kept = tmp_path / "out", tmp_path / occupied
     kept.parent.mkdir(exist_ok=True)
     kept.write_text("mine")
     err = lab.fails(2, "run", write_experiment(tmp_path / "there"), "--out", out)
-    assert err.startswith(f"--out {out}: exists and is not empty. To continue a run: electra-lab resume {out}.")
+    assert err.startswith(f"--out {out}: exists and is not empty.")
+    assert "electra-lab" not in err
     assert (kept.read_text(), nothing_written(tmp_path / "here")) == ("mine", True)
 
 
@@ -82,7 +90,7 @@ def test_an_out_around_the_token_stores_is_refused_before_there_are_any(lab, tmp
     ("content", "reason"),
     [
         (None, r"{corpus}: no file matches\."),
-        (b"", r"^{file}: corpus: no document has any text\."),
+        (b"", r"^{file}: corpus: no document has any text in {corpus}\."),
         (b"good\n\nbad \xff\n", r"{corpus}:3: byte 10 is not UTF-8\. .*"),
         (b"only one document", r"^{data}: data\.held_out: with 0\.3, the split \w+ is empty: .*"),
     ],
@@ -108,8 +116,9 @@ def test_another_package_called_registry_is_named_and_nothing_else(tmp_path: Pat
     assert (done.returncode, f"\nImportError: {sentence}" in done.stderr) == (1, True)
 
 
-@pytest.mark.parametrize("torn", [("sampler={type:", "argmax}"), ("seed", "1")])
+@pytest.mark.parametrize("torn", [("sampler={type:", "argmax}"), ("seed", "1"), ("optimizer={betas:", "[1,", "-1]}")])
 def test_a_change_that_the_shell_has_torn_apart_is_refused_with_the_way_to_quote_it(lab, tmp_path: Path, torn):
     file = write_experiment(tmp_path)
     assert "--set 'sampler={" in lab.fails(2, "check", file, "--set", *torn).splitlines()[-1]
-    assert "--set 'sampler={" not in lab.fails(2, "check", "--set", "seed=1")
+    for whole in (("seed=1",), ("name=a{b", "--bogus"), ("seed", "--bogus"), ("betas=[1", "--bogus")):
+        assert "--set 'sampler={" not in lab.fails(2, "check", "--set", *whole)

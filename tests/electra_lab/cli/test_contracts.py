@@ -76,6 +76,7 @@ OF_OBJECTIVES = {
         "accumulator = 3", "needs = {'generator': True}", "conflicts = 3", "def flops(self, price): return 3",
         "def earlier_runs(self): return ['x']", "def at_step(self, step): pass", "def forward(self, batch): pass")},
 }  # fmt: skip
+OF_EARLIER = {"Prediction(hidden=one)": "saw_mask", "batch.sources": "source_document_ids", "batch.none": ""}
 GENERATOR = '''
 @generators.register("mine")
 class Mine(nn.Module):
@@ -186,9 +187,69 @@ def test_a_component_that_breaks_its_contract(lab: Any, tmp_path: Path, case: st
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(("old", "new"), OF_EARLIER.items())
+def test_a_field_of_an_earlier_contract_is_refused_with_its_name_today(lab, tmp_path, old: str, new: str) -> None:
+    err = lab.fails(2, "check", written(tmp_path, "objective", OBJECTIVE + FORWARD.format(old)))
+    said = re.split("[.(=]", old)[1] + (rf"'\. .*'{new}'\." if new else "'\n")
+    assert re.search(rf"mine\.py:\d+: objective 'mine' failed: .*{said}", err), err
+
+
 @pytest.mark.parametrize("kind", GOOD)
 def test_good_ones_pass(lab: Any, tmp_path: Path, kind: str) -> None:
     assert lab("check", written(tmp_path, kind, GOOD[kind]))[0] == 0
+
+
+HEADS = '''
+@heads.register("yours")
+class Yours(nn.Linear):
+    """Yours."""
+    def __init__(self, dim, sizes, vocabulary, /):
+        super().__init__(dim, 1)
+    def flops(self, length, masked):
+        return 2 * length * self.in_features
+    def forward(self, states):
+        return nn.functional.linear(states, self.weight)
+@objectives.register("mine")
+class Mine(objectives.get("electra").component):
+    """Mine."""
+    needs = Needs(heads=["yours", "replaced"])
+    def forward(self, batch, rng):
+        states = self.discriminator.hidden(batch.tokens, batch.attention_mask, batch.segments)
+        losses, logits = super().forward(batch, rng), self.discriminator.predict("yours", states)
+        generator, found = losses.terms.values()
+        loss = logits.squeeze(-1).masked_fill(~batch.attention_mask, 0).sum()
+        found = Term(found.sum + loss, found.count, found.weight)
+        return Losses({"generator": generator, "discriminator": found}, losses.predictions, losses.detection)
+'''
+# A backbone of any kind that brings its own head for the objective's.
+OWN_HEAD = (
+    HEADS.partition("@objectives")[0]
+    + '''
+@backbones.register("mine")
+class Mine(backbones.get("bert").component):
+    """Mine."""
+    own_heads = {"replaced": {"type": "yours"}}
+'''
+)
+OUTPUT = "nn.functional.linear(states, self.weight)"
+
+
+@pytest.mark.parametrize(
+    ("section", "text", "returned", "named"),
+    [
+        ("objective", HEADS, OUTPUT, ""), ("objective", HEADS, f"[{OUTPUT}]", "head 'yours' "),
+        ("objective", HEADS, f"{OUTPUT}[:1]", "head 'yours' "),
+        ("objective", HEADS, f"{OUTPUT}[:, :3]", "objective 'mine' failed: .*'yours'"),
+        ("discriminator", OWN_HEAD, f"{OUTPUT}.squeeze(-1)", ""),
+        ("discriminator", OWN_HEAD, OUTPUT, "head 'replaced' "),
+    ],
+)  # fmt: skip
+def test_a_head_of_another_shape_is_named(lab: Any, tmp_path: Path, section, text, returned, named) -> None:
+    (tmp_path / "mine.py").write_text(START + text.replace(OUTPUT, returned))
+    value = "{type: mine, dim: 16, depth: 1, heads: 2}" if section == "discriminator" else "{type: mine}"
+    file = write_experiment(tmp_path, **{section: value, "imports": "[mine.py]", "generator": "{type: unigram}"})
+    code, _, err = lab("run" if named else "check", file)
+    assert (code, bool(re.search(rf"\bmine\.py:\d+: {named}", err))) == ((2, True) if named else (0, False)), err
 
 
 TASK = """
@@ -233,8 +294,8 @@ STEP = """
     def step(self, closure=None):
         return super().step()
 """
-AIMS = (OBJECTIVE + FORWARD.format("return losses")).replace("class Mine", "class Aims")
-WHOLE = START + SAMPLERS + GENERATOR + AIMS + OPTIMIZER.replace("class Mine", "class Descends") + STEP
+# Three of its classes have the same name.
+WHOLE = START + SAMPLERS + GENERATOR + OBJECTIVE + FORWARD.format("return losses") + OPTIMIZER + STEP
 DRAWS, LOSSES, STEPS = "return helper(logits.argmax(-1))", "return losses\n", "return super().step()"
 SECTIONS = {
     "imports": "[mine.py]", "sampler": "{type: second}", "objective": "{type: mine}", "optimizer": "{type: mine}",

@@ -125,6 +125,16 @@ def test_a_table_without_rows_has_the_header_of_others(lab, tuned: Tuned, name: 
     assert (empty[0], one[0], empty[1]) == (0, 0, one[1].splitlines(keepends=True)[0])
 
 
+def test_a_file_without_records_has_the_header_of_others(lab: Any, tuned: Tuned) -> None:
+    """The field is that of training, as in records; without --csv nothing is printed."""
+    Path("empty.jsonl").write_text("")
+    Path("one.jsonl").write_text('{"review": "the cat"}\n')
+    predict = ("predict", tuned["labels"], *CPU, "--file")
+    empty, one = (lab(*predict, file, "--csv") for file in ("empty.jsonl", "one.jsonl"))
+    assert (empty[0], empty[1]) == (0, one[1].splitlines(keepends=True)[0])
+    assert lab(*predict, "empty.jsonl", "--json")[:2] == lab(*predict, "empty.jsonl")[:2] == (0, "")
+
+
 @pytest.mark.parametrize(
     ("name", "words", "code", "part"),
     [

@@ -171,7 +171,7 @@ def test_many_documents_left_out_are_pointed_out(lab: Lab, tmp_path: Path) -> No
     ("corpus", "content", "said"),
     [
         ("json_lines, paths: [a.jsonl]", b'{"text": "a"}\n{"text"\n', "a.jsonl:2: "),
-        ("text_files, paths: [a.txt]", b"", "no document has any text."),
+        ("text_files, paths: [a.txt]", b"", "a.txt."),
         ("parquet, paths: [a.parquet]", b"PAR1 not really", "a.parquet: "),
         ("mds, paths: [index.json]", b'{"shards": []}', "index.json: "),
         ("fasta, paths: [a.fa]", b">a\nAC\n>b\nMEFL\n", "a.fa:4: 'E' is not a letter of dna"),

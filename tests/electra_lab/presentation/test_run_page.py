@@ -9,6 +9,7 @@ import pytest
 
 from electra_lab.jobs.pretraining import execute
 from electra_lab.presentation.charts import LEAST_SPAN, SERIES, SOFT
+from electra_lab.presentation.findings import OWN_TEXT
 from electra_lab.presentation.pages import STYLE
 from electra_lab.presentation.run_page import write_report
 from electra_lab.presentation.text import thousandths
@@ -132,7 +133,7 @@ def test_the_verdict_stands_at_the_top(directory: RunDirectory) -> None:
     [strong] = [each.text for each in said.all("strong")]
     assert strong.startswith(claim)
     numbers = "AUC 0.535 against 0.525 (rare-token detector); gain +0.010, 95% interval -0.010 to +0.020 over 12 doc"
-    assert said.text.startswith(f"{strong}: {numbers}uments. docs/own-text.md says what to change")
+    assert said.text.startswith(f"{strong}: {numbers}uments. {OWN_TEXT}")
     assert written.source.index(claim) < written.source.index("<dl>") < written.source.index("<h2>Results")
     assert [row[0] for row in written.table("Results")[1:]] == ["discriminator AUC"]
     better = GAINS | {"discriminator_auc_gain": 0.2, "discriminator_auc_gain_low": 0.05}

@@ -34,14 +34,18 @@ def test_a_new_directory_is_where_it_was_asked_for_or_named_after_time(tmp_path:
     assert one.is_dir()
 
 
-def test_an_out_that_is_used_is_refused_with_both_ways_out(tmp_path: Path) -> None:
+def test_an_out_that_is_used_is_refused_and_resume_is_named_for_jobs_alone(tmp_path: Path, directory) -> None:
+    tuned = tmp_path / "tuned"
+    tuned.mkdir()
     refuse_used(None)
-    refuse_used(tmp_path)
+    refuse_used(tuned)
     refuse_used(tmp_path / "absent" / "deep")
     (tmp_path / "file").write_text("")
-    for out in (tmp_path, tmp_path / "file"):
-        with pytest.raises(ConfigError, match=rf"--out {out}: exists and is not empty\. To continue .*: electra-lab"):
+    (tuned / "finetuning.yaml").write_text("")
+    for out, resumes in ((tmp_path, False), (tmp_path / "file", False), (directory.path, True), (tuned, True)):
+        with pytest.raises(ConfigError, match=rf"--out {out}: exists and is not empty\. ") as refused:
             refuse_used(out)
+        assert (f"electra-lab resume {out}" in str(refused.value)) == resumes
     with pytest.raises(ConfigError, match=f"--out {tmp_path}/file/run: cannot be created: {tmp_path}/file is not a fo"):
         refuse_used(tmp_path / "file" / "run")
     with pytest.raises(ConfigError, match="exists and is not empty"):

@@ -19,6 +19,7 @@ from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.pretraining.facts import opening, planned, readable
 from electra_lab.metrics import PRETRAINING
 from electra_lab.planning.forecast import Duration
+from electra_lab.presentation.findings import OWN_TEXT
 from electra_lab.presentation.run_page import Token, closing, excerpt
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Example
@@ -96,7 +97,7 @@ def test_the_end_begins_with_the_verdict(tmp_path: Path) -> None:
     directory.append(record | {"discriminator_auc_gain_documents": 1})
     lines = closing(directory, tmp_path, 3.4).splitlines()
     assert lines[2].startswith("  It is not known whether the discriminator has learned ")
-    assert lines[3].startswith("  docs/own-text.md says ")
+    assert lines[3].startswith(f"  {OWN_TEXT}")
     assert lines[4] == ""
     assert lines[5].split()[:3] == ["discriminator", "AUC", "0.700"]
 
@@ -146,7 +147,7 @@ LEARNED, NOT = "The discriminator has learned", "The discriminator has not learn
     [
         ([], [LEARNED, "The generator has learned"]),
         (["generator={type: unigram}"], [LEARNED]),
-        (["train.steps=1", "train.learning_rate=1.0e-5"], [NOT, "The generator has not learned", "docs/own-text.md "]),
+        (["train.steps=1", "train.learning_rate=1.0e-5"], [NOT, "The generator has not learned", OWN_TEXT]),
     ],
 )
 @pytest.mark.usefixtures("no_report")
