@@ -1,6 +1,5 @@
 """The command line: one file per verb. Heavy imports stay inside the handlers, so that --help is quick."""
 
-import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -42,8 +41,6 @@ SYNONYMS = {
     "train": "run", "pretrain": "run", "continue": "resume", "sweep": "ablate", "tokenize": "prepare",
     "validate": "check", "classify": "predict", "tag": "predict", "answer": "predict", "upload": "push",
 }  # fmt: skip
-# A --set that the shell has torn apart: it has no value, or a later word closes its bracket.
-TORN = re.compile(r"\0--set[\0=]([^\0=]+\0[^\0-]|[^\0=]+=[{[][^\0}\]]*\0.*[}\]](\0|$))", re.DOTALL)
 
 
 class _Verbs(TyperGroup):
@@ -114,12 +111,24 @@ def _main() -> None:
         if isinstance(error, SystemExit):  # typer ends so too; from inside a component it would look like success
             if sys.stdout is not stdout:  # typer met a closed pipe
                 raise SystemExit(CLOSED_PIPE) from None
-            if error.code == ConfigError.exit_code and TORN.search("\0".join(sys.argv)):
+            if error.code == ConfigError.exit_code and _is_torn(sys.argv):
                 _complain("--set takes one word. Quote what has spaces: --set 'sampler={type: gumbel}'.")
             raise
         print(shown(traceback.format_exc()), end="", file=sys.stderr)
         _complain(f"\nThis is an internal error of electra_lab{_or_in_plugins()}. Please report it.")
         raise SystemExit(1) from None
+
+
+def _is_torn(words: list[str]) -> bool:
+    """Return whether the shell has torn a `--set` apart: it has no value, or a later word closes its bracket."""
+    changes = "\0".join(words).replace("\0--set=", "\0--set\0").split("\0--set\0")[1:]
+    for change in changes:
+        word, _, rest = change.partition("\0")
+        has_no_value = "=" not in word and rest != "" and not rest.startswith("-")
+        is_open = word.count("{") > word.count("}") or word.count("[") > word.count("]")
+        if has_no_value or (is_open and ("}" in rest or "]" in rest)):
+            return True
+    return False
 
 
 def _complain(text: object) -> None:
