@@ -29,11 +29,11 @@ def bimodal(values: Values) -> tuple[float, list[str]] | None:
         return None
     middle = numbers.mean()
     scale = np.abs(numbers - middle).max()  # squares of large, tiny or nearly equal numbers lose their differences
-    left, cut = _best_split((numbers[None] - middle) / scale, variant, np.array(sizes))
+    left, scaled_cut = _best_split((numbers[None] - middle) / scale, variant, np.array(sizes))
     if left[0] >= _least_left(tuple(sorted(sizes))):
         return None
-    where = float(cut[0] * scale + middle)
-    return where, [label for label, ordered in known.items() if ordered[0] <= where < ordered[-1]]
+    cut = float(scaled_cut[0] * scale + middle)
+    return cut, [label for label, ordered in known.items() if ordered[0] <= cut < ordered[-1]]
 
 
 @cache
@@ -54,7 +54,8 @@ def _best_split(numbers: Array, variant: Whole, sizes: Whole) -> tuple[Array, Ar
     rows, n = np.arange(len(numbers)), numbers.shape[1]
     order = np.argsort(numbers, axis=1)
     ordered = np.take_along_axis(numbers, order, 1)
-    centred = numbers - np.stack([numbers[:, variant == v].mean(1) for v in range(len(sizes))], 1)[:, variant]
+    means = np.stack([numbers[:, variant == v].mean(1) for v in range(len(sizes))], 1)  # [T V]
+    centred = numbers - means[:, variant]
     # Moved one by one, from the lowest, to the side below; of each variant, the variance between its two sides is
     # below above / size times the squared difference of their means.
     below, deviation = np.zeros((len(numbers), len(sizes))), np.zeros((len(numbers), len(sizes)))

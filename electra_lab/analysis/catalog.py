@@ -84,29 +84,29 @@ def jobs(root: Path) -> Iterator[Job]:
         yield Job(path, kind, path.name, "damaged", error=problem)
 
 
-def ordered(found: Sequence[Job], by: str) -> list[Job]:
+def ordered(listed: Sequence[Job], by: str) -> list[Job]:
     """Sort by `newest`, `name` or a metric, whose best number comes first. Raises ConfigError for another word."""
     if by == "newest":
-        return sorted(found, key=lambda job: -job.written)
+        return sorted(listed, key=lambda job: -job.written)
     if by == "name":
-        return sorted(found, key=lambda job: (job.name, str(job.path)))
-    known, metric = {"newest", "name"}.union(*(job.numbers for job in found)), Metric()
-    for job in found:
+        return sorted(listed, key=lambda job: (job.name, str(job.path)))
+    metric = Metric()
+    for job in listed:
         metric = job.metrics.get(by, metric)
     if not metric.comparable:
         raise ConfigError(f"--sort {by}: is measured on each run's own task, so it cannot compare runs.")
+    known = {"newest", "name"}.union(*(job.numbers for job in listed))
     if by not in known:
         raise ConfigError(f"--sort {by}: is not a metric of these jobs.{did_you_mean(by, known)}")
     sign = -1 if metric.higher_is_better else 1
-    return sorted(found, key=lambda job: sign * job.numbers[by] if by in job.numbers else math.inf)
+    return sorted(listed, key=lambda job: sign * job.numbers[by] if by in job.numbers else math.inf)
 
 
 def _run(path: Path) -> Job:
     if not (path / "provenance.json").is_file():
-        begun = (path / "metrics.jsonl").is_file() or (path / "checkpoints").is_dir()
-        state: State = "damaged" if begun else "running" if is_held(path / ".lock") else "stopped"
-        said = f"{path}: has no provenance.json." if begun else ""
-        return Job(path, "run", path.name, state, error=said)
+        if (path / "metrics.jsonl").is_file() or (path / "checkpoints").is_dir():
+            return Job(path, "run", path.name, "damaged", error=f"{path}: has no provenance.json.")
+        return Job(path, "run", path.name, "running" if is_held(path / ".lock") else "stopped")
     began, records = read_as(Provenance, path / "provenance.json"), last_records(path / "metrics.jsonl")
     if not (path / "config.yaml").is_file():
         raise CheckpointError(f"{path / 'config.yaml'}: is missing.")
@@ -137,10 +137,12 @@ def _finetuning(path: Path) -> Job:
     first = read_as(Provenance, begun[0] / "provenance.json") if begun else None
     metrics = first.metrics if first else {}
     # The mean over the seeds.
-    scores, means = [_labelled(read_json(file)["splits"]) for file in finished], dict[str, float]()
+    scores = [_labelled(read_json(file)["splits"]) for file in finished]
+    means = dict[str, float]()
     for name in metrics:
         values = [score[name] for score in scores if score.get(name) is not None]
-        means |= {name: fmean(values)} if values else {}
+        if values:
+            means[name] = fmean(values)
     return Job(
         path,
         "fine-tuning",
@@ -163,35 +165,41 @@ def _labelled(splits: Mapping[str, Any]) -> dict[str, float]:
 
 def _ablation(path: Path) -> Job:
     plan = read_as(Plan, path / "plan.json")
-    leading, seconds, numbers, done, failed, held = plan.metrics[plan.metric], 0.0, dict[str, float](), 0, 0, False
+    leading = plan.metrics[plan.metric]
+    # The state, the time and the leading metric of each cell.
+    states, seconds, numbers = list[State](), 0.0, dict[str, float]()
     for cell in plan.cells:
         folder = path / "cells" / cell.id
         measured = read_json(folder / "measures.json") if (folder / "measures.json").is_file() else {}
         wanted = [measure.key for measure in plan.measures_of(cell)]
-        complete = all(key in measured for key in wanted)
-        done += complete
-        failed += not complete and (path / "failed" / f"{cell.id}.json").is_file()
-        held = held or (not complete and is_held(path / "claims" / cell.id))
+        if all(key in measured for key in wanted):
+            states.append("finished")
+        elif is_held(path / "claims" / cell.id):
+            states.append("running")
+        else:
+            states.append("failed" if (path / "failed" / f"{cell.id}.json").is_file() else "stopped")
+        label = f"{cell.variant}, seed {cell.seed}" + (f", {cell.task}" if cell.task else "")
         for key in wanted:
             value = measured.get(key, {}).get(cell.task or plan.metric)
             if value is not None:
-                numbers[f"{cell.variant}, seed {cell.seed}{f', {cell.task}' * bool(cell.task)}"] = value
+                numbers[label] = value
         trained = folder / f"seed-{cell.seed}" if cell.task else folder
         seconds += training_seconds(last_records(trained / "metrics.jsonl")) or 0
-    best = (max if leading.higher_is_better else min)(numbers, key=numbers.__getitem__, default="")
-    finished = done == len(plan.cells)
-    state: State = "running" if held else "finished" if finished else "failed" if failed else "stopped"
+    # The best cell, and the state of all together.
+    order = max if leading.higher_is_better else min
+    best = order(numbers, key=numbers.__getitem__, default="") if leading.comparable else ""
+    ranks: list[State] = ["running", "failed", "stopped", "finished"]
     return Job(
         path,
         "ablation",
         plan.name,
-        state,
-        done,
+        min(states, key=ranks.index, default="finished"),
+        states.count("finished"),
         len(plan.cells),
         seconds or None,
-        numbers={plan.metric: numbers[best]} if best and leading.comparable else {},
+        numbers={plan.metric: numbers[best]} if best else {},
         metrics=plan.metrics,
-        best=best if leading.comparable else "",
+        best=best,
     )
 
 

@@ -19,25 +19,25 @@ K = TypeVar("K")
 class Comparisons:
     """Differences whose `holm` accounts for all others of the report."""
 
-    _found: Mapping[Key, Difference]
+    _differences: Mapping[Key, Difference]
 
     def against(self, metric: str) -> dict[str, Difference]:
         """Return each other variant minus the baseline."""
-        return {key[2]: d for key, d in self._found.items() if key[:2] == ("against", metric)}
+        return {key[2]: d for key, d in self._differences.items() if key[:2] == ("against", metric)}
 
     def pairs(self, metric: str) -> dict[tuple[str, str], Difference]:
         """Return the first variant minus the second, of every two but the baseline, in both orders."""
-        half = {(key[2], key[3]): d for key, d in self._found.items() if key[:2] == ("pair", metric)}
+        half = {(key[2], key[3]): d for key, d in self._differences.items() if key[:2] == ("pair", metric)}
         return half | {(b, a): _reversed(d) for (a, b), d in half.items()}
 
     @property
     def over_trivial(self) -> dict[tuple[str, str], Difference]:
         """By variant and baseline that needs no training, the primary metric minus that of the baseline."""
-        return {(key[1], key[2]): d for key, d in self._found.items() if key[0] == "trivial"}
+        return {(key[1], key[2]): d for key, d in self._differences.items() if key[0] == "trivial"}
 
     def contrasts(self, parts: Sequence[str]) -> dict[tuple[str, str, str], Difference]:
         """Return by variant and two references the difference to the baseline by the first minus by the second."""
-        kept = {key[1:]: d for key, d in self._found.items() if key[0] == "contrast"}
+        kept = {key[1:]: d for key, d in self._differences.items() if key[0] == "contrast"}
         return {(label, a, b): d for (a, b, label), d in kept.items() if a in parts and b in parts}
 
 
@@ -100,36 +100,38 @@ def pairwise(values: Values, baseline: str, layers: Layers | None = None) -> dic
     return {(a, b): _paired(a, b, values, layers) for a, b in combinations(others, 2)}
 
 
-def _paired(one: str, other: str, values: Values, layers: Layers | None) -> Difference:
-    pairs = {name: (units.get(one, {}), units.get(other, {})) for name, units in (layers or {}).items()}
-    return difference(values.get(one, {}), values.get(other, {}), pairs)
+def _paired(a: str, b: str, values: Values, layers: Layers | None) -> Difference:
+    pairs = {name: (units.get(a, {}), units.get(b, {})) for name, units in (layers or {}).items()}
+    return difference(values.get(a, {}), values.get(b, {}), pairs)
 
 
 def contrasts(
     parts: Parts, baseline: str, layers: Mapping[str, Layers] | None = None
 ) -> dict[tuple[str, str, str], Difference]:
-    """Return the contrast of every two references for every variant but the baseline: of the first minus the second."""
-    found, layers = {}, layers or {}
+    """Return the contrast of every two references, the first minus the second, for every variant but the baseline."""
+    layers = layers or {}
 
-    def sides(one: Mapping[str, Any], other: Mapping[str, Any], label: str) -> tuple[dict[int, Any], dict[int, Any]]:
-        # Sums, as the spread of equal contrasts has to be small compared with the numbers, not with their differences.
-        ours = _added(one.get(label, {}), other.get(baseline, {}))
-        return ours, _added(other.get(label, {}), one.get(baseline, {}))
+    def sides(of_a: Mapping[str, Any], of_b: Mapping[str, Any], label: str) -> tuple[dict[int, Any], dict[int, Any]]:
+        # (variant - baseline by a) - (variant - baseline by b), as two sums: the spread of equal contrasts has to be
+        # small compared with the numbers, not with their differences.
+        ours = _added(of_a.get(label, {}), of_b.get(baseline, {}))
+        return ours, _added(of_b.get(label, {}), of_a.get(baseline, {}))
 
-    for (a, one), (b, other) in combinations(parts.items(), 2):
-        here, there = layers.get(a, {}), layers.get(b, {})
-        shared = here.keys() & there.keys()
-        for label in one:
+    differences = {}
+    for (a, of_a), (b, of_b) in combinations(parts.items(), 2):
+        layers_a, layers_b = layers.get(a, {}), layers.get(b, {})
+        shared = layers_a.keys() & layers_b.keys()
+        for label in of_a:
             if label != baseline:
-                units = {name: sides(here[name], there[name], label) for name in shared}
-                found[label, a, b] = difference(*sides(one, other, label), units)
-    return found
+                units = {name: sides(layers_a[name], layers_b[name], label) for name in shared}
+                differences[label, a, b] = difference(*sides(of_a, of_b, label), units)
+    return differences
 
 
-def _added(one: Mapping[int, Any], other: Mapping[int, Any]) -> dict[int, Any]:
+def _added(a: Mapping[int, Any], b: Mapping[int, Any]) -> dict[int, Any]:
     """Add numbers, or lists of the same length, of the seeds that both have."""
-    both = [seed for seed in one.keys() & other.keys() if np.shape(one[seed]) == np.shape(other[seed])]
-    return {seed: np.add(one[seed], other[seed]) for seed in both}
+    both = [seed for seed in a.keys() & b.keys() if np.shape(a[seed]) == np.shape(b[seed])]
+    return {seed: np.add(a[seed], b[seed]) for seed in both}
 
 
 def _reversed(d: Difference) -> Difference:
@@ -159,18 +161,20 @@ def corrected(planned: Mapping[K, Difference], others: Mapping[K, Difference]) -
     The planned ones, of the primary metric with the baseline, share 4/5 of it by Holm's procedure, all others 1/5.
     """
     both = any(d.p is not None for d in planned.values()) and any(d.p is not None for d in others.values())
-    found: dict[K, Difference] = {}
-    for family, share in ((planned, PRIMARY), (others, 1 - PRIMARY)):
+    differences: dict[K, Difference] = {}
+    for family, part in ((planned, PRIMARY), (others, 1 - PRIMARY)):
+        share = part if both else 1.0
         adjusted = holm([d.p for d in family.values()])
         for (key, d), p in zip(family.items(), adjusted, strict=True):
-            found[key] = replace(d, holm=None if p is None else min(1.0, p / (share if both else 1.0)))
-    return found
+            differences[key] = replace(d, holm=None if p is None else min(1.0, p / share))
+    return differences
 
 
 def fewest_seeds(values: Values, baseline: str) -> int:
     """Return the smallest number of seeds that a measured variant shares with the baseline, or has without one."""
     theirs = values.get(baseline)
-    return min((len(seeds.keys() & (theirs or seeds).keys()) for seeds in values.values() if seeds), default=0)
+    measured = [seeds for seeds in values.values() if seeds]
+    return min((len(seeds.keys() & (theirs or seeds).keys()) for seeds in measured), default=0)
 
 
 def untested(values: Values, baseline: str) -> list[str]:

@@ -16,18 +16,18 @@ def late_gain(cells: Sequence[CellResult]) -> float | None:
 
     Uses the evaluations on validation text. None if there are too few of them, or no gain at all.
     """
-    found = [*filter(None, map(_gains, cells))]
-    if not found:
+    gains = [*filter(None, map(_gains, cells))]
+    if not gains:
         return None
-    before, end = np.mean(found, axis=0)
+    before, end = np.mean(gains, axis=0)
     return float(1 - before / end) if end > 0 else None
 
 
 def _gains(cell: CellResult) -> tuple[float, float] | None:
     """Return the gain of a trained cell before the last third of its evaluations, and at the last one."""
     for name in METRICS if cell.trained else ():
-        if found := points(cell.records, "validation", f"{name}_gain"):
-            steps, gains = np.array(found, float).T
+        if line := points(cell.records, "validation", f"{name}_gain"):
+            steps, gains = np.array(line, float).T
             at = (1 - LAST) * steps[-1]
             return (float(np.interp(at, steps, gains)), float(gains[-1])) if steps[0] <= at else None
     return None

@@ -46,12 +46,13 @@ def judgements(record: Mapping[str, Any], provenance: Provenance) -> list[Judgem
     Empty if it has no gains, as of an objective with other metrics or of an older version. A generator without
     parameters is not judged.
     """
-    metrics, found = declared(provenance.metrics), []
+    metrics, judged = declared(provenance.metrics), []
     for name, (network, skill) in SKILLS.items():
         baselines = [base for base in metrics.get(name, Metric()).baselines if record.get(base) is not None]
         gain = record.get(f"{name}_gain")
         if gain is None or not baselines or not provenance.parameters.get(network, 1):
             continue
+        # The gain over the better baseline, relative to the way from there to perfection.
         perfect, best = (1, max) if metrics[name].higher_is_better else (0, min)
         baseline = best(baselines, key=lambda base: record[base])
         room = abs(perfect - record[baseline]) or 1.0
@@ -60,17 +61,21 @@ def judgements(record: Mapping[str, Any], provenance: Provenance) -> list[Judgem
         recall = record.get("discriminator_recall") if skill == "detection" else None
         if level == "learned" and recall is not None and recall < LEAST_RECALL:
             level = "begun"
-        found.append(Judgement(network, skill, level, name, baseline, gain / room, perfect))
-    return sorted(found, key=lambda judgement: judgement.learned)
+        judged.append(Judgement(network, skill, level, name, baseline, gain / room, perfect))
+    return sorted(judged, key=lambda judgement: judgement.learned)
 
 
 def _level(gain: float, low: float | None, high: float | None, little: float, much: float) -> Level:
     """Grade a gain with its interval: a wide interval around zero shows nothing."""
     if low is None or high is None:
         return "unknown"
-    if low > 0:
-        return "learned" if gain >= much else "begun" if gain >= little else "hardly"
-    return "not" if high <= 0 else "unseen" if high < little else "unknown"
+    if high <= 0:
+        return "not"
+    if low <= 0:
+        return "unseen" if high < little else "unknown"
+    if gain >= much:
+        return "learned"
+    return "begun" if gain >= little else "hardly"
 
 
 def declared(metrics: Mapping[str, Metric]) -> dict[str, Metric]:

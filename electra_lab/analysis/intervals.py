@@ -112,31 +112,31 @@ def difference(
     # Seeds alone: Student's t.
     seeds = sorted(ours.keys() & theirs.keys())
     scale = max((max(abs(ours[seed]), abs(theirs[seed])) for seed in seeds), default=0.0)
-    found, error = _t([ours[seed] - theirs[seed] for seed in seeds], scale, "difference")
-    if error is None or found.mean is None or found.half is None:
-        return Difference(found.n, found.mean, why=found.why)
-    half, p = found.half, float(2 * stdtr(found.n - 1, -abs(found.mean) / error))
+    by_seeds, error = _t([ours[seed] - theirs[seed] for seed in seeds], scale, "difference")
+    n, mean, half = by_seeds.n, by_seeds.mean, by_seeds.half
+    if error is None or mean is None or half is None:
+        return Difference(n, mean, why=by_seeds.why)
+    p = float(2 * stdtr(n - 1, -abs(mean) / error))
 
     # Units as well, as shares of the error, whose square may be too small for a number.
     known = dict[str, Layer]()
-    for name, (one, other) in (layers or {}).items():
-        there = [seed for seed in seeds if seed in one and seed in other]
-        lengths = {len(one[seed]) for seed in there} | {len(other[seed]) for seed in there}
-        if len(there) > 1 and len(lengths) == 1 and min(lengths) > 1:
-            numbers = np.array([one[seed] for seed in there]) - np.array([other[seed] for seed in there])
+    for name, (a, b) in (layers or {}).items():
+        both = [seed for seed in seeds if seed in a and seed in b]
+        lengths = {len(a[seed]) for seed in both} | {len(b[seed]) for seed in both}
+        if len(both) > 1 and len(lengths) == 1 and min(lengths) > 1:
+            numbers = np.array([a[seed] for seed in both]) - np.array([b[seed] for seed in both])  # [S U]
             known[name] = layer(numbers / error)
     if known:
-        estimates = [(of.units, np.asarray(of.between), np.asarray(of.noise)) for of in known.values()]
-        variances = possible(found.n, np.ones(()), estimates)
+        estimates = [(units.units, np.asarray(units.between), np.asarray(units.noise)) for units in known.values()]
+        variances = possible(n, np.ones(()), estimates)
         half = max(half, error * float(limit(1 - CONFIDENCE, variances)))
-        distance = np.asarray(found.mean / error)
+        distance = np.asarray(mean / error)
         beyond = p_value(distance, variances)
         if beyond < SMALL:
-            beyond = p_value(distance, possible(found.n, np.ones(()), estimates, draws=MANY))
+            beyond = p_value(distance, possible(n, np.ones(()), estimates, draws=MANY))
         p = max(p, float(beyond))
-    why = "" if found.n >= ENOUGH else f"{found.n} seeds: not tested"
-    bounds = found.mean - half, found.mean + half
-    return Difference(found.n, found.mean, *bounds, why, error, known, None if why else p)
+    why = "" if n >= ENOUGH else f"{n} seeds: not tested"
+    return Difference(n, mean, mean - half, mean + half, why, error, known, None if why else p)
 
 
 def _t(values: Sequence[float], scale: float, kind: str) -> tuple[Estimate, float | None]:
@@ -148,7 +148,8 @@ def _t(values: Sequence[float], scale: float, kind: str) -> tuple[Estimate, floa
     if n == 1:
         return Estimate(1, mean, why="one seed: no interval"), None
     # Equal numbers have a spread of rounding errors at most; an interval of that width would claim certainty.
-    if (spread := float(np.std(values, ddof=1))) <= 8 * np.finfo(float).eps * scale:
+    spread = float(np.std(values, ddof=1))
+    if spread <= 8 * np.finfo(float).eps * scale:
         return Estimate(n, mean, why=f"the same {kind} with every seed: no interval"), None
     error = spread / math.sqrt(n)
     half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * error
@@ -173,33 +174,34 @@ def possible(seeds: int, by_seeds: Array, layers: Sequence[tuple[int, Array, Arr
     by_seeds  Float64[...], the estimated variance by seeds
     layers    number of units, `between` and `noise`, each Float64[...]
     """
-    found = by_seeds[..., None] / _chi2(seeds - 1, draws, 0)
+    variances = by_seeds[..., None] / _chi2(seeds - 1, draws, 0)
     for i, (units, between, noise) in enumerate(layers):
         of_units, of_noise = _freedoms(seeds, units)
         high = between[..., None] / _chi2(of_units, draws, 1 + 2 * i)
         low = noise[..., None] / _chi2(of_noise, draws, 2 + 2 * i)
-        found = found + np.maximum(0.0, high - low)
-    return found
+        variances = variances + np.maximum(0.0, high - low)
+    return variances
 
 
 def p_value(distance: Array, variances: Array) -> Array:
     """Return the probability of a mean that far from its true value, Float64[...]; variances are Float64[... draws]."""
-    found: Array = 2 * ndtr(-np.abs(distance)[..., None] / np.sqrt(variances)).mean(-1)
-    return found
+    p: Array = 2 * ndtr(-np.abs(distance)[..., None] / np.sqrt(variances)).mean(-1)
+    return p
 
 
 def limit(level: float, variances: Array) -> Array:
     """Return the distance whose p value is `level`, Float64[...]: by Newton's method on its logarithm, from below."""
     slopes = 1 / np.sqrt(variances)
-    found = -ndtri(level / 2) / slopes.max(-1)
+    distance = -ndtri(level / 2) / slopes.max(-1)
     for _ in range(60):
-        at = found[..., None] * slopes
-        p, density = 2 * ndtr(-at).mean(-1), 2 * (np.exp(-at * at / 2) * slopes).mean(-1) / math.sqrt(2 * math.pi)
+        at = distance[..., None] * slopes
+        p = 2 * ndtr(-at).mean(-1)
+        density = 2 * (np.exp(-at * at / 2) * slopes).mean(-1) / math.sqrt(2 * math.pi)
         step = np.log(p / level) * p / density
-        found = found + step
-        if (np.abs(step) <= 1e-9 * found).all():
+        distance = distance + step
+        if (np.abs(step) <= 1e-9 * distance).all():
             break
-    return np.asarray(found)
+    return np.asarray(distance)
 
 
 def smallest_found(level: float, power: float, seeds: int, by_seeds: float, layers: Sequence[Layer]) -> float:
@@ -208,13 +210,15 @@ def smallest_found(level: float, power: float, seeds: int, by_seeds: float, laye
     The estimates are taken for the true variances.
     """
     experiments, first = 1000, 100  # other draws than those of the possible variances
-    found = list[tuple[int, Array, Array]]()
-    for i, of in enumerate(layers):
-        of_units, of_noise = _freedoms(seeds, of.units)
-        between = (of.beyond + of.noise) * _chi2(of_units, experiments, first + 2 + 2 * i)
-        found.append((of.units, between, of.noise * _chi2(of_noise, experiments, first + 3 + 2 * i)))
-    variances = possible(seeds, by_seeds * _chi2(seeds - 1, experiments, first + 1), found, draws=512)
-    luck = ndtri(_evenly(experiments, first)) * math.sqrt(by_seeds + sum(of.beyond for of in layers))
+    # What each experiment estimates, and the variances that it then considers possible.
+    estimates = list[tuple[int, Array, Array]]()
+    for i, layer in enumerate(layers):
+        of_units, of_noise = _freedoms(seeds, layer.units)
+        between = (layer.beyond + layer.noise) * _chi2(of_units, experiments, first + 2 + 2 * i)
+        estimates.append((layer.units, between, layer.noise * _chi2(of_noise, experiments, first + 3 + 2 * i)))
+    variances = possible(seeds, by_seeds * _chi2(seeds - 1, experiments, first + 1), estimates, draws=512)
+    # How far its mean lies from the true one.
+    luck = ndtri(_evenly(experiments, first)) * math.sqrt(by_seeds + sum(layer.beyond for layer in layers))
     return float(np.quantile(limit(level, variances) - luck, power))
 
 
@@ -226,12 +230,12 @@ def _freedoms(seeds: int, units: int) -> tuple[int, int]:
 @cache
 def _evenly(n: int, stream: int) -> Array:
     """Return n numbers between 0 and 1, evenly spaced, in a random order that depends on the stream."""
-    found: Array = np.random.default_rng(stream).permutation((np.arange(n) + 0.5) / n)
-    return found
+    numbers: Array = np.random.default_rng(stream).permutation((np.arange(n) + 0.5) / n)
+    return numbers
 
 
 @cache
 def _chi2(df: int, n: int, stream: int) -> Array:
     """Return n chi-square numbers over their degrees of freedom."""
-    found: Array = chdtri(df, _evenly(n, stream)) / df
-    return found
+    numbers: Array = chdtri(df, _evenly(n, stream)) / df
+    return numbers

@@ -15,15 +15,15 @@ POWER = 0.8
 
 def spread(differences: Iterable[Difference], source: str) -> Expected | None:
     """Return the variation of paired differences, pooled over those with an interval; None if none has one."""
-    found = [(d, d.error**2) for d in differences if d.error is not None]
-    if not found:
+    known = [(d, d.error**2) for d in differences if d.error is not None]
+    if not known:
         return None
     kinds: dict[str, list[tuple[Difference, float, Layer]]] = {}
-    for d, square in found:
+    for d, square in known:
         for name, layer in d.layers.items():
             kinds.setdefault(name, []).append((d, square, layer))
-    weights = [d.n - 1 for d, _ in found]  # degrees of freedom
-    variance = float(np.average([square * d.n for d, square in found], weights=weights))
+    weights = [d.n - 1 for d, _ in known]  # degrees of freedom
+    variance = float(np.average([square * d.n for d, square in known], weights=weights))
     shared = {name: _pooled(layers) for name, layers in kinds.items()}
     return Expected(sd=math.sqrt(variance), source=source, shared=shared)
 
@@ -53,7 +53,12 @@ def _level(comparisons: int) -> float:
 def smallest(expected: Expected, seeds: int, comparisons: int) -> float | None:
     """Return the smallest difference that is found, in the metric's unit; None for fewer seeds than are tested."""
     size = detectable(seeds, comparisons)
-    if size is None or not expected.shared:
-        return None if size is None else size * expected.sd
-    layers = [Layer(of.units, of.variance + of.noise / seeds, of.noise / seeds) for of in expected.shared.values()]
+    if size is None:
+        return None
+    if not expected.shared:
+        return size * expected.sd
+    layers = []
+    for shared in expected.shared.values():
+        noise = shared.noise / seeds
+        layers.append(Layer(shared.units, shared.variance + noise, noise))
     return smallest_found(_level(comparisons), POWER, seeds, expected.sd**2 / seeds, layers)

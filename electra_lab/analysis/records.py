@@ -23,14 +23,16 @@ def curve(records: Records, split: str, key: str, axis: str) -> tuple[list[float
     """
     import numpy as np  # here, as listings need none
 
-    train = [(r["step"], r[axis]) for r in of_split(records, "train") if r.get(axis)]
-    found = points(records, split, key)
-    if not train or not found:
+    train = [(record["step"], record[axis]) for record in of_split(records, "train") if record.get(axis)]
+    line = points(records, split, key)
+    if not train or not line:
         return [], []
-    found = found[:: -(-len(found) // POINTS)] + ([found[-1]] if len(found) > POINTS else [])
-    known = [(0, 0), *train]
-    places = np.interp([step for step, _ in found], [s for s, _ in known], [n for _, n in known])
-    return places.tolist(), [value for _, value in found]
+    # Thin the points, but keep the last one.
+    last, every = line[-1], -(-len(line) // POINTS)
+    line = line[::every] if every == 1 else [*line[::every], last]
+    steps, numbers = zip((0, 0), *train, strict=True)
+    places = np.interp([step for step, _ in line], steps, numbers)
+    return places.tolist(), [value for _, value in line]
 
 
 def last_evaluation(records: Records) -> dict[str, Any] | None:
@@ -48,7 +50,8 @@ def training_seconds(records: Records) -> float | None:
     for record in of_split(records, "train"):
         if not record.get("tokens_per_second") or not record.get("tokens"):
             return None
-        total, before = total + (record["tokens"] - before) / record["tokens_per_second"], record["tokens"]
+        total += (record["tokens"] - before) / record["tokens_per_second"]
+        before = record["tokens"]
     return total or None
 
 

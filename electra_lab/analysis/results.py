@@ -106,11 +106,11 @@ class Results:
 
     def values(self, metric: str) -> dict[str, dict[int, float]]:
         """Return the metric by variant and by seed, of the cells that have it."""
-        found: dict[str, dict[int, float]] = {variant.label: {} for variant in self.plan.variants}
+        by_variant: dict[str, dict[int, float]] = {variant.label: {} for variant in self.plan.variants}
         for cell in self.cells:
             if metric in cell.metrics:
-                found[cell.plan.variant][cell.plan.seed] = cell.metrics[metric]
-        return found
+                by_variant[cell.plan.variant][cell.plan.seed] = cell.metrics[metric]
+        return by_variant
 
     def has(self, metric: str) -> bool:
         return any(metric in cell.metrics for cell in self.cells)
@@ -126,24 +126,25 @@ class Results:
 
     def _over_trivial(self, layers: Mapping[str, Layers]) -> dict[tuple[str, str], Difference]:
         """Return, by variant and baseline that needs no training, the leading metric minus that of the baseline."""
-        found, leading, here = {}, self.plan.metric, layers.get(self.plan.metric, {})
+        differences, leading = {}, self.plan.metric
+        our_layers = layers.get(leading, {})
         for baseline in filter(self.has, self.plan.metrics[leading].baselines):
-            theirs, there = self.values(baseline), layers[baseline]
+            theirs, their_layers = self.values(baseline), layers[baseline]
             title = self.plan.metrics[baseline].title or baseline
             for label, ours in self.values(leading).items():
                 units = {}
-                for name in here.keys() & there:
-                    units[name] = here[name].get(label, {}), there[name].get(label, {})
-                found[label, title] = difference(ours, theirs[label], units)
-        return found
+                for name in our_layers.keys() & their_layers:
+                    units[name] = our_layers[name].get(label, {}), their_layers[name].get(label, {})
+                differences[label, title] = difference(ours, theirs[label], units)
+        return differences
 
     def trivial(self, metric: str) -> dict[str, float]:
         """Return, by its title, the mean over all cells of each baseline of a metric that needs no training."""
-        found = {}
+        means = {}
         for name in filter(self.has, self.plan.metrics[metric].baselines):
             numbers = [cell.metrics[name] for cell in self.cells if name in cell.metrics]
-            found[self.plan.metrics[name].title or name] = sum(numbers) / len(numbers)
-        return found
+            means[self.plan.metrics[name].title or name] = sum(numbers) / len(numbers)
+        return means
 
     def _layers(self, metric: str, parts: Sequence[str]) -> Layers:
         """Return the sources of variation of a metric besides the seed: the documents, its references."""
@@ -169,11 +170,11 @@ class Results:
         return {cell.plan.id: folder.by_document(cell.plan.id, self.plan) for cell in self.cells}
 
     def _by_variant(self, units: Mapping[str, Sequence[float]]) -> dict[str, dict[int, Sequence[float]]]:
-        found: dict[str, dict[int, Sequence[float]]] = {variant.label: {} for variant in self.plan.variants}
+        by_variant: dict[str, dict[int, Sequence[float]]] = {variant.label: {} for variant in self.plan.variants}
         for cell in self.cells:
             if cell.plan.id in units:
-                found[cell.plan.variant][cell.plan.seed] = units[cell.plan.id]
-        return found
+                by_variant[cell.plan.variant][cell.plan.seed] = units[cell.plan.id]
+        return by_variant
 
     def count(self, status: Status) -> int:
         return sum(cell.status == status for cell in self.cells)
@@ -181,14 +182,14 @@ class Results:
     @property
     def lacking(self) -> dict[str, list[CellResult]]:
         """By metric, the measured cells that do not have it."""
-        found, trivial = defaultdict[str, list[CellResult]](list), self.plan.trivial
+        lacking = defaultdict[str, list[CellResult]](list)
         for cell in self.cells:
             if cell.status != "done":
                 continue
             for measure in self.plan.measures_of(cell.plan):
-                for name in measure.metrics.keys() - cell.metrics.keys() - trivial:
-                    found[name].append(cell)
-        return {name: found[name] for name in self.plan.metrics if name in found}
+                for name in measure.metrics.keys() - cell.metrics.keys() - self.plan.trivial:
+                    lacking[name].append(cell)
+        return {name: lacking[name] for name in self.plan.metrics if name in lacking}
 
 
 def read(path: Path) -> Results:
@@ -197,7 +198,7 @@ def read(path: Path) -> Results:
     plan = folder.plan
     cells = _with_average(plan, [cell_result(folder, plan, cell.id) for cell in plan.cells])
     references = {id: cell_result(folder, plan, id) for id in plan.references}
-    failed = {id: found.error for id, found in references.items() if found.status == "failed"}
+    failed = {id: reference.error for id, reference in references.items() if reference.status == "failed"}
     return Results(path, plan, cells, failed)
 
 
@@ -269,10 +270,10 @@ def _with_average(plan: Plan, cells: list[CellResult]) -> list[CellResult]:
     tasks = plan.tasks
     if len(tasks) < 2:
         return cells
-    found = []
+    averaged = []
     for cell in cells:
         of_tasks = numbers[cell.plan.variant, cell.plan.seed]
         whole = len(of_tasks) == len(tasks)
         average = {AVERAGE: sum(of_tasks.values()) / len(tasks)} if whole else {}
-        found.append(replace(cell, metrics=cell.metrics | average))
-    return found
+        averaged.append(replace(cell, metrics=cell.metrics | average))
+    return averaged

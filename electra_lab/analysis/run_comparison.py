@@ -79,12 +79,12 @@ def subjects(paths: Sequence[Path]) -> list[Subject]:
     tuned = [path for path, config in zip(paths, configs, strict=True) if "task.type" in config]
     if tuned and len(tuned) < len(paths):
         raise ConfigError(f"{tuned[0]}: is a seed of a fine-tuning; it cannot be compared with pre-training runs.")
-    found, labels = list[Subject](), _labels(paths, [str(config.get("name")) for config in configs])
+    compared, labels = list[Subject](), _labels(paths, [str(config.get("name")) for config in configs])
     for label, directory, config in zip(labels, directories, configs, strict=True):
         began = directory.provenance()
         directory.refuse_other_format(began)
-        found.append(Subject(label, directory, began, directory.records(), config))
-    return found
+        compared.append(Subject(label, directory, began, directory.records(), config))
+    return compared
 
 
 def _refuse_other_jobs(path: Path) -> None:
@@ -104,16 +104,19 @@ def _labels(paths: Sequence[Path], names: Sequence[str]) -> list[str]:
         folder = path.resolve().name
         by_time = BY_TIME.fullmatch(folder)
         folders.append(f"{name}-{by_time[1]}" if by_time else folder)
-    return next((list(some) for some in (names, folders) if len({*some}) == len(some)), [str(path) for path in paths])
+    for labels in (names, folders):
+        if len({*labels}) == len(labels):
+            return list(labels)
+    return [str(path) for path in paths]
 
 
 def side_by_side(of_runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the value of each run by key, None where it has none."""
-    found = dict[str, list[Any]]()
+    by_key = dict[str, list[Any]]()
     for i, values in enumerate(of_runs):
         for key, value in values.items():
-            found.setdefault(key, [None] * len(of_runs))[i] = value
-    return found
+            by_key.setdefault(key, [None] * len(of_runs))[i] = value
+    return by_key
 
 
 def differing(of_runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -122,36 +125,36 @@ def differing(of_runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {key: values for key, values in rows.items() if values.count(values[0]) < len(values)}
 
 
-def changes(found: Sequence[Subject]) -> dict[str, list[Any]]:
+def changes(compared: Sequence[Subject]) -> dict[str, list[Any]]:
     """Return the keys of the complete configs that differ, with the value of each run; names differ anyway."""
-    differ = differing([subject.config for subject in found])
+    differ = differing([subject.config for subject in compared])
     return {key: values for key, values in differ.items() if key != "name"}
 
 
-def obstacles(found: Sequence[Subject]) -> list[str]:
+def obstacles(compared: Sequence[Subject]) -> list[str]:
     """Return the keys by which the tests of the runs differ, so that their metrics do not compare the models."""
-    keys = [key for key in changes(found) if key.startswith((*TEST, *OF_A_TASK)) and key not in SAME_TEST]
-    if _one_store(found):  # the same text, wherever its files lie
+    keys = [key for key in changes(compared) if key.startswith((*TEST, *OF_A_TASK)) and key not in SAME_TEST]
+    if _one_store(compared):  # the same text, wherever its files lie
         keys = [key for key in keys if not key.startswith("corpus.")]
-    if same := same_tokens(found):
-        keys = [key for key in keys if not key.startswith("tokenizer.")]
-    return keys or ["the text"] * (not same)
+    if same_tokens(compared):
+        return [key for key in keys if not key.startswith("tokenizer.")]
+    return keys or ["the text"]
 
 
-def same_tokens(found: Sequence[Subject]) -> bool:
+def same_tokens(compared: Sequence[Subject]) -> bool:
     """Return True if all read one token store, or have one tokenizer and as many documents and tokens of each split.
 
     The latter as in continued pre-training, which reads the tokenizer of an earlier run.
     """
-    if _one_store(found):
+    if _one_store(compared):
         return True
-    files = {_text_of(subject.directory.path / "tokenizer.json") for subject in found}
-    texts = [subject.began.data.model_dump(include={"documents", "tokens", "overlap"}) for subject in found]
+    files = {_text_of(subject.directory.path / "tokenizer.json") for subject in compared}
+    texts = [subject.began.data.model_dump(include={"documents", "tokens", "overlap"}) for subject in compared]
     return files != {""} and len(files) == 1 and texts.count(texts[0]) == len(texts)
 
 
-def _one_store(found: Sequence[Subject]) -> bool:
-    return len({subject.began.data.store for subject in found}) == 1
+def _one_store(compared: Sequence[Subject]) -> bool:
+    return len({subject.began.data.store for subject in compared}) == 1
 
 
 def _text_of(file: Path) -> str:

@@ -37,8 +37,8 @@ def disentangled_attention(
     kept = None
     if dropout:
         kept = torch.empty(*q.shape[:3], k.shape[2], dtype=torch.bool, device=q.device).bernoulli_(1 - dropout)
-    given = q, k, v, position_keys, position_queries, hidden, kept
-    attended: Tensor = _Attention.apply(*given, far, dropout)  # type: ignore[no-untyped-call]
+    inputs = q, k, v, position_keys, position_queries, hidden, kept
+    attended: Tensor = _Attention.apply(*inputs, far, dropout)  # type: ignore[no-untyped-call]
     return attended
 
 
@@ -80,14 +80,14 @@ class _Attention(torch.autograd.Function):
                 scores[:, near.stop :, block] = products[..., -1:].transpose(1, 2)
             for block, near, distances in _blocks(length, far, most):
                 products = torch.bmm(queries[:, block], position_keys[part, distances].transpose(1, 2))
-                some = scores[:, block]
-                some[..., near] += _by_other(products)
-                some[..., : near.start] += products[..., :1]
-                some[..., near.stop :] += products[..., -1:]
-                some.baddbmm_(queries[:, block], keys.transpose(1, 2))
-                some += hidden[row] if hidden.shape[2] == 1 else hidden[row][:, block]
-                torch.softmax(some, -1, out=some)
-                stay = some if kept is None else some * kept[row, part, block] / (1 - dropout)
+                of_block = scores[:, block]
+                of_block[..., near] += _by_other(products)
+                of_block[..., : near.start] += products[..., :1]
+                of_block[..., near.stop :] += products[..., -1:]
+                of_block.baddbmm_(queries[:, block], keys.transpose(1, 2))
+                of_block += hidden[row] if hidden.shape[2] == 1 else hidden[row][:, block]
+                torch.softmax(of_block, -1, out=of_block)
+                stay = of_block if kept is None else of_block * kept[row, part, block] / (1 - dropout)
                 attended[row, part, block] = torch.bmm(stay, v[row, part])
         ctx.save_for_backward(q, k, v, position_keys, position_queries, weights, kept)
         ctx.far, ctx.dropout = far, dropout
@@ -95,7 +95,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Float[Tensor, "B H T d"]) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Float[Tensor, "B H T d"]) -> tuple[Tensor | None, ...]:
         q, k, v, position_keys, position_queries, weights, kept = ctx.saved_tensors
         length, most = q.shape[2], position_keys.shape[1] // 2
         of_q, of_k, of_v = _by_position(q), _by_position(k), _by_position(v)
@@ -104,8 +104,8 @@ class _Attention(torch.autograd.Function):
             # Through the softmax.
             weight = weights[row, part]
             stay = weight if kept is None else weight * kept[row, part] / (1 - ctx.dropout)
-            of_v[row, part] = torch.bmm(stay.transpose(1, 2), given[row, part])
-            of_scores = torch.bmm(given[row, part], v[row, part].transpose(1, 2))
+            of_v[row, part] = torch.bmm(stay.transpose(1, 2), gradient[row, part])
+            of_scores = torch.bmm(gradient[row, part], v[row, part].transpose(1, 2))
             if kept is not None:
                 of_scores *= kept[row, part]
                 of_scores /= 1 - ctx.dropout
@@ -119,13 +119,13 @@ class _Attention(torch.autograd.Function):
             )
             for slopes, x, of_x, table, of_table in sides:
                 for block, near, distances in _blocks(length, ctx.far, most):
-                    some = slopes[:, block].contiguous()
-                    of_products = x.new_zeros(*some.shape[:2], distances.stop - distances.start)
-                    _by_other(of_products).copy_(some[..., near])
+                    of_block = slopes[:, block].contiguous()
+                    of_products = x.new_zeros(*of_block.shape[:2], distances.stop - distances.start)
+                    _by_other(of_products).copy_(of_block[..., near])
                     if near.start:
-                        of_products[..., 0] += some[..., : near.start].sum(-1)
+                        of_products[..., 0] += of_block[..., : near.start].sum(-1)
                     if near.stop < length:
-                        of_products[..., -1] += some[..., near.stop :].sum(-1)
+                        of_products[..., -1] += of_block[..., near.stop :].sum(-1)
                     of_x[row, part, block] += torch.bmm(of_products, table[part, distances])
                     of_table[part, distances] += torch.bmm(of_products.transpose(1, 2), x[row, part, block])
         return of_q, of_k, of_v, of_position_keys, of_position_queries, *[None] * 4
@@ -139,10 +139,10 @@ def _by_position(x: Float[Tensor, "B H T d"]) -> Float[Tensor, "B H T d"]:
 def _parts(x: Float[Tensor, "B H T d"]) -> Iterator[tuple[int, slice]]:
     """Yield each row with some of its heads, whose scores fit into a processor's cache."""
     rows, heads, length, _ = x.shape
-    some = max(1, CACHED // length**2)
+    at_once = max(1, CACHED // length**2)
     for row in range(rows):
-        for head in range(0, heads, some):
-            yield row, slice(head, head + some)
+        for head in range(0, heads, at_once):
+            yield row, slice(head, head + at_once)
 
 
 def _blocks(length: int, far: int, most: int) -> Iterator[tuple[slice, slice, slice]]:

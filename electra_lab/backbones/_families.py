@@ -14,7 +14,7 @@ BERT_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "interm
 
 @dataclass(frozen=True)
 class Family:
-    """What a wrapper must know about a model class.
+    """The facts about a model class that a wrapper needs.
 
     sizes      config keys of width, depth, heads and, unless it is fixed at 4 widths, the feed-forward
     layers     where the list of layers is; several lists hold one part of each layer
@@ -25,7 +25,7 @@ class Family:
                rows      a mask of padding alone
     window     config key of how far a position sees, counted to one side
     fixed      config keys that cannot be set otherwise
-    idle       parts that never learn from states alone; they are removed, parameters are frozen
+    idle       parts that never learn from states alone: modules are removed, parameters are frozen
     table      where the table of tokens is
     renamed    files have other names than the class, which transformers turns into them
     """
@@ -119,6 +119,6 @@ def family_of(model_type: object) -> Family | None:
     """Return the facts of a family, None if it is not known. Raises ValueError with the reason if it is refused."""
     if not isinstance(model_type, str):
         return None
-    if reason := REFUSED.get(model_type):
-        raise ValueError(f"{model_type} cannot be a backbone: {reason}.")
+    if model_type in REFUSED:
+        raise ValueError(f"{model_type} cannot be a backbone: {REFUSED[model_type]}.")
     return FAMILIES.get(model_type)

@@ -93,6 +93,7 @@ class SelfAttention(library.LSHSelfAttention):  # type: ignore[misc]
         """turn    cosines and sines of the positions' angles
         signal  keyword arguments of the library's reversible core: `_reverse` and `_depth`
         """
+        # Queries, which are the keys, and values of the row and the memory: [B H T d].
         rows, length, _ = x.shape
         local, mask = self.n_local_attn_heads, input_mask
         if self.num_mem_kv:
@@ -103,6 +104,7 @@ class SelfAttention(library.LSHSelfAttention):  # type: ignore[misc]
         if turn is not None:  # the memory has no positions
             placed = turned(qk[:, :, :length], *turn)
             qk = torch.cat((placed, qk[:, :, length:]), dim=2) if self.num_mem_kv else placed
+        # Local heads come first: [B H T d] -> [BH T d] of either kind.
         heads = [local, self.heads - local]
         near_qk, qk = (part.flatten(0, 1) for part in torch.split(qk, heads, dim=1))
         near_v, v = (part.flatten(0, 1) for part in torch.split(v, heads, dim=1))
@@ -149,10 +151,10 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
     below: int  # number of layers below this one
     rotations: Float[Tensor, "K d R N"]  # of rows of 1 to K pairs of buckets, in an export
 
-    def forward(self, *given: Any, **signal: Any) -> Float[Tensor, "BH t d"]:
+    def forward(self, *inputs: Any, **signal: Any) -> Float[Tensor, "BH t d"]:
         if torch.compiler.is_exporting() and hasattr(self, "rotations"):
-            return self._in_one_pass(*given)
-        attended: Tensor = self._attended(*given, **signal) if self.training else self._by_length(*given)
+            return self._in_one_pass(*inputs)
+        attended: Tensor = self._attended(*inputs, **signal) if self.training else self._by_length(*inputs)
         return attended
 
     def before_export(self, width: int, length: int, memory: int) -> None:
@@ -162,10 +164,10 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
         """
         pair = 2 * self.bucket_size
         most, extra = -(-length // pair), memory // pair
-        found = torch.zeros(most, width, self.n_hashes, most + extra)
+        rotations = torch.zeros(most, width, self.n_hashes, most + extra)
         for pairs in range(1, most + 1):
-            found[pairs - 1, :, :, : pairs + extra] = self._rotations(width, pairs + extra)
-        self.register_buffer("rotations", found, persistent=False)
+            rotations[pairs - 1, :, :, : pairs + extra] = self._rotations(width, pairs + extra)
+        self.register_buffer("rotations", rotations, persistent=False)
 
     def _rotations(self, width: int, pairs: int, kind: torch.dtype = torch.float32) -> Float[Tensor, "d R N"]:
         """Draw the rotations of evaluation. They depend on the number of pairs of buckets and on the layer alone.

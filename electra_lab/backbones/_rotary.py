@@ -15,19 +15,19 @@ def turned(
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     pairs: Tensor = wide.unflatten(-1, (-1, 2))  # type: ignore[no-untyped-call]
     if torch.compiler.is_compiling():  # compilers and ONNX have no complex numbers, and fuse the separate operations
-        one, two = pairs.unbind(-1)
-        made = torch.stack((one * cosine - two * sine, two * cosine + one * sine), dim=-1)
+        first, second = pairs.unbind(-1)
+        rotated = torch.stack((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
     else:
-        made = torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cosine, sine))
-    return made.flatten(-2).to(x.dtype)
+        rotated = torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cosine, sine))
+    return rotated.flatten(-2).to(x.dtype)
 
 
 def halves_turned(
     x: Float[Tensor, "*B T d"], cosine: Float[Tensor, "*#B T half"], sine: Float[Tensor, "*#B T half"]
 ) -> Float[Tensor, "*B T d"]:
     """Turn the pairs of numbers j and j + d/2 by their angles, in float32 at least, as transformers does."""
-    one, two = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, dim=-1)
-    return torch.cat((one * cosine - two * sine, two * cosine + one * sine), dim=-1).to(x.dtype)
+    first, second = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, dim=-1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(x.dtype)
 
 
 def split_and_turned(
@@ -46,16 +46,16 @@ class _SplitAndTurned(torch.autograd.Function):
     def forward(ctx: Any, columns: Tensor, cosine: Float[Tensor, "T 1 half"], sine: Float[Tensor, "T 1 half"]) -> Any:
         ctx.save_for_backward(cosine, sine)
         out = torch.empty_like(columns)
-        for made, given in zip(out.unbind(2)[:2], columns.unbind(2)[:2], strict=True):
-            _turn(made, given, cosine, sine)
+        _turn(out[:, :, 0], columns[:, :, 0], cosine, sine)
+        _turn(out[:, :, 1], columns[:, :, 1], cosine, sine)
         out[:, :, 2] = columns[:, :, 2]
         return out.permute(2, 0, 3, 1, 4).unbind()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *given: Float[Tensor, "B H T d"]) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Float[Tensor, "B H T d"]) -> tuple[Tensor | None, ...]:
         cosine, sine = ctx.saved_tensors
-        q, k, v = (slopes.transpose(1, 2) for slopes in given)
+        q, k, v = (gradient.transpose(1, 2) for gradient in gradients)  # [B T H d] each
         columns = q.new_empty(*q.shape[:2], 3, *q.shape[2:])
         # The other way round.
         _turn(columns[:, :, 0], q, cosine, -sine)
@@ -64,7 +64,9 @@ class _SplitAndTurned(torch.autograd.Function):
         return columns, None, None
 
 
-def _turn(made: Tensor, given: Tensor, cosine: Tensor, sine: Tensor) -> None:
-    (one, two), (first, second) = given.chunk(2, dim=-1), made.chunk(2, dim=-1)
-    torch.mul(one, cosine, out=first).addcmul_(two, sine, value=-1)
-    torch.mul(two, cosine, out=second).addcmul_(one, sine)
+def _turn(out: Tensor, x: Tensor, cosine: Tensor, sine: Tensor) -> None:
+    """Write `halves_turned(x, cosine, sine)` to `out`."""
+    first, second = x.chunk(2, dim=-1)
+    first_out, second_out = out.chunk(2, dim=-1)
+    torch.mul(first, cosine, out=first_out).addcmul_(second, sine, value=-1)
+    torch.mul(second, cosine, out=second_out).addcmul_(first, sine)

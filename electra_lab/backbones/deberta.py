@@ -200,13 +200,13 @@ class Deberta(nn.Module):
         positions, places = self.relative_positions.weight, self._places(x.shape[1], x)
         if self.position_norm is not None:
             positions = self.position_norm(positions)
-        x = given = self.embedding_dropout(self.embedding_norm(x).masked_fill(~real, 0.0))
+        x = embedded = self.embedding_dropout(self.embedding_norm(x).masked_fill(~real, 0.0))
         decodes = self.absolute_positions is not None
         exits = Exits(depths, len(self.layers), apart)
         for depth, layer in enumerate(self.layers[:-1] if decodes else self.layers, 1):
             x = layer(x, visible, positions, places)
             if self.convolution is not None and depth == 1:
-                x = self.convolution(given, x, real)
+                x = self.convolution(embedded, x, real)
             x = exits.after(depth, x)
         if self.absolute_positions is not None:
             # Two passes of the last layer; keys and values are the states below it in both.

@@ -54,11 +54,11 @@ class HuggingFace(nn.Module):
     ) -> None:
         super().__init__()
         family = self.family = FAMILIES[model_type]
-        made, self.first = _made(model_type, (dim, depth, heads), max_length, ff_mult, config)
-        self.max_length, self.input_dim = max_length, _input_dim(made, dim)
+        settings, self.first = _settings(model_type, (dim, depth, heads), max_length, ff_mult, config)
+        self.max_length, self.input_dim = max_length, _input_dim(settings, dim)
         # The model
-        made.vocab_size = max(made.vocab_size, made.pad_token_id + 1)
-        self.model: Any = _model(made)
+        settings.vocab_size = max(settings.vocab_size, settings.pad_token_id + 1)
+        self.model: Any = _model(settings)
         self.scale = float(getattr(self.model.get_input_embeddings(), "scalar_embed_scale", 1.0))
         _remove_idle_parts(self.model, family)
         # A list, as a ModuleList would give every parameter a second name
@@ -68,7 +68,7 @@ class HuggingFace(nn.Module):
         if family.dropout:
             self.embedding_dropout = self.model.get_submodule(family.dropout)
         # Windows
-        self.reach: int | None = getattr(made, family.window) if family.window else None
+        self.reach: int | None = getattr(settings, family.window) if family.window else None
         if self.reach is not None and family.window == "local_attention":  # counts both sides
             self.reach //= 2
         self.masks = family.masks
@@ -129,7 +129,7 @@ class HuggingFace(nn.Module):
     def config_of(section: Mapping[str, Any], max_length: int) -> Any:
         """Return the config of the model that a section of an experiment describes. Raises ValueError."""
         sizes = section["dim"], section["depth"], section["heads"]
-        return _made(section["model_type"], sizes, max_length, section["ff_mult"], section["config"])[0]
+        return _settings(section["model_type"], sizes, max_length, section["ff_mult"], section["config"])[0]
 
     @staticmethod
     def sections_of(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], int]:
@@ -137,23 +137,25 @@ class HuggingFace(nn.Module):
         return _sections_of(values)
 
 
-def _made(
+def _settings(
     model_type: str, sizes: tuple[int, int, int], max_length: int, ff_mult: float, given: Mapping[str, Any]
 ) -> tuple[Any, int | None]:
     """Return the config of a model, and the row of its position table that a document begins with."""
-    made = _config(model_type, sizes, ff_mult, given)
-    if (first := _first(made)) is not None:
+    config = _config(model_type, sizes, ff_mult, given)
+    first = _first(config)
+    if first is not None:
         needed = max_length + first
         if "max_position_embeddings" not in given:
-            made.max_position_embeddings = needed
-        if (rows := made.max_position_embeddings) < needed:
+            config.max_position_embeddings = needed
+        rows = config.max_position_embeddings
+        if rows < needed:
             reason = f"embedding.max_length {max_length} needs {needed}. Write {needed}, or remove this key."
             raise ValueError(f"config.max_position_embeddings: {rows} is too few; {reason}")
-    return made, first
+    return config, first
 
 
 def _sections_of(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], int]:
-    # What the file says
+    # The sizes
     kind = str(values["model_type"])
     config_class, family = _config_class(kind), FAMILIES[kind]
     with _refusing():
@@ -168,20 +170,20 @@ def _sections_of(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
         numbers[key] = number
     dim, depth, heads, *inner = (numbers[key] for key in family.sizes)
     ff_mult = inner[0] / dim if inner else 4.0
-    # Computed otherwise by the lab
+    # The values with which the lab computes
     computed: dict[str, Any] = {"is_decoder": False, "add_cross_attention": False, "use_bidirectional_attention": False}
     computed |= family.fixed
     for key in ("pad_token_id", "use_mems_eval"):
         computed.pop(key, None)
     for key, ours in computed.items():
-        found, cure = getattr(theirs, key, None), ""
+        value, cure = getattr(theirs, key, None), ""
         if key == "is_causal":
             cure = f' Write "{key}": false there to train it in both directions.'
-        elif found is None:
-            found = ours
-        if found != ours:
-            raise ValueError(f"{key} is {found!r}, but the lab's `hugging_face` computes with {ours!r}.{cure}")
-    # Other than the lab's defaults
+        elif value is None:
+            value = ours
+        if value != ours:
+            raise ValueError(f"{key} is {value!r}, but the lab's `hugging_face` computes with {ours!r}.{cure}")
+    # Keys that differ from the lab's defaults
     usual = _config(kind, (dim, depth, heads), ff_mult, {})
     allowed = [key for key in sorted(_keys(kind)[0]) if not key.endswith("_index")]  # of a token
     config = {key: getattr(theirs, key) for key in allowed if getattr(theirs, key) != getattr(usual, key)}

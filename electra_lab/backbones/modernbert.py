@@ -99,14 +99,14 @@ class _Contracted(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor]:
         expanded, weight = ctx.saved_tensors
         gate, linear = expanded.chunk(2, dim=-1)
-        activated, of_product = F.gelu(gate), given @ weight
+        activated, of_product = F.gelu(gate), gradient @ weight  # [B T F] each
         of_expanded = torch.empty_like(expanded)
         of_gate, of_linear = of_expanded.chunk(2, dim=-1)
         torch.mul(of_product, activated, out=of_linear)
-        of_weight = given.flatten(0, 1).t() @ activated.mul_(linear).flatten(0, 1)
+        of_weight = gradient.flatten(0, 1).t() @ activated.mul_(linear).flatten(0, 1)
         of_gate.copy_(torch.ops.aten.gelu_backward(of_product.mul_(linear), gate))
         return of_expanded, of_weight
 

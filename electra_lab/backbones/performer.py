@@ -29,8 +29,8 @@ def random_features(features: int, width: int, generator: torch.Generator) -> Fl
     q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     directions: Tensor = q.transpose(-2, -1).flatten(0, 1)[:features]
     others = torch.randn(features, width, generator=generator, device="cpu", dtype=torch.float32)
-    made: Tensor = directions * torch.linalg.vector_norm(others, dim=1, keepdim=True)
-    return made
+    vectors: Tensor = directions * torch.linalg.vector_norm(others, dim=1, keepdim=True)
+    return vectors
 
 
 def favor_attention(
@@ -66,9 +66,9 @@ def favor_attention(
 
 def rotate(x: Float[Tensor, "B H T d"], angles: Float[Tensor, "T d/2"]) -> Float[Tensor, "B H T d"]:
     """Turn each pair of numbers by its position's angle, so that products depend on the distance (Su et al. 2021)."""
-    one, two = x.chunk(2, dim=-1)
+    first, second = x.chunk(2, dim=-1)
     cos, sin = angles.cos(), angles.sin()
-    return torch.cat([one * cos - two * sin, two * cos + one * sin], dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
 class _Layer(nn.Module):

@@ -104,16 +104,19 @@ def _main() -> None:
     except (Exception, SystemExit) as error:
         from electra_lab.jobs.errors import known
 
+        # A known problem. That includes a component that calls sys.exit, which would look like success.
         if problem := known(error):
             if not isinstance(problem, Reported):
                 _complain(problem)
             raise SystemExit(problem.exit_code) from None
-        if isinstance(error, SystemExit):  # typer ends so too; from inside a component it would look like success
+        # Typer itself ends every command by SystemExit.
+        if isinstance(error, SystemExit):
             if sys.stdout is not stdout:  # typer met a closed pipe
                 raise SystemExit(CLOSED_PIPE) from None
             if error.code == ConfigError.exit_code and _is_torn(sys.argv):
                 _complain("--set takes one word. Quote what has spaces: --set 'sampler={type: gumbel}'.")
             raise
+        # Anything else is our own mistake.
         print(shown(traceback.format_exc()), end="", file=sys.stderr)
         _complain(f"\nThis is an internal error of electra_lab{_or_in_plugins()}. Please report it.")
         raise SystemExit(1) from None

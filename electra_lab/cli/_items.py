@@ -53,7 +53,7 @@ def items_of(
     fields: Sequence[str],
     second: str | None,
     on_error: OnError,
-    columns: list[str] | None = None,
+    columns: list[str],
 ) -> Iterator[tuple[str, Record, Record]]:
     """Yield the place of each item, the record that it comes from, and the item.
 
@@ -71,46 +71,54 @@ def items_of(
         raise ConfigError(f"--field: the model takes {' and '.join(names)}, so {len(names)} at most.")
     if second is not None and len(names) < 2:
         raise ConfigError("--pair: the model takes single texts.")
-    wanted: dict[str, str | None] = dict.fromkeys(needs if fields else names)
-    wanted.update(zip(names, fields, strict=False))
+    # The field of a record that holds each part of an item; None if it is called like the part.
+    field_of: dict[str, str | None] = dict.fromkeys(needs if fields else names)
+    field_of.update(zip(names, fields, strict=False))
     if second is not None:
-        wanted.pop(names[1], None)
-    there = [field or name for name, field in wanted.items() if field or name in needs]
-    table = format in (Format.csv, Format.tsv)
-    read = _rows(lines, format, there, [] if columns is None else columns) if table else _lines(lines, format, there)
-    for place, record in read:
+        field_of.pop(names[1], None)
+    required = [field or name for name, field in field_of.items() if field or name in needs]
+    # Read records, and take an item from each.
+    if format in (Format.csv, Format.tsv):
+        records = _rows(lines, format, required, columns)
+    else:
+        records = _lines(lines, format, required)
+    for place, record in records:
         try:
             if isinstance(record, BadInput):
                 raise record
-            found = {name: field for name, field in wanted.items() if field or name in needs or name in record}
-            item = {name: _value(record, place, name, field) for name, field in found.items()}
+            item = {}
+            for name, field in field_of.items():
+                if field or name in needs or name in record:
+                    item[name] = _value(record, place, name, field)
         except BadInput as error:
             stop_or_skip(error, on_error)
             continue
         if isinstance(item.get("words"), str):
             item = {"text": item["words"]}
-        known = {} if second is None else {names[1]: second}
-        yield place, record | {key: value for key, value in known.items() if key not in record}, item | known
+        if second is not None:
+            item[names[1]] = second
+            record.setdefault(names[1], second)
+        yield place, record, item
 
 
 def refuse_overwriting(place: str, record: Record, added: Collection[str]) -> None:
     """Raise DataError if a record has a field that its answer adds."""
-    if both := [name for name in record if name in added]:
-        raise DataError(f"{place}: has the field '{both[0]}', which the answer adds. Rename it.")
+    for name in record:
+        if name in added:
+            raise DataError(f"{place}: has the field '{name}', which the answer adds. Rename it.")
 
 
 def _value(record: Record, place: str, name: str, field: str | None) -> Any:
     """Return the text of a field, or the words. Raises BadInput."""
     from electra_lab.sources.files import BadInput
-    from electra_lab.sources.records import SURROGATE, text_of, value_of
+    from electra_lab.sources.records import value_of, whole_text
 
-    candidates = WORDS if name == "words" else (name,)
-    chosen = field or next((each for each in candidates if each in record), name)
+    chosen = field or name
+    if name == "words" and not field:
+        chosen = next((candidate for candidate in WORDS if candidate in record), name)
     value = value_of(record, place, chosen)
     if name != "words" or isinstance(value, str):
-        if SURROGATE.search(text := text_of(value, chosen, place)):
-            raise BadInput(place, f"the field '{chosen}' has half of a character (\\ud800 to \\udfff)")
-        return text
+        return whole_text(value, chosen, place)
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise BadInput(place, f"the field '{chosen}' is neither text nor a list of words")
     return value
@@ -158,20 +166,27 @@ def _rows(
     from electra_lab.sources.files import BadInput
 
     texts = ((place, line.decode("utf-8", "surrogateescape")) for place, line in lines)
+    # The first line shows the delimiter of a CSV file.
     place, first = next(texts, ("", ""))
-    semicolons = format == Format.csv and first.count(";") > first.count(",")
-    delimiter = "\t" if format == Format.tsv else ";" if semicolons else ","
+    delimiter = "\t" if format == Format.tsv else ","
+    if format == Format.csv and first.count(";") > first.count(","):
+        delimiter = ";"
     rows = cells(chain([(place, first)], texts), delimiter)
+    # The header must have each of the names once; any of WORDS stands for the words.
     place, header = next(rows, (place, []))
     if isinstance(header, BadInput):
         raise DataError(str(header))
     header = [name.strip() for name in header]
-    if twice := next((name for name in header if header.count(name) > 1), None):
-        raise DataError(f"{place}: several columns are called '{twice}'. Rename all but one of them.")
-    known = {*header} | ({"words"} if {*header} & {*WORDS} else set())
-    if absent := next((name for name in names if header and name not in known), None):
-        cure = "Name another with --field."
-        raise DataError(f"{place}: there is no column '{absent}'.{did_you_mean(absent, header)} {cure}")
+    for name in header:
+        if header.count(name) > 1:
+            raise DataError(f"{place}: several columns are called '{name}'. Rename all but one of them.")
+    known = {*header}
+    if known.intersection(WORDS):
+        known.add("words")
+    for name in names if header else ():
+        if name not in known:
+            cure = "Name another with --field."
+            raise DataError(f"{place}: there is no column '{name}'.{did_you_mean(name, header)} {cure}")
     columns += header
     for place, row in rows:
         if isinstance(row, BadInput):
@@ -185,7 +200,7 @@ def _rows(
 def json_line(value: Record) -> str:
     """Return a line of JSON; halves of characters, which only other fields may have, are escaped."""
     line = json.dumps(value, ensure_ascii=not is_utf8())
-    return line if line.isascii() or not re.search("[\ud800-\udfff]", line) else json.dumps(value)
+    return json.dumps(value) if re.search("[\ud800-\udfff]", line) else line
 
 
 def cells_of(answer: Record) -> Record:
@@ -217,10 +232,12 @@ class Table:
     def line(self, record: Record) -> str:
         """Return a row, the first time below the header."""
         cells = {name: self._cell(value) for name, value in record.items()}
-        first, self._columns = not self._columns, self._columns or [*cells]
+        is_first = self.is_empty
+        if is_first:
+            self._columns = [*cells]
         text = io.StringIO()
         writer = csv.DictWriter(text, self._columns, restval="", extrasaction="ignore", lineterminator="\n")
-        if first:
+        if is_first:
             writer.writeheader()
         writer.writerow(cells)
         return text.getvalue().removesuffix("\n").encode("utf-8", "replace").decode()

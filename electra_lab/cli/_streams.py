@@ -91,9 +91,9 @@ def answer(text: object, *, folds: bool = False) -> None:
 
     An OSError ends the command; `electra_lab.cli.main` reports it.
     """
-    said = shown(str(text)) if stdout().isatty() else str(text)
+    written = shown(str(text)) if stdout().isatty() else str(text)
     if folds:
         from electra_lab.presentation.console import folded
 
-        said = folded(said, stdout())
-    print(said, flush=True, file=stdout())
+        written = folded(written, stdout())
+    print(written, flush=True, file=stdout())

@@ -49,21 +49,20 @@ Top = Annotated[int, typer.Option(min=1, help="Candidates to return for each mas
 
 
 def texts_of(texts: list[str] | None, file: Path | None, on_error: OnError) -> Iterator[str]:
-    """Yield the texts that are given, those of a file one a line. Raises ConfigError, DataError."""
-    found = lines_of(texts, file)
-    return (text for _, text in _decoded(found, on_error))
+    """Yield the texts of a command, or those of a file, one per line. Raises ConfigError, DataError."""
+    return _decoded(lines_of(texts, file), on_error)
 
 
 def lines_of(texts: list[str] | None, file: Path | None) -> Iterator[tuple[str, bytes]]:
-    """Yield the places and the bytes of the texts that are given, those of a file one a line.
+    """Yield the places and the bytes of the texts of a command, or those of a file, one per line.
 
     Raises ConfigError, DataError.
     """
     if (file is None) == (not texts):
         raise ConfigError("give either texts or --file FILE with a text on each line; - reads standard input.")
     if texts and texts != ["-"]:
-        given = (text.encode("utf-8", "surrogateescape") for text in texts)  # bytes that are not text are surrogates
-        return ((f"TEXT {number}", text) for number, text in enumerate(given, start=1))
+        encoded = (text.encode("utf-8", "surrogateescape") for text in texts)  # bytes that are not text are surrogates
+        return ((f"TEXT {number}", text) for number, text in enumerate(encoded, start=1))
     if file and str(file) != "-":
         from electra_lab.sources.files import Files, uncompressed
 
@@ -79,14 +78,14 @@ def lines_of(texts: list[str] | None, file: Path | None) -> Iterator[tuple[str, 
 
 
 def _of_stream(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield lines with their line feeds, each as soon as it is there; of one that is too long, the beginning."""
+    """Yield lines with their line feeds, each as soon as it arrives; only the beginning of a line that is too long."""
     from electra_lab.sources.files import LONGEST_LINE
 
     return iter(partial(stream.readline, LONGEST_LINE + 1), b"")
 
 
 def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the same of the blocks of a compressed file."""
+    """Yield the lines of a compressed file from its blocks, as `_of_stream` does."""
     from electra_lab.sources.files import LONGEST_LINE
 
     rest = b""
@@ -113,14 +112,14 @@ def _lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[str, bytes]]:
         raise DataError(f"{name}: cannot be read ({error.strerror}).") from None
 
 
-def _decoded(lines: Iterable[tuple[str, bytes]], on_error: OnError) -> Iterator[tuple[str, str]]:
-    """Yield the places and the texts of lines."""
+def _decoded(lines: Iterable[tuple[str, bytes]], on_error: OnError) -> Iterator[str]:
+    """Yield the texts of lines."""
     from electra_lab.sources.files import BadInput
     from electra_lab.sources.records import decoded
 
     for place, line in lines:
         try:
-            yield place, decoded(line, place)
+            yield decoded(line, place)
         except BadInput as error:
             stop_or_skip(error, on_error)
 
@@ -157,7 +156,7 @@ def show(
     html: Path | None,
     **options: Any,
 ) -> None:
-    """Print each result once it is known, or write all to a page."""
+    """Print each result as soon as it is known, or write all to a page."""
     import json
 
     from electra_lab.inference.opening import load
@@ -170,7 +169,7 @@ def show(
     refuse_place("--html", html)
     pair = load(model, device=device.value, step=step)
     terminal, console = colours(), Console()
-    ascii_, unfilled, number = not is_utf8(), 0, 0
+    number = unfilled = 0
     with ExitStack() as stack:
         if html:
             page = stack.enter_context(new_file(html))
@@ -179,11 +178,12 @@ def show(
             stack.enter_context(console.progress(0, None, verb, "texts"))
         for number, result in enumerate(pair.stream(verb, texts, **options), start=1):
             console.advance(number)
-            unfilled += isinstance(result, Filled) and not result.masks
+            if isinstance(result, Filled) and not result.masks:
+                unfilled += 1
             if html:
                 page.write(result._repr_html_() + "\n")
             elif json_:
-                answer(json.dumps(result.as_dict(), ensure_ascii=ascii_))
+                answer(json.dumps(result.as_dict(), ensure_ascii=not is_utf8()))
             else:
                 answer_in_colour(terminal, result)
     if html:

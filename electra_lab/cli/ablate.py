@@ -30,6 +30,6 @@ def ablate(
     """Train the missing cells of an ablation, measure them, and report."""
     from electra_lab.jobs.kinds import ABLATION
 
-    verb, tries = ("dry_run", {"tries": trial}) if dry_run else ("run", {})
-    found = ABLATION.do(verb, file, set_ or [], out, device.value, launcher, workers, **tries)
-    answer(found, folds=dry_run)
+    arguments = file, set_ or [], out, device.value, launcher, workers
+    result = ABLATION.do("dry_run", *arguments, tries=trial) if dry_run else ABLATION.do("run", *arguments)
+    answer(result, folds=dry_run)

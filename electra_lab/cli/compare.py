@@ -39,16 +39,16 @@ def compare(
 
     refuse_unusable(html)
     refuse_place("--html", html)
-    read = subjects(runs)
+    compared = subjects(runs)
     measured = None
     if on:
         from electra_lab.jobs.measuring import measure
 
-        measured = measure(read, on, device.value)
-    found = Comparison(read, measured)
-    write_text(html, page(found))
+        measured = measure(compared, on, device.value)
+    comparison = Comparison(compared, measured)
+    write_text(html, page(comparison))
     if json_:
-        answer(json.dumps(found.as_dict() | {"page": str(html)}, indent=1, ensure_ascii=not is_utf8()))
+        answer(json.dumps(comparison.as_dict() | {"page": str(html)}, indent=1, ensure_ascii=not is_utf8()))
         return
-    answer(text(found, width()), folds=True)
+    answer(text(comparison, width()), folds=True)
     answer(f"\n{html}")

@@ -47,28 +47,32 @@ def embed(
     if out and json_:
         raise ConfigError("give either --json or --out.")
     given.refuse_place("--out", out)
-    read, kept = tee(given.texts_of(texts, file, on_error))
-    pair, console, number = load(model, device=device.value, step=given.step_of(step, best)), Console(), 0
-    vectors = pair.stream("embed", read, batch_size=batch_size, pooling=pooling.value)
+    to_read, to_print = tee(given.texts_of(texts, file, on_error))
+    pair = load(model, device=device.value, step=given.step_of(step, best))
+    vectors = pair.stream("embed", to_read, batch_size=batch_size, pooling=pooling.value)
+    console, number = Console(), 0
     writing: Any = new_file(out, "wb") if out else nullcontext()
     bar = console.progress(0, None, "embed", "texts") if out or not stdout().isatty() else nullcontext()
     with writing as stream, bar:
 
         def write_header(number: int) -> None:  # numpy leaves room for any number of rows
-            about = {"descr": dtype_to_descr(np.dtype(np.float32)), "fortran_order": False}
+            kind = {"descr": dtype_to_descr(np.dtype(np.float32)), "fortran_order": False}
             stream.seek(0)
-            write_array_header_1_0(stream, {**about, "shape": (number, pair.embeds.dim)})
+            write_array_header_1_0(stream, {**kind, "shape": (number, pair.embeds.dim)})
 
         if out:
             write_header(0)
-        for number, (vector, text) in enumerate(zip(vectors, kept, strict=False), start=1):
+        for number, (vector, text) in enumerate(zip(vectors, to_print, strict=False), start=1):
             console.advance(number)
             if out:
                 stream.write(vector.numpy().tobytes())
+                continue
+            numbers = [str(value) for value in vector.numpy()]  # no more digits than float32 has
+            if json_:
+                record = {"text": text, "embedding": list(map(float, numbers))}
+                answer(json.dumps(record, ensure_ascii=not is_utf8()))
             else:
-                numbers = [str(value) for value in vector.numpy()]  # no more digits than float32 has
-                found = {"text": text, "embedding": list(map(float, numbers))}
-                answer(json.dumps(found, ensure_ascii=not is_utf8()) if json_ else " ".join(numbers))
+                answer(" ".join(numbers))
         if out:
             write_header(number)
     if out:

@@ -49,23 +49,28 @@ def export(
     from electra_lab.export.model_folder import copy_folder, model_folder
 
     chosen = step_of(step, best)
+    # A model that is in the format already, such as a fine-tuning's, is copied.
     if model := model_folder(run):
         if chosen is not None:
             raise ConfigError(f"{run}: is not a run of pre-training, so it has no checkpoint to choose.")
         change = copy_folder(model, destination, onnx=onnx, size=size_of(onnx_size), int8=int8)
-        found = {"path": str(destination), "int8": asdict(change) if change else None}
-        answer(json.dumps(found, indent=1) if as_json else f"{destination}: the model {model}")
-        if change and not as_json:
+        if as_json:
+            answer(json.dumps({"path": str(destination), "int8": asdict(change) if change else None}, indent=1))
+            return
+        answer(f"{destination}: the model {model}")
+        if change:
             answer(f"  in int8: {change}")
         return
+    # The networks of a run are written.
     exported = export(run, destination, chosen, onnx=onnx, size=size_of(onnx_size), int8=int8, judge=judge)
     folders = {str(destination / network.name): network for network in exported.networks}
     if as_json:
         networks: dict[str, dict[str, Any]] = {}
         for path, network in folders.items():
-            classes = {"class": network.class_name, "auto_class": network.auto_class}
-            measured = {"int8": asdict(network.int8[0])} if network.int8 else {}
-            networks[network.name] = {"path": path, **classes, "parameters": network.parameters, **measured}
+            described = {"path": path, "class": network.class_name, "auto_class": network.auto_class}
+            networks[network.name] = {**described, "parameters": network.parameters}
+            if network.int8:
+                networks[network.name]["int8"] = asdict(network.int8[0])
         answer(json.dumps({"path": str(destination), "step": exported.step, "networks": networks}, indent=1))
         return
     answer(f"{destination}: the networks after step {exported.step:,}")
@@ -83,10 +88,12 @@ def export(
 
 def size_of(text: str | None) -> tuple[int, int] | None:
     """Return batch and length. Raises ConfigError."""
-    found = re.fullmatch(r"([1-9]\d{0,6})[xX]([1-9]\d{0,6})", text or "1x1")
-    if not found:
+    if not text:
+        return None
+    match = re.fullmatch(r"([1-9]\d{0,6})[xX]([1-9]\d{0,6})", text)
+    if not match:
         raise ConfigError(f"--onnx-size {text}: must be a batch and a length, such as 1x128.")
-    return (int(found[1]), int(found[2])) if text else None
+    return int(match[1]), int(match[2])
 
 
 def judge(records: "Sequence[dict[str, Any]]", provenance: "Provenance") -> "Findings":
@@ -95,13 +102,12 @@ def judge(records: "Sequence[dict[str, Any]]", provenance: "Provenance") -> "Fin
     from electra_lab.export.card import Findings
     from electra_lab.presentation.findings import findings, verdicts
 
-    last = last_evaluation(records) or {}
-    return Findings(
-        evaluation=last,
-        verdicts=[str(verdict) for verdict in verdicts(last, provenance)] if last else [],
-        metrics=[(each.title, each.value, each.meaning) for each in findings(last, provenance.metrics)] if last else [],
-        seconds=training_seconds(records),
-    )
+    seconds = training_seconds(records)
+    last = last_evaluation(records)
+    if last is None:
+        return Findings(evaluation={}, verdicts=[], metrics=[], seconds=seconds)
+    metrics = [(metric.title, metric.value, metric.meaning) for metric in findings(last, provenance.metrics)]
+    return Findings(last, [str(verdict) for verdict in verdicts(last, provenance)], metrics, seconds)
 
 
 def loading(networks: "dict[str, Exportable]") -> list[str]:

@@ -42,9 +42,13 @@ def finetune(
 
     from electra_lab.jobs.kinds import FINETUNING
 
-    overrides = [*(set_ or []), *([f"model={json.dumps(model)}"] if model else [])]
+    overrides = list(set_ or [])
     if best and any(override.partition("=")[0].strip() == "step" for override in overrides):
         raise ConfigError("give either --best or --set step=N.")
-    overrides += ["step=best"] * best
-    verb, tries = ("dry_run", {"tries": trial}) if dry_run else ("run", {})
-    answer(FINETUNING.do(verb, file, overrides, out, device.value, **tries), folds=dry_run)
+    if model:
+        overrides.append(f"model={json.dumps(model)}")
+    if best:
+        overrides.append("step=best")
+    arguments = file, overrides, out, device.value
+    result = FINETUNING.do("dry_run", *arguments, tries=trial) if dry_run else FINETUNING.do("run", *arguments)
+    answer(result, folds=dry_run)

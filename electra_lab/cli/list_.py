@@ -33,17 +33,17 @@ def list_(
     """
     from electra_lab.analysis.catalog import jobs, ordered
 
-    found = list(jobs(folder))
+    listed = list(jobs(folder))
     for word in filter_ or []:
-        found = [job for job in found if job.matches(word)]
-    found = ordered(found, sort)
+        listed = [job for job in listed if job.matches(word)]
+    listed = ordered(listed, sort)
     if json_:
-        answer(json.dumps([job.as_dict() for job in found], indent=1, ensure_ascii=not is_utf8()))
+        answer(json.dumps([job.as_dict() for job in listed], indent=1, ensure_ascii=not is_utf8()))
         return
     from electra_lab.presentation.listing import table
 
-    if not found:
+    if not listed:
         fits = " that fits" if filter_ else ""
         print(f"{folder}: no run, fine-tuning or ablation{fits} is here.")  # a message, so not an answer
         return
-    answer(table(found, folder, sort, width()).text(indent=""))
+    answer(table(listed, folder, sort, width()).text(indent=""))

@@ -63,9 +63,9 @@ def new(
         return
     known = {file.relative_to(root).with_suffix("").as_posix(): file for file in root.rglob("*.yaml")}
     if name is None:
-        for each in sorted(known, key=lambda name: (name.count("/"), name)):
-            comment = known[each].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-            answer(f"{each:<32}  {comment}")
+        for experiment in sorted(known, key=lambda name: (name.count("/"), name)):
+            comment = known[experiment].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+            answer(f"{experiment:<32}  {comment}")
         return
     name = name.removesuffix(".yaml")
     if name not in known:
@@ -120,7 +120,7 @@ def _imported(text: str) -> Iterator[str]:
     """Yield the names that a file of Python imports."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (each.asname or each.name for each in node.names)
+            yield from (alias.asname or alias.name for alias in node.names)
 
 
 def _in_capitals(name: str) -> str:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -62,20 +62,22 @@ def predict(
     if ensemble and seed is not None:
         raise ConfigError("give either --seed or --ensemble.")
     lines = lines_of(texts, file)
-    read = format_of(format, texts, file)
-    chosen = "all" if ensemble else "best" if seed is None else seed
-    tuned = load(model, device=device.value, seed=chosen)  # type: ignore[arg-type]
+    input_format = format_of(format, texts, file)
+    chosen: int | Literal["best", "all"] = "best" if seed is None else seed
+    if ensemble:
+        chosen = "all"
+    tuned = load(model, device=device.value, seed=chosen)
     if not isinstance(tuned, FineTuned):
         cure = command("finetune", "FILE", "--model", model)
         raise ConfigError(f"{model}: is pre-trained and has no head of a task. Fine-tune it first: {cure}")
     job = tuned.job
-    default = () if read == Format.text else job.fields or ()
+    default = () if input_format == Format.text else job.fields or ()
     columns: list[str] = []
-    given = items_of(lines, read, job.names, job.needs, field or default, pair, on_error, columns)
+    entries = items_of(lines, input_format, job.names, job.needs, field or default, pair, on_error, columns)
     waiting: deque[tuple[str, Record, Record]] = deque()  # the items that are not predicted yet
 
     def items() -> Iterator[Record]:
-        for place, record, item in given:
+        for place, record, item in entries:
             waiting.append((place, record, item))
             yield item
 
@@ -88,9 +90,9 @@ def predict(
                 answer_in_colour(terminal, result)
                 continue
             added = cells_of(result.answer) if csv_ else result.answer
-            # The words of a text that the column `words` holds take its place.
-            same = {"words"} if "text" in item and record.get("words") == item["text"] else set()
-            refuse_overwriting(place, record, added.keys() - same)
+            # The words of a text take its place, if the text was in the column `words`.
+            replaced = {"words"} if "text" in item and record.get("words") == item["text"] else set()
+            refuse_overwriting(place, record, added.keys() - replaced)
             answer(table.line(record | added) if csv_ else json_line(record | added))
     if csv_ and table.is_empty:
         some = {name.replace("words", "text"): "a" for name in job.needs}  # a table and a line have words as a text

@@ -31,5 +31,5 @@ def prepare(
     """Read and tokenize the corpus of an experiment without training, and print statistics."""
     from electra_lab.jobs.pretraining import prepare as prepared
 
-    made = prepared.prepare(file, set_ or [], launcher, workers, rebuild=rebuild, inspect=inspect)
-    answer(json.dumps(asdict(made)) if json_ else prepared.described(made), folds=not json_)
+    store = prepared.prepare(file, set_ or [], launcher, workers, rebuild=rebuild, inspect=inspect)
+    answer(json.dumps(asdict(store)) if json_ else prepared.described(store), folds=not json_)

@@ -41,9 +41,9 @@ def list_(
     files = {plugin.file for plugin in _load(from_)}
     names: dict[Registry[Any], list[str]] = {}
     for r in [registry_of(kind)] if kind else registry.ALL:
-        found = [entry.name for entry in r.plugged_in() if entry.file in files] if from_ else r.names()
-        if found or not from_:
-            names[r] = found
+        known = [entry.name for entry in r.plugged_in() if entry.file in files] if from_ else r.names()
+        if known or not from_:
+            names[r] = known
     if as_json:
         described: dict[str, list[Any]] = {}
         for r, known in names.items():
@@ -51,7 +51,9 @@ def list_(
         answer(json.dumps(described, indent=1, default=str))
         return
     for number, (r, known) in enumerate(names.items()):
-        answer(f"{chr(10) if number else ''}{r.plural} ({len(known)})  registry/contracts: {r.contract}")
+        if number:
+            answer("")
+        answer(f"{r.plural} ({len(known)})  registry/contracts: {r.contract}")
         for listing in r.listings():
             if listing.name in known:
                 package = f"  ({listing.package})" if listing.package else ""
@@ -123,13 +125,16 @@ _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "multiple
 
 def _bounds(annotation: Any, marks: Iterable[Any] = ()) -> str:
     """Return the bounds of a type, and of the types inside it."""
-    found = []
+    bounds = []
     for mark in marks:
-        found += [f"{sign} {getattr(mark, key)}" for key, sign in _SIGNS.items() if hasattr(mark, key)]
-    for inner in typing.get_args(annotation) if typing.get_origin(annotation) is not typing.Literal else ():
-        annotated = getattr(inner, "__metadata__", ())
-        found.append(_bounds(inner, chain.from_iterable(getattr(mark, "metadata", [mark]) for mark in annotated)))
-    return ", ".join(dict.fromkeys(filter(None, found)))
+        for key, sign in _SIGNS.items():
+            if hasattr(mark, key):
+                bounds.append(f"{sign} {getattr(mark, key)}")
+    inner_types = () if typing.get_origin(annotation) is typing.Literal else typing.get_args(annotation)
+    for inner in inner_types:
+        inner_marks = [getattr(mark, "metadata", [mark]) for mark in getattr(inner, "__metadata__", ())]
+        bounds.append(_bounds(inner, chain(*inner_marks)))
+    return ", ".join(dict.fromkeys(filter(None, bounds)))
 
 
 def _type(annotation: Any) -> str:

@@ -24,7 +24,7 @@ def replay(
     """
     from electra_lab.jobs.pretraining.replay import replay as repeat
 
-    found = repeat(run_dir, device.value, store)
-    answer(json.dumps(found.json(), indent=1) if json_ else found.text, folds=not json_)
-    if not found.found:
+    finding = repeat(run_dir, device.value, store)
+    answer(json.dumps(finding.json(), indent=1) if json_ else finding.text, folds=not json_)
+    if not finding.found:
         raise typer.Exit(1)

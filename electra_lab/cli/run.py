@@ -45,7 +45,7 @@ def run(
     from electra_lab.jobs.kinds import EXPERIMENT
     from electra_lab.parallel.session import is_first
 
-    verb, tries = ("dry_run", {"tries": trial}) if dry_run else ("run", {})
-    found = EXPERIMENT.do(verb, file, set_ or [], out, device.value, **tries)
+    arguments = file, set_ or [], out, device.value
+    result = EXPERIMENT.do("dry_run", *arguments, tries=trial) if dry_run else EXPERIMENT.do("run", *arguments)
     if is_first():
-        answer(found, folds=dry_run)
+        answer(result, folds=dry_run)

@@ -38,10 +38,12 @@ def schema(
 
     if ablation and finetuning:
         raise ConfigError("--ablation and --finetuning exclude each other.")
-    kind = ABLATION if ablation else FINETUNING if finetuning else EXPERIMENT
+    kind = FINETUNING if finetuning else EXPERIMENT
+    if ablation:
+        kind = ABLATION
     for path in from_ or []:
         load_plugins(path)
-    found = file_schema(kind.schema, kind.name)
+    written = json.dumps(file_schema(kind.schema, kind.name), indent=1)
     for problem in left_out():
         print(shown(problem), file=sys.stderr)
-    answer(json.dumps(found, indent=1))
+    answer(written)

@@ -79,17 +79,14 @@ def score(
     if json_ and csv_:
         raise ConfigError("give either --json or --csv.")
     lines = given.lines_of(texts, file)
-    read = format_of(format, texts, file)
-    fields = () if read == Format.text else (field,)
+    input_format = format_of(format, texts, file)
+    fields = () if input_format == Format.text else (field,)
     added = ("score", "percentile") if normal else ("score",)
     columns: list[str] = []
     taken = added if json_ or csv_ else ()
-    items = items_of(lines, read, ("text",), ("text",), fields, None, on_error, columns)
-    pair, console, terminal = (
-        load(model, device=device.value, step=given.step_of(step, best)),
-        Console(),
-        given.colours(),
-    )
+    items = items_of(lines, input_format, ("text",), ("text",), fields, None, on_error, columns)
+    pair = load(model, device=device.value, step=given.step_of(step, best))
+    console, terminal, table = Console(), given.colours(), Table()
     options = {
         "by": by.value if by else None,
         "reduce": reduce.value,
@@ -97,15 +94,15 @@ def score(
         "batch_size": batch_size,
     }
     reference = _reference(pair, model, normal, on_error, options)
-    table = Table()
 
     def show(record: Record, result: "Scored") -> None:
-        # Every row has the same fields, whether or not its text has tokens.
-        found = {**result.answer, **({"percentile": result.percentile} if normal else {})}
+        row = record | result.answer
+        if normal:
+            row["percentile"] = result.percentile  # None for a text without tokens, which has the same fields
         if csv_:
-            answer(table.line(record | found))
+            answer(table.line(row))
         elif json_:
-            answer(json_line(record | found))
+            answer(json_line(row))
         else:
             given.answer_in_colour(terminal, result)
 
@@ -133,7 +130,7 @@ def _scored(
     reference: Sequence[float],
     taken: Sequence[str],
 ) -> Iterator[tuple[Record, "Scored"]]:
-    """Yield the records with their scores, and these with their percentiles. Raises DataError for the taken names."""
+    """Yield each record with its score and its percentile. Raises DataError if a record has one of the taken names."""
     from electra_lab.inference.scoring import percentile
 
     waiting: deque[Record] = deque()  # the records of the texts that are not scored yet

@@ -40,7 +40,8 @@ class Docstrings:
         from pydoc_data.topics import topics
 
         seen: set[str] = set()
-        for text, key in chain(((text, f"topics.{name}") for name, text in topics.items()), self._docstrings()):
+        help_texts = ((text, f"topics.{name}") for name, text in topics.items())
+        for text, key in chain(help_texts, self._docstrings()):
             document = inspect.cleandoc(text).strip()
             if len(document) >= self.min_characters and document not in seen:
                 seen.add(document)

@@ -200,24 +200,27 @@ def _records(lines: Iterator[Line]) -> Iterator[tuple[bytes | None, int, Iterato
 
     def body() -> Iterator[Line]:
         while (line := following()) is not None:
-            if line[1] and line[2].startswith(b">"):
+            _, begins, text = line
+            if begins and text.startswith(b">"):
                 pushed.append(line)
                 return
             yield line
 
-    at, header = 1, None
+    number, header = 1, None
     while True:
         rest = body()
-        yield header, at, rest
-        for _ in rest:  # what the consumer left
+        yield header, number, rest
+        # Skip lines that the consumer has not read, to the next header.
+        for _ in rest:
             pass
-        if (line := following()) is None:
+        line = following()
+        if line is None:
             return
-        at, _, header = line
-        header = header[1:]
+        number, header = line[0], line[2][1:]
         # A long header may come in parts, too.
         while (line := following()) is not None:
-            if line[1]:
+            _, begins, text = line
+            if begins:
                 pushed.append(line)
                 break
-            header += line[2]
+            header += text

@@ -26,7 +26,8 @@ class Splits(Strict):
 
     @model_validator(mode="after")
     def _differ(self) -> Self:
-        if len(names := [self.train, self.validation, self.test]) != len({*names}):
+        names = [self.train, self.validation, self.test]
+        if len({*names}) < len(names):
             raise problem((), f"must name three different splits, not {', '.join(names)}.")
         return self
 

@@ -65,8 +65,10 @@ class Ids(FileCorpus):
         """Yield the document of a record, several if it is too long, none if it is empty. Raises BadInput."""
         ids = record if self.field is None else value_of(record, place, self.field)
         if isinstance(ids, list):
-            if wrong := [id for id in ids if isinstance(id, bool) or not isinstance(id, int)]:
-                raise BadInput(place, f"has {wrong[0]!r:.40} among its ids")
+            for id in ids:
+                if isinstance(id, bool) or not isinstance(id, int):
+                    raise BadInput(place, f"has {id!r:.40} among its ids")
+            # An id that is too large for the array is also too large for every vocabulary.
             ids = np.array(ids, np.int64) if all(abs(id) < 1 << 62 for id in ids) else np.array([1 << 62])
         if not isinstance(ids, np.ndarray):
             raise BadInput(place, f"has {kind_of(ids)} instead of a list of ids")
@@ -115,8 +117,9 @@ class Ids(FileCorpus):
         with opened(file) as raw:
             try:
                 table = parquet.ParquetFile(raw)
-                if absent := next((name for name in columns if name not in table.schema_arrow.names), None):
-                    raise DataError(f"{file}: has no column '{absent}'.")
+                for name in columns:
+                    if name not in table.schema_arrow.names:
+                        raise DataError(f"{file}: has no column '{name}'.")
                 for batch in table.iter_batches(ROWS, columns=columns, use_threads=False):
                     for record in batch.to_pylist():
                         number += 1

@@ -71,8 +71,8 @@ class Mds(FileCorpus):
     def _columns(self, file: Path, header: bytes) -> list[Column]:
         """Return the columns of a shard. Raises BadInput, or DataError if there is no such column or it is not text."""
         try:
-            said = json.loads(header)
-            parts = zip(said["column_names"], said["column_encodings"], said["column_sizes"], strict=True)
+            shard = json.loads(header)
+            parts = zip(shard["column_names"], shard["column_encodings"], shard["column_sizes"], strict=True)
             columns = [(str(name), str(kind), int(size) if size else None) for name, kind, size in parts]
         except (ValueError, TypeError, KeyError):
             raise _damaged(file, "is damaged or not a shard of MDS") from None
@@ -111,22 +111,22 @@ class _Content:
         self._file, self._blocks = file, files.blocks(file, text=False)
         self._block, self._begin, self.at = b"", 0, 0
 
-    def take(self, size: int, what: str) -> bytes:
+    def take(self, size: int, part: str) -> bytes:
         """Return the next bytes. Raises BadInput if they are not there, or too many."""
         if not 0 <= size <= LONGEST_LINE:
-            raise _damaged(self._file, f"{what} has {size:,} bytes, not 0 to {LONGEST_LINE:,}")
+            raise _damaged(self._file, f"{part} has {size:,} bytes, not 0 to {LONGEST_LINE:,}")
         while len(self._block) - self._begin < size:
             block = next(self._blocks, b"")
             if not block:
-                raise _damaged(self._file, f"is cut short in {what}")
+                raise _damaged(self._file, f"is cut short in {part}")
             self._block, self._begin = self._block[self._begin :] + block, 0
         self._begin += size
         self.at += size
         return self._block[self._begin - size : self._begin]
 
-    def integers(self, number: int, what: str) -> list[int]:
+    def integers(self, number: int, part: str) -> list[int]:
         """Return the next 32-bit integers. Raises BadInput."""
-        return _integers(self.take(4 * number, what))
+        return _integers(self.take(4 * number, part))
 
     def end(self) -> None:
         """Read to the end, where the file's hash is compared. Raises BadInput if there is more."""
@@ -157,7 +157,7 @@ def _shards(index: Path) -> dict[Path, int]:
     """Return the shards that an index names, and how many samples each has. Raises DataError."""
     if uncompressed(index).suffix == ".mds":
         raise DataError(f"{index}: is a shard. Give its index.json, or their folder.")
-    found: dict[Path, int] = {}
+    samples: dict[Path, int] = {}
     try:
         with opened(index) as raw:
             shards = json.load(raw)["shards"]
@@ -167,14 +167,14 @@ def _shards(index: Path) -> dict[Path, int]:
             names = [shard[data]["basename"] for data in ("raw_data", "zip_data") if shard[data]]
             files = [index.parent / name for name in names]
             file = next((file for file in files if file.exists()), files[-1])
-            found[file] = int(shard["samples"])
+            samples[file] = int(shard["samples"])
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         raise DataError(f"{index}: is not the index of a dataset of MDS shards. {CURE}") from None
-    if not found:
+    if not samples:
         raise DataError(f"{index}: has no shards. Give another folder.")
-    for file in found:
+    for file in samples:
         if not file.exists():
             raise DataError(f"{file}: is missing, although {index.name} lists it. {CURE}")
         if uncompressed(file).suffix != ".mds":
             raise DataError(f"{file}: this compression is not supported. Compress by gz, bz2 or zstd.")
-    return found
+    return samples

@@ -34,9 +34,10 @@ class Mixture:
     """
 
     def __init__(self, /, *, parts: Annotated[list[Part], Field(min_length=1)]) -> None:
-        self.parts: list[tuple[Corpus, int]] = [
-            (corpora.get(part.corpus.type).component(**part.corpus.keywords()), part.repeats) for part in parts
-        ]
+        self.parts: list[tuple[Corpus, int]] = []
+        for part in parts:
+            corpus = corpora.get(part.corpus.type).component(**part.corpus.keywords())
+            self.parts.append((corpus, part.repeats))
 
     def __iter__(self) -> Iterator[str | Document | Skipped]:
         for corpus, repeats in self.parts:
@@ -53,7 +54,8 @@ class Mixture:
         read: dict[Path, None] = {}  # an ordered set
         passed_over: list[Path] = []
         for corpus, _ in self.parts:
-            if callable(files := getattr(corpus, "files", None)):
+            files = getattr(corpus, "files", None)
+            if callable(files):
                 of_part, ignored = files()
                 read.update(dict.fromkeys(of_part))
                 passed_over += ignored

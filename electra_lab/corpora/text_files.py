@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -75,23 +76,25 @@ class TextFiles(FileCorpus):
         if not (self._remove or self._group):
             yield from super().__iter__()
             return
-        found, number = {"remove": 0, "group": 0}, 0
+        number, matches = 0, Counter[str]()
         for item in super().__iter__():
             if not isinstance(item, str):
                 yield item
                 continue
-            number, text, key = number + 1, item, None
-            if self._group and (match := self._group.search(item)):
-                key = match[1] if self._group.groups and match[1] is not None else match[0]
+            number += 1
+            text, key = item, None
+            match = self._group.search(item) if self._group else None
+            if match:
+                key = match[1] if match.re.groups and match[1] is not None else match[0]
                 key = key or None  # no text is no key, as in `host=`
-                found["group"] += key is not None
+                matches["group"] += key is not None
             if self._remove:
                 text, times = self._remove.subn("", item)
-                found["remove"] += times
+                matches["remove"] += times
             if text := text.strip():
                 yield Document(text, key)
         for name, pattern in (("remove", self._remove), ("group", self._group)):
-            if pattern and number and not found[name]:
+            if pattern and number and not matches[name]:
                 reason = f"corpus.{name} {pattern.pattern!r} finds nothing in {number:,} documents"
                 raise DataError(f"{reason}. Correct the pattern, or remove this key.")
 

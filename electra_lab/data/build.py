@@ -171,9 +171,9 @@ def _raw_documents(folder: Path, recipe: Recipe, announce: Callable[[str], None]
 
 def _tokenizer(folder: Path, recipe: Recipe, contents: Contents, progress: Progress) -> Tokenizer:
     if damage(folder, [TOKENIZER], TOKENIZER_SEAL) is not None:
-        made = recipe.train_tokenizer(Sample(folder / RAW, contents, recipe.tokenizer_characters, progress))
-        special_ids(made)  # refuses one without them
-        write_text(folder / TOKENIZER, made.to_str())
+        tokenizer = recipe.train_tokenizer(Sample(folder / RAW, contents, recipe.tokenizer_characters, progress))
+        special_ids(tokenizer)  # refuses one without them
+        write_text(folder / TOKENIZER, tokenizer.to_str())
         seal(folder, [TOKENIZER], TOKENIZER_SEAL)
     return load_tokenizer(folder / TOKENIZER)
 

@@ -40,12 +40,13 @@ def runs(tokens: NDArray[Any], lengths: NDArray[Any]) -> tuple[Hashes, NDArray[n
 
 
 def _runs(tokens: NDArray[Any], lengths: NDArray[np.int64]) -> Hashes:
+    # The first token of each run, and the one after its last.
     counts = np.maximum(lengths - (RUN - 1), 1)
-    ends = np.cumsum(lengths)
-    begins = np.arange(counts.sum()) + np.repeat(ends - lengths - (np.cumsum(counts) - counts), counts)
+    ends, first_runs = np.cumsum(lengths), np.cumsum(counts) - counts
+    begins = np.arange(counts.sum()) + np.repeat(ends - lengths - first_runs, counts)
     stops = np.minimum(begins + RUN, np.repeat(ends, counts))
-    powers, inverses = _powers(1 << len(tokens).bit_length())
     # A polynomial modulo 2**64: the difference of two prefix sums, shifted down to the first power.
+    powers, inverses = _powers(1 << len(tokens).bit_length())
     sums = np.zeros(len(tokens) + 1, np.uint64)
     np.cumsum((tokens.astype(np.uint64) + np.uint64(1)) * powers[: len(tokens)], out=sums[1:])
     return _mixed((sums[stops] - sums[begins]) * inverses[begins])
@@ -72,7 +73,9 @@ class Known:
     @classmethod
     def of(cls, hashes: Hashes, left_out: Hashes | None = None) -> Known:
         """Make it from hashes with repetitions, and those of the left-out documents."""
-        counted, hashes = np.unique(hashes), np.unique(hashes if left_out is None else np.append(hashes, left_out))
+        counted = np.unique(hashes)
+        hashes = counted if left_out is None else np.unique(np.append(counted, left_out))
+        # The filter has a bit for each possible value of the first `bits` of a hash.
         bits = max(16, int(len(hashes) * BITS).bit_length())
         filter = np.zeros(1 << (bits - 3), np.uint8)
         for begin in range(0, len(hashes), AT_ONCE):
@@ -94,13 +97,14 @@ class Known:
 
     def find(self, hashes: Hashes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the indices of the given hashes that are known, and their indices in `self.hashes`."""
+        # Those whose bit of the filter is set.
         places = hashes >> np.uint64(64 - (len(self.filter).bit_length() + 2))
-        maybe = np.flatnonzero(
-            self.filter[places >> np.uint64(3)] >> (places & np.uint64(7)).astype(np.uint8) & np.uint8(1)
-        )
-        where = np.searchsorted(self.hashes, hashes[maybe]).clip(max=max(len(self.hashes) - 1, 0))
-        found = self.hashes[where] == hashes[maybe] if len(self.hashes) else np.zeros(0, np.bool_)
-        return maybe[found], where[found]
+        octets, shifts = self.filter[places >> np.uint64(3)], (places & np.uint64(7)).astype(np.uint8)
+        maybe = np.flatnonzero(octets >> shifts & np.uint8(1))
+        # Of these, the ones that are there.
+        indices = np.searchsorted(self.hashes, hashes[maybe]).clip(max=len(self.hashes) - 1)
+        equal = self.hashes[indices] == hashes[maybe]
+        return maybe[equal], indices[equal]
 
 
 def without_overlap(
@@ -114,11 +118,11 @@ def without_overlap(
     keeps, shared, sufficient = [np.zeros(0, np.bool_)], [np.zeros(0, np.int64)], 0.0
     for group, sizes in _groups(tokens, lengths):
         hashes, counts = runs(group, sizes)
-        found, where = known.find(hashes)
-        document = np.searchsorted(np.cumsum(counts), found, side="right")
-        keep = np.bincount(document[known.counts[where]], minlength=len(counts)) <= most * counts
+        overlapping, known_runs = known.find(hashes)
+        document = np.searchsorted(np.cumsum(counts), overlapping, side="right")  # of each overlapping run
+        keep = np.bincount(document[known.counts[known_runs]], minlength=len(counts)) <= most * counts
         keeps.append(keep)
-        shared.append(where[keep[document]])
+        shared.append(known_runs[keep[document]])
         sufficient = max(sufficient, _sufficient(np.bincount(document, minlength=len(counts)), counts))
     return np.concatenate(keeps), np.concatenate(shared), sufficient
 

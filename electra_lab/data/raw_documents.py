@@ -192,8 +192,9 @@ class _Writer:
                 stream.write(b"".join(self._texts))
             with new_file(self.folder / f"{name}.npy", "wb") as stream:
                 np.save(stream, np.array(list(map(len, self._texts)), np.uint32))
+            self.pieces += 1
             self._written += self._bytes
-            self._texts, self._bytes, self.pieces = [], 0, self.pieces + 1
+            self._texts, self._bytes = [], 0
 
 
 @dataclass
@@ -215,7 +216,8 @@ class _Smallest:
         self.characters += characters
         while self.characters > self.most and len(self._heap) > 1:
             number, _, _, characters = heapq.heappop(self._heap)
-            self.limit, self.left_out = -number, self.left_out + 1
+            self.limit = -number
+            self.left_out += 1
             self.characters -= characters
 
     def documents(self) -> list[tuple[bytes, int]]:
@@ -231,17 +233,19 @@ def _utf8(text: str) -> bytes:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
-def _refuse_empty(corpus: Any, contents: Contents, held_out: float, given: str | None) -> None:
+def _refuse_empty(corpus: Any, contents: Contents, held_out: float, own: str | None) -> None:
+    """Raise Unsplittable if a split has no documents; `own` says what determines the splits, if not a hash."""
     documents = sum(contents.documents.values())
     if not documents:
         files, _ = corpus.files() if callable(getattr(corpus, "files", None)) else ([], [])
         where = f" in {', '.join(map(str, files[:SHOWN]))}{', ...' if len(files) > SHOWN else ''}" if files else ""
         skipped = f" {contents.skipped:,} pieces were skipped, the first: " if contents.skipped else ""
         raise Unsplittable(f"no document has any text{where}.{skipped}{''.join(contents.examples[:1])}")
-    if empty := [split for split, count in contents.documents.items() if not count]:
-        split = empty[0]
-        if given:
-            raise Unsplittable(f"{given}, but no documents for {split}.")
+    for split, count in contents.documents.items():
+        if count:
+            continue
+        if own:
+            raise Unsplittable(f"{own}, but no documents for {split}.")
         raise Unsplittable(
             f"with {held_out}, the split {split} is empty: none of {documents} documents fell into it. Set it to "
             f"{min(0.5, 20 / documents):.1g}, or make the documents smaller: text_files has documents: paragraphs.",

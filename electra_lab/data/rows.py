@@ -112,9 +112,10 @@ class Rows:
 
     def _batches(self, seed: int, window: int, size: int | BatchSizes) -> tuple[list[IndexArray], IndexArray | None]:
         """Return the rows of each of WINDOW global batches, and their widths."""
+        # Batches follow one another through the permutations of all epochs.
         sizes = BatchSizes(size) if isinstance(size, int) else size
         ends = np.array([sizes.before(window * WINDOW + step) for step in range(WINDOW + 1)])
-        places, begins = np.arange(ends[0], ends[-1]), ends[:-1] - ends[0]
+        begins, places = ends[:-1] - ends[0], np.arange(ends[0], ends[-1])
         epochs, offsets = places // self.number, places % self.number
         rows = self._spread(permuted(seed, epochs, offsets, self.number))
         if not self.group_by_length:
@@ -122,10 +123,12 @@ class Rows:
         # Sort rows within each epoch: batches are filled by length, and ordered at random.
         lengths = self.packing.lengths(rows)  # type: ignore[attr-defined]
         order = permuted(seed, np.full(WINDOW, -1 - window), np.arange(WINDOW), WINDOW).repeat(np.diff(ends))
-        by_length, places = np.lexsort((lengths, epochs)), np.lexsort((order, epochs))
-        rows[places], lengths[places] = rows[by_length], lengths[by_length]
+        by_length, by_order = np.lexsort((lengths, epochs)), np.lexsort((order, epochs))
+        rows[by_order], lengths[by_order] = rows[by_length], lengths[by_length]
+        # Cut each batch to its longest row, rounded up.
         unit, longest = ceil(self.length / 8), np.maximum.reduceat(lengths, begins)
-        return np.split(rows, begins[1:]), np.minimum(-(-longest // unit) * unit, self.length)
+        widths = np.minimum(-(-longest // unit) * unit, self.length)
+        return np.split(rows, begins[1:]), widths
 
 
 def permuted(seed: int, epochs: IndexArray, offsets: IndexArray, number: int) -> IndexArray:
@@ -137,7 +140,8 @@ def permuted(seed: int, epochs: IndexArray, offsets: IndexArray, number: int) ->
     low = isqrt(number - 1) + 1
     high = -(-number // low)  # low * high is at least `number`, and above it by less than `low`
     different, which = np.unique(epochs, return_inverse=True)
-    keys = np.array([_keys(seed, int(epoch)) for epoch in different], np.uint64).reshape(-1, ROUNDS).T[:, which]
+    keys = np.array([_keys(seed, int(epoch)) for epoch in different], np.uint64).reshape(-1, ROUNDS)
+    keys = keys.T[:, which]  # [ROUNDS offsets]
 
     def permute(x: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
         left, right = x // _u(high), x % _u(high)

@@ -35,7 +35,9 @@ def split_of(key: bytes, held_out: float) -> Split:
     held_out  share of the keys that are not trained on, half of them for validation and half for the test
     """
     place = number_of(key) / 2**64
-    return "train" if place >= held_out else HELD_OUT[place >= held_out / 2]
+    if place >= held_out:
+        return "train"
+    return "test" if place >= held_out / 2 else "validation"
 
 
 def by_order(
@@ -49,6 +51,7 @@ def by_order(
 
     progress  receives the number of characters that were read the first time
     """
+    # Count the documents.
     number = characters = 0
     for item in corpus:
         if not isinstance(item, Skipped):
@@ -58,7 +61,9 @@ def by_order(
     half = max(1, round(number * held_out / 2))
     if number <= 2 * half:
         raise Unsplittable(f"{number} documents are too few to hold out {held_out:g} of them.", ("data", "held_out"))
-    place, split, previous = 0, SPLITS[0], None
+    # Give each one its split.
+    split: Split = "train"
+    place, previous = 0, None
     known: dict[int, Split] = {}  # the split of each key
     for item in corpus:
         if isinstance(item, Skipped):
@@ -68,8 +73,9 @@ def by_order(
         if document.split or document.again:
             own = "has its own splits" if document.split else "repeats documents"
             raise Unsplittable(f"by_order: the corpus {own}. Remove this key.", ("data", "split"))
-        if document.key is None or document.key != previous:
-            split = SPLITS[(place >= number - 2 * half) + (place >= number - half)]
+        continues = document.key is not None and document.key == previous
+        if place >= number - 2 * half and not continues:
+            split = "test" if place >= number - half else "validation"
         if document.key is not None:
             key = number_of(document.key.encode("utf-8", "surrogatepass"))
             if known.setdefault(key, split) != split:

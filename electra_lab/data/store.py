@@ -59,20 +59,21 @@ class Stream:
     @cached_property
     def words(self) -> NDArray[np.uint32]:
         """The number of words of each document. Raises DataError for a store of an older version, which lacks them."""
-        if missing := next((file for file in self._words if not file.is_file()), None):
-            raise DataError(f"{missing.parent}: an older version built it, which did not count words. {REBUILD}")
+        for file in self._words:
+            if not file.is_file():
+                raise DataError(f"{file.parent}: an older version built it, which did not count words. {REBUILD}")
         return np.concatenate([np.load(file) for file in self._words])
 
     def read(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tokens at the given places, in the shape of `places`."""
         if len(self.shards) == 1:
             return self.shards[0][places].astype(np.int64)
-        found = np.empty(places.shape, np.int64)
-        which = np.searchsorted(self.ends, places, side="right")
-        for number in np.unique(which):
-            here, shard = which == number, self.shards[number]
-            found[here] = shard[places[here] - (self.ends[number] - len(shard))]
-        return found
+        tokens = np.empty(places.shape, np.int64)
+        numbers = np.searchsorted(self.ends, places, side="right")  # of the shards
+        for number in np.unique(numbers):
+            inside, shard = numbers == number, self.shards[number]
+            tokens[inside] = shard[places[inside] - (self.ends[number] - len(shard))]
+        return tokens
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,10 @@ class Store:
         return self._sums("tokens")
 
     def _sums(self, field: str) -> dict[str, int]:
-        found: dict[str, int] = {}
+        sums: dict[str, int] = {}
         for split in SPLITS:
-            found[split] = sum(getattr(shard, field) for shard in self.manifest.shards[split].values())
-        return found
+            sums[split] = sum(getattr(shard, field) for shard in self.manifest.shards[split].values())
+        return sums
 
     @property
     def special(self) -> dict[str, int]:
@@ -204,11 +205,11 @@ def _verify(folder: Path, manifest: Manifest) -> None:
     """
     if manifest.checksum != manifest.own_checksum():
         raise ValueError(f"the checksum of {MANIFEST} is wrong")
-    found = {name: os.stat(folder / name) for name in manifest.all_bytes}
+    stats = {name: os.stat(folder / name) for name in manifest.all_bytes}
     for name, size in manifest.all_bytes.items():
-        if found[name].st_size != size:
-            raise ValueError(f"{name} has {found[name].st_size:,} bytes, not {size:,}")
-    state: dict[str, Any] = {name: [s.st_size, s.st_mtime_ns, s.st_ino, s.st_dev] for name, s in found.items()}
+        if stats[name].st_size != size:
+            raise ValueError(f"{name} has {stats[name].st_size:,} bytes, not {size:,}")
+    state: dict[str, Any] = {name: [s.st_size, s.st_mtime_ns, s.st_ino, s.st_dev] for name, s in stats.items()}
     state[MANIFEST] = manifest.checksum
     record = folder / f".verified-{platform.node() or 'here'}.json"
     with suppress(OSError, ValueError):
@@ -226,16 +227,7 @@ def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progre
         with _only_one(folder, announce):
             restore(folder)
             if rebuild or not folder.exists():
-                try:
-                    part.mkdir(exist_ok=True)
-                    build(part, recipe, announce, progress)
-                    put_in_place(part, folder)
-                except Unfinished:
-                    raise
-                except Exception:  # but not KeyboardInterrupt and the like: progress is saved
-                    if not is_store(part):
-                        shutil.rmtree(part, ignore_errors=True)
-                    raise
+                _build_in(part, folder, recipe, announce, progress)
     except OSError as error:
         raise DataError(f"{folder.parent}: the token store cannot be written ({error.strerror}).") from None
     except CheckpointError as error:
@@ -245,6 +237,20 @@ def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progre
             for parent in created:  # a failed build leaves no empty folders
                 if parent.is_dir() and not any(parent.iterdir()):
                     parent.rmdir()
+
+
+def _build_in(part: Path, folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress) -> None:
+    """Build in the folder `part`, and put it in place. A failure removes it, unless it is a complete store."""
+    try:
+        part.mkdir(exist_ok=True)
+        build(part, recipe, announce, progress)
+        put_in_place(part, folder)
+    except Unfinished:
+        raise
+    except Exception:  # but not KeyboardInterrupt and the like: progress is saved
+        if not is_store(part):
+            shutil.rmtree(part, ignore_errors=True)
+        raise
 
 
 def _lock_of(folder: Path) -> Path:

@@ -34,8 +34,8 @@ class TaskRows(Rows):
         return int(self._rows.sizes.sum())
 
     def batch(self, rows: IndexArray, example_ids: IndexArray, device: torch.device, width: int | None = None) -> Batch:
-        found = super().batch(rows, example_ids, device)
-        return replace(found, labels={n: torch.from_numpy(a).to(device) for n, a in self._rows.labels(rows).items()})
+        labels = {name: torch.from_numpy(values).to(device) for name, values in self._rows.labels(rows).items()}
+        return replace(super().batch(rows, example_ids, device), labels=labels)
 
     def in_order(self, size: int, device: torch.device, *, part: slice = slice(None)) -> Iterator[Batch]:
         """Yield all rows once, the longest first, so that little is padded and a lack of memory shows at once."""
@@ -71,8 +71,8 @@ class _Ragged:
         return len(self.sizes)
 
     def lengths(self, rows: IndexArray) -> IndexArray:
-        found: IndexArray = self.sizes[rows]
-        return found
+        lengths: IndexArray = self.sizes[rows]
+        return lengths
 
     def rows(self, rows: IndexArray) -> Packed:
         tokens, real = self._padded(self._tokens, rows, 0)

@@ -24,8 +24,8 @@ class TextEncoder:
 
     def texts(self, texts: Sequence[str]) -> list[Encoded]:
         """Split texts into tokens; a word is a piece of text that the tokenizer never joins with its neighbours."""
-        found = tokenize(self._tokenizer, texts)
-        return [Encoded(text.ids, text.offsets, cast("list[int]", text.words)) for text in found]
+        tokenized = tokenize(self._tokenizer, texts)
+        return [Encoded(text.ids, text.offsets, cast("list[int]", text.words)) for text in tokenized]
 
     def words(self, sentences: Sequence[Sequence[str]]) -> list[Encoded]:
         """Split words into tokens, each by itself; offsets are within the word. A word may have no token.
@@ -33,23 +33,27 @@ class TextEncoder:
         A word has the tokens that it has in a text, where there is a space before it unless it is the first. Some
         tokenizers see that space, and of these some put one before the first word too.
         """
-        found = []
+        encoded = []
         spaced = [self._spaced(words) for words in sentences]
         for words, read, encoding in zip(sentences, spaced, self._encodings(spaced), strict=True):
+            # Names of special tokens are spelled with spaces, so that they are text.
             spaces: list[list[int]] = [[] for _ in words]
             if self._special.are_in(" ".join(read), encoding.ids):
                 spelled = [self._special.spelled(word) for word in read]
                 read, spaces = [word for word, _ in spelled], [places for _, places in spelled]
                 encoding = self._encodings([read])[0]
-            numbers, tokens = _words(encoding), list(zip(encoding.tokens, encoding.offsets, strict=True))
+            # Offsets, word by word.
+            numbers = cast("list[int]", encoding.word_ids)  # None at special tokens alone, which are left out
+            tokens = zip(encoding.tokens, encoding.offsets, strict=True)
             offsets: list[tuple[int, int]] = []
             for word, group in groupby(zip(numbers, tokens, strict=True), lambda pair: pair[0]):
                 offsets += self._within(words[word], read[word], spaces[word], [token for _, token in group])
-            found.append(Encoded(encoding.ids, offsets, numbers))
-        return found
+            encoded.append(Encoded(encoding.ids, offsets, numbers))
+        return encoded
 
     def _spaced(self, words: Sequence[str]) -> list[str]:
-        bare = [_clean(word).strip() for word in words]
+        # A lone surrogate has no bytes; a question mark in its place keeps the offsets.
+        bare = [word.encode("utf-8", "replace").decode().strip() for word in words]
         return [f" {word}" if self._mark and word and place else word for place, word in enumerate(bare)]
 
     def _encodings(self, sentences: Sequence[Sequence[str]]) -> list[Encoding]:
@@ -71,12 +75,3 @@ class TextEncoder:
         moved = begin - (len(read) - len(read.lstrip()))
         for start, end in without(spaces, places(read, names, offsets, self._mark)):
             yield max(start + moved, begin), max(end + moved, begin)
-
-
-def _words(encoding: Encoding) -> list[int]:
-    return cast("list[int]", encoding.word_ids)  # None at special tokens alone, which are left out
-
-
-def _clean(text: str) -> str:
-    """Replace lone surrogates, which have no bytes, by question marks, which keep the offsets."""
-    return text.encode("utf-8", "replace").decode()

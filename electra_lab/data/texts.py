@@ -57,7 +57,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
     with_masks  "[MASK]" in a text is the special token, not five characters and more
     """
     before, tokenizer.encode_special_tokens = tokenizer.encode_special_tokens, not with_masks
-    special, mark, found = SpecialNames(tokenizer), word_mark(tokenizer), list[Tokenized]()
+    special, mark, tokenized = SpecialNames(tokenizer), word_mark(tokenizer), list[Tokenized]()
     replaced = replaced_patterns(tokenizer)
     try:
         # A lone surrogate has no bytes; a question mark in its place keeps the offsets.
@@ -74,10 +74,10 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
             offsets = without(spaces, places(read, encoding.tokens, encoding.offsets, mark))
             if replaced:
                 offsets = _whole_matches(text, offsets, replaced)
-            found.append(Tokenized(text, encoding.ids, encoding.tokens, offsets, encoding.word_ids))
+            tokenized.append(Tokenized(text, encoding.ids, encoding.tokens, offsets, encoding.word_ids))
     finally:
         tokenizer.encode_special_tokens = before
-    return found
+    return tokenized
 
 
 def _whole_matches(text: str, offsets: Iterable[tuple[int, int]], patterns: Sequence[str]) -> list[tuple[int, int]]:
@@ -157,23 +157,23 @@ def _combines(character: str) -> bool:
 
 def windows(texts: Sequence[Tokenized], length: int) -> list[Window]:
     """Cover every text; a window holds `length` tokens with [CLS] and [SEP]. Neighbours overlap by a quarter."""
-    room, found = length - 2, list[Window]()
+    room, covering = length - 2, list[Window]()
     overlap = room // 4
     for number, text in enumerate(texts):
         total, first, done = len(text.ids), 0, 0
         while done < total:
             end = min(first + room, total)
             upto = total if end == total else end - overlap // 2
-            found.append(Window(number, first, end - first, range(done, upto)))
+            covering.append(Window(number, first, end - first, range(done, upto)))
             done, first = upto, end - overlap
-    return found
+    return covering
 
 
 def batches(
-    texts: Sequence[Tokenized], found: Sequence[Window], size: int, vocabulary: Vocabulary, device: torch.device
+    texts: Sequence[Tokenized], covering: Sequence[Window], size: int, vocabulary: Vocabulary, device: torch.device
 ) -> Iterator[tuple[list[Window], Batch]]:
     """Yield the windows in batches, those of similar length together, so that little is padded."""
-    ordered = sorted(found, key=lambda window: -window.length)
+    ordered = sorted(covering, key=lambda window: -window.length)
     for start in range(0, len(ordered), size):
         chosen = ordered[start : start + size]
         tokens = torch.full((len(chosen), chosen[0].length + 2), vocabulary.pad_id)

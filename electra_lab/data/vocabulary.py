@@ -29,7 +29,8 @@ def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     ids: dict[str, int] = {}
     missing = []
     for role, names in SPECIAL_TOKENS.items():
-        if (id := token_id(tokenizer, names)) is None:
+        id = token_id(tokenizer, names)
+        if id is None:
             missing.append(" or ".join(names[:2]))
         else:
             ids[role] = id
@@ -41,7 +42,8 @@ def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
 
 def token_id(tokenizer: Tokenizer, names: Iterable[str]) -> int | None:
     """Return the id of the first of the names that the tokenizer has."""
-    return next((id for name in names if (id := tokenizer.token_to_id(name)) is not None), None)
+    ids = map(tokenizer.token_to_id, names)
+    return next((id for id in ids if id is not None), None)
 
 
 def readable_token(tokenizer: Tokenizer, id: int) -> str:
@@ -137,13 +139,14 @@ def replaced_patterns(tokenizer: Tokenizer) -> list[str]:
     """Return the patterns of the text that the tokenizer `words` replaces, in the order in which it does."""
     normalizer = json.loads(tokenizer.normalizer.__getstate__()) if tokenizer.normalizer else {}
     steps = [step for step in normalizer.get("normalizers", ()) if step["type"] == "Replace"]
-    found = [step["pattern"].get("Regex") for step in steps if step["content"] in ("<address>", "<hex>", "<number>")]
-    return [pattern for pattern in found if pattern]
+    steps = [step for step in steps if step["content"] in ("<address>", "<hex>", "<number>")]
+    return [step["pattern"]["Regex"] for step in steps if step["pattern"].get("Regex")]
 
 
 def spaces_stay(tokenizer: Tokenizer) -> bool:
     """Return whether no token stands for a word and the space before it: spaces are tokens, or only separate them."""
-    if (mark := word_mark(tokenizer)) is None:
+    mark = word_mark(tokenizer)
+    if mark is None:
         decoder = json.loads(tokenizer.to_str())["decoder"]
         return decoder is not None and decoder["type"] == "Fuse"
     return not any(name != mark and name.startswith(mark) for name in tokenizer.get_vocab())
@@ -167,9 +170,9 @@ def _begin_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[bool]:
     mark = word_mark(tokenizer)
     names = [tokenizer.id_to_token(id) or "" for id in range(tokenizer.get_vocab_size())]
     if mark is None:
-        holders = tokenizer.model, tokenizer.decoder
-        prefixes = [getattr(holders[0], "continuing_subword_prefix", None), getattr(holders[1], "prefix", None)]
-        known = tuple(filter(None, prefixes))  # none of a list of words, in which `##` is text
+        model_prefix = getattr(tokenizer.model, "continuing_subword_prefix", None)
+        prefixes = filter(None, [model_prefix, getattr(tokenizer.decoder, "prefix", None)])
+        known = tuple(prefixes)  # none of a list of words, in which `##` is text
         return [not name.startswith(known) for name in names]
     return [name.startswith(mark) or not _continues(text) for name, text in zip(names, texts, strict=True)]
 

@@ -27,14 +27,14 @@ def words_of_rows(rows: Rows, text: Stream, vocabulary: Vocabulary) -> NDArray[n
         return np.full(number, text.words.sum() / number)
     special = vocabulary.is_special.cpu().numpy()
     share = text.words / np.maximum(text.lengths.astype(np.int64) - 1, 1)  # words per token, without [SEP]
-    found = np.zeros(number)
+    words = np.zeros(number)
     for start in range(0, number, AT_ONCE):
         chosen = np.arange(start, min(start + AT_ONCE, number))
         packed = packing.rows(chosen)  # [rows T]
         documents = np.clip(packing.source_document_ids(chosen), 0, len(share) - 1)
         counted = packed.attention_mask & ~special[packed.tokens]
-        found[chosen] = np.where(counted, share[documents], 0.0).sum(axis=1)
-    return found
+        words[chosen] = np.where(counted, share[documents], 0.0).sum(axis=1)
+    return words
 
 
 def steps_of_words(
@@ -49,5 +49,5 @@ def steps_of_words(
     """
     windows = [rows.windows(seed, window, size) for window in range(-(-steps // WINDOW))]
     reached = np.cumsum([words[batch].sum() for batch in chain.from_iterable(windows)][:steps])
-    found = np.searchsorted(reached, np.array(wanted) - 1e-6) + 1  # sums of shares are not exact
-    return found.tolist(), float(reached[-1])
+    first_steps = np.searchsorted(reached, np.array(wanted) - 1e-6) + 1  # sums of shares are not exact
+    return first_steps.tolist(), float(reached[-1])

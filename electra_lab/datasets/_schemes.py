@@ -52,8 +52,9 @@ def misfit(tags: Sequence[str], scheme: str) -> int | None:
 
 def to_iob2(tags: Sequence[str], scheme: str) -> tuple[str, ...]:
     """Return the tags of a sentence in IOB2."""
-    found = []
+    converted = []
     for before, tag in pairwise([OUTSIDE, *in_bioes(tags)]):
         begins = tag[0] in "BS" or (scheme == "IOB1" and not _continues(before, tag))
-        found.append(tag if tag == OUTSIDE else ("B" if begins else "I") + tag[1:])
-    return tuple(found)
+        mark = "B" if begins else "I"
+        converted.append(tag if tag == OUTSIDE else mark + tag[1:])
+    return tuple(converted)

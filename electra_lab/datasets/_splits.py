@@ -21,13 +21,13 @@ R = TypeVar("R")
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 HeldOut = Annotated[float, Field(ge=0, lt=1)]
 OnError = Literal["stop", "skip"]
-Found: TypeAlias = tuple[str, E] | BadInput  # an example with its key, or a bad row
+Entry: TypeAlias = tuple[str, E] | BadInput  # an example with its key, or a bad row
 
 
-def attempted(make: Callable[..., R], *given: Any) -> R | BadInput:
+def attempted(make: Callable[..., R], *arguments: Any) -> R | BadInput:
     """Call `make`, and return its error instead of raising it, so that a bad row does not hide those after it."""
     try:
-        return make(*given)
+        return make(*arguments)
     except BadInput as error:
         return error
 
@@ -58,7 +58,7 @@ class Splits(ABC, Generic[E]):
         """Return the splits that the source has."""
 
     @abstractmethod
-    def _examples(self, source: str) -> Iterator[Found[E]]:
+    def _examples(self, source: str) -> Iterator[Entry[E]]:
         """Yield the examples of a split of the source with their keys, and bad rows; those without an id are numbered.
 
         Raises DataError if the rest of the source cannot be read.
@@ -92,12 +92,14 @@ class Splits(ABC, Generic[E]):
         source = TRAIN if divided else split
         # Select the rows of the split.
         entries: list[E | BadInput] = []
-        for found in self._examples(source):
-            if isinstance(found, BadInput):
+        for entry_with_key in self._examples(source):
+            if isinstance(entry_with_key, BadInput):
                 if split == source or self._on_error != "skip":  # a skipped row counts once, for train
-                    entries.append(found)
-            elif not divided or self._is_held_out(found[0]) == (split == VALIDATION):
-                entries.append(found[1])
+                    entries.append(entry_with_key)
+                continue
+            key, example = entry_with_key
+            if not divided or self._is_held_out(key) == (split == VALIDATION):
+                entries.append(example)
         # Check that ids are unique, and that all examples have labels or none.
         labelled = any(not isinstance(entry, BadInput) and is_labelled(entry) for entry in entries)
         good: dict[str, E] = {}
@@ -119,10 +121,10 @@ class Splits(ABC, Generic[E]):
             raise DataError((" " if len(bad) == 1 else "\n").join([listed(bad), *cure]))
         self.skipped[split] = [error.skipped for error in bad]
         if not good:
-            where = f"{self._place(source)}: there are no examples"
+            reason = f"{self._place(source)}: there are no examples for {split}"
             if divided and self._share:
-                raise DataError(f"{where} for {split}, as held_out is {self._share:g}. Change it, or name other files.")
-            raise DataError(f"{where} for {split}.")
+                raise DataError(f"{reason}, as held_out is {self._share:g}. Change it, or name other files.")
+            raise DataError(f"{reason}.")
         yield from good.values()
 
 
@@ -154,7 +156,8 @@ class FileSplits(Splits[E]):
         owners: dict[Path, str] = {}
         for split, files in self._files.items():
             for file in files.files:
-                if (other := owners.setdefault(file.resolve(), split)) != split:
+                other = owners.setdefault(file.resolve(), split)
+                if other != split:
                     raise DataError(f"{file}: is read for {other} and for {split}. A file belongs to one split.")
 
     def _sources(self) -> list[str]:
@@ -164,12 +167,12 @@ class FileSplits(Splits[E]):
         first, *others = self._files[source].files
         return f"{first} and {len(others)} more" if others else str(first)
 
-    def _examples(self, source: str) -> Iterator[Found[E]]:
+    def _examples(self, source: str) -> Iterator[Entry[E]]:
         for file in self._files[source].files:
             yield from self._in_file(self._files[source], file, source)
 
     @abstractmethod
-    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[E]]:
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Entry[E]]:
         """Yield the examples of a file with their keys, and bad rows. Raises DataError, at file:line."""
 
     def fingerprint(self) -> str:

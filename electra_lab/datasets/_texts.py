@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from electra_lab.sources.files import BadInput
-from electra_lab.sources.records import SURROGATE, kind_of, text_of
+from electra_lab.sources.records import kind_of, whole_text
 from registry import TextExample
 
 Name = Annotated[str, Field(min_length=1)]  # of a field
@@ -58,14 +58,6 @@ def key_of(text: str, pair: str | None) -> str:
     return text if pair is None else f"{text}\0{pair}"
 
 
-def whole_text(value: Any, field: str, place: str) -> str:
-    """Return the value of a field if it is text without half characters. Raises BadInput."""
-    text = text_of(value, field, place)
-    if SURROGATE.search(text):
-        raise BadInput(place, f"the field '{field}' has half of a character (\\ud800 to \\udfff)")
-    return text
-
-
 def label_of(value: Any, field: str, label_type: LabelType, place: str) -> str | float | None:
     """Return a label, or None if it is null or blank. Raises BadInput."""
     if isinstance(value, str):
@@ -88,7 +80,9 @@ def _number(value: Any, field: str, place: str) -> float:
     except (ValueError, TypeError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        written = f"'{value}'" if isinstance(value, str) else value if isinstance(value, float) else kind_of(value)
+        written = kind_of(value)
+        if isinstance(value, str | float):
+            written = f"'{value}'" if isinstance(value, str) else str(value)
         raise BadInput(place, f"the field '{field}' is {written}, not a finite number")
     return number
 

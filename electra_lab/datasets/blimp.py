@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from electra_lab.datasets._splits import TEST, FileSplits, Found, attempted
-from electra_lab.datasets._texts import whole_text
+from electra_lab.datasets._splits import TEST, Entry, FileSplits, attempted
 from electra_lab.sources.files import BadInput, Files, uncompressed
-from electra_lab.sources.records import record_in, records, value_of
+from electra_lab.sources.records import record_in, records, value_of, whole_text
 from registry import PairExample, datasets
 
 
@@ -31,16 +30,16 @@ class Blimp(FileSplits[PairExample]):
         self._group_by = group_by
         super().__init__({TEST: folder}, {"group_by": group_by})
 
-    def _examples(self, source: str) -> Iterator[Found[PairExample]]:
+    def _examples(self, source: str) -> Iterator[Entry[PairExample]]:
         numbers: Counter[str] = Counter()
-        for found in super()._examples(source):
-            if not isinstance(found, BadInput):
-                key, example = found
-                found = key, replace(example, id=f"{example.paradigm}_{numbers[example.paradigm]}")
+        for entry in super()._examples(source):
+            if not isinstance(entry, BadInput):
+                key, example = entry
+                entry = key, replace(example, id=f"{example.paradigm}_{numbers[example.paradigm]}")
                 numbers[example.paradigm] += 1
-            yield found
+            yield entry
 
-    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[PairExample]]:
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Entry[PairExample]]:
         for place, line in records(files, file):
             yield attempted(self._example, line, place, file)
 

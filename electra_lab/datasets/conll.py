@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from electra_lab.datasets._schemes import OUTSIDE, SCHEMES, TAG, misfit, to_iob2
-from electra_lab.datasets._splits import Found, NamedFiles, attempted, columns
+from electra_lab.datasets._splits import Entry, NamedFiles, attempted, columns
 from electra_lab.sources.files import BadInput, Files
 from electra_lab.sources.records import check_utf8, text_lines
 from registry import WordsExample, datasets
@@ -59,18 +59,18 @@ class Conll(NamedFiles[WordsExample]):
         options = {"word_column": self.word_column, "tag_column": self.tag_column, "scheme": self.scheme}
         return options if self.layer is None else {**options, "layer": self.layer}
 
-    def _examples(self, source: str) -> Iterator[Found[WordsExample]]:
-        found = list(super()._examples(source))
-        scheme = self._best_scheme(found) if self.scheme == "auto" else self.scheme
+    def _examples(self, source: str) -> Iterator[Entry[WordsExample]]:
+        entries = list(super()._examples(source))
+        scheme = self._best_scheme(entries) if self.scheme == "auto" else self.scheme
         if scheme in ("BILOU", "BMES"):
             scheme = "BIOES"
-        for entry in found:
+        for entry in entries:
             yield entry if isinstance(entry, BadInput) else attempted(self._in_iob2, *entry, scheme)
 
     @staticmethod
-    def _best_scheme(found: Sequence[Found[WordsExample]]) -> str:
+    def _best_scheme(entries: Sequence[Entry[WordsExample]]) -> str:
         """Return the scheme that the fewest sentences do not fit."""
-        tagged = [entry[1].tags or () for entry in found if not isinstance(entry, BadInput)]
+        tagged = [entry[1].tags or () for entry in entries if not isinstance(entry, BadInput)]
         wrong = {}
         for scheme in SCHEMES:
             wrong[scheme] = sum(misfit(tags, scheme) is not None for tags in tagged)
@@ -82,13 +82,14 @@ class Conll(NamedFiles[WordsExample]):
             word = misfit(example.tags, scheme)
             if word is not None:
                 reason = f"the tag '{example.tags[word]}' does not fit {scheme}"
-                reason += ", and the other schemes fit even less" * (self.scheme == "auto")
+                if self.scheme == "auto":
+                    reason += ", and the other schemes fit even less"
                 cure = "Correct it. To keep tags unchanged, set scheme: plain."
                 raise BadInput(places.split("\n")[word], reason, cure)
             example = replace(example, tags=to_iob2(example.tags, scheme))
         return " ".join(example.words), example
 
-    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[WordsExample]]:
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Entry[WordsExample]]:
         """Yield the sentences; the key of a sentence is the places of its words, one on each line."""
         # The number of columns is that of most lines.
         lines = [(place, "" if line.startswith(BREAK) else line) for place, line in text_lines(files, file)]
@@ -124,7 +125,9 @@ class Conll(NamedFiles[WordsExample]):
     def _refuse_columns(self, number: int, place: str) -> None:
         """Raise DataError if the column of words or of tags does not exist."""
         word, tag = self.word_column or 0, -1 if self.tag_column is None else self.tag_column
-        wanted = {"word_column": word} | ({"tag_column": tag} if number > 1 else {})
+        wanted = {"word_column": word}
+        if number > 1:
+            wanted["tag_column"] = tag
         for name, column in wanted.items():
             if not -number <= column < number:
                 raise DataError(f"{place}: has {columns(number)}, but {name} is {column}. They are counted from 0.")
@@ -135,8 +138,10 @@ class Conll(NamedFiles[WordsExample]):
         """Return whether a line before a sentence is a comment; `#` may also be a word."""
         if COMMENT.match(line):
             return True
-        if not MARK.match(line) or len(row) != number:
-            return MARK.match(line) is not None
+        if not MARK.match(line):
+            return False
+        if len(row) != number:
+            return True
         tags = _parts(row[-1 if self.tag_column is None else self.tag_column])
         return number > 1 and self.scheme != "plain" and not all(map(TAG.fullmatch, tags))
 
@@ -172,10 +177,10 @@ class Conll(NamedFiles[WordsExample]):
         Spaces in words become underscores, as they separate the columns.
         """
         lines: list[str] = []
-        for example, found in zip(self.read(split), predictions, strict=True):
+        for example, predicted in zip(self.read(split), predictions, strict=True):
             words = [word.replace(" ", "_") for word in example.words]
             known = [words, example.tags] if example.tags else [words]
-            lines += map(" ".join, zip(*known, found["prediction"], strict=True))
+            lines += map(" ".join, zip(*known, predicted["prediction"], strict=True))
             lines += [""]
         return f"{split}.txt", "".join(f"{line}\n" for line in lines)
 
@@ -184,8 +189,8 @@ def _columns(line: str, tabs: bool) -> list[str]:
     """Return the columns of a line. Between tabs, a word may be a space."""
     if not line.strip(" \t"):
         return []
-    found = [column for column in (TABS if tabs else SPACES).split(line) if column]
-    return [column.strip(" ") or " " for column in found]
+    parts = [column for column in (TABS if tabs else SPACES).split(line) if column]
+    return [column.strip(" ") or " " for column in parts]
 
 
 def _widths(sentence: Sentence) -> set[int]:

@@ -87,7 +87,7 @@ class DocstringOrigin(Splits[TextExample]):
                 if cleaned := self._cleaned(text):
                     origins.setdefault(cleaned, origin)
         # The modules of each package are divided among the splits.
-        found: dict[str, list[TextExample]] = {split: [] for split in self._sources()}
+        by_split: dict[str, list[TextExample]] = {split: [] for split in self._sources()}
         for package in self._packages:
             own = [text for text, (_, _, name) in origins.items() if name == package]
             chosen = {*sorted(own, key=number_of)[: self._most]}
@@ -98,8 +98,8 @@ class DocstringOrigin(Splits[TextExample]):
             for text in own:
                 if text in chosen:
                     file, module, _ = origins[text]
-                    found[splits[module]].append(TextExample(text, label=package, place=str(file)))
-        return found
+                    by_split[splits[module]].append(TextExample(text, label=package, place=str(file)))
+        return by_split
 
     def _cleaned(self, text: str) -> str:
         """Return a docstring as the text of an example, "" if it is too short."""
@@ -109,7 +109,9 @@ class DocstringOrigin(Splits[TextExample]):
         if self._names:
             text = self._names.sub(ANY_NAME, text)
         kept, rest = text[: self._longest], text[self._longest :]
-        return (kept.rsplit(None, 1)[0] if rest and not rest[0].isspace() else kept).rstrip()
+        if rest and not rest[0].isspace():  # the cut is within a word
+            kept = kept.rsplit(None, 1)[0]
+        return kept.rstrip()
 
     def _files(self) -> Iterator[tuple[Path, str, str]]:
         """Yield the files of the packages, with the module of each and its package."""
@@ -138,9 +140,10 @@ def _pattern(packages: Sequence[str]) -> re.Pattern[str]:
 def _splits(sizes: Counter[str], share: float) -> dict[str, str]:
     """Return the split of each module of a package, by the number of its examples."""
     room = dict.fromkeys((VALIDATION, TEST), share * sizes.total())
-    found = {}
+    splits = {}
     for module in sorted(sizes, key=number_of):
-        found[module] = next((split for split, left in room.items() if sizes[module] <= left), TRAIN)
-        if found[module] in room:
-            room[found[module]] -= sizes[module]
-    return found
+        split = next((split for split, left in room.items() if sizes[module] <= left), TRAIN)
+        if split in room:
+            room[split] -= sizes[module]
+        splits[module] = split
+    return splits

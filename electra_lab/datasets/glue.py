@@ -8,7 +8,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any, Literal
 
-from electra_lab.datasets._splits import TEST, TRAIN, VALIDATION, FileSplits, Found, attempted, columns
+from electra_lab.datasets._splits import TEST, TRAIN, VALIDATION, Entry, FileSplits, attempted, columns
 from electra_lab.datasets._texts import key_of, label_of
 from electra_lab.sources.files import COMPRESSED, BadInput, Files
 from electra_lab.sources.records import check_utf8, text_lines
@@ -129,7 +129,7 @@ class Glue(FileSplits[TextExample]):
             return super().fingerprint()
         return hashlib.sha256(f"{super().fingerprint()} {self._listed.fingerprint()}".encode()).hexdigest()
 
-    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[TextExample]]:
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Entry[TextExample]]:
         rows = ((place, line.split("\t")) for place, line in text_lines(files, file) if line)
         # The header, which two files do not have.
         if self.name == "CoLA" and source != TEST:
@@ -146,7 +146,8 @@ class Glue(FileSplits[TextExample]):
             if len(row) != len(header):
                 yield BadInput(place, f"has {columns(len(row))}, not {len(header)}")
                 continue
-            yield attempted(self._example, {name: row[at] for name, at in places.items()}, place)
+            values = {name: row[column] for name, column in places.items()}
+            yield attempted(self._example, values, place)
 
     def _columns(self, header: list[str], place: str, source: str) -> dict[str, int]:
         """Return the places of the columns in the header, by our names. Raises BadInput."""
@@ -155,14 +156,14 @@ class Glue(FileSplits[TextExample]):
             wanted = {ours: FULL[theirs] for ours, theirs in wanted.items()}
         if self._listed and source == TRAIN:
             wanted |= {"first": "#1 ID", "second": "#2 ID"}
-        found = {ours: header.index(theirs) for ours, theirs in wanted.items() if theirs in header}
+        places = {ours: header.index(theirs) for ours, theirs in wanted.items() if theirs in header}
         for ours, theirs in wanted.items():
-            if ours not in found and not (ours == "label" and source in HIDDEN):
+            if ours not in places and not (ours == "label" and source in HIDDEN):
                 known = did_you_mean(theirs, header).strip()
                 raise BadInput(place, f"there is no column '{theirs}'", f"{known} Is it a file of {self.name}?")
         if source in HIDDEN and header[0] in ("index", "id"):
-            found["id"] = 0
-        return found
+            places["id"] = 0
+        return places
 
     def _example(self, row: Mapping[str, str], place: str) -> tuple[str, TextExample]:
         check_utf8(row.values(), place)
@@ -173,9 +174,10 @@ class Glue(FileSplits[TextExample]):
     def _label(self, value: str | None, place: str) -> str | float | None:
         if value is None:
             return None
-        if labels := self.format.labels:
-            if value not in labels:
-                raise BadInput(place, f"the label '{value}' is not {' or '.join(labels)}")
+        labels = self.format.labels
+        if labels and value not in labels:
+            raise BadInput(place, f"the label '{value}' is not {' or '.join(labels)}")
+        if labels:
             return value
         score = label_of(value, self.format.label, "number", place)
         if not isinstance(score, float) or not 0 <= score <= BEST_SCORE:
@@ -184,12 +186,13 @@ class Glue(FileSplits[TextExample]):
 
     def submission(self, split: str, predictions: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
         """Return the file that GLUE accepts for a test: its name and its content."""
-        matched = {TEST: "MNLI-m", TEST_MISMATCHED: "MNLI-mm", DIAGNOSTICS: "AX"}
-        name = matched.get(split) if self.name == "MNLI" else self.name if split == TEST else None
-        if name is None:
+        names: dict[str, str] = {TEST: self.name}
+        if self.name == "MNLI":
+            names = {TEST: "MNLI-m", TEST_MISMATCHED: "MNLI-mm", DIAGNOSTICS: "AX"}
+        if split not in names:
             return None
-        lines = [f"{found['id']}\t{self._written(found['prediction'])}\n" for found in predictions]
-        return f"{name}.tsv", "index\tprediction\n" + "".join(lines)
+        lines = [f"{answer['id']}\t{self._written(answer['prediction'])}\n" for answer in predictions]
+        return f"{names[split]}.tsv", "index\tprediction\n" + "".join(lines)
 
     def _written(self, prediction: Any) -> str:
         if self.format.labels:

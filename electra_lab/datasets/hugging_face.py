@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from electra_lab.datasets._splits import TEST, Found, HeldOut, OnError, Splits, attempted
+from electra_lab.datasets._splits import TEST, Entry, HeldOut, OnError, Splits, attempted
 from electra_lab.datasets._texts import LabelType, Name, TextFields
 from electra_lab.sources.files import BadInput
 from electra_lab.sources.hugging_face import HuggingFaceSource
@@ -77,7 +77,7 @@ class HuggingFace(Splits[TextExample]):
     def _place(self, source: str) -> str:
         return f"{self._source.path}: {self._theirs[source]}"
 
-    def _examples(self, source: str) -> Iterator[Found[TextExample]]:
+    def _examples(self, source: str) -> Iterator[Entry[TextExample]]:
         theirs, label = self._theirs[source], self._fields.label
         dataset = self._source.chosen([theirs])[theirs]
         wanted, known = self._fields.names(), dataset.column_names or [label]
@@ -93,8 +93,10 @@ class HuggingFace(Splits[TextExample]):
         """Return the value of a field; of a label that has a name, its name. Raises BadInput."""
         if field != self._fields.label:
             return value_of(row, place, field)
-        found = value_of(row, place, field) if labelled else None
-        return _word(found, words) if words else found
+        value = value_of(row, place, field) if labelled else None
+        if words and isinstance(value, int) and 0 <= value < len(words):
+            return words[value]
+        return None if words and value == -1 else value
 
     def fingerprint(self) -> str:
         """Return a hash of the folder's files, or of the identity of the downloaded data."""
@@ -107,7 +109,3 @@ def _names_of(features: Any, field: str) -> list[str] | None:
         return getattr(value_of(features, "", field), "names", None)
     except BadInput:
         return None
-
-
-def _word(value: Any, words: list[str]) -> Any:
-    return words[value] if isinstance(value, int) and 0 <= value < len(words) else None if value == -1 else value

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from electra_lab.datasets._splits import TEST, Found, NamedFiles, attempted
+from electra_lab.datasets._splits import TEST, Entry, NamedFiles, attempted
 from electra_lab.datasets._texts import TextFields
 from electra_lab.sources.files import BadInput, Files
 from electra_lab.sources.records import EXTENSIONS, record_in, records, value_of
@@ -33,7 +33,7 @@ class JsonLines(TextFields, NamedFiles[TextExample]):
 
     extensions = EXTENSIONS
 
-    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[TextExample]]:
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Entry[TextExample]]:
         for place, line in records(files, file):
             yield attempted(self._example, line, place, source)
 

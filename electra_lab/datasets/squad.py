@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from electra_lab.datasets._splits import Found, NamedFiles, attempted
-from electra_lab.datasets._texts import id_of, whole_text
+from electra_lab.datasets._splits import Entry, NamedFiles, attempted
+from electra_lab.datasets._texts import id_of
 from electra_lab.sources.files import BYTE_ORDER_MARK, BadInput, Files
-from electra_lab.sources.records import kind_of, value_of
+from electra_lab.sources.records import kind_of, value_of, whole_text
 from registry import Answer, QuestionExample, datasets
 
 
@@ -31,24 +31,24 @@ class Squad(NamedFiles[QuestionExample]):
     def _options(self) -> dict[str, Any]:
         return {"on_error": self.on_error}
 
-    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[QuestionExample]]:
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Entry[QuestionExample]]:
         top = str(file)
         for n, article in enumerate(_items(_parsed(files, file), top, "data")):
-            where = f"{file}: data[{n}]"
-            paragraphs = _items(article, where, "paragraphs")
+            place = f"{file}: data[{n}]"
+            paragraphs = _items(article, place, "paragraphs")
             for m, paragraph in enumerate(paragraphs):
-                inner = f"{where}.paragraphs[{m}]"
+                inner = f"{place}.paragraphs[{m}]"
                 context = _text(paragraph, inner, "context")
                 title = article.get("title") or context
                 for k, question in enumerate(_items(paragraph, inner, "qas")):
                     example = attempted(self._example, question, context, file, f"{inner}.qas[{k}]")
                     yield example if isinstance(example, BadInput) else (str(title), example)
 
-    def _example(self, question: Any, context: str, file: Path, where: str) -> QuestionExample:
+    def _example(self, question: Any, context: str, file: Path, place_in_file: str) -> QuestionExample:
         """Return an example. Raises BadInput."""
-        name = id_of(value_of(question, where, "id"), "id", where)
+        name = id_of(value_of(question, place_in_file, "id"), "id", place_in_file)
         if not name:
-            raise BadInput(where, "the field 'id' is empty")
+            raise BadInput(place_in_file, "the field 'id' is empty")
         place = f"{file}: question {name}"
         asked = _text(question, place, "question")
         impossible = question.get("is_impossible") or False
@@ -64,14 +64,14 @@ class Squad(NamedFiles[QuestionExample]):
         # Answers at a wrong place may be skipped if others are left.
         read = [attempted(_answer, answer, context, place) for answer in answers]
         wrong = [answer for answer in read if isinstance(answer, BadInput)]
-        found = [answer for answer in read if isinstance(answer, Answer)]
-        if wrong and not (self.on_error == "skip" and found):
+        right = [answer for answer in read if isinstance(answer, Answer)]
+        if wrong and not (self.on_error == "skip" and right):
             raise wrong[0]
-        return QuestionExample(asked, context, tuple(found), True, name, place)
+        return QuestionExample(asked, context, tuple(right), True, name, place)
 
     def submission(self, split: str, predictions: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         """Return the input of the official scripts: a JSON object of the predicted texts by the questions' ids."""
-        texts = {found["id"]: found["prediction"] for found in predictions}
+        texts = {answer["id"]: answer["prediction"] for answer in predictions}
         return f"{split}.json", json.dumps(texts, ensure_ascii=False, indent=1) + "\n"
 
 
@@ -91,10 +91,10 @@ def _parsed(files: Files, file: Path) -> Any:
 
 
 def _items(record: Any, place: str, field: str) -> list[Any]:
-    found = value_of(record, place, field)
-    if not isinstance(found, list):
-        raise BadInput(place, f"the field '{field}' is {kind_of(found)}, not a list")
-    return found
+    items = value_of(record, place, field)
+    if not isinstance(items, list):
+        raise BadInput(place, f"the field '{field}' is {kind_of(items)}, not a list")
+    return items
 
 
 def _text(record: Any, place: str, field: str) -> str:

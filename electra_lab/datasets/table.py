@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from electra_lab.datasets._splits import TEST, Found, NamedFiles, attempted, columns
+from electra_lab.datasets._splits import TEST, Entry, NamedFiles, attempted, columns
 from electra_lab.datasets._texts import Name, TextFields
 from electra_lab.sources.delimited import cells
 from electra_lab.sources.files import BadInput, Files, uncompressed
@@ -48,7 +48,7 @@ class TableFiles(TextFields, NamedFiles[TextExample]):
     def _options(self) -> dict[str, Any]:
         return {**super()._options(), "columns": self.columns, "delimiter": self.delimiter}
 
-    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[TextExample]]:
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Entry[TextExample]]:
         rows = cells(text_lines(files, file), self._delimiter_of(files, file))
         header, at = self.columns, str(file)
         if header is None:
@@ -84,12 +84,12 @@ class TableFiles(TextFields, NamedFiles[TextExample]):
         if self.delimiter != "auto":
             return CHARACTERS[self.delimiter]
         usual = "\t" if uncompressed(file).suffix.lower() == ".tsv" else ","
-        found = {usual: (False, 0)}  # whether the first row fits, and its number of columns
+        fits = {usual: (False, 0)}  # whether the first row fits, and its number of columns
         for delimiter in (usual, *CHARACTERS.values()):
             _, row = next(cells(text_lines(files, file), delimiter), ("", []))
             if not isinstance(row, BadInput):
-                found[delimiter] = self._has_columns(row), len(row)
-        return max(found, key=found.__getitem__)
+                fits[delimiter] = self._has_columns(row), len(row)
+        return max(fits, key=fits.__getitem__)
 
     def _has_columns(self, row: list[str]) -> bool:
         """Return whether a file's first row fits the named columns; the label may be missing."""

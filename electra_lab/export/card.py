@@ -73,21 +73,24 @@ def model_card(model: TrainedModel, network: Exportable, judge: Judge | None = N
 def finetuned_card(model: Path) -> str:
     """Return the card of the model that a fine-tuning saved for one seed. Raises CheckpointError."""
     folder, seed = FinetuningFolder(model.parent.parent), model.parent.name.removeprefix("seed-")
-    if not is_finetuning(folder.path) or not seed.isdecimal() or (results := folder.results(int(seed))) is None:
+    results = folder.results(int(seed)) if is_finetuning(folder.path) and seed.isdecimal() else None
+    if results is None:
         cure = "Resume its fine-tuning, or write README.md there if it is a copy."
         raise CheckpointError(f"{model}: has no results for a model card. {cure}")
     config, provenance = config_of(folder.path / "finetuning.yaml"), folder.seed(int(seed)).provenance()
     described = read_config(model)
     kind = next(task for ending, task in TASKS.items() if described["architectures"][0].endswith(ending))
+    # The results of each split: rows of a table, and in the form of the hub.
     rows, indexed, measured = list[tuple[str, str, float, int]](), list[dict[str, Any]](), set[str]()
-    for split, found in results.splits.items():
+    for split, of_split in results.splits.items():
         values = list[Value]()
-        for name, value in found.metrics.items():
+        for name, value in of_split.metrics.items():
             metric = provenance.metrics.get(name)
             values.append((name, metric.title if metric and metric.title else name, value))
-        rows += [(split, title, value, found.examples) for _, title, value in values if value is not None]
+        rows += [(split, title, value, of_split.examples) for _, title, value in values if value is not None]
         measured |= {name for name, _, value in values if value is not None}
-        indexed += model_index(config["name"], kind, config["dataset"], split, values)
+        for index in model_index(config["name"], kind, config["dataset"], split, values):
+            indexed += index["results"]
     metadata = {
         "library_name": "transformers" if described["model_type"] != LAB else "electra_lab",
         "pipeline_tag": kind,
@@ -95,7 +98,7 @@ def finetuned_card(model: Path) -> str:
         "datasets": names_on_the_hub(config["dataset"]),
         "metrics": sorted(measured),
         "tags": ["electra", "electra_lab"],
-        "model-index": indexed[:1] and [{**indexed[0], "results": [index["results"][0] for index in indexed]}],
+        "model-index": [{"name": config["name"], "results": indexed}] if indexed else [],
     }
     return _rendered(
         "finetuned_card.md.j2",
@@ -134,14 +137,14 @@ def front_matter(metadata: Mapping[str, Any]) -> str:
 
 def with_metadata(card: str, metadata: Mapping[str, Any]) -> str:
     """Return a card with more metadata. Raises ConfigError if its front matter is not YAML."""
-    there, text = dict[str, Any](), card
+    known, text = dict[str, Any](), card
     if card.startswith("---\n"):
         head, _, text = card.removeprefix("---\n").partition("\n---\n")
         try:
-            there = dict(yaml.safe_load(head) or {})
+            known = dict(yaml.safe_load(head) or {})
         except (yaml.YAMLError, TypeError, ValueError):
             raise ConfigError("README.md: its front matter is not YAML. Correct it, or export again.") from None
-    return front_matter(there | {key: value for key, value in metadata.items() if value}) + text
+    return front_matter(known | {key: value for key, value in metadata.items() if value}) + text
 
 
 def names_on_the_hub(section: Any) -> list[str]:
@@ -211,8 +214,8 @@ def _described(component: Mapping[str, Any]) -> str:
     """Return a component and its options on one line."""
     options = without_folders(dict(component))
     name = options.pop("type")
-    given = [f"{key} {_in_yaml(value)}" for key, value in options.items()]
-    return f"`{name}` ({'; '.join(given)})" if given else f"`{name}`"
+    described = [f"{key} {_in_yaml(value)}" for key, value in options.items()]
+    return f"`{name}` ({'; '.join(described)})" if described else f"`{name}`"
 
 
 def _in_yaml(value: Any) -> str:

@@ -109,6 +109,7 @@ def export(
     refuse_others(destination)
     model = read_run(run, step)
     assert model.run is not None
+    assert model.tokenizer is not None
     assert model.length is not None
     networks = [exportable(model, part) for part in (*model.parts.values(), *encoders(model)) if part.learned]
     rows: list[Rows] | None = None
@@ -119,14 +120,19 @@ def export(
     with _whole(destination) as building:
         for network in networks:
             with new_folder(building / network.name) as folder:
-                _write(folder, model, network, onnx=onnx or bool(size) or int8, size=size, rows=rows, judge=judge)
+                write_network(folder, network.config, their_tensors(network.part, network.part.family), network.part)
+                write_tokenizer(folder, model.tokenizer, network.longest)
+                if onnx or size or int8:
+                    _write_onnx(folder, network, size, rows)
+                (folder / CARD).write_text(model_card(model, network, judge), encoding="utf-8")
                 seal(folder)
+        listed = {net.name: {"class": net.class_name, "parameters": net.parameters} for net in networks}
         mark = Mark(
             electra_lab=__version__,
             run=model.run.config["name"],
             step=model.run.step,
             length=model.length,
-            networks={each.name: {"class": each.class_name, "parameters": each.parameters} for each in networks},
+            networks=listed,
         )
         (building / MARK).write_text(json.dumps(mark.model_dump(), indent=2) + "\n", encoding="utf-8")
     return Exported(destination, model.run.step, networks)
@@ -163,18 +169,18 @@ def exportable(model: TrainedModel, part: Part) -> Exportable:
         network = build_network(part, pad_id=0)
         longest = network.longest(longest)
         parameters = size_of(network)
-    found = Exportable(part, describe(part, model.tokenizer, part.family), parameters, longest, notes, limits)
+    described = Exportable(part, describe(part, model.tokenizer, part.family), parameters, longest, notes, limits)
     if part.class_ending == "ForTokenClassification":
         limits.append(
             "To fine-tune in transformers, load the folder `encoder`. From this folder, the classes of tasks would "
             "silently use the detection layers."
         )
-    elif found.head == "replaced" and "tokens" in part.heads:
+    elif described.head == "replaced" and "tokens" in part.heads:
         notes.append("The file also has a masked language modelling head, for `AutoModelForMaskedLM`.")
     if "energy" in part.heads:
         notes.append("The file also has the head `energy`, for `electra-lab score --by energy` and minimal pairs.")
-    if other := electra_options(model.tokenizer)[1]:
-        notes.append(other)
+    if other_ids := electra_options(model.tokenizer)[1]:
+        notes.append(other_ids)
     if part.plugin:
         place = "is in this folder, in" if part.plugin_source else "comes with the installed package"
         notes.append(f"The backbone `{part.backbone['type']}` is a plug-in, which {place} `{part.plugin}`.")
@@ -184,7 +190,7 @@ def exportable(model: TrainedModel, part: Part) -> Exportable:
         if not other_part.learned:
             name = other_part.backbone["type"]
             limits.append(f"The generator, `{name}`, learned nothing and was not exported.")
-    return found
+    return described
 
 
 def refuse_others(destination: Path) -> None:
@@ -203,30 +209,12 @@ def refuse_others(destination: Path) -> None:
     for name in names if not wrong else []:
         known |= {destination / name / file for file in (MANIFEST, *read_json(destination / name / MANIFEST))}
     # A link is deleted as a file is, wherever it leads.
-    there = (path for path in sorted(destination.rglob("*")) if path.is_symlink() or not path.is_dir())
-    wrong += [f"{path} was added" for path in there if path not in known]
+    files = (path for path in sorted(destination.rglob("*")) if path.is_symlink() or not path.is_dir())
+    wrong += [f"{path} was added" for path in files if path not in known]
     if wrong:
         raise ConfigError(
             f"{destination}: has changed since it was exported ({wrong[0]}). Delete it, or choose another folder."
         )
-
-
-def _write(
-    folder: Path,
-    model: TrainedModel,
-    network: Exportable,
-    *,
-    onnx: bool,
-    size: Size | None,
-    rows: list[Rows] | None,
-    judge: Judge | None,
-) -> None:
-    assert model.tokenizer is not None
-    write_network(folder, network.config, their_tensors(network.part, network.part.family), network.part)
-    write_tokenizer(folder, model.tokenizer, network.longest)
-    if onnx:
-        _write_onnx(folder, network, size, rows)
-    (folder / CARD).write_text(model_card(model, network, judge), encoding="utf-8")
 
 
 def _write_onnx(folder: Path, network: Exportable, size: Size | None, rows: list[Rows] | None) -> None:
@@ -236,9 +224,9 @@ def _write_onnx(folder: Path, network: Exportable, size: Size | None, rows: list
     vocabulary_size, pad = network.config["vocab_size"], network.config["pad_token_id"]
     module, file = NamedOutputs(build_network(network.part, pad)), folder / "model.onnx"
     write_onnx(file, module, vocabulary_size, network.longest, size)
-    given, returned = ("`, `".join(names) for names in (INPUTS, module.outputs))
+    inputs, outputs = ("`, `".join(names) for names in (INPUTS, module.outputs))
     fixed = f", for batches of {size[0]} x {size[1]} tokens alone" if size else ""
-    network.notes.append(f"`model.onnx` turns `{given}` into `{returned}`{fixed}.")
+    network.notes.append(f"`model.onnx` turns `{inputs}` into `{outputs}`{fixed}.")
     if rows is not None:
         from electra_lab.export.int8 import write_int8
 

@@ -62,14 +62,14 @@ class Change:
 
     def __str__(self) -> str:
         smaller, faster = self.bytes[0] / self.bytes[1], self.seconds[0] / self.seconds[1]
-        found = [f"{smaller:.1f} times smaller", f"{faster:.2f} times as fast"]
+        effects = [f"{smaller:.1f} times smaller", f"{faster:.2f} times as fast"]
         if self.auc:
-            found.append(f"AUC {self.auc[1]:.4f} instead of {self.auc[0]:.4f}")
+            effects.append(f"AUC {self.auc[1]:.4f} instead of {self.auc[0]:.4f}")
         if self.agreement is not None:
-            found.append(f"{self.agreement:.1%} of the verdicts equal")
-        found.append(f"outputs differ by {self.outputs:.2g} on average")
-        where = f"{self.tokens:,} tokens of {self.text}, {self.batch} x {self.length}, {self.threads} threads"
-        return f"{', '.join(found)} ({where})"
+            effects.append(f"{self.agreement:.1%} of the verdicts equal")
+        effects.append(f"outputs differ by {self.outputs:.2g} on average")
+        rows = f"{self.tokens:,} tokens of {self.text}, {self.batch} x {self.length}, {self.threads} threads"
+        return f"{', '.join(effects)} ({rows})"
 
 
 def write_int8(
@@ -80,12 +80,12 @@ def write_int8(
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     int8, external = fp32.with_name("model_int8.onnx"), fp32.with_name(f"{fp32.name}.data").exists()
-    given: Any = fp32
+    source: Any = fp32
     if not external:  # some weights will be transposed, but not the shapes that the exporter noted of them
-        given = onnx.load(fp32)
-        del given.graph.value_info[:]
+        source = onnx.load(fp32)
+        del source.graph.value_info[:]
     with quiet():
-        quantize_dynamic(given, int8, weight_type=QuantType.QInt8, use_external_data_format=external)
+        quantize_dynamic(source, int8, weight_type=QuantType.QInt8, use_external_data_format=external)
     if not rows:
         shape, text = size or (BATCH, min(longest, 128)), "random tokens, as there is no text"
         rows = [_rows(*random_inputs(*shape, vocabulary_size, seed)) for seed in range(4)]
@@ -106,14 +106,14 @@ def _compared(fp32: Path, int8: Path, module: NamedOutputs, rows: list[Rows], te
             began = time.perf_counter()
             (outputs[which],) = sessions[which].run(last, batch.inputs)
             seconds[which] += time.perf_counter() - began
-        one, other = (output if module.of_text else output[batch.judged] for output in outputs)
-        gaps.append(float(np.abs(one - other).mean()))
+        exact, rounded = (output if module.of_text else output[batch.judged] for output in outputs)
+        gaps.append(float(np.abs(exact - rounded).mean()))
         if detects:
-            same.append(float(((one > 0) == (other > 0)).mean()))
+            same.append(float(((exact > 0) == (rounded > 0)).mean()))
             if batch.replaced is not None:
-                scores.append(np.stack([batch.replaced[batch.judged], one, other]))
-        elif len(module.outputs) == 2 and one.shape[-1] > 1:
-            same.append(float((one.argmax(-1) == other.argmax(-1)).mean()))
+                scores.append(np.stack([batch.replaced[batch.judged], exact, rounded]))
+        elif len(module.outputs) == 2 and exact.shape[-1] > 1:
+            same.append(float((exact.argmax(-1) == rounded.argmax(-1)).mean()))
     shape = max(batch.judged.shape for batch in rows)
     return Change(
         text=text,
@@ -129,12 +129,12 @@ def _compared(fp32: Path, int8: Path, module: NamedOutputs, rows: list[Rows], te
     )
 
 
-def _auc(replaced: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) -> tuple[float, float] | None:
+def _auc(replaced: NDArray[Any], exact: NDArray[Any], rounded: NDArray[Any]) -> tuple[float, float] | None:
     from sklearn.metrics import roc_auc_score
 
     if not 0 < replaced.sum() < len(replaced):
         return None
-    return float(roc_auc_score(replaced, one)), float(roc_auc_score(replaced, other))
+    return float(roc_auc_score(replaced, exact)), float(roc_auc_score(replaced, rounded))
 
 
 def _bytes(file: Path) -> int:
@@ -155,16 +155,16 @@ def run_rows(model: TrainedModel, size: Size | None = None) -> list[Rows]:
         read_model(model.run.directory.checkpoints, model.run.step).fill(learner.objective)
     except LabError:  # such as a plug-in that is no longer there
         return []
-    rows, found = size[0] if size else BATCH, list[Rows]()
+    batch_size, rows = size[0] if size else BATCH, list[Rows]()
     with torch.no_grad(), learner.evaluating(loaded.config.seed):
-        batches = experiment.test.in_order(rows, experiment.device)
-        for batch in islice(batches, -(-MOST // (rows * loaded.config.data.sequence_length))):
+        batches = experiment.test.in_order(batch_size, experiment.device)
+        for batch in islice(batches, -(-MOST // (batch_size * loaded.config.data.sequence_length))):
             seen = learner.losses(batch, loaded.config.seed, EVALUATION, "fp32").detection
-            if seen is None or (size and len(batch.tokens) < rows):
+            if seen is None or (size and len(batch.tokens) < batch_size):
                 break
             judged = batch.attention_mask & ~special[batch.tokens]
-            found.append(_rows(seen.inputs, batch.attention_mask, batch.segments, judged, seen.replaced, size=size))
-    return found
+            rows.append(_rows(seen.inputs, batch.attention_mask, batch.segments, judged, seen.replaced, size=size))
+    return rows
 
 
 def validation_rows(folder: Path, longest: int, size: Size | None = None) -> list[Rows]:
@@ -177,16 +177,16 @@ def validation_rows(folder: Path, longest: int, size: Size | None = None) -> lis
     if not all("text" in example for example in examples):
         return []
     texts = [(example["text"], example["pair"]) if "pair" in example else example["text"] for example in examples]
-    rows, length = size or (BATCH, longest)
-    tokenizer, found = read_tokenizer(folder), list[Rows]()
+    batch_size, length = size or (BATCH, longest)
+    tokenizer, rows = read_tokenizer(folder), list[Rows]()
     tokenizer.enable_truncation(length)
     tokenizer.enable_padding(length=length if size else None)
-    for start in range(0, min(len(texts), MOST // length), rows):
-        encoded = tokenizer.encode_batch(texts[start : start + rows])
-        if len(encoded) == rows or not size:
+    for start in range(0, min(len(texts), MOST // length), batch_size):
+        encoded = tokenizer.encode_batch(texts[start : start + batch_size])
+        if len(encoded) == batch_size or not size:
             parts = zip(*((row.ids, row.attention_mask, row.type_ids) for row in encoded), strict=True)
-            found.append(_rows(*map(torch.tensor, parts)))
-    return found
+            rows.append(_rows(*map(torch.tensor, parts)))
+    return rows
 
 
 def _rows(

@@ -36,8 +36,9 @@ class NamedOutputs(nn.Module):
         super().__init__()
         self.network, self.head = network, head
         self.of_text, self.of_spans = kind == "ForSequenceClassification", kind == "ForQuestionAnswering"
-        found = ("logits",) if head is not None or {"replaced", "tokens"} & {*network.heads} else ()
-        self.outputs = ("last_hidden_state", *(("start_logits", "end_logits") if self.of_spans else found))
+        of_head: tuple[str, ...] = ("start_logits", "end_logits") if self.of_spans else ("logits",)
+        has_head = head is not None or "replaced" in network.heads or "tokens" in network.heads
+        self.outputs = ("last_hidden_state", *of_head) if has_head else ("last_hidden_state",)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
         batch = Batch(input_ids, attention_mask.bool(), token_type_ids, input_ids[:, 0])
@@ -76,7 +77,7 @@ def write_onnx(file: Path, module: NamedOutputs, vocabulary_size: int, longest: 
     if hasattr(backbone, "before_export"):
         backbone.before_export(size[1] if size else longest)
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1, max=longest)
-    weights = sum(each.nbytes for each in module.state_dict().values())
+    weights = sum(tensor.nbytes for tensor in module.state_dict().values())
     try:
         with quiet(), torch.no_grad():
             traced = torch.export.export(
@@ -142,14 +143,14 @@ def _compare(file: Path, module: NamedOutputs, vocabulary_size: int, longest: in
     # Where a network hashes, rounding may move a state to another bucket: then other inputs must agree.
     attempts = range(3 if hasattr(module.network.backbone, "before_export") else 1)
     for rows, length in sizes:
-        given = (random_inputs(rows, length, vocabulary_size, seed) for seed in attempts)
+        attempt_inputs = (random_inputs(rows, length, vocabulary_size, seed) for seed in attempts)
         try:
-            difference, name = min(_difference(session, module, inputs) for inputs in given)
+            difference, name = min(_difference(session, module, inputs) for inputs in attempt_inputs)
         except Exception as error:
             raise _refusal(module, size, f"onnxruntime cannot run {rows} x {length} tokens", error) from error
         if not difference <= TOLERANCE:
-            what = f"for {rows} x {length} tokens its {name} would differ by {difference:.2g}"
-            raise _refusal(module, size, what)
+            reason = f"for {rows} x {length} tokens its {name} would differ by {difference:.2g}"
+            raise _refusal(module, size, reason)
 
 
 @torch.no_grad()
@@ -158,10 +159,10 @@ def _difference(session: Any, module: NamedOutputs, inputs: Sequence[Tensor]) ->
 
     The states of padding mean nothing: they need only be numbers.
     """
-    given = {name: tensor.numpy() for name, tensor in zip(INPUTS, inputs, strict=True)}
-    found = zip(module.outputs, module(*inputs), session.run(list(module.outputs), given), strict=True)
+    arrays = {name: tensor.numpy() for name, tensor in zip(INPUTS, inputs, strict=True)}
+    outputs = zip(module.outputs, module(*inputs), session.run(list(module.outputs), arrays), strict=True)
     gaps = []
-    for name, ours, theirs in found:
+    for name, ours, theirs in outputs:
         gap = (torch.from_numpy(theirs) - ours).abs()
         if name != "logits" or not module.of_text:  # [B T ...]
             gap = gap * inputs[1].reshape(*inputs[1].shape, *[1] * (gap.dim() - 2))
@@ -169,14 +170,14 @@ def _difference(session: Any, module: NamedOutputs, inputs: Sequence[Tensor]) ->
     return max(gaps)
 
 
-def _refusal(module: NamedOutputs, size: Size | None, what: str, error: Exception | None = None) -> ConfigError:
+def _refusal(module: NamedOutputs, size: Size | None, problem: str, error: Exception | None = None) -> ConfigError:
     lines = [line.strip() for line in str(error or "").splitlines() if line.strip()]
     reason = f" ({lines[0].partition(' For more information')[0]})" if lines else ""
     sizes, cure = "any batch and length", f"Fix them, such as by {SIZE} 1x128, or "
     if size:
         sizes, cure = f"{size[0]} x {size[1]} tokens", f"Choose another {SIZE}, or "
     return ConfigError(
-        f"{type(module.network.backbone).__name__} cannot be written as ONNX with {sizes}: {what}{reason}. "
+        f"{type(module.network.backbone).__name__} cannot be written as ONNX with {sizes}: {problem}{reason}. "
         f"{cure}export without --onnx."
     )
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from electra_lab.export.card import CARD, Judge, finetuned_card, with_metadata
 from electra_lab.export.export import export
@@ -26,9 +26,6 @@ from electra_lab.storage.files import MANIFEST, damage, read_json, refuse_unusab
 from electra_lab.storage.finetuning_folder import is_finetuning, is_seed
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry.errors import CheckpointError, ConfigError, DataError
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
 
 MAIN = "main"
 REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -88,11 +85,11 @@ def push(
     branches = _branches(model, step, milestones=milestones)
     send = None if dry_run else _connected(repository, public=public, say=say)
     for branch, chosen in branches.items():
-        with _files(model, chosen, metadata, judge) as (files, found):
-            sizes = {
-                name: len(held) if isinstance(held, bytes) else held.stat().st_size for name, held in files.items()
-            }
-            yield Pushed(branch, found, dict(sorted(sizes.items())), send(branch, files) if send else None)
+        with _files(model, chosen, metadata, judge) as (files, of_step):
+            sizes = {}
+            for name, held in sorted(files.items()):
+                sizes[name] = len(held) if isinstance(held, bytes) else held.stat().st_size
+            yield Pushed(branch, of_step, sizes, send(branch, files) if send else None)
 
 
 def _branches(model: Path, step: Step, *, milestones: bool) -> dict[str, Step]:
@@ -105,12 +102,13 @@ def _branches(model: Path, step: Step, *, milestones: bool) -> dict[str, Step]:
         return {MAIN: step}
     directory = RunDirectory.open(model)
     kept, named = steps(directory.checkpoints), directory.provenance().milestones
-    found: dict[str, Step] = {name: at for name, at in sorted(named.items(), key=lambda pair: pair[1]) if at in kept}
+    in_order = sorted(named.items(), key=lambda pair: pair[1])
+    branches: dict[str, Step] = {name: at for name, at in in_order if at in kept}
     if not named:
-        found = {f"step-{at}": at for at in kept[:-1]}
-    if not found:
+        branches = {f"step-{at}": at for at in kept[:-1]}
+    if not branches:
         raise CheckpointError(f"{model}: keeps no milestones. Set checkpoint.milestones, or push without --milestones.")
-    return {**found, MAIN: step}
+    return {**branches, MAIN: step}
 
 
 @contextmanager
@@ -126,12 +124,12 @@ def _files(
             export(model, exported, step, judge=judge)
         else:
             exported = model
-        files, found = _of_export(exported)
+        files, of_step = _of_export(exported)
         if CARD not in files:
             files[CARD] = finetuned_card(exported.resolve()).encode()
         card = files[CARD]
         text = card.decode() if isinstance(card, bytes) else card.read_text(encoding="utf-8")
-        yield files | {CARD: with_metadata(text, metadata).encode()}, found
+        yield files | {CARD: with_metadata(text, metadata).encode()}, of_step
 
 
 def _of_export(folder: Path) -> tuple[Files, int | None]:
@@ -183,7 +181,8 @@ def _connected(repository: str, *, public: bool, say: Callable[[str], None]) -> 
     with _in_a_sentence(repository):
         api.create_repo(repository, private=not public, exist_ok=True)
         private = bool(api.repo_info(repository).private)
-        heads = _heads(api, repository)
+        refs = api.list_repo_refs(repository).branches
+    heads: dict[str, str | None] = {branch.name: branch.target_commit for branch in refs}  # the last commit of each
     if not private and not public:
         raise ConfigError(
             f"{repository}: is public already. To push there, add --public; otherwise choose another name."
@@ -207,13 +206,8 @@ def _connected(repository: str, *, public: bool, say: Callable[[str], None]) -> 
     return send
 
 
-def _heads(api: HfApi, repository: str) -> dict[str, str | None]:
-    """Return the last commit of each branch."""
-    return {branch.name: branch.target_commit for branch in api.list_repo_refs(repository).branches}
-
-
 @contextmanager
-def _in_a_sentence(where: str) -> Iterator[None]:
+def _in_a_sentence(place: str) -> Iterator[None]:
     """Turn errors of huggingface_hub into a DataError with a cure."""
     from huggingface_hub import get_token
     from huggingface_hub.errors import HfHubHTTPError
@@ -227,13 +221,14 @@ def _in_a_sentence(where: str) -> Iterator[None]:
         while cause is not None and getattr(cause, "response", None) is None:
             cause = cause.__cause__
         status = getattr(getattr(cause, "response", None), "status_code", 0)
-        said = getattr(cause, "server_message", None) or (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        message = getattr(cause, "server_message", None) or lines[-1]
         if token := get_token():
-            said = said.replace(token, "***")
+            message = message.replace(token, "***")
         if status >= 500:
             reason = f"the hub has a problem ({status}). Wait some minutes. {AGAIN}"
         elif status or isinstance(error, ValueError):
-            reason = f"the hub refused ({status or said}): {REFUSALS.get(status, said)}"
+            reason = f"the hub refused ({status or message}): {REFUSALS.get(status, message)}"
         else:
-            reason = f"the connection to the hub failed ({said}). {AGAIN}"
-        raise DataError(f"{where}: {reason.rstrip('.')}.") from None
+            reason = f"the connection to the hub failed ({message}). {AGAIN}"
+        raise DataError(f"{place}: {reason.rstrip('.')}.") from None

@@ -39,8 +39,9 @@ class CandidateHead(TokenHead):
         reject: bool = False,
     ) -> None:
         super().__init__(dim, sizes, vocabulary)
-        if vocabulary is not None and k > (ordinary := len(vocabulary.ordinary_ids)):
-            raise ValueError(f"k asks for {k} candidates, but the vocabulary has {ordinary} ordinary tokens.")
+        if vocabulary is not None and k > len(vocabulary.ordinary_ids):
+            known = f"the vocabulary has {len(vocabulary.ordinary_ids)} ordinary tokens"
+            raise ValueError(f"k asks for {k} candidates, but {known}.")
         self.k, self.everywhere = k, everywhere
         if not bias:
             self.register_parameter("bias", None)

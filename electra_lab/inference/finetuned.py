@@ -98,12 +98,12 @@ class FineTuned(Pair):
         """
         self._refuse(batch_size)
         items = texts if isinstance(texts, list) else [texts]
-        given = [self._fields(item, number) for number, item in enumerate(items, start=1)]
-        found = Results(self._predictions(given, batch_size) if given else [])
-        return found if isinstance(texts, list) else found[0]
+        fields = [self._fields(item, number) for number, item in enumerate(items, start=1)]
+        predictions = Results(self._predictions(fields, batch_size) if fields else [])
+        return predictions if isinstance(texts, list) else predictions[0]
 
     def _fields(self, item: Any, number: int) -> dict[str, Any]:
-        """Return an item as the fields of an example; plain text of which words are wanted has the field `text`."""
+        """Return an item as the fields of an example; a plain text that is to be tagged has the field `text`."""
         names, needs, words = self.job.names, self.job.needs, self.job.takes is WordsExample
         values: dict[str, Any] = {}
         if isinstance(item, Mapping):
@@ -114,8 +114,10 @@ class FineTuned(Pair):
             pairs = zip(names, item, strict=False) if len(item) <= len(names) else ()
             values = {"words": list(item)} if words else dict(pairs)
         if not self._is_complete(values):
-            kinds = "a text or its words" if words else "a text" if names == ("text",) else f"({', '.join(names)})"
-            mapping = " or ".join(f"'{name}'" for name in ("words", "text")) if words else ", ".join(map(repr, needs))
+            kinds = "a text" if names == ("text",) else f"({', '.join(names)})"
+            mapping = ", ".join(map(repr, needs))
+            if words:
+                kinds, mapping = "a text or its words", "'words' or 'text'"
             raise ConfigError(f"item {number}: must be {kinds}, or a mapping with {mapping}; is {item!r:.60}.")
         return values
 
@@ -127,42 +129,41 @@ class FineTuned(Pair):
         return values.keys() >= wanted and all(isinstance(text, str) for text in values.values())
 
     @torch.no_grad()
-    def _predictions(self, given: Sequence[dict[str, Any]], batch_size: int) -> list[Predicted]:
+    def _predictions(self, items: Sequence[dict[str, Any]], batch_size: int) -> list[Predicted]:
         job = self.job
         # Make examples, and their rows.
-        offsets: list[list[tuple[int, int]] | None] = [None] * len(given)
+        offsets: list[list[tuple[int, int]] | None] = [None] * len(items)
         if job.takes is WordsExample:
-            offsets = self._split(given)
-        examples = [self._example(fields, str(number)) for number, fields in enumerate(given)]
+            offsets = self._split(items)
+        examples = [self._example(fields, str(number)) for number, fields in enumerate(items)]
         with using_task(job.task):
             rows = job.task.rows(examples, self.encoder, job.length)
         # Read them, the longest first, as an evaluation does.
-        found = Collected(job.task, examples, rows, self._of_tokens)
+        collected = Collected(job.task, examples, rows, self._of_tokens)
         batches = TaskRows([*chain.from_iterable(rows)])
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), self._learner.evaluating(job.seed):
             for batch in batches.in_order(batch_size, self.device):
-                found.update(batch, self._learner.losses(batch, job.seed, EVALUATION, job.precision))
+                collected.update(batch, self._learner.losses(batch, job.seed, EVALUATION, job.precision))
         # Decode.
         results = []
-        for fields, places, answer in zip(given, offsets, found.answers(), strict=True):
+        for fields, places, answer in zip(items, offsets, collected.answers(), strict=True):
             own = {name: value for name, value in answer.items() if name not in SHOWN and name != "prediction"}
             results.append(Predicted.of(fields, answer["prediction"], places, own))
         return results
 
-    def _split(self, given: Sequence[dict[str, Any]]) -> list[list[tuple[int, int]] | None]:
-        """Give plain texts the words that the tokenizer sees, and return their offsets; None for given words."""
-        plain = [fields for fields in given if "words" not in fields]
-        offsets: list[list[tuple[int, int]] | None] = [None] * len(given)
-        places = {id(fields): place for place, fields in enumerate(given)}
-        for fields, found in zip(plain, self.encoder.texts([fields["text"] for fields in plain]), strict=True):
+    def _split(self, items: Sequence[dict[str, Any]]) -> list[list[tuple[int, int]] | None]:
+        """Give plain texts the words that the tokenizer sees, and return their offsets; None for items with words."""
+        offsets: list[list[tuple[int, int]] | None] = [None] * len(items)
+        plain = [number for number, fields in enumerate(items) if "words" not in fields]
+        for number, encoded in zip(plain, self.encoder.texts([items[number]["text"] for number in plain]), strict=True):
             spans: dict[int, tuple[int, int]] = {}
-            for word, (start, end) in zip(found.words, found.offsets, strict=True):
+            for word, (start, end) in zip(encoded.words, encoded.offsets, strict=True):
                 first, last = spans.get(word, (start, end))
                 spans[word] = min(first, start), max(last, end)
             whole = [span for span in spans.values() if span[0] < span[1]]
-            fields["words"] = [fields["text"][start:end] for start, end in whole]
-            offsets[places[id(fields)]] = whole
+            items[number]["words"] = [items[number]["text"][start:end] for start, end in whole]
+            offsets[number] = whole
         return offsets
 
     def _example(self, fields: Mapping[str, Any], id: str) -> Any:

@@ -53,21 +53,22 @@ def load(path_or_name: str | Path, *, device: str = "auto", step: Step = None, s
         raise ConfigError(f"step must be a whole number or 'best', is {step!r}.")
     if seed not in ("best", "all") and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise ConfigError(f"seed must be 'best', 'all' or a whole number, is {seed!r}.")
-    path, where = Path(os.path.expanduser(path_or_name)), choose_device(device)
+    path, chosen_device = Path(os.path.expanduser(path_or_name)), choose_device(device)
     of_seed = is_seed(path)
     if step is not None and (of_seed or is_finetuning(path)):
         raise ConfigError(f"{path_or_name}: is a fine-tuning, so it has no checkpoint to choose.")
     if is_finetuning(path):
         folder = FinetuningFolder(path)
-        return _finetuned(str(path_or_name), folder, _chosen(folder, seed), where)
+        return _finetuned(str(path_or_name), folder, _chosen(folder, seed), chosen_device)
     if seed != "best":
-        what = "is one seed" if of_seed else "is not the folder"
-        raise ConfigError(f"{path_or_name}: {what} of a fine-tuning, so it has no seeds to choose.")
+        kind = "is one seed" if of_seed else "is not the folder"
+        raise ConfigError(f"{path_or_name}: {kind} of a fine-tuning, so it has no seeds to choose.")
     if of_seed:
         number = int(path.resolve().name.removeprefix("seed-"))
-        return _finetuned(str(path_or_name), FinetuningFolder(path.resolve().parent), [number], where)
-    if step is None and not is_run(path) and (kind := _kind_of_head(path_or_name)):
-        return _of_transformers(path_or_name, kind, where)
+        return _finetuned(str(path_or_name), FinetuningFolder(path.resolve().parent), [number], chosen_device)
+    head = None if is_run(path) or step is not None else _kind_of_head(path_or_name)
+    if head:
+        return _of_transformers(path_or_name, head, chosen_device)
     return load_pair(path_or_name, device=device, step=step)
 
 
@@ -172,8 +173,8 @@ def _of_transformers(source: str | Path, kind: str, device: torch.device) -> Fin
 
 def _task_of(kind: str, config: Mapping[str, Any], outputs: int, part: Part) -> tuple[str, Any]:
     """Return the task that a config.json describes, with its name."""
-    given = config.get("id2label") or {}
-    labels = [str(given.get(str(number), f"LABEL_{number}")) for number in range(outputs)]
+    names = config.get("id2label") or {}
+    labels = [str(names.get(str(number), f"LABEL_{number}")) for number in range(outputs)]
     problem = config.get("problem_type") or ("regression" if outputs == 1 else None)
     if problem == "multi_label_classification":
         raise ConfigError(f"{part.path}: is a multi-label model, which the lab does not support.")

@@ -88,9 +88,9 @@ class Pair:
     def detect(self, texts: str | list[str], *, batch_size: int = 32) -> Detected | Results[Detected]:
         """Return, for every token, the probability that it was replaced. Raises ConfigError without a detector."""
         self._refuse(batch_size)
-        given = tokenize(self.tokenizer, _several(texts))
-        verdicts = self._verdicts(given, batch_size)
-        return _alike(texts, [Detected(t.text, t.tokens, t.offsets, p) for t, p in zip(given, verdicts, strict=True)])
+        tokenized = tokenize(self.tokenizer, _several(texts))
+        verdicts = zip(tokenized, self._verdicts(tokenized, batch_size), strict=True)
+        return _one_or_all(texts, [Detected(text.text, text.tokens, text.offsets, p) for text, p in verdicts])
 
     def stream(self, verb: Verb, texts: Iterable[Any], *, batch_size: int = 32, **options: Any) -> Iterator[Any]:
         """Yield the results of a verb in order; the memory that it takes does not grow with the number of texts.
@@ -136,23 +136,23 @@ class Pair:
             raise ConfigError("mask_prob must be above 0 and at most 1, temperature a finite number above 0.")
         self._refuse(batch_size, top)
         network, mask = self.writer, self.vocabulary.mask_id
-        given = tokenize(self.tokenizer, _several(texts))
+        originals = tokenize(self.tokenizer, _several(texts))
 
         # Mask tokens. A text's random numbers do not depend on the other texts of its batch.
         luck: list[dict[int, float]] = []  # of each text, by masked token, the number that it is drawn by
-        for start in range(0, len(given), batch_size):
-            batch = given[start : start + batch_size]
+        for start in range(0, len(originals), batch_size):
+            batch = originals[start : start + batch_size]
             streams = Streams(seed, 0, first + start + torch.arange(len(batch)))
             longest = max(len(text.ids) for text in batch)
             ranks, numbers = (streams(purpose).uniform(len(batch), longest) for purpose in ("masking", "sampling"))
             for row, text in enumerate(batch):
                 chosen = self._chosen(text, mask_prob, ranks[row])
                 luck.append(dict(zip(chosen, numbers[row].tolist(), strict=False)))
-        asked = [text.replaced(dict.fromkeys(chosen, mask)) for text, chosen in zip(given, luck, strict=True)]
+        asked = [text.replaced(dict.fromkeys(chosen, mask)) for text, chosen in zip(originals, luck, strict=True)]
 
         # Draw replacements.
         drawn: list[dict[int, int]] = [dict.fromkeys(chosen, mask) for chosen in luck]
-        candidates: list[dict[int, list[Candidate]]] = [{} for _ in given]
+        candidates: list[dict[int, list[Candidate]]] = [{} for _ in originals]
         for n, places, logits in self._guesses(network, asked, [list(chosen) for chosen in luck], batch_size):
             highest = logits.max(-1, keepdim=True).values
             probabilities = ((logits - highest).double() / temperature).softmax(-1)
@@ -164,19 +164,19 @@ class Pair:
             candidates[n].update(zip(places, self._best(probabilities, top), strict=True))
 
         # Let the discriminator judge them.
-        corrupted = [text.replaced(new) for text, new in zip(given, drawn, strict=True)]
-        verdicts: list[Any] = [None] * len(given)
+        corrupted = [text.replaced(new) for text, new in zip(originals, drawn, strict=True)]
+        verdicts: list[Any] = [None] * len(originals)
         if self.detects:
             verdicts = self._verdicts(corrupted, batch_size)
         results = []
-        for n, text in enumerate(given):
+        for n, text in enumerate(originals):
             inputs = [self._token(id) for id in corrupted[n].ids]
             masked = [place in drawn[n] for place in range(len(inputs))]
             written = {place: self._written(id) for place, id in drawn[n].items() if id != text.ids[place]}
             before = text.text, text.tokens, text.offsets
             best = dict(sorted(candidates[n].items()))
             results.append(Corrupted(*before, inputs, masked, written, best, verdicts[n]))
-        return _alike(texts, results)
+        return _one_or_all(texts, results)
 
     # fmt: off
     @overload
@@ -209,18 +209,22 @@ class Pair:
         """
         refuse_unknown(by, reduce, mask_prob)
         self._refuse(batch_size)
-        given = tokenize(self.tokenizer, _several(texts))
-        if by is None:
-            by = "detection" if self.detects else "energy" if self.has_energies else "likelihood"
-        if by == "likelihood":
-            numbers = surprisals(self, given, mask_prob, batch_size)
+        tokenized = tokenize(self.tokenizer, _several(texts))
+        if by is None and self.detects:
+            by = "detection"
+        if by is None and self.has_energies:
+            by = "energy"
+        if by == "detection":
+            numbers = log_odds(self, tokenized, batch_size)
+        elif by == "energy":
+            numbers = energies_of(self, tokenized, batch_size)
         else:
-            numbers = (log_odds if by == "detection" else energies_of)(self, given, batch_size)
+            numbers = surprisals(self, tokenized, mask_prob, batch_size)
         results = []
-        for text, of_text in zip(given, numbers, strict=True):
+        for text, of_text in zip(tokenized, numbers, strict=True):
             score = combined(of_text, reduce, self.name)
             results.append(Scored(text.text, score, text.tokens, text.offsets, of_text, by == "detection"))
-        return _alike(texts, results)
+        return _one_or_all(texts, results)
 
     @overload
     def fill(self, texts: str, *, top: int = ..., batch_size: int = ...) -> Filled: ...
@@ -234,18 +238,18 @@ class Pair:
         self._refuse(batch_size, top)
         network, mask = self.writer, self.vocabulary.mask_id
         several = _several(texts)
-        given = tokenize(self.tokenizer, several, with_masks=True)
-        masks = [_places(text, mask) for text in given]
+        tokenized = tokenize(self.tokenizer, several, with_masks=True)
+        masks = [_places(text, mask) for text in tokenized]
         if isinstance(texts, str) and not masks[0]:
             raise ConfigError(f"there is no {self._token(mask)} to fill in {texts!r:.60}.")
-        best: list[dict[int, list[Candidate]]] = [{} for _ in given]
-        for n, places, logits in self._guesses(network, given, masks, batch_size):
+        best: list[dict[int, list[Candidate]]] = [{} for _ in tokenized]
+        for n, places, logits in self._guesses(network, tokenized, masks, batch_size):
             best[n].update(zip(places, self._best(logits.double().softmax(-1), top), strict=True))
         results, stay = [], spaces_stay(self.tokenizer)
-        for text, places, found in zip(given, masks, best, strict=True):
+        for text, places, of_text in zip(tokenized, masks, best, strict=True):
             offsets = [text.offsets[place] for place in places]
-            results.append(Filled(text.text, offsets, [found[place] for place in places], stay))
-        return _alike(texts, results)
+            results.append(Filled(text.text, offsets, [of_text[place] for place in places], stay))
+        return _one_or_all(texts, results)
 
     def embed(
         self, texts: str | list[str], *, pooling: Pooling | None = "mean", batch_size: int = 32
@@ -258,10 +262,10 @@ class Pair:
         if pooling not in ("mean", "cls", None):
             raise ConfigError(f"pooling must be 'mean', 'cls' or None, is {pooling!r}.")
         network = self.embeds
-        given = tokenize(self.tokenizer, _several(texts))
-        states = [torch.zeros(len(text.ids), network.dim) for text in given]
-        first = torch.zeros(len(given), network.dim)
-        for chosen, hidden in self._hidden(network, given, batch_size):
+        tokenized = tokenize(self.tokenizer, _several(texts))
+        states = [torch.zeros(len(text.ids), network.dim) for text in tokenized]
+        first = torch.zeros(len(tokenized), network.dim)
+        for chosen, hidden in self._hidden(network, tokenized, batch_size):
             for window, row in zip(chosen, hidden.float().cpu(), strict=True):
                 kept = window.keep
                 states[window.text][kept.start : kept.stop] = row[window.inside]
@@ -269,7 +273,7 @@ class Pair:
                     first[window.text] = row[0]
         if pooling is None:
             return states[0] if isinstance(texts, str) else states
-        means = [each.mean(0) if len(each) else each.sum(0) for each in states]
+        means = [of_text.mean(0) if len(of_text) else of_text.sum(0) for of_text in states]
         pooled = torch.stack(means) if means and pooling == "mean" else first
         return pooled[0] if isinstance(texts, str) else pooled
 
@@ -318,9 +322,9 @@ class Pair:
         return sorted(sorted(allowed, key=ranks.__getitem__)[: count(mask_prob, len(allowed))])
 
     def _best(self, probabilities: Float[Tensor, "N V"], top: int) -> list[list[Candidate]]:
-        found = probabilities.topk(min(top, self.vocabulary.size))
+        highest = probabilities.topk(min(top, self.vocabulary.size))
         best = []
-        for ids, values in zip(found.indices.tolist(), found.values.tolist(), strict=True):
+        for ids, values in zip(highest.indices.tolist(), highest.values.tolist(), strict=True):
             pairs = zip(ids, values, strict=True)
             best.append([Candidate(self._token(id), p, self._written(id)) for id, p in pairs])
         return best
@@ -338,8 +342,7 @@ class Pair:
         self, network: Generator, texts: Sequence[Tokenized], batch_size: int
     ) -> Iterator[tuple[list[Window], Float[Tensor, "B T D"]]]:
         self._refuse(batch_size)
-        found = windows(texts, self.length)
-        for chosen, batch in batches(texts, found, batch_size, self.vocabulary, self.device):
+        for chosen, batch in batches(texts, windows(texts, self.length), batch_size, self.vocabulary, self.device):
             yield chosen, network.hidden(batch.tokens, batch.attention_mask, batch.segments)
 
     def _verdicts(self, texts: Sequence[Tokenized], batch_size: int) -> list[list[float]]:
@@ -354,12 +357,13 @@ class Pair:
         special = self.vocabulary.is_special
         for chosen, hidden in self._hidden(network, texts, batch_size):
             for row, window in enumerate(chosen):
-                wanted, keep = places[window.text], window.keep
-                if found := wanted[bisect_left(wanted, keep.start) : bisect_left(wanted, keep.stop)]:
-                    asked = [place - window.first + 1 for place in found]
-                    logits = network.token_logits(hidden[row : row + 1], torch.tensor([asked], device=self.device))[0]
+                of_text = places[window.text]
+                inside = of_text[bisect_left(of_text, window.keep.start) : bisect_left(of_text, window.keep.stop)]
+                if inside:
+                    positions = torch.tensor([[place - window.first + 1 for place in inside]], device=self.device)
+                    logits = network.token_logits(hidden[row : row + 1], positions)[0]  # [N V]
                     logits = logits[:, : self.vocabulary.size]  # some tables are padded
-                    yield window.text, found, logits.float().masked_fill(special, float("-inf")).cpu()
+                    yield window.text, inside, logits.float().masked_fill(special, float("-inf")).cpu()
 
 
 def _places(text: Tokenized, token: int) -> list[int]:
@@ -388,6 +392,6 @@ def _several(texts: str | list[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else list(texts)
 
 
-def _alike(texts: str | list[str], results: list[R]) -> R | Results[R]:
+def _one_or_all(texts: str | list[str], results: list[R]) -> R | Results[R]:
     """Return one result for one text."""
     return results[0] if isinstance(texts, str) else Results(results)

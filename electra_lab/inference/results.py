@@ -117,8 +117,8 @@ class Scored(Result):
     @property
     def answer(self) -> dict[str, Any]:
         """The score and, with a reference, its percentile."""
-        found = {"score": self.score}
-        return found if self.percentile is None else {**found, "percentile": self.percentile}
+        fields = {"score": self.score}
+        return fields if self.percentile is None else {**fields, "percentile": self.percentile}
 
     def spans(self) -> Iterator[Span]:
         yield Span(" ".join("-" if value is None else f"{value:.3f}" for value in self.answer.values()) + "  ")
@@ -142,7 +142,7 @@ class Corrupted(Result):
     @property
     def replaced(self) -> list[bool]:
         """True for each token that differs from the original."""
-        return [one != other for one, other in zip(self.tokens, self.inputs, strict=True)]
+        return [token != original for original, token in zip(self.tokens, self.inputs, strict=True)]
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "replaced": self.replaced}
@@ -172,7 +172,7 @@ class Filled(Result):
 
     masks: list[tuple[int, int]]  # offsets of the masks in the text
     candidates: list[list[Candidate]]  # for each mask, best first
-    spaces_stay: bool = False  # a space before a mask is none that a token implies
+    spaces_stay: bool = False  # tokens do not include the space before a word
 
     @property
     def filled(self) -> str:
@@ -180,29 +180,27 @@ class Filled(Result):
         return "".join(span.text for span in self.spans())
 
     def as_dict(self) -> dict[str, Any]:
-        found = {**asdict(self), "filled": self.filled}
-        del found["spaces_stay"]
-        return found
+        fields = {**asdict(self), "filled": self.filled}
+        del fields["spaces_stay"]
+        return fields
 
     def __str__(self) -> str:
         """The filled text, and a line with the candidates of each mask."""
-        return "\n".join([self.filled, *(f"    {_listed(each)}" for each in self.candidates)])
+        return "\n".join([self.filled, *(f"    {_listed(of_mask)}" for of_mask in self.candidates)])
 
     def __rich__(self) -> Text:
         text = super().__rich__()
-        for each in self.candidates:
-            text.append(shown(f"\n    {_listed(each)}"), "dim")
+        for of_mask in self.candidates:
+            text.append(shown(f"\n    {_listed(of_mask)}"), "dim")
         return text
 
     def spans(self) -> Iterator[Span]:
         at, last = 0, ""
         for (start, end), best in zip(self.masks, self.candidates, strict=True):
             before, new = self.text[at:start], best[0].written
-            if self.spaces_stay:
-                pass
-            elif not new.startswith(" "):
+            if not self.spaces_stay and not new.startswith(" "):
                 before = before.removesuffix(" ")
-            elif not (before or last)[-1:].isalnum():
+            elif not self.spaces_stay and not (before or last)[-1:].isalnum():
                 new = new[1:]
             yield Span(before)
             yield Span(new, best[0].probability, _listed(best))
@@ -248,8 +246,8 @@ class Predicted(Result):
     @property
     def answer(self) -> dict[str, Any]:
         """Everything but the item itself."""
-        found = {"prediction": self.prediction, "probability": self.probability, "probabilities": self.probabilities}
-        known = {name: value for name, value in found.items() if value is not None}
+        fields = {"prediction": self.prediction, "probability": self.probability, "probabilities": self.probabilities}
+        known = {name: value for name, value in fields.items() if value is not None}
         words = {"words": self.given["words"], "offsets": self.offsets} if self.offsets is not None else {}
         return {**words, **known, **self.more}
 
@@ -259,15 +257,14 @@ class Predicted(Result):
             written = self.prediction if isinstance(self.prediction, str) else f"{self.prediction:.4g}"
             yield Span(written or "(no answer)", self.probability or 0.0, shown=self.probability is not None)
             second = self.given.get("pair")
-            yield Span(
-                "  " + " ".join(self.text.split()) + ("" if second is None else f" | {' '.join(second.split())}")
-            )
+            context = "" if second is None else f" | {' '.join(second.split())}"
+            yield Span(f"  {' '.join(self.text.split())}{context}")
             return
         chances = self.probabilities if isinstance(self.probabilities, list) else [None] * len(words)
         for place, (word, tag, chance) in enumerate(zip(words, self.prediction, chances, strict=True)):
+            touches = self.offsets is not None and self.offsets[place][0] <= self.offsets[place - 1][1]
             if place:
-                start = self.offsets[place][0] if self.offsets else 1
-                yield Span(" " if start > (self.offsets[place - 1][1] if self.offsets else 0) else "")
+                yield Span("" if touches else " ")
             tagged = tag != "O"
             yield Span(f"{word}/{tag}" if tagged else word, (chance or 0.0) if tagged else 0.0, f"{tag}: {chance}")
 
@@ -325,7 +322,7 @@ def _visible(written: str) -> str:
 
 
 def _listed(candidates: Sequence[Candidate]) -> str:
-    return ", ".join(f"{each.name} {each.probability:.2f}" for each in candidates)
+    return ", ".join(f"{candidate.name} {candidate.probability:.2f}" for candidate in candidates)
 
 
 def _mixed(strength: float) -> str:

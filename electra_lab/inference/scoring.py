@@ -64,12 +64,12 @@ def energies_of(pair: Pair, texts: Sequence[Tokenized], batch_size: int) -> list
 def _in_one_pass(
     pair: Pair, network: Network, read: Callable[..., Tensor], texts: Sequence[Tokenized], batch_size: int
 ) -> list[list[float]]:
-    found = [[0.0] * len(text.ids) for text in texts]
+    numbers = [[0.0] * len(text.ids) for text in texts]
     for chosen, batch in batches(texts, windows(texts, pair.length), batch_size, pair.vocabulary, pair.device):
         states = network.hidden(batch.tokens, batch.attention_mask, batch.segments)
         for window, row in zip(chosen, read(network, states).cpu(), strict=True):
-            found[window.text][window.keep.start : window.keep.stop] = row[window.inside].tolist()
-    return found
+            numbers[window.text][window.keep.start : window.keep.stop] = row[window.inside].tolist()
+    return numbers
 
 
 @torch.no_grad()
@@ -80,7 +80,8 @@ def surprisals(pair: Pair, texts: Sequence[Tokenized], mask_prob: float | None, 
     if mask_prob is None, each token is masked alone (Salazar et al. 2020, Masked Language Model Scoring).
     """
     network, vocabulary = pair.writer, pair.vocabulary
-    found, whole = [[0.0] * len(text.ids) for text in texts], windows(texts, pair.length)
+    surprisal = [[0.0] * len(text.ids) for text in texts]
+    whole = windows(texts, pair.length)
     passes = max((len(window.keep) for window in whole), default=0)
     if mask_prob is not None:
         passes = min(passes, math.ceil(1 / mask_prob))
@@ -103,12 +104,11 @@ def surprisals(pair: Pair, texts: Sequence[Tokenized], mask_prob: float | None, 
             for row, (window, masked) in enumerate(here):
                 positions[row, : len(masked)] = torch.tensor(masked) - window.first + 1  # after [CLS]
                 tokens[row, : len(masked)] = torch.tensor([texts[window.text].ids[place] for place in masked])
-            asked_of = positions.to(pair.device), tokens.to(pair.device)
-            logs = token_log_probabilities(network, states, *asked_of).cpu()
+            logs = token_log_probabilities(network, states, positions.to(pair.device), tokens.to(pair.device)).cpu()
             for (window, masked), row_logs in zip(here, logs, strict=True):
                 for place, value in zip(masked, (-row_logs).tolist(), strict=False):
-                    found[window.text][place] = value
-    return found
+                    surprisal[window.text][place] = value
+    return surprisal
 
 
 def percentile(score: float, reference: Sequence[float]) -> float:

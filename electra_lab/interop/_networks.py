@@ -13,8 +13,8 @@ def tensor_of(output: Any) -> Tensor:
     """Return the tensor of a network's output: itself, its `logits` (transformers), or the first of several."""
     if isinstance(output, Tensor):
         return output
-    found = getattr(output, "logits", None)
-    return found if isinstance(found, Tensor) else tensor_of(output[0])
+    logits = getattr(output, "logits", None)
+    return logits if isinstance(logits, Tensor) else tensor_of(output[0])
 
 
 class Guess:
@@ -121,8 +121,9 @@ class HiddenLayerExtractor(nn.Module):
         if self.layer == -1:
             return ""
         children = [name for name, _ in self.net.named_children()]
-        places = range(-len(children), len(children))
-        path = self.layer if isinstance(self.layer, str) else children[self.layer] if self.layer in places else ""
+        path = self.layer
+        if isinstance(path, int):
+            path = children[path] if -len(children) <= path < len(children) else ""
         # get_submodule would also find modules that a wrapper, such as torch.compile's, only passes on.
         if not path or path not in dict(self.net.named_modules(remove_duplicate=False)):
             known = ", ".join(children)

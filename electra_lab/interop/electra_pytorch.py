@@ -122,12 +122,12 @@ class _Trainer(nn.Module):
         else:
             step, examples = EVALUATION, _contents(tokens, real)
         rng = Streams(self.seed, step, examples)
-        maskable = real & ~torch.isin(tokens, _ids(self._special(), tokens.device))
+        # A network shows the size of its vocabulary only with its first logits; here one ordinary token is enough.
+        words = self._vocabulary(self.num_tokens or len(self._special()) + 1, tokens.device)
         # Exactly ceil(mask_prob * m) of each row's m maskable tokens. Of these, random_token_prob become random tokens,
         # 1 - replace_prob stay, all others become [MASK]. If random_token_prob is the larger, nothing becomes [MASK],
-        # and tokens that do not become random stay. A network shows the size of its vocabulary only with its first
-        # logits; here one token that is not special is enough.
-        words = self._vocabulary(self.num_tokens or len(self._special()) + 1, tokens.device)
+        # and tokens that do not become random stay.
+        maskable = real & ~torch.isin(tokens, _ids(self._special(), tokens.device))
         masked: Masked = _masking(
             tokens, maskable, words, rng("masking"), mask_prob=self.mask_prob,
             replace_prob=max(0.0, self.replace_prob - self.random_token_prob), random_prob=self.random_token_prob,
@@ -262,20 +262,21 @@ class MLM(_Trainer):
 
 
 def _results(losses: Losses, batch: Batch) -> Results:
-    seen, asked = losses.detection, losses.predictions["generator"]
-    assert seen is not None, "in eval mode an objective returns the detection"
+    detection, generated = losses.detection, losses.predictions["generator"]
+    assert detection is not None, "in eval mode an objective returns the detection"
     mlm, disc = _mean(losses, "generator"), _mean(losses, "discriminator")
-    called = seen.logits.detach() > 0
-    kinds = torch.stack([batch.attention_mask & seen.replaced, batch.attention_mask & ~seen.replaced]).flatten(1)
-    right = (kinds & (called == seen.replaced).flatten()).sum(-1) / kinds.sum(-1).clamp(min=1)
+    # The accuracy on replaced and on original tokens: [2 BT] -> [2].
+    replaced, suspected = detection.replaced, detection.logits.detach() > 0
+    kinds = torch.stack([batch.attention_mask & replaced, batch.attention_mask & ~replaced]).flatten(1)
+    right = (kinds & (suspected == replaced).flatten()).sum(-1) / kinds.sum(-1).clamp(min=1)
     return Results(
         loss=losses.terms["generator"].weight * mlm + losses.terms["discriminator"].weight * disc,
         mlm_loss=mlm,
         disc_loss=disc,
-        gen_acc=(asked.correct & asked.valid).sum() / asked.valid.sum().clamp(min=1),
+        gen_acc=(generated.correct & generated.valid).sum() / generated.valid.sum().clamp(min=1),
         disc_acc=right.sum() / kinds.any(-1).sum().clamp(min=1),
-        disc_labels=seen.replaced.float(),
-        disc_predictions=called.to(seen.logits.dtype),
+        disc_labels=replaced.float(),
+        disc_predictions=suspected.to(detection.logits.dtype),
     )
 
 

@@ -38,5 +38,5 @@ def attempt(work: Work, folder: str, piece: str) -> Outcome:
 
 def sentence(error: BaseException) -> str:
     """Return `error` on one line; a LabError is already a sentence."""
-    said = " ".join(str(error).split())
-    return said if isinstance(error, LabError) and said else f"{type(error).__name__}: {said or 'no details'}"
+    text = " ".join(str(error).split())
+    return text if isinstance(error, LabError) and text else f"{type(error).__name__}: {text or 'no details'}"

@@ -62,7 +62,8 @@ class Local:
                 wait([worker.connection for worker in busy], timeout=0.5)  # then look anyway: see _Worker.outcome
                 came: list[tuple[str, Outcome]] = []
                 for worker in busy:
-                    if worker.piece is None or (outcome := worker.outcome()) is None:
+                    outcome = worker.outcome()
+                    if worker.piece is None or outcome is None:
                         continue
                     came.append((worker.piece, outcome))
                     worker.piece = None
@@ -71,7 +72,8 @@ class Local:
                         continue
                     if not worker.alive():
                         team.remove(worker)
-                        team.append(worker := _Worker(*worker.place))
+                        worker = _Worker(*worker.place)
+                        team.append(worker)
                     worker.give(work, folder, waiting.popleft())
                 for worker in team:
                     worker.alive()  # collects those that have ended
@@ -101,12 +103,12 @@ def _devices(gpus: int | None) -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:  # CUDA itself stops at the first that does not exist
         names = (name.strip() for name in visible.split(","))
-        found = list(takewhile(lambda name: name not in ("", "-1"), names))
+        devices = list(takewhile(lambda name: name not in ("", "-1"), names))
     else:
-        found = [str(n) for n in range(_nvidia_gpus())]
-    if gpus is not None and gpus > len(found):
-        raise ConfigError(f"launcher 'local': gpus is {gpus}, but this machine has {len(found)}. Ask for fewer.")
-    return found[:gpus]
+        devices = [str(n) for n in range(_nvidia_gpus())]
+    if gpus is not None and gpus > len(devices):
+        raise ConfigError(f"launcher 'local': gpus is {gpus}, but this machine has {len(devices)}. Ask for fewer.")
+    return devices[:gpus]
 
 
 def _nvidia_gpus() -> int:

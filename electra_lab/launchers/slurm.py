@@ -185,13 +185,13 @@ def _outcomes(array: str, jobs: dict[str, str], logs: Path) -> Iterator[tuple[st
             next_question = now + min(30.0, 1.0 + (now - started) / 20)
         files = set(os.listdir(logs))  # a listing is fresh, while the look-up of one file may come from a cache
         for piece, job in list(jobs.items()):
-            said = None
+            report = None
             if f"{job}.json" in files:
-                with suppress(FileNotFoundError):  # it comes back, and begins by removing it
-                    said = json.loads((logs / f"{job}.json").read_text(encoding="utf-8"))
+                with suppress(FileNotFoundError):  # the job has begun again, and removed it
+                    report = json.loads((logs / f"{job}.json").read_text(encoding="utf-8"))
             state = states.get(job, "forgotten") if states is not None else None
             over = state == "forgotten" or state in ENDED
-            final = said is not None and not said["stopped"]  # a stopped job may come back
+            final = report is not None and not report["stopped"]  # a stopped job may come back
             if not final and not over:
                 if state is not None:
                     ended.pop(piece, None)
@@ -201,19 +201,19 @@ def _outcomes(array: str, jobs: dict[str, str], logs: Path) -> Iterator[tuple[st
                 next_question = now
                 continue
             del jobs[piece]
-            yield piece, _outcome(said, state, f"{job}_0_result.pkl" in files, logs / f"{job}_0_log.err")
+            yield piece, _outcome(report, state, f"{job}_0_result.pkl" in files, logs / f"{job}_0_log.err")
             for name in (f"{job}.json", f"{job}_submitted.pkl", f"{job}_0_result.pkl"):
                 (logs / name).unlink(missing_ok=True)
         time.sleep(LOOK if jobs else 0)
 
 
-def _outcome(said: Mapping[str, Any] | None, state: str | None, began: bool, log: Path) -> Outcome:
-    if said and not (said["stopped"] and state == "CANCELLED"):
-        return Outcome(said["status"], said["error"])
-    if began and not said:  # submitit caught an exception from outside the piece
+def _outcome(report: Mapping[str, Any] | None, state: str | None, began: bool, log: Path) -> Outcome:
+    if report and not (report["stopped"] and state == "CANCELLED"):
+        return Outcome(report["status"], report["error"])
+    if began and not report:  # submitit caught an exception from outside the piece
         return Outcome("failed", f"the job could not start its work; the log is {log}.")
-    words = "Slurm has forgotten its job" if state == "forgotten" else f"its job ended as {state}"
-    return Outcome("lost", f"{words}{', after it was saved' if said else ''}; the log is {log}.")
+    end = "Slurm has forgotten its job" if state == "forgotten" else f"its job ended as {state}"
+    return Outcome("lost", f"{end}{', after it was saved' if report else ''}; the log is {log}.")
 
 
 def _states(array: str) -> dict[str, str] | None:

@@ -27,10 +27,10 @@ def some(number: int, total: int, seed: int) -> list[int]:
     """Return `number` elements of range(total), drawn without replacement, in ascending order; at most all of them."""
     if number >= total:
         return list(range(total))
-    stream, found = _stream(f"rows {seed}"), set[int]()
-    while len(found) < number:  # a permutation of all rows of a large text would not fit into memory
-        found.add(int(stream.randint(total, dtype=np.int64)))
-    return sorted(found)
+    stream, drawn = _stream(f"rows {seed}"), set[int]()
+    while len(drawn) < number:  # a permutation of all rows of a large text would not fit into memory
+        drawn.add(int(stream.randint(total, dtype=np.int64)))
+    return sorted(drawn)
 
 
 def _stream(key: str) -> np.random.RandomState:

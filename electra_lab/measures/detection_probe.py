@@ -72,15 +72,17 @@ class DetectionProbe:
     def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
         from sklearn.preprocessing import StandardScaler
 
+        # Fit the detectors on training text.
         rows = some(self.rows, run.train_rows, self.seed)
         known = [self._states(run, batch, "train") for batch in run.train(self.batch_size, rows)]
-        states, replaced = (np.concatenate(each) for each in zip(*known, strict=True))
+        states, replaced = map(np.concatenate, zip(*known, strict=True))  # [N D], [N]
         if not rankable(replaced, states):
             return {}
         scaler = StandardScaler().fit(states)
         states = scaler.transform(states)
         detectors = {"probe_auc": _regression(states, replaced), "head_auc": _head(states, replaced, self.seed)}
 
+        # Apply them to the test text.
         truth, text, scores = [replaced[:0]], [np.zeros(0, np.int64)], {name: [states[:0, 0]] for name in detectors}
         for batch in run.test(self.batch_size):
             unseen, labels = self._states(run, batch, "test")
@@ -92,13 +94,15 @@ class DetectionProbe:
                 for name, detect in detectors.items():
                     scores[name].append(detect(scaler.transform(unseen)))
         labels, documents = np.concatenate(truth), np.concatenate(text)
-        found = {name: np.concatenate(parts) for name, parts in scores.items()}
         auc = {}
-        for name, values in found.items():
+        for name, parts in scores.items():
+            values = np.concatenate(parts)
             if rankable(labels, values):
                 auc[name] = auc_with_documents(labels, values, documents)
-        size = max((len(each.documents) for each in auc.values()), default=0)
-        return auc | ({"probe_chance": MetricWithDocuments(0.5, [0.5] * size)} if auc else {})
+        if auc:
+            size = max(len(value.documents) for value in auc.values())
+            auc["probe_chance"] = MetricWithDocuments(0.5, [0.5] * size)
+        return auc
 
     def _states(self, run: Trained, batch: Batch, split: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return Float[N D] and Bool[N]: the state of each maskable position, and True if its token was replaced.
@@ -142,8 +146,8 @@ def _head(states: NDArray[Any], replaced: NDArray[np.bool_], seed: int) -> Detec
 
     def scores(unseen: NDArray[Any]) -> NDArray[Any]:
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            found: NDArray[Any] = head(torch.from_numpy(unseen)[None])[0].numpy()
-        return found
+            logits: NDArray[Any] = head(torch.from_numpy(unseen)[None])[0].numpy()
+        return logits
 
     with torch.enable_grad(), torch.autocast("cpu", enabled=False):
         optimizer.step(loss)  # type: ignore[no-untyped-call]

@@ -112,6 +112,7 @@ class FixedCorruption:
 
         if not run.detects:
             return {}
+        # The logits of every corruption.
         saved = load_file(folder / FILE)
         scores: dict[str, list[NDArray[Any]]] = {name: [] for name in REFERENCES}
         start, total, documents = 0, len(saved["tokens"]), list[NDArray[Any]]()
@@ -125,7 +126,7 @@ class FixedCorruption:
             documents.append(documents_of(batch).cpu().numpy())
             start += len(batch)
         _refuse_unlike(saved["tokens"][start:], saved["tokens"][total:], folder)
-
+        # AUC and average precision by reference, at the tokens that may be replaced.
         text = np.concatenate(documents)[saved["maskable"]]
         auc, rarity, precision = dict[str, MetricWithDocuments](), list[MetricWithDocuments](), list[float]()
         counts = run.vocabulary.counts.cpu().numpy()
@@ -147,7 +148,7 @@ class FixedCorruption:
 
 
 def _mean(auc: Sequence[MetricWithDocuments]) -> MetricWithDocuments:
-    by_document = [each.documents for each in auc]
+    by_document = [of_reference.documents for of_reference in auc]
     same = len({len(values) for values in by_document}) == 1  # every reference ranks the same documents
     return MetricWithDocuments(fmean(auc), np.mean(by_document, axis=0).tolist() if same else [])
 
@@ -158,10 +159,14 @@ def _scaled(study: Mapping[str, Any], scale: float) -> Mapping[str, Any]:
     An even head width, which rotary positions need, stays even.
     """
     dim, heads = study["dim"], study["heads"]
-    fewer, grain = max(1, round(scale * heads)), 1 if dim // heads % 2 else 2
-    sizes = {"dim": max(1, round(scale * dim / fewer / grain)) * fewer * grain, "heads": fewer}
-    some = {key: n * fewer // heads for key, n in study.items() if key.endswith("_heads") and isinstance(n, int)}
-    return {**study, **some, **sizes}
+    scaled_heads = max(1, round(scale * heads))
+    grain = 1 if dim // heads % 2 else 2  # of the head width
+    width = max(1, round(scale * dim / scaled_heads / grain)) * grain
+    scaled = {**study, "dim": scaled_heads * width, "heads": scaled_heads}
+    for key, number in study.items():
+        if key.endswith("_heads") and isinstance(number, int):
+            scaled[key] = number * scaled_heads // heads
+    return scaled
 
 
 def _guesses(

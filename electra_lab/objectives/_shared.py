@@ -193,9 +193,9 @@ class Base(nn.Module):
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Prepare the module: the constructor, which a dataclass writes, only assigns."""
-        made = super().__new__(cls)
-        nn.Module.__init__(made)
-        return made
+        module = super().__new__(cls)
+        nn.Module.__init__(module)
+        return module
 
     def mask(self, batch: Batch, rng: Streams, purpose: str = "masking") -> Masked:
         """Mask tokens that are neither padding nor special."""

@@ -38,21 +38,24 @@ class Adversarial(Corrupting):
         self.baseline = nn.Linear(self.generator.dim, 1, bias=False)
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
+        # 1) Replace the masked tokens, and let the discriminator find them.
         guess = self.guess(batch, rng)
         inputs, masked = self.replace(guess, batch, rng), guess.masked
         detection, losses = detect(self.discriminator, inputs, batch)
 
-        # Special tokens are never drawn, so they are not actions; drawing the original itself is one.
+        # 2) The log-probability of each draw, [B K]. Special tokens are no actions; drawing the original itself is one.
         allowed = guess.logits.masked_fill(self.vocabulary.is_special, float("-inf"))
         log_probabilities = allowed.log_softmax(-1)
         sampled = inputs.gather(1, masked.positions)
         log_probability = log_probabilities.gather(-1, sampled.unsqueeze(-1)).squeeze(-1)
+        entropy = -(log_probabilities.exp() * log_probabilities.masked_fill(self.vocabulary.is_special, 0.0)).sum(-1)
+
+        # 3) Its reward, and the baseline -log sigmoid(value) that the generator's states predict, [B K].
         reward = losses.detach().gather(1, masked.positions)
         states = guess.hidden.detach().gather(1, masked.positions.unsqueeze(-1).expand(-1, -1, guess.hidden.shape[-1]))
         value = full_precision(self.baseline(states)).squeeze(-1)
         fit = F.binary_cross_entropy_with_logits(value, (-reward).exp(), reduction="none")
         advantage = reward + F.logsigmoid(value.detach())
-        entropy = -(log_probabilities.exp() * log_probabilities.masked_fill(self.vocabulary.is_special, 0.0)).sum(-1)
         terms = {
             "policy": term(-advantage * log_probability, masked.valid, self.generator_weight),
             "entropy": term(-entropy, masked.valid, self.entropy_weight),

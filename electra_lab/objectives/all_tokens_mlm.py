@@ -58,8 +58,9 @@ class AllTokensMlm(Corrupting):
         if self.training:
             return Losses(terms)
         at = masked.positions
-        correct, unseen = likeliest.gather(1, at) == guess.originals, torch.zeros_like(masked.valid)  # never [MASK]
-        second = Prediction(at, masked.valid, unseen, losses.gather(1, at), correct)
+        correct = likeliest.gather(1, at) == guess.originals
+        saw_mask = torch.zeros_like(masked.valid)  # it never does
+        second = Prediction(at, masked.valid, saw_mask, losses.gather(1, at), correct)
         return Losses(terms, {"generator": guess.prediction(self.vocabulary), "discriminator": second})
 
     def _read(
@@ -73,8 +74,8 @@ class AllTokensMlm(Corrupting):
         """Return the losses of the positions `at`, and in eval mode their most likely tokens, otherwise the inputs."""
         logits = full_precision(self.discriminator.token_logits(hidden, at))
         copy, inputs, tokens = (values.gather(1, at) for values in (copy, inputs, tokens))
-        said = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(copy)
-        losses = copy_losses(said, copy, inputs == tokens)
+        token_losses = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(copy)
+        losses = copy_losses(token_losses, copy, inputs == tokens)
         if self.training:
             return losses, inputs
         gate = copy.sigmoid().unsqueeze(-1)

@@ -90,8 +90,8 @@ class Amos(Corrupting):
         if self.training:
             return Losses(terms)
         mixture = Cloze(masked, originals, exits[-1], mixed, *cross_entropy(mixed, originals))
-        each = zip(self.metrics, weights.unbind(-1), strict=True)
-        means = {name: term(weight, masked.valid, 1.0) for name, weight in each}
+        by_exit = zip(self.metrics, weights.unbind(-1), strict=True)
+        means = {name: term(weight, masked.valid, 1.0) for name, weight in by_exit}
         return Losses(terms, {"generator": mixture.prediction(self.vocabulary)}, detection, metrics=means)
 
     def _weights(self, exits: tuple[Tensor, ...], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K exits"]:

@@ -45,5 +45,5 @@ class Electra(Corrupting):
         # 3) Let the discriminator find the replaced tokens.
         detection, losses = detect(self.discriminator, inputs, batch, self.discriminator_smoothing)
 
-        found = term(losses, self.judged(batch, masked), self.discriminator_weight)
-        return Losses({**predicted, "discriminator": found}, predictions, None if self.training else detection)
+        detected = term(losses, self.judged(batch, masked), self.discriminator_weight)
+        return Losses({**predicted, "discriminator": detected}, predictions, None if self.training else detection)

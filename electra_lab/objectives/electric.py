@@ -79,7 +79,8 @@ class Electric(Base):
 
     def token_log_probability(self, hidden: Float[Tensor, "B T D"], tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
         """Return the log-probability of a token at each position, over those that may be drawn."""
-        if table := getattr(self.generator, "token_log_probability", None):
+        table = getattr(self.generator, "token_log_probability", None)  # of a generator that needs no logits
+        if table:
             of_tokens: Tensor = table(hidden, tokens)
             return of_tokens
         [losses] = in_parts(self._read, hidden, tokens)

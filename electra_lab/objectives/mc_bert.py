@@ -11,16 +11,7 @@ from torch import Tensor
 
 from electra_lab.model.draws import inverse_cdf
 from electra_lab.model.network import everywhere
-from electra_lab.objectives._shared import (
-    Cloze,
-    Corrupting,
-    Weight,
-    ZLoss,
-    choose,
-    full_precision,
-    states,
-    term,
-)
+from electra_lab.objectives._shared import Cloze, Corrupting, Weight, ZLoss, choose, full_precision, states, term
 from registry import Batch, Detection, Flops, Losses, Needs, Price, Streams, objectives
 
 AT_ONCE = 512  # positions of a batch whose vocabulary logits exist at the same time

@@ -100,13 +100,15 @@ class SelfAugmentation(Base):
 
     def noted(self, visit: Masked) -> Mapping[str, Int[Tensor, "B S"]]:
         """Return the replacements of a visit for the memory, which may have more slots than these rows."""
-        spare = (0, self.row_memory["positions"].shape[1] - visit.positions.shape[1]) if self.row_memory else (0, 0)
-        found = {"positions": visit.positions, "tokens": visit.inputs.gather(1, visit.positions)}
-        return {name: F.pad(x.masked_fill(~visit.valid, EMPTY), spare, value=EMPTY) for name, x in found.items()}
+        spare = self.row_memory["positions"].shape[1] - visit.positions.shape[1] if self.row_memory else 0
+        slots = {"positions": visit.positions, "tokens": visit.inputs.gather(1, visit.positions)}
+        return {name: F.pad(x.masked_fill(~visit.valid, EMPTY), (0, spare), value=EMPTY) for name, x in slots.items()}
 
     def flops(self, price: Price) -> Flops:
+        if self.remask == "never":
+            return Flops(price("discriminator"))
         again = price("discriminator", learns=False) - price("discriminator", learns=False, heads=("replaced",))
-        return Flops(price("discriminator") + again * (self.remask == "every_visit"))
+        return Flops(price("discriminator") + again)
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         """Return the number of predicted tokens, and of tokens that are not padding."""

@@ -75,11 +75,11 @@ class Teams(Corrupting):
         inner, top = model.hidden_at(depths, inputs, mask, batch.segments, documents)
         logits = full_precision(model.predict("replaced_branch", inner, mask, documents))
         detection = Detection(inputs, inputs != batch.tokens, logits)
-        found = F.binary_cross_entropy_with_logits(logits, detection.replaced.to(logits.dtype), reduction="none")
+        detected = F.binary_cross_entropy_with_logits(logits, detection.replaced.to(logits.dtype), reduction="none")
         answer = torch.zeros_like(masked.positions)
         choice, losses = choose(model, top, masked.positions, masked.valid, candidates, answer)
 
-        terms["discriminator"] = term(found, self.judged(batch, masked), self.discriminator_weight)
+        terms["discriminator"] = term(detected, self.judged(batch, masked), self.discriminator_weight)
         terms["choice"] = term(losses, masked.valid, self.choice_weight)
         return Losses(terms) if self.training else Losses(terms, predictions, detection, choice=choice)
 

@@ -61,7 +61,8 @@ class TwoStage(Corrupting):
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         """Return the number of masked tokens in the first stage, of real tokens in the second; 0 for the other term."""
         stage = "discriminator" if self.frozen else "generator"
-        return {name: count * name.startswith(stage) for name, count in super().counts(batch, rng).items()}
+        counts = super().counts(batch, rng)
+        return {name: count if name.startswith(stage) else count * 0 for name, count in counts.items()}
 
     def flops(self, price: Price) -> Flops:
         later = price("generator", learns=False) + price("discriminator")
@@ -83,8 +84,10 @@ def take_over(target: object, source: object) -> list[str]:
     """Copy each parameter of `source` to the one of `target` with the same name and shape; returns the names."""
     assert isinstance(target, nn.Module)
     assert isinstance(source, nn.Module)
-    given = dict(source.named_parameters())
-    taken = {n: p for n, p in target.named_parameters() if n in given and given[n].shape == p.shape}
-    for name, parameter in taken.items():
-        parameter.copy_(given[name])
-    return list(taken)
+    sources = dict(source.named_parameters())
+    copied = []
+    for name, parameter in target.named_parameters():
+        if name in sources and sources[name].shape == parameter.shape:
+            parameter.copy_(sources[name])
+            copied.append(name)
+    return copied

@@ -73,14 +73,16 @@ def svg(figure: Figure, name: str, says: str = "") -> str:
     text = io.StringIO()
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     drawn = text.getvalue()
-    drawn = re.sub(r"<metadata>.*?</metadata>\s*", "", drawn[drawn.index("<svg") :], flags=re.S)
+    drawn = drawn[drawn.index("<svg") :]
+    drawn = re.sub(r"<metadata>.*?</metadata>\s*", "", drawn, flags=re.S)
+    # Ids that the picture refers to begin with the name; the others go.
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', drawn))
     drawn = re.sub(r' id="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", drawn)
     drawn = re.sub(r'(href="#|url\(#)([^")]+)', rf"\g<1>{name}-\g<2>", drawn)
+    # The page's colours. matplotlib writes text without a fill, which means black; the page may be dark.
     for i, colour in enumerate(SERIES):
         drawn = drawn.replace(colour, f"var(--series-{i})")
     drawn = drawn.replace(SOFT, "var(--soft)").replace("#000000", "currentColor")
-    # matplotlib writes text without a fill, which means black; the page may be dark.
     drawn = drawn.replace('<text style="', '<text style="fill: currentColor; ')
     head, rest = drawn.split(">", 1)
     head = re.sub(r' (width|height|xmlns:xlink)="[^"]*"', "", head)
@@ -90,7 +92,7 @@ def svg(figure: Figure, name: str, says: str = "") -> str:
 
 
 def finish(axes: Axes, xlabel: str, ylabel: str = "", large: bool = False) -> None:
-    """Name the axes and give them the look of all  `large` numbers on the horizontal axis are shortened."""
+    """Name the axes, and style them as in all charts; `large` numbers on the horizontal axis are shortened."""
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.spines[["top", "right"]].set_visible(False)
@@ -111,9 +113,11 @@ def curves(name: str, title: str, lines: Mapping[str, Points], baselines: Mappin
         styles += [{"color": SOFT, "marker": "o", "linestyle": ("--", ":", "-.")[i % 3]} for i in range(len(baselines))]
         drawn = [*lines.items(), *baselines.items()]
         for (label, line), style in zip(drawn, styles, strict=True):
+            if len(line) >= 20:
+                style["marker"] = None
             if line:
-                style["marker"] = style["marker"] if len(line) < 20 else None
                 axes.plot(*zip(*line, strict=True), markersize=4, label=label, **style)
+        # Changes that mean nothing look like nothing.
         _, low, _, high = axes.dataLim.extents
         least = LEAST_SPAN * max(abs(low), abs(high))
         if high - low < least:
@@ -145,7 +149,7 @@ SCALE = {"peak_memory_bytes": 1e-9}
 
 
 def training_charts(runs: Mapping[str, Records], first: Mapping[str, str] = {}) -> list[Chart]:
-    """Draw each of these numbers, and every scheduled one, that was recorded more than once.
+    """Draw the numbers of COURSE, and every scheduled one, that were recorded more than once.
 
     runs   the records of each run that is drawn, by its label
     first  further numbers of training with their titles
@@ -154,15 +158,16 @@ def training_charts(runs: Mapping[str, Records], first: Mapping[str, str] = {}) 
     for records in runs.values():
         for record in of_split(records, "train"):
             scheduled |= {key: key for key in record if "." in key}  # the place of a number in the config
-    found = []
+    charts = []
     for key, title in {**first, **COURSE, **scheduled}.items():
+        norms = NORMS if key == "gradient_norm" else {}
         lines = Lines()
         for label, records in runs.items():
             line = points(records, "train", key)
             lines[label] = [(step, value * SCALE.get(key, 1)) for step, value in line]
-            for other, words in NORMS.items() if key == "gradient_norm" else ():
-                if drawn := points(records, "train", other):
-                    lines[f"{label}, {words}"] = drawn
+            for norm, words in norms.items():
+                if line := points(records, "train", norm):
+                    lines[f"{label}, {words}"] = line
         if any(len(line) > 1 for line in lines.values()):
-            found.append(curves(f"training-{key}", title, lines, {}))
-    return found
+            charts.append(curves(f"training-{key}", title, lines, {}))
+    return charts

@@ -70,10 +70,11 @@ class Comparison:
 
     def metrics(self) -> dict[str, Metric]:
         """Return the metrics of the last evaluations, those that compare the runs first."""
-        found = dict[str, Metric]()
+        metrics = dict[str, Metric]()
         for subject in self.subjects:
-            found |= {name: metric for name, metric in subject.metrics.items() if name not in found}
-        return dict(sorted(found.items(), key=lambda item: not item[1].comparable))
+            for name, metric in subject.metrics.items():
+                metrics.setdefault(name, metric)
+        return dict(sorted(metrics.items(), key=lambda item: not item[1].comparable))
 
     def reading(self, metric: Metric) -> str:
         """Say how the numbers of a metric may be read."""
@@ -83,20 +84,21 @@ class Comparison:
 
     def tables(self) -> list[Table]:
         """Return all tables; one without rows says that nothing differs."""
+        # Differences, and the measure that is the same for all.
         labels = self.labels
         differ = [[key, *map(_value, values)] for key, values in changes(self.subjects).items()]
-        found = [Table("What differs in the config", ["key", *labels], differ, labels), self._conditions()]
+        tables = [Table("What differs in the config", ["key", *labels], differ, labels), self._conditions()]
         if self.measured:
-            found.append(self._of_measure(self.measured))
+            tables.append(self._of_measure(self.measured))
+        # The runs' own evaluations.
         lasts = [subject.last for subject in self.subjects]
         rows = [["measured on", *(last.get("split", "-") for last in lasts), ""]]
         rows += [["after step", *(f"{last['step']:,}" if last else "-" for last in lasts), ""]]
         for name, metric in self.metrics().items():
             numbers = [number(subject.last.get(name)) for subject in self.subjects]
             rows.append([metric.title, *numbers, self.reading(metric)])
-        found.append(Table("Results of each run's own evaluation", ["metric", *labels, "reading"], rows, ["reading"]))
-        found.append(self._costs())
-        return found
+        tables.append(Table("Results of each run's own evaluation", ["metric", *labels, "reading"], rows, ["reading"]))
+        return [*tables, self._costs()]
 
     def _conditions(self) -> Table:
         differ = differing([dict(conditions(subject.began)) for subject in self.subjects])
@@ -104,10 +106,12 @@ class Comparison:
         return Table("What differs in data, code and machine", ["fact", *self.labels], rows, self.labels)
 
     def _of_measure(self, measured: Measured) -> Table:
-        rows, trivial = [], set[str]().union(*(metric.baselines for metric in measured.metrics.values()))
+        trivial = set[str]().union(*(metric.baselines for metric in measured.metrics.values()))
+        rows = []
         for name, metric in measured.metrics.items():
             numbers = [number(measured.numbers[label].get(name)) for label in self.labels]
-            rows.append([metric.title or name, *numbers, "needs no training" if name in trivial else metric.direction])
+            reading = "needs no training" if name in trivial else metric.direction
+            rows.append([metric.title or name, *numbers, reading])
         title = f"{measured.name}: the same task for all"
         return Table(title, ["metric", *self.labels, "reading"], rows, ["reading"])
 
@@ -118,15 +122,20 @@ class Comparison:
 
     def verdicts(self) -> dict[str, list[str]]:
         """Return the sentences on what was learned, by the label of the run."""
-        return {s.label: [*map(str, verdicts(s.last, s.began))] if s.last else [] for s in self.subjects}
+        sentences = dict[str, list[str]]()
+        for subject in self.subjects:
+            judged = verdicts(subject.last, subject.began) if subject.last else []
+            sentences[subject.label] = [str(verdict) for verdict in judged]
+        return sentences
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the pictures as plain data for JSON."""
-        differ, said, metrics, runs = changes(self.subjects), self.verdicts(), self.metrics(), []
+        differ, judged, metrics = changes(self.subjects), self.verdicts(), self.metrics()
         facts = [row[0] for row in self._conditions().rows]
+        runs = []
         for i, subject in enumerate(self.subjects):
             known = dict(conditions(subject.began))
-            run = {
+            run: dict[str, Any] = {
                 "label": subject.label,
                 "path": str(subject.directory.path),
                 "config": {key: values[i] for key, values in differ.items()},
@@ -134,66 +143,72 @@ class Comparison:
                 "measured": {"step": subject.last.get("step"), "split": subject.last.get("split")},
                 "metrics": {name: subject.last.get(name) for name in metrics},
                 "costs": subject.costs,
-                "verdicts": said[subject.label],
+                "verdicts": judged[subject.label],
             }
-            runs.append(run | ({"on": dict(self.measured.numbers[subject.label])} if self.measured else {}))
+            if self.measured:
+                run["on"] = dict(self.measured.numbers[subject.label])
+            runs.append(run)
         comparable = [name for name, metric in metrics.items() if metric.comparable and not self.obstacles]
         return {"runs": runs, "comparable": comparable, "other_test": list(self.obstacles)}
 
 
-def text(found: Comparison, width: int | None) -> str:
+def text(comparison: Comparison, width: int | None) -> str:
     """Return the comparison for a terminal of a width in characters; without one, tables have their full width."""
-    lines = [f"{subject.label}  {subject.directory.path}" for subject in found.subjects]
-    for table in found.tables():
+    lines = [f"{subject.label}  {subject.directory.path}" for subject in comparison.subjects]
+    for table in comparison.tables():
         lines += ["", table.title, _fitting(table, width) if table.rows else "  nothing"]
-    lines += ["", *filter(None, [found.not_comparable])]
-    for label, said in found.verdicts().items():
-        lines += [f"{label}: {sentence}" for sentence in said]
-    for row in found.rows:
-        lines += ["", *(f"{label}: {excerpt(tokens)}" for label, tokens in zip(found.labels, row, strict=True))]
+    lines.append("")
+    if comparison.not_comparable:
+        lines.append(comparison.not_comparable)
+    for label, sentences in comparison.verdicts().items():
+        lines += [f"{label}: {sentence}" for sentence in sentences]
+    for row in comparison.rows:
+        lines.append("")
+        lines += [f"{label}: {excerpt(tokens)}" for label, tokens in zip(comparison.labels, row, strict=True)]
     return "\n".join([*lines, "", UNTESTED])
 
 
-def page(found: Comparison) -> str:
+def page(comparison: Comparison) -> str:
     """Return the page, complete in itself."""
-    differ, facts, *others = found.tables()
+    differ, facts, *results, costs = comparison.tables()
     return render(
         "compare.html.j2",
-        title=f"{len(found.subjects)} runs compared",
-        found=found,
+        title=f"{len(comparison.subjects)} runs compared",
+        comparison=comparison,
         untested=UNTESTED,
         own_task=OWN_TASK,
-        keys=keys(found.labels),
+        keys=keys(comparison.labels),
         differences=[differ, facts],
-        results=others[:-1],
-        costs=others[-1],
-        curves=_curves(found),
-        rows=[zip(found.labels, row, strict=True) for row in found.rows],
+        results=results,
+        costs=costs,
+        curves=_curves(comparison),
+        rows=[zip(comparison.labels, row, strict=True) for row in comparison.rows],
     )
 
 
-def _curves(found: Comparison) -> dict[str, list[Chart]]:
+def _curves(comparison: Comparison) -> dict[str, list[Chart]]:
     """Return, by heading, a metric over steps, tokens and FLOPs: on validation text, or training text without it."""
-    metrics, pictures = dict[str, Metric](), dict[str, list[Chart]]()
-    for subject in found.subjects:
+    metrics = dict[str, Metric]()
+    for subject in comparison.subjects:
         metrics |= declared(subject.began.metrics)
+    charts = dict[str, list[Chart]]()
     for name in sorted(metrics, key=lambda name: not metrics[name].comparable):
-        split = next((split for split in ("validation", "train") if _is_curve(found, split, name)), "")
-        if split and metrics[name].chart and len(pictures) < MOST_CURVES:
-            title = f"{heading(metrics[name])}, on {CURVES[split]} text: {found.reading(metrics[name])}"
-            pictures[title] = [_overlay(found, title, split, name, axis) for axis in AXES]
-    return pictures
+        split = next((split for split in ("validation", "train") if _is_curve(comparison, split, name)), "")
+        if split and metrics[name].chart and len(charts) < MOST_CURVES:
+            title = f"{heading(metrics[name])}, on {CURVES[split]} text: {comparison.reading(metrics[name])}"
+            charts[title] = [_overlay(comparison, title, split, name, axis) for axis in AXES]
+    return charts
 
 
-def _is_curve(found: Comparison, split: str, name: str) -> bool:
-    return any(len(points(subject.records, split, name)) > 1 for subject in found.subjects)
+def _is_curve(comparison: Comparison, split: str, name: str) -> bool:
+    return any(len(points(subject.records, split, name)) > 1 for subject in comparison.subjects)
 
 
-def _overlay(found: Comparison, title: str, split: str, name: str, axis: str) -> Chart:
+def _overlay(comparison: Comparison, title: str, split: str, name: str, axis: str) -> Chart:
     """Draw a metric of all runs over one axis."""
     with drawing(3.4, 2.4) as figure:
         axes = figure.subplots()
-        for i, subject in enumerate(found.subjects):
+        for i, subject in enumerate(comparison.subjects):
             xs, ys = curve(subject.records, split, name, axis)
             every = max(1, len(xs) // 5)  # a few markers, as colour alone must not identify the run
             axes.plot(xs, ys, linewidth=1.2, markersize=4, alpha=0.85, markevery=every, **look(i))

@@ -45,9 +45,8 @@ class _Left(TimeRemainingColumn):
         if self._estimate is None:
             return super().render(task)
         seconds = self._estimate()
-        return Text(
-            "-:--:--" if seconds is None else str(timedelta(seconds=round(seconds))), style="progress.remaining"
-        )
+        left = "-:--:--" if seconds is None else str(timedelta(seconds=round(seconds)))
+        return Text(left, style="progress.remaining")
 
 
 class Console:
@@ -84,7 +83,7 @@ class Console:
         if self._rich.quiet or not sys.stderr.isatty():
             yield
             return
-        narrow = self._is_narrow() and left is not None  # then there are numbers to show, which need the place
+        narrow = self._is_narrow() and left is not None  # a training, whose numbers need the room
         columns = [
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(5 if narrow else 20),
@@ -97,7 +96,7 @@ class Console:
         self._unit = "" if narrow else unit
         with Progress(*columns, console=self._rich, transient=True) as self._progress:
             self._progress.add_task(
-                self._titled(title), completed=done, total=total, amount=self._amount(done, total), note=""
+                f"{self.title} {title}".strip(), completed=done, total=total, amount=self._amount(done, total), note=""
             )
             try:
                 yield
@@ -113,7 +112,7 @@ class Console:
         """Name the current phase; one with a `total` is long, and has a bar, or a line where there are no bars."""
         if self._progress:
             [task] = self._progress.tasks
-            self._progress.update(task.id, description=self._titled(title))
+            self._progress.update(task.id, description=f"{self.title} {title}".strip())
             if total:
                 self._unit = self._unit and unit
                 self._progress.update(task.id, completed=0, total=total, amount=self._amount(0, total))
@@ -131,9 +130,6 @@ class Console:
     def _is_narrow(self) -> bool:
         return self._rich.width < 120
 
-    def _titled(self, phase: str) -> str:
-        return f"{self.title} {phase}".strip()
-
     def _amount(self, done: int, total: float | None) -> str:
         if total is None and not done:
             return ""
@@ -144,14 +140,17 @@ class Console:
         brief = [(name, metric) for name, metric in metrics.items() if metric.brief and values.get(name) is not None]
         brief.sort(key=lambda pair: pair[1].higher_is_better)  # losses first
         words = [f"{metric.brief} {values[name]:.3f}" for name, metric in brief] or [f"loss {values['loss']:.3f}"]
-        speed = [f"{values['tokens_per_second']:,.0f} tokens/s"] if values["split"] == "train" else []
-        self.say("  ".join([f"step {values['step']:>6}", f"{values['split']:<10}", *words, *speed]))
-        if self._progress and speed:
+        trains = values["split"] == "train"
+        if trains:
+            words.append(f"{values['tokens_per_second']:,.0f} tokens/s")
+        self.say("  ".join([f"step {values['step']:>6}", f"{values['split']:<10}", *words]))
+        if self._progress and trains:
             [task] = self._progress.tasks
             if self._is_narrow():  # gen 7.565  dis 0.639  6,075 tok/s
-                speed = [speed[0].replace("tokens", "tok")]
+                *words, speed = words
                 words = [re.sub(r"(\w{3})\D* ", r"\1 ", word, count=1) for word in words]
-            self._progress.update(task.id, note="  ".join([*words, *speed]))
+                words.append(speed.replace("tokens", "tok"))
+            self._progress.update(task.id, note="  ".join(words))
 
 
 class Phases:

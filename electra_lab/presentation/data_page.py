@@ -59,5 +59,5 @@ def _histogram(lengths: NDArray[np.integer]) -> Chart:
         axes.set_xscale("log")
         finish(axes, "tokens", "documents", large=True)
         middle = int(np.median(lengths))
-        said = f"Half of the documents have at most {middle:,} tokens, the longest {top:,}."
-        return Chart("Documents by their number of tokens", svg(figure, "lengths", said))
+        summary = f"Half of the documents have at most {middle:,} tokens, the longest {top:,}."
+        return Chart("Documents by their number of tokens", svg(figure, "lengths", summary))

@@ -54,24 +54,26 @@ class Verdict:
 def verdicts(record: Mapping[str, Any], provenance: Provenance) -> list[Verdict]:
     """Return a verdict on each skill of a run's networks by an evaluation, failures first."""
     metrics = declared(provenance.metrics)
-    return [_verdict(found, record, metrics[found.baseline]) for found in judgements(record, provenance)]
+    return [_verdict(judged, record, metrics[judged.baseline]) for judged in judgements(record, provenance)]
 
 
-def _verdict(found: Judgement, record: Mapping[str, Any], baseline: Metric) -> Verdict:
-    (skill, title), gain = SKILLS[found.skill], f"{found.metric}_gain"
-    facts = f"{title} {record[found.metric]:.3f} against {record[found.baseline]:.3f} ({baseline.title}); "
+def _verdict(judgement: Judgement, record: Mapping[str, Any], baseline: Metric) -> Verdict:
+    skill, title = SKILLS[judgement.skill]
+    gain = f"{judgement.metric}_gain"
+    facts = f"{title} {record[judgement.metric]:.3f} against {record[judgement.baseline]:.3f} ({baseline.title}); "
     facts += f"gain {record[gain]:+.3f}"
-    if found.level in ("hardly", "begun"):
-        facts += f" ({found.share:.1%} of the way to {found.perfect})"
+    if judgement.level in ("hardly", "begun"):
+        facts += f" ({judgement.share:.1%} of the way to {judgement.perfect})"
     low, high = record.get(f"{gain}_low"), record.get(f"{gain}_high")
     if low is None or high is None:
         facts += ", too few documents for an interval"
     else:
         units = "rows" if f"{gain}_rows" in record else "documents"
         facts += f", 95% interval {low:+.3f} to {high:+.3f} over {record[f'{gain}_{units}']:,} {units}"
-    if found.skill == "detection" and (recall := record.get("discriminator_recall")) is not None:
+    recall = record.get("discriminator_recall")
+    if judgement.skill == "detection" and recall is not None:
         facts += f"; at a threshold of 0.5 it finds {recall:.1%} of the replacements"
-    return Verdict(found.learned, CLAIMS[found.level].format(found.network, skill), facts)
+    return Verdict(judgement.learned, CLAIMS[judgement.level].format(judgement.network, skill), facts)
 
 
 def own_task(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> str:
@@ -86,15 +88,20 @@ def advice(judged: Iterable[Verdict]) -> str:
 
 def heading(metric: Metric) -> str:
     """Return the title of a metric's chart."""
-    return f"{metric.title[:1].upper()}{metric.title[1:]}{f', {metric.unit}' if metric.unit else ''}"
+    title = metric.title[:1].upper() + metric.title[1:]
+    return f"{title}, {metric.unit}" if metric.unit else title
 
 
 def findings(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[Finding]:
     """Return the metrics of an evaluation; baselines are part of a meaning."""
-    found, known = [], declared(metrics)
+    known = declared(metrics)
+    findings = []
     for name, metric in measured(record, metrics).items():
+        meaning = f"{metric.summary}, in {metric.unit}" if metric.unit else metric.summary
         baselines = [base for base in metric.baselines if base in record]
-        compared = ", ".join(f"{known[base].title} {thousandths(record[base])}" for base in baselines)
-        meaning = metric.summary + f", in {metric.unit}" * bool(metric.unit) + f"; {compared}" * bool(compared)
-        found.append(Finding(metric.title, record[name], meaning + "; on its own task" * (not metric.comparable)))
-    return found
+        if baselines:
+            meaning += "; " + ", ".join(f"{known[base].title} {thousandths(record[base])}" for base in baselines)
+        if not metric.comparable:
+            meaning += "; on its own task"
+        findings.append(Finding(metric.title, record[name], meaning))
+    return findings

@@ -39,17 +39,24 @@ class Row:
     def numbers(self) -> dict[str, Any]:
         """Its entry in results.json."""
         values = [*self.values.values()]
-        mean, deviation = estimate(values), stdev(values) if len(values) > 1 else None
-        over = {"median": median(values) if values else None, "mean": mean.mean, "sd": deviation}
-        return over | {"low": mean.low, "high": mean.high, "values": self.values}
+        mean = estimate(values)
+        return {
+            "median": median(values) if values else None,
+            "mean": mean.mean,
+            "sd": stdev(values) if len(values) > 1 else None,
+            "low": mean.low,
+            "high": mean.high,
+            "values": self.values,
+        }
 
     def texts(self, seeds: Sequence[int]) -> list[str]:
         """Return the number of each seed, after those of `OVER_SEEDS` if there are several."""
-        single = [thousandths(self.values.get(seed)) for seed in seeds]
+        by_seed = [thousandths(self.values.get(seed)) for seed in seeds]
+        if len(seeds) < 2:
+            return by_seed
         over = self.numbers
         bounds = "-" if over["low"] is None else f"{over['low']:.3f} to {over['high']:.3f}"
-        middle, mean, deviation = (thousandths(over[key]) for key in ("median", "mean", "sd"))
-        return [middle, mean, bounds, deviation, *single] if len(seeds) > 1 else single
+        return [thousandths(over["median"]), thousandths(over["mean"]), bounds, thousandths(over["sd"]), *by_seed]
 
 
 Results = dict[str, list[Row]]  # by split
@@ -60,13 +67,14 @@ def read_results(folder: FinetuningFolder) -> tuple[list[int], Results]:
 
     A split without labels has no metrics. Raises CheckpointError.
     """
-    seeds, results = [seed for seed in folder.seeds() if folder.results(seed)], Results()
+    seeds = [seed for seed in folder.seeds() if folder.results(seed)]
     first = folder.results(seeds[0]) if seeds else None
     if first is None:
         return seeds, {}
     metrics = folder.seed(seeds[0]).provenance().metrics
-    for split, found in first.splits.items():
-        names = [name for name in metrics if name in found.metrics]
+    results = Results()
+    for split, of_split in first.splits.items():
+        names = [name for name in metrics if name in of_split.metrics]
         results[split] = [Row(name, metrics[name], folder.values(split, name)) for name in names]
     return seeds, results
 
@@ -83,7 +91,8 @@ def write_report(folder: FinetuningFolder, unfinished: Unfinished | None = None)
     unfinished  the state of a fine-tuning that is not at its end, which has no results.json yet
     """
     file = folder.path / "finetuning.yaml"
-    config, (seeds, results) = config_of(file), read_results(folder)
+    config = config_of(file)
+    seeds, results = read_results(folder)
     numbers = dict[str, dict[str, Any]]()
     for split, rows in results.items():
         numbers[split] = {row.name: row.numbers for row in rows}
@@ -117,13 +126,17 @@ def write_report(folder: FinetuningFolder, unfinished: Unfinished | None = None)
 
 def closing(folder: FinetuningFolder, report: Path, seconds: float) -> str:
     """Summarize the results over the seeds, which trained for `seconds` in all."""
-    lines, (seeds, results) = [""], read_results(folder)
+    seeds, results = read_results(folder)
+    lines = [""]
     for split, rows in results.items():
-        lines.append(f"on {split}, {counted(len(seeds), 'seed')}" if rows else f"on {split}: no labels")
-        lines += [results_table(split, rows, seeds).text()] * bool(rows)
+        if rows:
+            lines += [f"on {split}, {counted(len(seeds), 'seed')}", results_table(split, rows, seeds).text()]
+        else:
+            lines.append(f"on {split}: no labels")
     if seeds:
         lines += [f"{title}: {shares}" for title, shares in truncation(folder, seeds[0])]
-    return "\n".join([*lines, "", f"{f'trained in {seconds:,.0f} s; ' if seconds else ''}report {report}"])
+    time = f"trained in {seconds:,.0f} s; " if seconds else ""
+    return "\n".join([*lines, "", f"{time}report {report}"])
 
 
 def _facts(folder: FinetuningFolder, config: Mapping[str, Any], seeds: Sequence[int]) -> list[tuple[str, str]]:
@@ -132,15 +145,17 @@ def _facts(folder: FinetuningFolder, config: Mapping[str, Any], seeds: Sequence[
     began = folder.seed(seeds[0]).provenance()
     documents = ", ".join(f"{split} {number:,}" for split, number in began.data.documents.items())
     left_out = "".join(f"; {number:,} of {split} left out" for split, number in began.data.skipped.items())
+    network = f"{config['network']} of " if began.steps else ""
     facts = [
-        ("model", f"{config['network'] + ' of ' if began.steps else ''}{config['model']}, weights {config['init']}"),
+        ("model", f"{network}{config['model']}, weights {config['init']}"),
         ("task", f"{config['task']['type']} on {config['dataset']['type']}"),
         ("examples", documents + left_out),
         ("parameters", ", ".join(f"{key} {value:,}" for key, value in began.parameters.items())),
         ("device", device(began.environment)),
     ]
-    if absent := [seed for seed in config["seeds"] if seed not in seeds]:
-        facts.append(("not finished", f"seed{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"))
+    if absent := [str(seed) for seed in config["seeds"] if seed not in seeds]:
+        noun = "seed" if len(absent) == 1 else "seeds"
+        facts.append(("not finished", f"{noun} {', '.join(absent)}"))
     facts += truncation(folder, seeds[0])
     for seed in seeds:
         facts += [(title, f"seed {seed}, {text}") for title, text in folder.seed(seed).provenance().changed]
@@ -153,12 +168,14 @@ def _facts(folder: FinetuningFolder, config: Mapping[str, Any], seeds: Sequence[
 
 def truncation(folder: FinetuningFolder, seed: int) -> list[tuple[str, str]]:
     """Return the shares of each split's examples that the rows lack, with titles. Raises CheckpointError."""
-    results, metrics, found = folder.results(seed), folder.seed(seed).provenance().metrics, []
-    for name, shares in (results.lost if results else {}).items():
+    results, metrics = folder.results(seed), folder.seed(seed).provenance().metrics
+    lost = results.lost if results else {}
+    facts = []
+    for name, shares in lost.items():
         if name in metrics:
             text = ", ".join(f"{split} {value:.1%}" for split, value in shares.items())
-            found.append((metrics[name].title or name, text))
-    return found
+            facts.append((metrics[name].title or name, text))
+    return facts
 
 
 def _shown(results: Results, seeds: Sequence[int]) -> int:
@@ -185,15 +202,17 @@ def _curve(folder: FinetuningFolder, results: Results) -> charts.Chart | None:
 
 def _tables(folder: FinetuningFolder, seed: int) -> list[tuple[str, int, Table]]:
     """Return the tables of the task with their splits and numbers of rows, of which the first are shown."""
-    results, found = folder.results(seed), list[tuple[str, int, Table]]()
-    for split, of in results.splits.items() if results else ():
-        for table in of.tables:
+    results = folder.results(seed)
+    splits = results.splits if results else {}
+    tables = list[tuple[str, int, Table]]()
+    for split, of_split in splits.items():
+        for table in of_split.tables:
             rows = [[*map(_cell, row)] for row in table["rows"][:MOST_ROWS]]
             columns = table["header"]
             first = table["rows"][0] if table["rows"] else columns
             prose = [title for title, value in zip(columns, first, strict=False) if isinstance(value, str)]
-            found.append((split, len(table["rows"]), Table(table["title"], columns, rows, prose)))
-    return found
+            tables.append((split, len(table["rows"]), Table(table["title"], columns, rows, prose)))
+    return tables
 
 
 def _cell(value: Any) -> str:
@@ -203,7 +222,8 @@ def _cell(value: Any) -> str:
 def _errors(folder: FinetuningFolder, seed: int, most: int) -> tuple[str, list[list[tuple[str, str]]]]:
     """Return the first split that has wrong predictions, and these, the most certain first."""
     results = folder.results(seed)
-    for split in results.splits if results else ():
+    splits = results.splits if results else {}
+    for split in splits:
         wrong = [answer for answer in folder.predictions(seed, split) if answer.get("correct") is False]
         if wrong:
             wrong.sort(key=lambda answer: -answer.get("certainty", 0.0))

@@ -16,20 +16,24 @@ SHORTEST = 24  # characters of a result
 UNITS = {"run": "", "fine-tuning": "seeds", "ablation": "cells"}
 
 
-def table(found: Sequence[Job], root: Path, sort: str, width: int | None) -> Table:
+def table(jobs: Sequence[Job], root: Path, sort: str, width: int | None) -> Table:
     """Return a row per job with its leading metric, or the one that it is sorted by, last.
 
-    width  of the terminal in characters; without one, every column is there, and every metric
+    width  of the terminal in characters; without one, there is a column for every metric
     """
-    rows = [_row(job, root, sort) for job in found]
-    others = sorted(set[str]().union(*(job.numbers for job in found)) - {job.leading for job in found} - {sort})
-    for job, row in zip(found, rows, strict=True):
-        row |= {name: f"{job.numbers[name]:.4g}" if name in job.numbers else "" for name in others}
-    # Columns go, the least important first, until the rest fits.
+    # All columns: those of COLUMNS, the result, and the other metrics.
+    rows = [_row(job, root, sort) for job in jobs]
+    metrics = set[str]().union(*(job.numbers for job in jobs))
+    others = sorted(metrics - {job.leading for job in jobs} - {sort})
+    for job, row in zip(jobs, rows, strict=True):
+        for name in others:
+            row[name] = f"{job.numbers[name]:.4g}" if name in job.numbers else ""
+    # Columns are left out, the least important first, until the rest fits.
     kept = [*COLUMNS, "result", *others]
-    going = [*reversed(others), *sorted(COLUMNS, key=COLUMNS.__getitem__, reverse=True)[:-2]]
-    while width and going and _width(rows, kept) > width:
-        kept.remove(going.pop(0))
+    optional = [*reversed(others), *sorted(COLUMNS, key=COLUMNS.__getitem__, reverse=True)[:-2]]
+    while width and optional and _width(rows, kept) > width:
+        kept.remove(optional.pop(0))
+    # The result is cut to the width that is left.
     if width:
         left = max(SHORTEST, width - _width(rows, [column for column in kept if column != "result"]) - 2)
         rows = [row | {"result": row["result"][:left]} for row in rows]

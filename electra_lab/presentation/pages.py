@@ -53,10 +53,11 @@ def render(template: str, **values: Any) -> str:
 @cache
 def _environment() -> Environment:
     loader = PackageLoader("electra_lab", "presentation")
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.globals |= {"style": Markup(STYLE), "unfinished": None, "mark": Markup(UNFINISHED)}
-    made.filters["breakable"] = breakable
-    return made
+    options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=loader, undefined=StrictUndefined, **options)
+    environment.globals |= {"style": Markup(STYLE), "unfinished": None, "mark": Markup(UNFINISHED)}
+    environment.filters["breakable"] = breakable
+    return environment
 
 
 def breakable(text: str) -> str:

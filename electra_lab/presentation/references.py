@@ -32,28 +32,33 @@ def sentences(parts: Parts, compared: Comparisons, baseline: str, higher_is_bett
 
     Empty if fewer than two references, or fewer than two variants, were measured.
     """
+    # The references by which two or more variants were measured.
     measured = {}
     for part, values in parts.items():
-        if sum(map(bool, values.values())) > 1:
-            measured[part] = {label: seeds for label, seeds in values.items() if seeds}
-    found = {}
+        of_part = {label: seeds for label, seeds in values.items() if seeds}
+        if len(of_part) > 1:
+            measured[part] = of_part
+    # The contrasts of variants that were measured by both references.
+    contrasts = {}
     for (label, a, b), d in compared.contrasts([*measured]).items():
         if label in measured[a] and label in measured[b]:
-            found[label, a, b] = d
-    if not found:
+            contrasts[label, a, b] = d
+    if not contrasts:
         return []
-    said = [_dependence(measured, found, compared), _best(measured, compared, baseline, higher_is_better)]
-    return [*filter(None, said)]
+    dependence = _dependence(measured, contrasts, compared)
+    best = _best(measured, compared, baseline, higher_is_better)
+    return [dependence, best] if best else [dependence]
 
 
-def _dependence(parts: Parts, found: Contrasts, compared: Comparisons) -> str:
-    tested = [d.holm for d in found.values() if d.holm is not None]
+def _dependence(parts: Parts, contrasts: Contrasts, compared: Comparisons) -> str:
+    # Nothing is tested, or nothing distinguishable.
+    tested = [d.holm for d in contrasts.values() if d.holm is not None]
     if not tested:
-        why = max(found.values(), key=lambda d: d.n).why
+        why = max(contrasts.values(), key=lambda d: d.n).why
         return f"Whether the order of the variants depends on the reference cannot be tested ({why})."
-    clear = {key: d for key, d in found.items() if d.distinguishable}
+    clear = {key: d for key, d in contrasts.items() if d.distinguishable}
     if not clear:
-        kind = "" if len(tested) == len(found) else "tested "
+        kind = "" if len(tested) == len(contrasts) else "tested "
         return (
             f"No {kind}difference to the baseline is distinguishably larger or smaller by one reference than by "
             f"another (smallest {p_text(min(tested))})."
@@ -63,9 +68,10 @@ def _dependence(parts: Parts, found: Contrasts, compared: Comparisons) -> str:
     differences = {part: compared.against(part) for part in parts}
     largest: dict[str, str] = {}
     for (label, a, b), d in sorted(clear.items(), key=lambda item: -abs(item[1].mean or 0)):
-        one, other = (number(differences[part][label].mean, sign=True) for part in (a, b))
-        largest.setdefault(label, f"{named(label)} ({one} by {a}, {other} by {b}, {p_text(d.holm)})")
-    said = f"The differences to the baseline depend on the reference: that of {listed([*largest.values()])}."
+        by_a = number(differences[a][label].mean, sign=True)
+        by_b = number(differences[b][label].mean, sign=True)
+        largest.setdefault(label, f"{named(label)} ({by_a} by {a}, {by_b} by {b}, {p_text(d.holm)})")
+    sentence = f"The differences to the baseline depend on the reference: that of {listed([*largest.values()])}."
 
     # Variants that one reference calls better, and another worse.
     turned = []
@@ -74,18 +80,20 @@ def _dependence(parts: Parts, found: Contrasts, compared: Comparisons) -> str:
         if any(d.found(True) for d in of_label) and any(d.found(False) for d in of_label):
             turned.append(named(label))
     if turned:
-        said += f" {are(turned)} distinguishably better than the baseline by one reference and worse by another."
-    return said
+        sentence += f" {are(turned)} distinguishably better than the baseline by one reference and worse by another."
+    return sentence
 
 
 def _best(parts: Parts, compared: Comparisons, baseline: str, higher_is_better: bool) -> str:
     """Say which variant has the best mean by which reference, as far as one may be called the best."""
-    by: dict[str, list[str]] = {}
+    best_by: dict[str, list[str]] = {}  # references, by the variant that is the best by them
     for part, values in parts.items():
         if best := leader(part, values, baseline, higher_is_better, compared):
-            by.setdefault(best, []).append(part)
-    if len(by) > 1:
-        winners = "; ".join(f"{label} by {listed(references)}" for label, references in by.items())
+            best_by.setdefault(best, []).append(part)
+    if len(best_by) > 1:
+        winners = "; ".join(f"{label} by {listed(references)}" for label, references in best_by.items())
         return f"The variant with the best mean is not the same by every reference: {winners}."
-    everywhere = [label for label, references in by.items() if len(references) == len(parts)]
-    return f"{everywhere[0]} has the best mean by every reference." if everywhere else ""
+    for label, references in best_by.items():
+        if len(references) == len(parts):
+            return f"{label} has the best mean by every reference."
+    return ""

@@ -74,7 +74,7 @@ def write_report(directory: RunDirectory, unfinished: Unfinished | None = None) 
 
 def results_table(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> Table:
     """Return the metrics of an evaluation with their meanings."""
-    rows = [[found.title, thousandths(found.value), found.meaning] for found in findings(record, metrics)]
+    rows = [[finding.title, thousandths(finding.value), finding.meaning] for finding in findings(record, metrics)]
     return Table("Results", ["metric", "value", "meaning"], rows, prose=["meaning"])
 
 
@@ -93,16 +93,21 @@ def before_and_after(records: Records, metrics: Mapping[str, Metric]) -> Table |
 
 def closing(directory: RunDirectory, report: Path, seconds: float | None) -> str:
     """Summarize the findings, with the path of the page; `seconds` is the time of all steps, None if unknown."""
-    last, provenance = last_evaluation(directory.records()), directory.provenance()
+    records, provenance = directory.records(), directory.provenance()
+    last = last_evaluation(records)
     lines = ["", f"after step {last['step']:,}, on {last['split']} text" if last else "no evaluation"]
-    if last and (judged := verdicts(last, provenance)):
-        lines += [f"  {line}" for line in (*judged, advice(judged)) if str(line)] + [""]
-    if last and (table := results_table(last, provenance.metrics)).rows:
+    judged = verdicts(last, provenance) if last else []
+    if judged:
+        lines += [f"  {verdict}" for verdict in judged]
+        lines += [f"  {advice(judged)}", ""] if advice(judged) else [""]
+    table = results_table(last or {}, provenance.metrics)
+    if table.rows:
         lines.append(table.text(header=False))
-    if before := before_and_after(directory.records(), provenance.metrics):
+    # How it compares with earlier ones, and with other runs.
+    if before := before_and_after(records, provenance.metrics):
         lines += ["", before.title, before.text()]
-    if last and (said := own_task(last, provenance.metrics)):
-        lines.append(f"  {said}")
+    if warning := own_task(last or {}, provenance.metrics):
+        lines.append(f"  {warning}")
     if best := best_checkpoint(directory):
         path = checkpoint_path(directory.checkpoints, best.step)
         lines.append(f"  best checkpoint by {best.metric} {best.value:.4f}: {path}, which --best chooses")
@@ -110,8 +115,8 @@ def closing(directory: RunDirectory, report: Path, seconds: float | None) -> str
         lines += ["", "test text as the discriminator saw it: [original > replacement, probability of replaced];",
                   "a bare (probability) follows an original token that it wrongly suspects"]  # fmt: skip
         lines += [f"  {excerpt(tokens)}" for tokens in examples]
-    lines += ["", f"{f'trained in {seconds:,.0f} s; ' if seconds else ''}report {report}"]
-    return "\n".join(lines)
+    time = f"trained in {seconds:,.0f} s; " if seconds else ""
+    return "\n".join([*lines, "", f"{time}report {report}"])
 
 
 def excerpt(tokens: Sequence[Token]) -> str:
@@ -129,9 +134,8 @@ def excerpt(tokens: Sequence[Token]) -> str:
 
 def _facts(records: Records, provenance: Provenance) -> list[tuple[str, str]]:
     """Return the facts at the top of the page: networks, machine, duration, data."""
-    sizes = [
-        f"{part} {size:,}" for part, size in provenance.parameters.items() if part in ("generator", "discriminator")
-    ]
+    parameters = provenance.parameters
+    sizes = [f"{name} {parameters[name]:,}" for name in parameters if name in ("generator", "discriminator")]
     seconds, tokens = training_seconds(records), last_number(records, "train", "tokens")
     done = max((record["step"] for record in records), default=0)
     facts = [
@@ -167,10 +171,10 @@ def examples_of(directory: RunDirectory) -> list[list[Token]]:
 
 def _curves(records: Records, metrics: Mapping[str, Metric]) -> list[charts.Chart]:
     """Return a chart for each charted metric that was recorded more than once."""
-    found = []
+    drawn = []
     for name, metric in metrics.items():
         lines = {label: points(records, split, name) for split, label in CURVES.items()}
         if metric.chart and any(len(line) > 1 for line in lines.values()):
             baselines = {metrics[base].title: points(records, "validation", base) for base in metric.baselines}
-            found.append(charts.curves(name, heading(metric), lines, baselines))
-    return found
+            drawn.append(charts.curves(name, heading(metric), lines, baselines))
+    return drawn

@@ -57,26 +57,29 @@ def leading(results: Results) -> Chart | None:
     caption = f"{plan.metric} of each variant ({plan.metrics[plan.metric].direction})"
     note = "Filled: the mean with its 95% interval. Hollow: the single seeds, whose effect all variants share."
     trivial = results.trivial(plan.metric)
-    note += f" Dashed: {' and '.join(trivial)}, without training." if trivial else ""
-    looks = _looks(plan)
+    if trivial:
+        note += f" Dashed: {' and '.join(trivial)}, without training."
+    # Two keys that every variant sets are a grid: the first one is the horizontal axis. Other words are names of rows.
     grid = len(plan.keys) == 2 and all(set(plan.keys) <= v.changes.keys() for v in plan.variants)
-    first = plan.numbers(plan.keys[0]) if grid else plan.axis
-    if not first and not grid:
+    numbers = plan.numbers(plan.keys[0]) if grid else plan.axis
+    if not numbers and not grid:
         return Chart(caption, _rows(plan, values, caption, trivial.values()), note)
 
-    with drawing(height=HEIGHT + 0.3 * grid) as figure:
+    looks = _looks(plan)
+    with drawing(height=HEIGHT + 0.3 if grid else HEIGHT) as figure:
         axes = figure.subplots()
         # Places on the horizontal axis: numbers, or words side by side.
-        columns = list(dict.fromkeys(_text(v.changes[plan.keys[0]]) for v in plan.variants))
-        place = first or {v.label: float(columns.index(_text(v.changes[plan.keys[0]]))) for v in plan.variants}
-        log = bool(first) and _is_wide(first.values())
+        words = {v.label: _text(v.changes[plan.keys[0]]) for v in plan.variants}
+        columns = list(dict.fromkeys(words.values()))
+        place = numbers or {label: float(columns.index(word)) for label, word in words.items()}
+        ordered = sorted(set(place.values()))
+        log = bool(numbers) and _is_wide(numbers.values())
         if log:
             axes.set_xscale("log")
         # One line for each value of the second key.
         lines: dict[str, list[str]] = {}
         for v in plan.variants:
             lines.setdefault(_text(v.changes[plan.keys[1]]) if grid else "", []).append(v.label)
-        ordered = sorted(set(place.values()))
         for i, (second, labels) in enumerate(lines.items()):
             style = look(i) if grid else {"color": SOFT}
             # Side by side, so that the lines' intervals do not cover one another.
@@ -90,7 +93,7 @@ def leading(results: Results) -> Chart | None:
             if grid:
                 axes.plot([], [], linewidth=1, label=f"{plan.keys[1]} = {second}", **style)
         # Axes, baselines and legend.
-        _ticks(axes, ordered, [f"{x:g}" for x in ordered] if first else columns, log)
+        _ticks(axes, ordered, [f"{x:g}" for x in ordered] if numbers else columns, log)
         for height in trivial.values():
             axes.axhline(height, color=SOFT, linewidth=1, linestyle="--")
         finish(axes, plan.keys[0], plan.metric)
@@ -116,13 +119,14 @@ def differences(results: Results) -> Chart | None:
 
 
 def _rows(
-    plan: Plan, values: Values, caption: str, lines: Iterable[float], found: Mapping[str, Estimate] | None = None
+    plan: Plan, values: Values, caption: str, lines: Iterable[float], means: Mapping[str, Estimate] | None = None
 ) -> str:
-    """Draw one row per variant, with names in place of numbers; `found` has the means of differences to zero.
+    """Draw one row per variant, with names in place of numbers.
 
     lines  numbers at which a dashed line is drawn
+    means  for differences to the baseline, those of the comparison; by default the means of the values
     """
-    zero = found is not None
+    # A key that all labels begin with is the title of the axis.
     key = f"{plan.keys[0]}=" if len(plan.keys) == 1 else ""
     key = key if all(label.startswith(key) for label in values) else ""
     names, looks = [_wrapped(label.removeprefix(key)) for label in values], _looks(plan)
@@ -132,28 +136,28 @@ def _rows(
         for line in lines:
             axes.axvline(line, color=SOFT, linewidth=1, linestyle="--")
         for row, (label, seeds) in enumerate(values.items()):
-            _mark(axes, -row, list(seeds.values()), looks[label], across=True, found=(found or {}).get(label))
+            _mark(axes, -row, list(seeds.values()), looks[label], across=True, mean=(means or {}).get(label))
         axes.set_yticks([-row for row in range(len(names))], names)
         axes.set_ylim(-len(names) + 0.4, 0.6)
         axes.tick_params(axis="y", length=0)
         axes.locator_params(axis="x", nbins=5)
-        finish(axes, f"difference in {plan.metric}" if zero else plan.metric, plan.keys[0] if key else "")
-        return svg(figure, "differences" if zero else "leading", caption)
+        finish(axes, plan.metric if means is None else f"difference in {plan.metric}", plan.keys[0] if key else "")
+        return svg(figure, "leading" if means is None else "differences", caption)
 
 
 def _mark(
-    axes: Axes, at: float, values: Sequence[float], style: dict[str, Any], across: bool, found: Estimate | None = None
+    axes: Axes, at: float, values: Sequence[float], style: dict[str, Any], across: bool, mean: Estimate | None = None
 ) -> None:
-    """Draw a mean with its interval, and its values."""
-    found, colour, marker = found or estimate(values), style["color"], style["marker"]
-    if found.mean is None:
+    """Draw a mean with its interval, and its values: on a vertical line, or `across` on a horizontal one."""
+    mean, colour, marker = mean or estimate(values), style["color"], style["marker"]
+    if mean.mean is None:
         return
     xs, ys = (values, [at] * len(values)) if across else ([at] * len(values), values)
-    x, y = (found.mean, at) if across else (at, found.mean)
+    x, y = (mean.mean, at) if across else (at, mean.mean)
     axes.scatter(xs, ys, facecolors="none", edgecolors=colour, marker=marker, s=22, linewidths=0.9, alpha=0.8, zorder=3)
     axes.scatter(x, y, color=colour, marker=marker, s=46, zorder=4)
-    if found.half is not None:
-        bar = {"xerr": found.half} if across else {"yerr": found.half}
+    if mean.half is not None:
+        bar = {"xerr": mean.half} if across else {"yerr": mean.half}
         axes.errorbar([x], [y], color=colour, linewidth=1.6, capsize=4, **bar)  # type: ignore[arg-type]
 
 
@@ -164,25 +168,28 @@ def compute(results: Results) -> tuple[Chart | None, str]:
     """
     leading = results.plan.metric
     cells = [cell for cell in results.cells if leading in cell.metrics]
-    unit = "paper_flops" if "paper_flops" in (results.plan.budget or {}) else "flops"
-    flops = [found for cell in cells if (found := getattr(cell.costs, unit))]
-    totals = [float(cell.costs.parameters["total"]) for cell in cells if cell.costs.parameters.get("total")]
     if not cells:
         return None, f"No cell has a {leading} yet."
-    if len(flops) < len(cells):
+    # Against FLOPs, if these differ.
+    unit = "paper_flops" if "paper_flops" in (results.plan.budget or {}) else "flops"
+    flops: list[float] = [getattr(cell.costs, unit) for cell in cells]
+    if not all(flops):
         return None, "There is no chart of the metric against FLOPs, as these are not known for all measured cells."
-    if max(flops) > SAME_COMPUTE * min(flops):
-        said = f"The measured cells used between {min(flops):.2e} and {max(flops):.2e} {UNITS[unit]} each."
-        return _scatter(results, cells, flops, f"training {UNITS[unit]} of the cell"), said
     low, high = f"{min(flops):.2e}", f"{max(flops):.2e}"
-    said = f"All measured cells used the same compute, {low if low == high else f'{low} to {high}'} {UNITS[unit]} each"
-    if len(totals) < len(cells):
-        return None, f"{said}; the numbers of their parameters are not all known."
+    if max(flops) > SAME_COMPUTE * min(flops):
+        sentence = f"The measured cells used between {low} and {high} {UNITS[unit]} each."
+        return _scatter(results, cells, flops, f"training {UNITS[unit]} of the cell"), sentence
+    # Against parameters.
+    size = low if low == high else f"{low} to {high}"
+    sentence = f"All measured cells used the same compute, {size} {UNITS[unit]} each"
+    totals = [float(cell.costs.parameters.get("total", 0)) for cell in cells]
+    if not all(totals):
+        return None, f"{sentence}; the numbers of their parameters are not all known."
     if max(totals) == min(totals):
-        said += ", and their networks have the same number of parameters: neither explains a difference here."
-        return None, said
-    said += ", so the chart shows the parameters of both networks instead."
-    return _scatter(results, cells, totals, "parameters, both networks"), said
+        sentence += ", and their networks have the same number of parameters: neither explains a difference here."
+        return None, sentence
+    sentence += ", so the chart shows the parameters of both networks instead."
+    return _scatter(results, cells, totals, "parameters, both networks"), sentence
 
 
 def _scatter(results: Results, cells: Sequence[CellResult], xs: Sequence[float], title: str) -> Chart:
@@ -206,16 +213,15 @@ def curves(results: Results) -> list[Chart]:
     begun = next((cell.provenance.metrics for cell in results.cells if cell.provenance), {})
     titles = {results.plan.metric: results.plan.metric}
     titles |= {name: heading(metric) for name, metric in declared(begun).items() if metric.chart}
-    looks, pictures = _looks(results.plan), list[Chart]()
+    looks, charts = _looks(results.plan), list[Chart]()
     for key, title in titles.items():
         # A single evaluation at the end is not a curve; the tables have it.
-        for split in ("validation", "train"):
-            lines = [_curve(cell, split, key) for cell in results.cells]
-            if any(len(xs) > 1 for xs, _ in lines):
-                break
-        else:
+        split, lines = "validation", [_curve(cell, "validation", key) for cell in results.cells]
+        if all(len(xs) < 2 for xs, _ in lines):
+            split, lines = "training", [_curve(cell, "train", key) for cell in results.cells]
+        if all(len(xs) < 2 for xs, _ in lines):
             continue
-        caption = f"{title} ({'training' if split == 'train' else split} text)"
+        caption = f"{title} ({split} text)"
         with drawing() as figure:
             axes = figure.subplots()
             for cell, (xs, ys) in zip(results.cells, lines, strict=True):
@@ -223,8 +229,8 @@ def curves(results: Results) -> list[Chart]:
                 style = looks[cell.plan.variant]
                 axes.plot(xs, ys, linewidth=1, markersize=3.5, alpha=0.85, markevery=every, **style)
             finish(axes, "training FLOPs", large=True)
-            pictures.append(Chart(caption, svg(figure, f"curve-{len(pictures)}", caption)))
-    return pictures
+            charts.append(Chart(caption, svg(figure, f"curve-{len(charts)}", caption)))
+    return charts
 
 
 def _curve(cell: CellResult, split: str, key: str) -> tuple[list[float], list[float]]:

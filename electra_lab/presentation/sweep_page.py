@@ -101,25 +101,29 @@ def _p(d: Difference | None) -> str:
 
 def by_reference(results: Results) -> list[ByReference]:
     """Return the results by reference, of each metric that is a mean over two or more."""
-    plan, found = results.plan, list[ByReference]()
+    plan, of_metrics = results.plan, list[ByReference]()
     for name, metric in plan.metrics.items():
         parts = [part for part in metric.parts if part in plan.metrics]
         values = {part: results.values(part) for part in parts}
-        said = sentences(values, results.comparisons, plan.baseline, metric.higher_is_better)
-        if not said:
+        conclusions = sentences(values, results.comparisons, plan.baseline, metric.higher_is_better)
+        if not conclusions:
             continue
-        columns, by_part = ["variant", "reference", "mean", "difference"], list[list[list[str]]]()
+        # Means and differences: of each variant, a row per reference.
+        by_part = []
         for part in parts:
             rows = comparison(results, part, plan.metrics[part])
             by_part.append([[row.variant, part, row.mean_text, row.difference_text] for row in rows])
         by_variant = [*chain(*zip(*by_part, strict=True))]
-        contrasts = []
-        for (label, a, b), d in results.comparisons.contrasts(parts).items():
-            contrasts.append([label, f"{a} - {b}", _with_interval(d), _p(d)])
-        titles = ["variant", "references", "contrast", "Holm p"]
+        columns = ["variant", "reference", "mean", "difference"]
         means = Table(f"{name} by reference", columns, by_variant, ["reference"])
-        found.append(ByReference(name, said, means, Table(f"Contrasts of {name}", titles, contrasts, ["references"])))
-    return found
+        # Contrasts.
+        lines = []
+        for (label, a, b), d in results.comparisons.contrasts(parts).items():
+            lines.append([label, f"{a} - {b}", _with_interval(d), _p(d)])
+        columns = ["variant", "references", "contrast", "Holm p"]
+        contrasts = Table(f"Contrasts of {name}", columns, lines, ["references"])
+        of_metrics.append(ByReference(name, conclusions, means, contrasts))
+    return of_metrics
 
 
 def by_task(results: Results) -> list[Table]:
@@ -138,15 +142,15 @@ def by_task(results: Results) -> list[Table]:
 
 def tables(results: Results) -> list[tuple[str, Metric, Table]]:
     """Return the table of each metric that some cell has, the leading one first."""
-    found, nothing = [], Difference(0, None, why="needs no training")
+    of_metrics, nothing = [], Difference(0, None, why="needs no training")
     for name, metric in results.plan.metrics.items():
         if results.has(name) and name not in results.plan.trivial:
             rows = comparison(results, name, metric)
             for title, mean in results.trivial(name).items():
                 rows.append(Row(title, Estimate(len(results.plan.seeds), mean), nothing, metric, False))
             table = Table(f"{name}, {metric.direction}", COLUMNS, [row.texts for row in rows], ["reading"])
-            found.append((name, metric, table))
-    return found
+            of_metrics.append((name, metric, table))
+    return of_metrics
 
 
 def comparison(results: Results, name: str, metric: Metric) -> list[Row]:
@@ -162,7 +166,7 @@ def comparison(results: Results, name: str, metric: Metric) -> list[Row]:
 
 
 def cells_csv(results: Results) -> str:
-    """Return one row per cell: costs are as planned if it has not begun, tokens and seconds there if it was trained."""
+    """Return one row per cell: planned costs for a cell that has not begun, tokens and seconds for a trained one."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     numbers = ["steps", "flops", "paper_flops", "tokens", "parameters", "seconds"]
@@ -185,32 +189,34 @@ def _whole(number: float | None) -> float | None:
 def variants_markdown(results: Results) -> str:
     """Return the verdict, then a table per metric, the leading one first, with a row per variant."""
     plan, references = results.plan, by_reference(results)
-    said = " ".join(map(escaped, _verdict(results, references).sentences))
-    parts = [f"# {escaped(plan.name)}", escaped(plan.question), said]
-    if found := by_task(results):
-        parts += ["## The tasks", *(table.markdown() for table in found)]
+    conclusions = " ".join(map(escaped, _verdict(results, references).sentences))
+    parts = [f"# {escaped(plan.name)}", escaped(plan.question), conclusions]
+    if task_tables := by_task(results):
+        parts += ["## The tasks", *(table.markdown() for table in task_tables)]
     for _, _, table in tables(results):
         parts += [f"## {table.title}", table.markdown()]
     for reference in references:
-        said = " ".join(map(escaped, reference.sentences))
-        parts += [f"## {reference.means.title}", said, reference.means.markdown(), reference.contrasts.markdown()]
+        parts += [f"## {reference.means.title}", " ".join(map(escaped, reference.sentences))]
+        parts += [reference.means.markdown(), reference.contrasts.markdown()]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _verdict(results: Results, references: list[ByReference]) -> verdict.Verdict:
     """Return the conclusions about the leading metric, and their limits."""
-    plan, values = results.plan, results.values(results.plan.metric)
-    leading, key = plan.metrics[plan.metric], next(iter(plan.keys), "")
-    options = plan.baseline, leading.higher_is_better, plan.axis, key, results.comparisons, leading.comparable
-    found = verdict.judge(plan.metric, values, *options)
-    said = [*found.sentences]
+    plan, leading = results.plan, results.plan.metrics[results.plan.metric]
+    judged = verdict.judge(
+        plan.metric, results.values(plan.metric), plan.baseline, leading.higher_is_better, plan.axis,
+        key=next(iter(plan.keys), ""), compared=results.comparisons, comparable=leading.comparable,
+    )  # fmt: skip
+    conclusions = [*judged.sentences]
     if not leading.comparable:
-        said.append("Each cell is measured on its own task, so the best number need not be the best model.")
+        conclusions.append("Each cell is measured on its own task, so the best number need not be the best model.")
     if plan.gaps and plan.metric == AVERAGE:
-        said.append(f"There is no average without {listed([*plan.gaps])}, whose data is not here.")
-    for of in references:
-        said += of.sentences if of.metric == plan.metric else []
-    return verdict.Verdict([*said, *limits(results)], found.main)
+        conclusions.append(f"There is no average without {listed([*plan.gaps])}, whose data is not here.")
+    for reference in references:
+        if reference.metric == plan.metric:
+            conclusions += reference.sentences
+    return verdict.Verdict([*conclusions, *limits(results)], judged.main)
 
 
 def _page(results: Results, unfinished: Unfinished | None) -> str:
@@ -268,10 +274,10 @@ def _differs(results: Results) -> Table:
 
 def _lacking(results: Results) -> list[tuple[str, str]]:
     """Return metrics and the measured cells without them, of variants that have some; other variants' rows say so."""
-    by_cells: dict[str, list[str]] = {}
+    by_cells: dict[str, list[str]] = {}  # the metrics that the same cells lack
     for name, cells in results.lacking.items():
-        has = results.values(name)
-        if partly := [f"{cell.plan.variant}, seed {cell.plan.seed}" for cell in cells if has[cell.plan.variant]]:
+        values = results.values(name)
+        if partly := [f"{cell.plan.variant}, seed {cell.plan.seed}" for cell in cells if values[cell.plan.variant]]:
             by_cells.setdefault("; ".join(partly), []).append(name)
     return [(", ".join(names), cells) for cells, names in by_cells.items()]
 
@@ -296,13 +302,18 @@ def _costs(results: Results) -> Table:
     columns = [*filter(known.__contains__, SIZES), "steps", "tokens", "FLOPs", "paper's FLOPs", "seconds", "tokens/s"]
     rows = []
     for variant in results.plan.variants:
-        line, costs = [variant.label], [*map(_cost, results.of(variant.label))]
+        costs = [_cost(cell) for cell in results.of(variant.label)]
+        line = [variant.label]
         for title in columns:
-            found = [value for cost in costs if (value := cost.get(title)) is not None]
-            mean = sum(found) / len(found) if found else None
-            line.append("-" if mean is None else f"{mean:.2e}" if title.endswith("FLOPs") else f"{mean:,.0f}")
+            values = [cost.get(title) for cost in costs]
+            numbers = [value for value in values if value is not None]
+            if not numbers:
+                line.append("-")
+                continue
+            mean = sum(numbers) / len(numbers)
+            line.append(f"{mean:.2e}" if title.endswith("FLOPs") else f"{mean:,.0f}")
         rows.append(line)
-    return Table("What a cell costs", ["variant", *columns], rows)
+    return Table("Cost of a cell", ["variant", *columns], rows)
 
 
 def _cost(cell: CellResult) -> dict[str, float | None]:
@@ -325,12 +336,11 @@ def conditions(provenance: Provenance) -> Iterator[tuple[str, str]]:
     """Yield the facts about code, machine and data of a run, each with a title."""
     git, environment = provenance.git or {}, provenance.environment
     yield "electra_lab", environment.electra_lab or provenance.electra_lab
-    if commit := git.get("commit"):
-        yield "commit", f"{commit[:12]}{', with changes that are not committed' if git.get('changed') else ''}"
-    for fact, value in environment.model_dump(
-        exclude={"packages", "reasons", "electra_lab"}, exclude_none=True
-    ).items():
-        yield fact, str(value)
+    if git.get("commit"):
+        changes = ", with changes that are not committed" if git.get("changed") else ""
+        yield "commit", f"{git['commit'][:12]}{changes}"
+    facts = environment.model_dump(exclude={"packages", "reasons", "electra_lab"}, exclude_none=True)
+    yield from ((fact, str(value)) for fact, value in facts.items())
     if provenance.platform:
         yield "platform", provenance.platform
     yield from ((package, version) for package, version in environment.packages.items() if version is not None)
@@ -356,7 +366,8 @@ def _entry(results: Results, cell: CellResult | None) -> Markup:
     if cell is None:
         return Markup('- <span class="soft">not planned</span>')
     value, status = cell.metrics.get(cell.plan.task or results.plan.metric), cell.status
-    text, link = number(value) if value is not None else status, _link(results.folder, cell.plan.id)
+    text = status if value is None else number(value)
+    link = _link(results.folder, cell.plan.id)
     entry = Markup('<a href="{}">{}</a>').format(link, text) if link else Markup("{}").format(text)
     return entry if status in ("done", text) else entry + Markup(' <span class="soft">{}</span>').format(status)
 

@@ -71,9 +71,9 @@ def _changes(variant: PlannedVariant) -> Iterator[str]:
     """Describe each key that differs; in parentheses after a type that changes, the options that only one has."""
     options: dict[str, list[str]] = {key: [] for key in variant.differs}
     for key, both in variant.differs.items():
-        of = f"{key.rpartition('.')[0]}.type"
-        if of in variant.differs and of != key and None in both:
-            options[of].append(key)
+        type_key = f"{key.rpartition('.')[0]}.type"
+        if type_key in variant.differs and type_key != key and None in both:
+            options[type_key].append(key)
             del options[key]
     for key, alone in options.items():
         gained, lost = list[str](), list[str]()
@@ -83,10 +83,14 @@ def _changes(variant: PlannedVariant) -> Iterator[str]:
                 lost.append(name)
             else:
                 gained.append(f"{name} {shown(value)}")
-        notes = [f"with {', '.join(gained)}"] * bool(gained) + [f"without {', '.join(lost)}"] * bool(lost)
-        notes += ["not named"] * (key in variant.beyond)
+        notes = [f"with {', '.join(gained)}"] if gained else []
+        if lost:
+            notes.append(f"without {', '.join(lost)}")
+        if key in variant.beyond:
+            notes.append("not named")
         before, after = variant.differs[key]
-        yield f"{key} {shown(before)} -> {shown(after)}" + f" ({'; '.join(notes)})" * bool(notes)
+        change = f"{key} {shown(before)} -> {shown(after)}"
+        yield f"{change} ({'; '.join(notes)})" if notes else change
 
 
 def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path, workers: int) -> str:
@@ -95,15 +99,18 @@ def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path
     needs    by variant, and by the id of a reference
     missing  of each cell and reference, references first
     """
-    count = len(plan.references)
-    others = f", {count} reference run{'s' * (count > 1)}" if count else ""
+    others = f", {counted(len(plan.references), 'reference run')}" if plan.references else ""
     done = sum(not lacking for lacking in missing.values())
     lines = [f"{plan.name}: {_size(plan)}{others}, {done} already done, in {path}", ""]
     if needs:
         lines += [_table(needs.values()), ""]
+    # The comparison.
     known = [plan.expected] if plan.expected else []
-    found = power(plan.metric, len(plan.seeds), len(plan.variants) - 1, known)
-    lines += [*differences(plan), "", *([f"  {found}"] if found else [])]
+    sentence = power(plan.metric, len(plan.seeds), len(plan.variants) - 1, known)
+    lines += [*differences(plan), ""]
+    if sentence:
+        lines.append(f"  {sentence}")
+    # The remaining work.
     lacking = [id for id in missing if missing[id]]
     to_train = [id for id in lacking if TRAINING in missing[id]]
     costs = [needs.get(id) or needs.get(plan.by_id[id].variant) for id in to_train]
@@ -123,7 +130,8 @@ def _table(needs: Iterable[Need]) -> str:
         memory = f"{need.bytes / 1e9:.2f} GB" if need.bytes else "unknown"
         steps = "unknown" if need.steps is None else f"{need.steps:,}"
         flops = "unknown" if need.flops is None else f"{need.flops:.3g}"
-        rows.append([need.title, *sizes, steps, flops, memory, _time(need.seconds)])
+        time = "unknown" if need.seconds is None else seconds(need.seconds)
+        rows.append([need.title, *sizes, steps, flops, memory, time])
     return Table("", ["", *NETWORKS, "steps", "FLOPs", "memory", "time"], rows).text()
 
 
@@ -132,7 +140,7 @@ def _left(costs: Sequence[Need | None], to_measure: int, workers: int) -> str:
     n = len(costs)
     if not n:
         return f"nothing to train, {to_measure} to measure" if to_measure else "nothing"
-    runs = f"{n} to train, {to_measure} to measure" if to_measure else f"{n} run{'s' * (n > 1)}"
+    runs = f"{n} to train, {to_measure} to measure" if to_measure else counted(n, "run")
     flops = [need.flops for need in costs if need and need.flops is not None]
     times = [need.seconds for need in costs if need and need.seconds is not None]
     if len(flops) < n:
@@ -144,10 +152,6 @@ def _left(costs: Sequence[Need | None], to_measure: int, workers: int) -> str:
         time = f"about {seconds(max(*times, sum(times) / workers))} of training, "
         time += f"{at_once} at a time" if at_once > 1 else "one at a time"
     return f"{runs}, {sum(flops):.3g} FLOPs, {time}"
-
-
-def _time(number: float | None) -> str:
-    return "unknown" if number is None else seconds(number)
 
 
 def closing(path: Path) -> str:

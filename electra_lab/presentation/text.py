@@ -49,7 +49,8 @@ def number(value: float | None, sign: bool = False) -> str:
         return "0"
     if size >= 1e6 or size < 1e-4:
         return f"{value:{plus}.3g}"
-    return f"{value:{plus},.{max(0, min(4, 3 - math.floor(math.log10(size))))}f}"
+    decimals = 3 - math.floor(math.log10(size))
+    return f"{value:{plus},.{max(0, min(4, decimals))}f}"
 
 
 def thousandths(value: float | None) -> str:
@@ -64,9 +65,9 @@ def short(value: float) -> str:
     return f"{value:.4g}"
 
 
-def interval(found: Estimate) -> str:
+def interval(mean: Estimate) -> str:
     """`[-0.0021, +0.0105]`; empty if there is none."""
-    return "" if found.low is None else f"[{number(found.low, sign=True)}, {number(found.high, sign=True)}]"
+    return "" if mean.low is None else f"[{number(mean.low, sign=True)}, {number(mean.high, sign=True)}]"
 
 
 def p_text(p: float | None) -> str:

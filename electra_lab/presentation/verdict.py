@@ -49,17 +49,18 @@ def judge(
     measured = {label: seeds for label, seeds in values.items() if seeds}
     if not measured:
         return Verdict([f"Nothing can be said yet: {metric} is missing in every cell."])
-    said = _Sentences(metric, measured, named(baseline), higher_is_better, compared, comparable)
-    no_better, seeds = said.no_better(), said.seeds()
+    say = _Sentences(metric, measured, named(baseline), higher_is_better, compared, comparable)
+    no_better, seeds = say.no_better(), say.seeds()
     if len(measured) == 1:
         [(label, by_seed)] = measured.items()
         mean = number(float(np.mean([*by_seed.values()])))
         alone = f"Only {label} has a value of {metric}, {mean}: there is nothing to compare."
         return Verdict([*filter(None, [no_better, seeds, alone])], no_better or alone)
-    best, leader = said.leader()
-    praised = "" if not comparable or best in said.unlearned else best
-    nothing_learned = len(said.unlearned) == len(measured)
-    sentences = [seeds, leader, said.others(best), said.rivals(praised), said.place(praised, axis, key)]
+    # If none of several has learned anything, that comes first.
+    best, leader = say.leader()
+    praised = "" if not comparable or best in say.unlearned else best
+    nothing_learned = len(say.unlearned) == len(measured)
+    sentences = [seeds, leader, say.others(best), say.rivals(praised), say.place(praised, axis, key)]
     sentences.insert(0 if nothing_learned else 2, no_better)
     if lacking := [label for label, by_seed in values.items() if not by_seed]:
         sentences.append(f"{listed(lacking)} {'has' if len(lacking) == 1 else 'have'} no value of {metric}.")
@@ -69,11 +70,11 @@ def judge(
 
 
 def leader(metric: str, values: Values, baseline: str, higher_is_better: bool, compared: Comparisons) -> str:
-    """Return the name of the variant that `judge` calls the best; "" if it calls none so."""
+    """Return the name of the variant that `judge` calls the best; "" if there is none."""
     measured = {named(label): seeds for label, seeds in values.items() if seeds}
-    said = _Sentences(metric, measured, named(baseline), higher_is_better, compared)
-    best = said.leader()[0] if measured else ""
-    return "" if best in said.unlearned else best
+    say = _Sentences(metric, measured, named(baseline), higher_is_better, compared)
+    best = say.leader()[0] if measured else ""
+    return "" if best in say.unlearned else best
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,15 @@ class _Sentences:
     @cached_property
     def unlearned(self) -> list[str]:
         """The variants that are not better than every untrained baseline: by the tests; without one, by the means."""
-        found, higher = dict[str, None](), self.higher_is_better
+        no_better = []
         for (label, _), d in self.compared.over_trivial.items():
-            better = d.found(higher) if d.holm is not None else d.mean is None or (d.mean > 0) == higher
-            if not better:
-                found[named(label)] = None
-        return [label for label in found if label in self.measured]
+            if d.holm is not None:
+                better = d.found(self.higher_is_better)
+            else:
+                better = d.mean is None or (d.mean > 0) == self.higher_is_better
+            if not better and named(label) in self.measured:
+                no_better.append(named(label))
+        return list(dict.fromkeys(no_better))
 
     def no_better(self) -> str:
         """Say which variants are not better than the baselines that need no training."""
@@ -103,12 +107,11 @@ class _Sentences:
             return ""
         titles = list(dict.fromkeys(title for _, title in self.compared.over_trivial))
         tested = any(d.holm is not None for d in self.compared.over_trivial.values())
-        said = (
-            f"{'distinguishably ' if tested else ''}better than the baselines that need no training ({listed(titles)})"
-        )
+        how = "distinguishably better" if tested else "better"
+        better = f"{how} than the baselines that need no training ({listed(titles)})"
         if len(self.unlearned) < len(self.measured):
-            return f"{are(self.unlearned)} not {said}."
-        return f"No variant is {said}, so {self.metric} does not show that any of them has learned something."
+            return f"{are(self.unlearned)} not {better}."
+        return f"No variant is {better}, so {self.metric} does not show that any of them has learned something."
 
     @cached_property
     def exploratory(self) -> bool:
@@ -116,14 +119,15 @@ class _Sentences:
 
     @cached_property
     def differences(self) -> dict[str, Difference]:
-        found = {named(label): d for label, d in self.compared.against(self.metric).items()}
-        return {label: d for label, d in found.items() if label in self.measured}
+        differences = {named(label): d for label, d in self.compared.against(self.metric).items()}
+        return {label: d for label, d in differences.items() if label in self.measured}
 
     @cached_property
     def pairs(self) -> dict[tuple[str, str], Difference]:
         return {(named(a), named(b)): d for (a, b), d in self.compared.pairs(self.metric).items()}
 
     def seeds(self) -> str:
+        """Say how far the number of seeds allows tests."""
         n, few = fewest_seeds(self.measured, self.baseline), untested(self.measured, self.baseline)
         if few and not self.exploratory:
             common = f" in common with the baseline {self.baseline}" if self.baseline in self.measured else ""
@@ -140,68 +144,75 @@ class _Sentences:
 
     def leader(self) -> tuple[str, str]:
         """Return the best mean over the seeds that all have, "" if none may be called so; and a sentence about it."""
-        measured, baseline, metric = self.measured, self.baseline, self.metric
+        measured, baseline = self.measured, self.baseline
+        alone = ""
+        if baseline not in measured:
+            alone = f"; the baseline {baseline} was not measured, so nothing is compared to it"
         # The seeds that all have.
-        shared = set.intersection(*map(set, measured.values()))
+        shared = sorted(set.intersection(*map(set, measured.values())))
         partial = any(len(by_seed) > len(shared) for by_seed in measured.values())
-        unmeasured = f"; the baseline {baseline} was not measured, so nothing is compared to it"
-        alone = "" if baseline in measured else unmeasured
         if not shared:
             return "", f"There is no seed that all have, so none is called the best{alone}."
         # The best mean over them; of equal means, the baseline's.
-        common = sorted(shared)
-        means = {label: _mean(by_seed, common) for label, by_seed in measured.items()}
-        top = (max if self.higher_is_better else min)(means.values())
+        means = {label: _mean(by_seed, shared) for label, by_seed in measured.items()}
+        top = max(means.values()) if self.higher_is_better else min(means.values())
         equal = [label for label, mean in means.items() if math.isclose(mean, top, rel_tol=1e-12)]
         best = baseline if baseline in equal else equal[0]
         which = "highest" if self.higher_is_better else "lowest"
-        of_metric = metric if metric == AVERAGE else f"mean {metric}"
-        over = f" over the {_seeds(len(shared))} that all have" if partial else ""
+        mean = self.metric if self.metric == AVERAGE else f"mean {self.metric}"
+        if partial:
+            mean += f" over the {_seeds(len(shared))} that all have"
         if partial and self.exploratory:
-            return "", f"{best} has the {which} {of_metric}{over}; with so few, none is called the best{alone}."
-        # Nobody is the best whom a test over more seeds finds worse than another.
-        ahead = {k: self._ahead(k) if partial else [] for k in means}
-        if found := ahead[best]:
-            said = f"{best} has the {which} {of_metric}{over}, but {are(found)} distinguishably better by more seeds"
-            return "", f"{said}, so none is called the best{alone}."
+            return "", f"{best} has the {which} {mean}; with so few, none is called the best{alone}."
+        # No variant is the best if a test over more seeds finds another one better.
+        ahead = {label: self._ahead(label) if partial else [] for label in means}
+        if ahead[best]:
+            sentence = f"{best} has the {which} {mean}, but {are(ahead[best])} distinguishably better by more seeds"
+            return "", f"{sentence}, so none is called the best{alone}."
         # The sentence.
-        ties = [k for k in equal if k != best and not ahead[k]]
+        title = f"{best} (the baseline)" if best == baseline else best
         good = which if not self.comparable or best in self.unlearned else f"best (the {which})"
-        said = f"{best}{' (the baseline)' if best == baseline else ''} has the {good} {of_metric}{over}, "
-        said += f"{number(means[best])}{f', as has {listed(ties)}' if ties else ''}{alone}"
+        sentence = f"{title} has the {good} {mean}, {number(means[best])}"
+        ties = [label for label in equal if label != best and not ahead[label]]
+        if ties:
+            sentence += f", as has {listed(ties)}"
         if alone or best == baseline:
-            return best, f"{said}."
+            return best, f"{sentence}{alone}."
         d = self.differences[best]
         both = f" over the {_seeds(d.n)} that both have" if d.n > len(shared) else ""
-        return best, f"{said}; its difference to the baseline {baseline}{both}, {_described(d)}."
+        return best, f"{sentence}; its difference to the baseline {baseline}{both}, {_described(d)}."
 
     def _ahead(self, label: str) -> list[str]:
         """Return the variants that a corrected test, against the baseline or of all pairs, finds better than this."""
         higher = self.higher_is_better
-        found = [b for (a, b), d in self.pairs.items() if a == label and d.found(not higher)]
+        better = [b for (a, b), d in self.pairs.items() if a == label and d.found(not higher)]
         if label == self.baseline:
-            found += [other for other, d in self.differences.items() if d.found(higher)]
+            better += [other for other, d in self.differences.items() if d.found(higher)]
         elif self.differences[label].found(not higher):
-            found.append(self.baseline)
-        return list(dict.fromkeys(found))
+            better.append(self.baseline)
+        return list(dict.fromkeys(better))
 
     def others(self, best: str) -> str:
         """Say which of the variants, except the best, the corrected tests distinguish from the baseline."""
         rest = {label: d for label, d in self.differences.items() if label != best}
         if not rest or self.baseline not in self.measured or self.exploratory:
             return ""
-        said, higher = [], self.higher_is_better
-        words = {"better": higher, "worse": not higher} if self.comparable else {"higher": True, "lower": False}
+        # The distinguishable ones, then the others that were tested.
+        words = {"higher": True, "lower": False}
+        if self.comparable:
+            words = {"better": self.higher_is_better, "worse": not self.higher_is_better}
+        clauses = []
         for how, higher in words.items():
-            if found := [f"{label} (Holm {p_text(d.holm)})" for label, d in rest.items() if d.found(higher)]:
-                said.append(f"{are(found)} distinguishably {how} than the baseline")
-        if not said:
+            clear = [f"{label} (Holm {p_text(d.holm)})" for label, d in rest.items() if d.found(higher)]
+            if clear:
+                clauses.append(f"{are(clear)} distinguishably {how} than the baseline")
+        if not clauses:
             other = "other " if best not in ("", self.baseline) else ""
             tested = "tested " if any(d.holm is None for d in rest.values()) else ""
             return f"No {other}{tested}variant is distinguishable from the baseline."
-        if left := [label for label, d in rest.items() if d.holm is not None and not d.distinguishable]:
-            said.append(f"{are(left)} not distinguishable from it")
-        return f"{'; '.join(said)}."
+        if unclear := [label for label, d in rest.items() if d.holm is not None and not d.distinguishable]:
+            clauses.append(f"{are(unclear)} not distinguishable from it")
+        return f"{'; '.join(clauses)}."
 
     def rivals(self, best: str) -> str:
         """Say which variants the best cannot be distinguished from, beyond the baseline, its planned comparison."""
@@ -211,12 +222,16 @@ class _Sentences:
         pairs = {label: self.pairs[best, label] for label in others}
         rivals = [label for label, d in pairs.items() if d.p is not None and not d.found(self.higher_is_better)]
         few = [label for label, d in pairs.items() if d.p is None and d.n < ENOUGH]
-        same = [label for label in pairs if label not in few and pairs[label].p is None]
-        said = [f"cannot be distinguished from {listed(rivals)}"] if rivals else []
-        said += [f"is not tested against {listed(few)}, as they share too few seeds"] if few else []
-        said += [f"is not tested against {listed(same)}, as the difference is the same with every seed"] if same else []
-        if said:
-            return f"The best {', and '.join(said)}."
+        same = [label for label, d in pairs.items() if d.p is None and d.n >= ENOUGH]
+        clauses = []
+        if rivals:
+            clauses.append(f"cannot be distinguished from {listed(rivals)}")
+        if few:
+            clauses.append(f"is not tested against {listed(few)}, as they share too few seeds")
+        if same:
+            clauses.append(f"is not tested against {listed(same)}, as the difference is the same with every seed")
+        if clauses:
+            return f"The best {', and '.join(clauses)}."
         beyond = " beyond the baseline" if self.baseline in self.measured else ""
         return f"The best can be distinguished from every variant{beyond}."
 

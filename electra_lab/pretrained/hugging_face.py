@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 from zipfile import is_zipfile
 
 import torch
@@ -117,18 +117,19 @@ def read_part(path: Path, name: str, *, beside: bool = False) -> Part:
         backbone, embedding, size = family.read(Config(config, str(path / place)))
     else:
         backbone, embedding, size = of_the_lab(config, path)
-    given, names = read_tensors(path, tensor_files, unwrap=not family or kind in FAMILIES), None
+    names = None
+    read = read_tensors(path, tensor_files, unwrap=not family or kind in FAMILIES)
     if family:
-        head = family.head_of(config, given)
+        head = family.head_of(config, read)
         names = family.names(head)
         try:
-            tensors = family.tensors_in(names.ours(given), head)
+            tensors = family.tensors_in(names.ours(read), head)
         except ValueError as error:
             raise DataError(f"{path}: does not fit: {error}") from None
         backbone |= family.shown_by(tensors)
     else:
-        prefixes = f"{LAB}.", "network."
-        tensors = {key.removeprefix(prefixes[0]).removeprefix(prefixes[1]): tensor for key, tensor in given.items()}
+        lab = f"{LAB}."
+        tensors = {key.removeprefix(lab).removeprefix("network."): tensor for key, tensor in read.items()}
     plugin = str(config["plugin"]) if _is_file_name(config.get("plugin")) else None
     code = path / plugin if plugin and plugin.endswith(".py") else None
     part = Part(
@@ -152,18 +153,17 @@ def read_part(path: Path, name: str, *, beside: bool = False) -> Part:
 
 def of_the_lab(config: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
     """Return backbone, embedding and size of the vocabulary of an export around another backbone than `bert`."""
-    backbone, embedding, size = config.get("backbone"), config.get("embedding"), config.get("vocab_size")
-    for key, value, kind in (("backbone", backbone, dict), ("embedding", embedding, dict), ("vocab_size", size, int)):
-        if not isinstance(value, kind):
+    for key, kind in {"backbone": dict, "embedding": dict, "vocab_size": int}.items():
+        if not isinstance(config.get(key), kind):
             raise DataError(f"{path / CONFIG}: {key} is missing or damaged. Export it again.")
-    return cast("dict[str, Any]", backbone), cast("dict[str, Any]", embedding), cast("int", size)
+    return config["backbone"], config["embedding"], config["vocab_size"]
 
 
 def _tokenizer(path: Path) -> Tokenizer | None:
     if not any(os.path.lexists(path / name) for name in TOKENIZER_FILES):
         return None
-    made: Tokenizer = tokenizers.get("pretrained").component((), path=path)
-    return made
+    tokenizer: Tokenizer = tokenizers.get("pretrained").component((), path=path)
+    return tokenizer
 
 
 def read_tensors(path: Path, files: Sequence[str] = TENSORS, *, unwrap: bool = True) -> dict[str, Tensor]:
@@ -172,22 +172,24 @@ def read_tensors(path: Path, files: Sequence[str] = TENSORS, *, unwrap: bool = T
     files   the first that is there
     unwrap  remove the prefix of a wrapper from the names
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for file, expected in files_of(path, files).items():
         held = _read(file)
-        if wrong := sorted(held.keys() ^ (held.keys() if expected is None else expected)):
+        wrong = [] if expected is None else sorted(held.keys() ^ expected)  # names that only one of both has
+        if wrong:
             has, does = ("has", "does not place") if wrong[0] in held else ("lacks", "places")
             raise DataError(f"{file}: {has} {wrong[0]}, which the index {does} there. {AGAIN}")
-        found |= held
-    return _unwrapped(path, found) if unwrap else found
+        tensors |= held
+    return _unwrapped(path, tensors) if unwrap else tensors
 
 
 def _unwrapped(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Remove the prefix that a wrapper has put before all names: `module.`, `_orig_mod.`, `discriminator.`."""
-    wrappers = [found[1] for name in tensors if (found := _TABLE.fullmatch(name))]
-    wrapper = min(wrappers, key=len, default="")  # a backbone may have another table, further inside
-    if twice := [name for name in tensors if wrapper and f"{wrapper}{name}" in tensors]:
-        raise DataError(f"{path}: has {twice[0]} twice, once after '{wrapper}'. Save the model again.")
+    tables = filter(None, map(_TABLE.fullmatch, tensors))
+    wrapper = min((table[1] for table in tables), key=len, default="")  # a backbone may have another table inside
+    for name in tensors if wrapper else ():
+        if f"{wrapper}{name}" in tensors:
+            raise DataError(f"{path}: has {name} twice, once after '{wrapper}'. Save the model again.")
     return {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
 
 
@@ -205,10 +207,10 @@ def files_of(path: Path, files: Sequence[str] = TENSORS) -> dict[Path, set[str] 
             places = _json(index).get("weight_map")
             if not isinstance(places, dict) or not places or not all(map(_is_file_name, places.values())):
                 raise DataError(f"{index}: is damaged: its weight_map must name a file of the folder per tensor.")
-            found: dict[Path, set[str] | None] = {}
+            pieces: dict[Path, set[str] | None] = {}
             for file in sorted(set(places.values())):
-                found[path / file] = {name for name, place in places.items() if place == file}
-            return found
+                pieces[path / file] = {name for name, place in places.items() if place == file}
+            return pieces
     raise DataError(f"{path}: has no tensors: it has neither {' nor '.join(files)}, nor an index of pieces.")
 
 
@@ -302,7 +304,7 @@ def _read(file: Path) -> dict[str, Tensor]:
             pass
         if file.suffix == ".safetensors":
             return load_file(file)
-        found: Any = torch.load(file, map_location="cpu", weights_only=True)
+        saved: Any = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # both libraries raise several types
         if isinstance(error, UnpicklingError) and _is_saved(file):
             cure = "Save the model again as safetensors."
@@ -313,13 +315,13 @@ def _read(file: Path) -> dict[str, Tensor]:
         if isinstance(error, UnpicklingError):
             reason = "it is not a file of torch"
         raise DataError(f"{file}: cannot be read ({reason}). {AGAIN}") from None
-    if not isinstance(found, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()
+    if not isinstance(saved, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in saved.items()
     ):
         raise DataError(f"{file}: is not a file of tensors by name.")
-    if odd := [name for name, tensor in found.items() if not _is_dense(tensor)]:
+    if odd := [name for name, tensor in saved.items() if not _is_dense(tensor)]:
         raise DataError(f"{file}: {odd[0]} has no dense values. Save the model again as safetensors.")
-    return dict(found)
+    return dict(saved)
 
 
 def _is_dense(tensor: Tensor) -> bool:

@@ -48,8 +48,7 @@ class Part:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        found = [head for name in self.tensors if (head := head_of(name))]
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(filter(None, map(head_of, self.tensors))))
 
     @property
     def other_heads(self) -> tuple[str, ...]:
@@ -67,11 +66,10 @@ class Part:
     @property
     def class_ending(self) -> str:
         """The end of the name of its class in transformers."""
-        if not self.class_head:
+        head = self.class_head
+        if not head:
             return "Model"
-        return (
-            self.family.classes[self.class_head] if self.family else heads.get(self.class_head).declared["exports_as"]
-        )
+        return self.family.classes[head] if self.family else heads.get(head).declared["exports_as"]
 
     def without_other_heads(self) -> Part:
         left_out = tuple(f"heads.{name}." for name in self.other_heads)

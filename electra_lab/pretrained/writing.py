@@ -58,10 +58,11 @@ def write_finetuned(
     kind     the class of the task
     longest  input in tokens
     """
-    tuned = replace(part, tensors=own_tensors(network))
-    if (found := task_class(part.family, kind, head)) is None:
+    exported_as = task_class(part.family, kind, head)
+    if exported_as is None:
         return
-    family, layers = found
+    family, layers = exported_as
+    tuned = replace(part, tensors=own_tensors(network))
     tensors = their_tensors(tuned, family)
     for ours, theirs in layers.items():
         for name, parameter in head.get_submodule(ours).named_parameters():
@@ -87,16 +88,16 @@ def their_tensors(part: Part, family: Family | None) -> dict[str, Tensor]:
     """Return the tensors by the names that transformers knows; a tensor that has several names goes by the first."""
     head = part.class_head
     names = family.names(head) if family else None
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     seen = set[int]()
     for name, tensor in part.tensors.items():
         theirs = names.theirs(name) if names else f"{LAB}.network.{name}"
         if theirs == name and (other := head_of(name)) and heads.get(other).declared["exports_as"] != "Model":
             continue  # a head that this class does not have
         if id(tensor) not in seen:
-            found[theirs] = tensor
+            tensors[theirs] = tensor
         seen.add(id(tensor))
-    return family.tensors_out(found, head) if family else found
+    return family.tensors_out(tensors, head) if family else tensors
 
 
 def describe(part: Part, tokenizer: Tokenizer, family: Family | None) -> dict[str, Any]:
@@ -129,9 +130,9 @@ def _refuse_other_sizes(part: Part) -> None:
         shapes[f"backbone.layers.{layer}.query.weight"] = (dim, dim)
     layers = {name for name in part.tensors if name.endswith("query.weight")}
     for name in sorted({*shapes, *layers}):
-        found = tuple(part.tensors[name].shape) if name in part.tensors else None
-        if found != shapes.get(name):
-            raise part.misfit(f"{part.their_name(name)} has the shape {found}, not {shapes.get(name)}.")
+        shape = tuple(part.tensors[name].shape) if name in part.tensors else None
+        if shape != shapes.get(name):
+            raise part.misfit(f"{part.their_name(name)} has the shape {shape}, not {shapes.get(name)}.")
     if wrong := not_finite(part.tensors, part.their_name):
         raise part.misfit(f"{wrong[0]}.")
 

@@ -33,7 +33,10 @@ def _quoted(lines: Iterator[tuple[str, str]], delimiter: str) -> Iterator[tuple[
     again: list[tuple[str, str]] = []  # lines that a bad row read beyond its first one, the last first
 
     def feed() -> Iterator[str]:
-        while (line := again.pop() if again else next(lines, None)) is not None:
+        while True:
+            line = again.pop() if again else next(lines, None)
+            if line is None:
+                return
             row_lines.append(line)
             yield line[1] + "\n"
 

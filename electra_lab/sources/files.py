@@ -10,7 +10,7 @@ import json
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
@@ -48,8 +48,8 @@ class Files:
         read: dict[Path, None] = {}  # an ordered set
         ignored: dict[Path, None] = {}
         for path in paths:
-            found, passed_over = _found(path, extensions)
-            read.update(dict.fromkeys(found))
+            matched, passed_over = _matched(path, extensions)
+            read.update(dict.fromkeys(matched))
             ignored.update(dict.fromkeys(passed_over))
         self.files = list(read)
         self.ignored = [file for file in ignored if file not in read]
@@ -102,7 +102,10 @@ class Files:
             if number == 1 and not rest:
                 block = block.removeprefix(BYTE_ORDER_MARK)
             rest += block
-            end = end or (b"\n" if b"\n" in rest else b"\r" if b"\r" in rest[:-1] else b"")
+            if not end and b"\n" in rest:
+                end = b"\n"
+            elif not end and b"\r" in rest[:-1]:
+                end = b"\r"
             *lines, rest = rest.split(end) if end else [rest]
             yield from lines
             number += len(lines)
@@ -168,8 +171,12 @@ def _unpacked(file: Path, raw: _Hashing) -> Iterator[bytes]:
     begin, damage = _decompressor(file)
     stream = begin()
     while data := raw.read(LITTLE):
-        while data := data.lstrip(b"\0") if stream.eof else data:  # another stream may follow, or padding
-            stream = begin() if stream.eof else stream
+        while data:
+            if stream.eof:  # another stream may follow, or padding
+                data = data.lstrip(b"\0")
+                if not data:
+                    break
+                stream = begin()
             try:
                 yield stream.decompress(data)
             except damage as error:
@@ -220,7 +227,7 @@ def _hashed(file: Path) -> bytes:
             _unreadable(file, error)
 
 
-def _found(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Path]]:
+def _matched(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Path]]:
     """Return the files that a path, pattern or folder matches, ordered by name, and those that are passed over.
 
     Raises DataError if there are none to read.
@@ -235,10 +242,12 @@ def _found(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Path
         files: list[Path] = []
         ignored: list[Path] = []
         for folder in folders:
-            found, links = below(folder)
-            for file in found:
-                has_extension = f"/{uncompressed(file).name.lower()}".endswith(tuple(extensions))
-                (files if has_extension else ignored).append(file)
+            inside, links = below(folder)
+            for file in inside:
+                if f"/{uncompressed(file).name.lower()}".endswith(tuple(extensions)):
+                    files.append(file)
+                else:
+                    ignored.append(file)
             ignored += links
         if files:
             return files, ignored
@@ -260,12 +269,12 @@ def below(folder: Path) -> tuple[list[Path], list[Path]]:
     def refuse(error: OSError) -> NoReturn:
         _unreadable(Path(error.filename), error)
 
-    found, links = [], []
-    for at, folders, names in os.walk(folder, onerror=refuse):
+    files, links = [], []
+    for parent, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(at, name) for name in names if not name.startswith(".")]
-        links += [Path(at, name) for name in folders if os.path.islink(Path(at, name))]
-    return sorted(found, key=lambda file: file.relative_to(folder).as_posix()), sorted(links)
+        files += [Path(parent, name) for name in names if not name.startswith(".")]
+        links += [Path(parent, name) for name in folders if os.path.islink(Path(parent, name))]
+    return sorted(files, key=lambda file: file.relative_to(folder).as_posix()), sorted(links)
 
 
 def uncompressed(file: Path) -> Path:
@@ -283,15 +292,12 @@ def _matches(path: Path) -> list[str]:
     parts = path.relative_to(exists).parts
     for part in (*parts, "*") if parts[-1:] == ("**",) else parts:
         if part == "**":
-            folders = chain.from_iterable(map(_folders, _glob(patterns)))
+            begins = chain.from_iterable(map(glob.glob, patterns))
+            folders = chain.from_iterable(map(_folders, begins))
             patterns = set(map(glob.escape, folders))
         else:
             patterns = {os.path.join(pattern, part) for pattern in patterns}
-    return sorted(_glob(patterns))
-
-
-def _glob(patterns: Iterable[str]) -> Iterator[str]:
-    return chain.from_iterable(map(glob.glob, patterns))
+    return sorted(chain.from_iterable(map(glob.glob, patterns)))
 
 
 def _folders(folder: str, above: frozenset[str] = frozenset()) -> Iterator[str]:
@@ -312,7 +318,7 @@ def needed(module: str, purpose: str) -> Any:
 
 
 def refuse_missing(module: str, purpose: str) -> None:
-    """Raise the same for a library that is not installed, without importing it, which may take a second."""
+    """Raise the error of `needed` for a missing library, without importing it, which may take a second."""
     if not find_spec(module):
         raise _missing(module, purpose)
 

@@ -77,27 +77,26 @@ class HuggingFaceSource:
 
     def chosen(self, names: Collection[str]) -> dict[str, Any]:
         """Return the datasets of the splits with the given names. Raises DataError."""
-        found = self.splits()
+        splits = self.splits()
         for name in names:
-            if name not in found:
-                raise DataError(f"{self.path}: has no split '{name}'.{did_you_mean(name, found)} Set `splits`.")
-        return {name: found[name] for name in names}
+            if name not in splits:
+                raise DataError(f"{self.path}: has no split '{name}'.{did_you_mean(name, splits)} Set `splits`.")
+        return {name: splits[name] for name in names}
 
     def _load(self) -> dict[str, Any]:
         """Open the dataset. A folder is streamed, without the copy that the library would make of it."""
         try:
             if self._is_saved():
-                found = self._datasets.load_from_disk(self.path)
+                opened = self._datasets.load_from_disk(self.path)
             else:
                 local = {"streaming": True, **self._csv_as_text()} if self._files else {"streaming": False}
-                found = self._datasets.load_dataset(self.path, self.name, revision=self.revision, **local)
+                opened = self._datasets.load_dataset(self.path, self.name, revision=self.revision, **local)
         except MemoryError:
             raise
         except Exception as error:  # the library raises errors of many kinds, also those of HTTP libraries
-            files = "Check `name` and the files in it."
-            cure = files if self._files else "Check `path`, `name`, `revision` and the network."
-            raise DataError(f"{self.path}: the dataset cannot be loaded ({_reason(error)}). {cure}") from None
-        return dict(found) if isinstance(found, dict) else {"train": found}
+            parts = "`name` and the files in it" if self._files else "`path`, `name`, `revision` and the network"
+            raise DataError(f"{self.path}: the dataset cannot be loaded ({_reason(error)}). Check {parts}.") from None
+        return dict(opened) if isinstance(opened, dict) else {"train": opened}
 
     def _csv_as_text(self) -> dict[str, Any]:
         """Return the options that keep the values of CSV files as text; none for other files."""

@@ -116,6 +116,14 @@ def text_of(value: Any, field: str, place: str) -> str:
     return value
 
 
+def whole_text(value: Any, field: str, place: str) -> str:
+    """Return the value of a field if it is text without half characters. Raises BadInput."""
+    text = text_of(value, field, place)
+    if SURROGATE.search(text):
+        raise BadInput(place, f"the field '{field}' has half of a character (\\ud800 to \\udfff)")
+    return text
+
+
 def kind_of(value: Any) -> str:
     """Return the JSON type of a value, with its article."""
     words = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}

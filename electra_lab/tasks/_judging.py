@@ -68,13 +68,13 @@ def energy(network: Network, model: Pretrained, sentences: Sequence[Encoded]) ->
 def _in_one_pass(
     network: Network, model: Pretrained, sentences: Sequence[Encoded], read: Callable[[Tensor], Tensor]
 ) -> list[Scores]:
-    found = [np.zeros(len(sentence.ids)) for sentence in sentences]
+    scores = [np.zeros(len(sentence.ids)) for sentence in sentences]
     sizes = [len(sentence.ids) for sentence in sentences]
     for numbers, hidden in states(network, model, sizes, lambda number: sentences[number].ids):
         rows = read(hidden).double().cpu().numpy()
         for number, row in zip(numbers, rows, strict=True):
-            found[number][:] = row[1 : sizes[number] + 1]
-    return found
+            scores[number][:] = row[1 : sizes[number] + 1]
+    return scores
 
 
 def pseudo_likelihood(
@@ -107,15 +107,15 @@ def pseudo_likelihood(
             end += 1
         return tokens[:place] + [mask] * (end - place) + tokens[end:]
 
-    found = [np.zeros(len(sentence.ids)) for sentence in sentences]
-    for rows, hidden in states(network, model, [len(found[number]) for number, _ in asked], masked):
+    scores = [np.zeros(len(sentence.ids)) for sentence in sentences]
+    for rows, hidden in states(network, model, [len(scores[number]) for number, _ in asked], masked):
         here = [asked[row] for row in rows]
         positions = torch.tensor([[place + 1] for _, place in here], device=hidden.device)  # after [CLS]
         tokens = torch.tensor([[sentences[number].ids[place]] for number, place in here], device=hidden.device)
         logs = token_log_probabilities(network, hidden, positions, tokens)
         for (number, place), value in zip(here, logs.squeeze(1).tolist(), strict=True):
-            found[number][place] = value
-    return found
+            scores[number][place] = value
+    return scores
 
 
 def wilson(share: float, number: int) -> tuple[float, float]:

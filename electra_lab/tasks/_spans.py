@@ -52,9 +52,9 @@ class Independent(nn.Module):
         return outputs if self.no_answer is None else outputs | {"no_answer": self.no_answer(states, start)}
 
     def prepared(self, states: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """Return what the last layers read."""
-        found: Tensor = self.dropout(states if self.transform is None else self.transform.transformed(states))
-        return found
+        """Return the input of the last layers."""
+        prepared: Tensor = self.dropout(states if self.transform is None else self.transform.transformed(states))
+        return prepared
 
 
 class Joint(nn.Module):
@@ -106,20 +106,23 @@ class Joint(nn.Module):
         logits: Float[Tensor, "B T"],
         visible: Bool[Tensor, "B T"],
     ) -> dict[str, Tensor]:
+        # The most likely starts in the context, [B beam].
         places = torch.arange(logits.shape[1], device=logits.device)
-        last = places.masked_fill(~visible, 0).amax(1, keepdim=True)  # [SEP]
-        context = visible & (places > 0) & (places < last)
+        sep = places.masked_fill(~visible, 0).amax(1, keepdim=True)
+        context = visible & (places > 0) & (places < sep)
         likely = logits.log_softmax(-1).masked_fill(~context, -torch.inf)
         likely = F.pad(likely, (0, max(0, self.beam - len(places))), value=-torch.inf)  # a row shorter than the beam
         of_first, first = likely.topk(self.beam)
         first = first.clamp(max=len(places) - 1)
-        found = []
+        # The most likely end for each of them, in the spans that are not too long.
+        best_ends = []
         for start in first.unbind(1):
             spans = context & (places >= start[:, None]) & (places < start[:, None] + self.longest)
-            of_last = self._ends(starts, ends, start, visible).log_softmax(-1).masked_fill(~spans, -torch.inf)
-            found.append(of_last.max(1))
-        of_last = torch.stack([best.values for best in found], 1)
-        return {"score": of_first + of_last, "first": first, "last": torch.stack([best.indices for best in found], 1)}
+            of_ends = self._ends(starts, ends, start, visible).log_softmax(-1).masked_fill(~spans, -torch.inf)
+            best_ends.append(of_ends.max(1))
+        of_last = torch.stack([best.values for best in best_ends], 1)
+        last = torch.stack([best.indices for best in best_ends], 1)
+        return {"score": of_first + of_last, "first": first, "last": last}
 
 
 def mean_spans(outputs: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -127,9 +130,9 @@ def mean_spans(outputs: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
     A span that a model did not try has no probability there.
     """
-    score = torch.cat([each["score"] for each in outputs], 1)  # [B S]
-    first = torch.cat([each["first"] for each in outputs], 1)
-    last = torch.cat([each["last"] for each in outputs], 1)
+    score = torch.cat([output["score"] for output in outputs], 1)  # [B S]
+    first = torch.cat([output["first"] for output in outputs], 1)
+    last = torch.cat([output["last"] for output in outputs], 1)
     same = (first.unsqueeze(2) == first.unsqueeze(1)) & (last.unsqueeze(2) == last.unsqueeze(1))  # [B S S]
     total = score.unsqueeze(1).masked_fill(~same, -torch.inf).logsumexp(2)
     return {"score": total - math.log(len(outputs)), "first": first, "last": last}

@@ -66,8 +66,10 @@ def best_threshold(null: ArrayLike, answered: ArrayLike, silent: ArrayLike) -> t
     """
     odds, gains = np.asarray(null, np.float64), np.asarray(answered, np.float64) - np.asarray(silent, np.float64)
     order = np.argsort(odds, kind="stable")
+    # Answering one question after the other changes the score by its gain; equal ones are answered together.
     last_of_equals = np.append(np.diff(odds[order]) > 0, True)
     gained = np.append(0.0, np.cumsum(gains[order])[last_of_equals])
     best = int(gained.argmax())
     mean = (float(np.sum(silent)) + float(gained[best])) / len(odds)
-    return mean, float(odds[order][last_of_equals][best - 1]) if best else None
+    threshold = float(odds[order][last_of_equals][best - 1]) if best else None
+    return mean, threshold

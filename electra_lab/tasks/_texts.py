@@ -68,13 +68,13 @@ def text_rows(
     vocabulary = encoder.vocabulary
     texts = encoder.texts([example.text for example in examples])
     pairs = iter(encoder.texts([example.pair for example in examples if example.pair is not None]))
-    found = []
+    rows = []
     for example, text, label in zip(examples, texts, labels, strict=True):
         labelled = {} if label is None else {"label": label}
         if example.pair is None:
             kept = text.ids[: length - 2]
             tokens = [vocabulary.cls_id, *kept, vocabulary.sep_id]
-            found.append([Row(tokens, [0] * len(tokens), labelled, len(kept) < len(text.ids))])
+            rows.append([Row(tokens, [0] * len(tokens), labelled, len(kept) < len(text.ids))])
             continue
         # As if the longer text lost one token after the other; of equal ones the second.
         pair, room = next(pairs).ids, length - 3
@@ -83,8 +83,8 @@ def text_rows(
         tokens = [vocabulary.cls_id, *first, vocabulary.sep_id, *second, vocabulary.sep_id]
         segments = [0] * (len(first) + 2) + [1] * (len(second) + 1)
         cut = len(first) < len(text.ids) or len(second) < len(pair)
-        found.append([Row(tokens, segments, labelled, cut)])
-    return found
+        rows.append([Row(tokens, segments, labelled, cut)])
+    return rows
 
 
 def cut_share(rows: RowsOfExamples) -> dict[str, float]:

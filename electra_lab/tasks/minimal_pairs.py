@@ -105,16 +105,18 @@ class MinimalPairs:
 
     def _chosen(self, model: Pretrained) -> tuple[Network, str]:
         """Return the first network that has the head of a score, and this score. Raises ConfigError."""
-        scores = [self.score] if self.score != "auto" else list(HEADS) if self.variant == "salazar" else [MASKED]
+        scores = list(HEADS) if self.variant == "salazar" else [MASKED]
+        if self.score != "auto":
+            scores = [self.score]
         for name in candidates(self.network):
             for score in scores:
                 if HEADS[score] in model.heads.get(name, ()):
                     return model.networks[name], score
         asked = " or ".join(f"'{HEADS[score]}'" for score in scores)
-        where = "" if self.network == "auto" else f" in the {self.network}"
+        network = "" if self.network == "auto" else f" in the {self.network}"
         has = ", ".join(f"the {name} has {' and '.join(heads) or 'none'}" for name, heads in model.heads.items())
         cure = "Choose another network, score or model."
-        raise ConfigError(f"minimal_pairs needs the head {asked}{where}, but {has}. {cure}")
+        raise ConfigError(f"minimal_pairs needs the head {asked}{network}, but {has}. {cure}")
 
     def _fitting(self, examples: Sequence[PairExample], pairs: Sequence[Texts], length: int) -> list[bool]:
         """Return whether the model can read each pair. Raises DataError if not, unless they may be left out."""
@@ -141,32 +143,33 @@ class MinimalPairs:
         A sentence that occurs twice is read once, so that equal sentences have equal scores.
         """
         # The tokens to score, of each pair and of each different sentence.
-        ranges = [differing(*pair) if self.tokens == "differing" else _all_tokens(*pair) for pair in pairs]
+        ranges = [(range(len(good.ids)), range(len(bad.ids))) for good, bad in pairs]
+        if self.tokens == "differing":
+            ranges = [differing(*pair) for pair in pairs]
         texts: dict[Any, Encoded] = {}
         places: dict[Any, set[int]] = {}
         for text, asked in zip(chain.from_iterable(pairs), chain.from_iterable(ranges), strict=True):
             texts[_key(text)] = text
             places.setdefault(_key(text), set()).update(asked)
         # Their log-probabilities.
+        sentences = list(texts.values())
         with torch.autocast(model.device.type, enabled=False):
-            if score in (DETECTION, ENERGY):
-                logs = (detection if score == DETECTION else energy)(network, model, list(texts.values()))
+            if score == DETECTION:
+                logs = detection(network, model, sentences)
+            elif score == ENERGY:
+                logs = energy(network, model, sentences)
             else:
                 rest = self.variant == "within_word"
-                logs = pseudo_likelihood(network, model, list(texts.values()), list(places.values()), rest_of_word=rest)
+                logs = pseudo_likelihood(network, model, sentences, list(places.values()), rest_of_word=rest)
         of_text = dict(zip(texts, logs, strict=True))
         # The scores of the sentences are sums.
-        found = []
+        verdicts = []
         for (good, bad), (of_good, of_bad) in zip(pairs, ranges, strict=True):
             good_score = math.fsum(of_text[_key(good)][of_good.start : of_good.stop])
             bad_score = math.fsum(of_text[_key(bad)][of_bad.start : of_bad.stop])
-            found.append(Verdict(good_score, bad_score, _better(len(bad.ids), len(good.ids))))
-        refuse_infinite(np.array([[verdict.good, verdict.bad] for verdict in found]))
-        return found
-
-
-def _all_tokens(good: Encoded, bad: Encoded) -> tuple[range, range]:
-    return range(len(good.ids)), range(len(bad.ids))
+            verdicts.append(Verdict(good_score, bad_score, _better(len(bad.ids), len(good.ids))))
+        refuse_infinite(np.array([[verdict.good, verdict.bad] for verdict in verdicts]))
+        return verdicts
 
 
 def differing(good: Encoded, bad: Encoded) -> tuple[range, range]:
@@ -211,13 +214,13 @@ def _better(good: float, bad: float) -> float:
 
 
 def _prediction(example: PairExample, verdict: Verdict | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"id": example.id, "paradigm": example.paradigm}
-    found |= {"good": example.good, "bad": example.bad, "prediction": None, "label": "good", "correct": None}
+    fields: dict[str, Any] = {"id": example.id, "paradigm": example.paradigm}
+    fields |= {"good": example.good, "bad": example.bad, "prediction": None, "label": "good", "correct": None}
     if verdict is None:
-        return found
+        return fields
     correct = {1.0: True, 0.0: False}.get(verdict.counts)
     scores = {"good_score": verdict.good, "bad_score": verdict.bad, "certainty": abs(verdict.good - verdict.bad)}
-    return {**found, "prediction": verdict.prediction, "correct": correct, **scores}
+    return {**fields, "prediction": verdict.prediction, "correct": correct, **scores}
 
 
 def _summary(

@@ -102,8 +102,10 @@ class QuestionAnswering:
         self.unanswerable = False
 
     def fit_labels(self, examples: Sequence[QuestionExample]) -> Mapping[str, Any]:
-        if wrong := [f"{_place(example)}: the answer is not known." for example in examples if not example.labelled]:
-            raise DataError(f"{listed(wrong)} Every training question needs one or none.")
+        unknown = [example for example in examples if not example.labelled]
+        if unknown:
+            reasons = [f"{example.place or example.id}: the answer is not known." for example in unknown]
+            raise DataError(f"{listed(reasons)} Every training question needs one or none.")
         return {"unanswerable": not all(example.answers for example in examples)}
 
     def set_labels(self, facts: Mapping[str, Any]) -> None:
@@ -138,24 +140,26 @@ class QuestionAnswering:
             segments = [0] * len(before) + [1] * (len(tokens) - len(before))
             labels: dict[str, float] = {}
             if example.labelled:
-                inside = answer and window.first <= answer[0] and answer[1] < window.end
-                places = [place - window.first + len(before) for place in answer] if answer and inside else [0, 0]
-                labels = {"start": places[0], "end": places[1]}
+                # The answer's place in the row, or [CLS] if it is not in the window as a whole.
+                first, last = 0, 0
+                if answer and window.first <= answer[0] and answer[1] < window.end:
+                    first, last = (place - window.first + len(before) for place in answer)
+                labels = {"start": first, "end": last}
                 if self.unanswerable and self.classifier:
                     labels["no_answer"] = float(not example.answers)
             yield Row(tokens, segments, labels, Read(context, window, len(before), len(asked) < len(question.ids)))
 
     def _answer(self, example: QuestionExample, context: Encoded) -> tuple[int, int] | None:
-        """Return the first and the last token of the answer that is trained; None if there is none, or it has none."""
+        """Return the first and the last token of the first answer; None if there is no answer, or it has no tokens."""
         for answer in example.answers:
             if not answer.text or not example.context.startswith(answer.text, answer.start) or answer.start < 0:
                 reason = f"the answer '{answer.text}' is not in its context at character {answer.start}"
-                raise DataError(f"{_place(example)}: {reason}. Correct the answer or its place.")
-        for answer in example.answers[:1]:
-            end = answer.start + len(answer.text)
-            tokens = [n for n, (first, last) in enumerate(context.offsets) if first < end and last > answer.start]
-            return (tokens[0], tokens[-1]) if tokens else None
-        return None
+                raise DataError(f"{example.place or example.id}: {reason}. Correct the answer or its place.")
+        if not example.answers:
+            return None
+        start, end = example.answers[0].start, example.answers[0].start + len(example.answers[0].text)
+        tokens = [n for n, (first, last) in enumerate(context.offsets) if first < end and last > start]
+        return (tokens[0], tokens[-1]) if tokens else None
 
     def head(self, dim: int, dropout: float) -> nn.Module:
         classifier = self.unanswerable and self.classifier
@@ -164,7 +168,8 @@ class QuestionAnswering:
         return Independent(dim, dropout, self.layers if self.of_class else (), classifier=classifier)
 
     def losses(self, outputs: Mapping[str, Float[Tensor, "B ..."]], batch: Batch) -> Mapping[str, Term]:
-        count, terms = torch.full((), len(batch), device=batch.tokens.device), {}
+        terms = {}
+        count = torch.full((), len(batch), device=batch.tokens.device)
         for name in ("start", "end"):
             terms[name] = Term(F.cross_entropy(outputs[name], batch.labels[name], reduction="sum"), count, 0.5)
         if "no_answer" in outputs:
@@ -174,25 +179,27 @@ class QuestionAnswering:
         return terms
 
     def truncation(self, examples: Sequence[QuestionExample], rows: RowsOfExamples) -> Mapping[str, float]:
-        found = {"cut_questions": float(np.mean([of_example[0].keep.cut for of_example in rows]))}
+        shares = {"cut_questions": float(np.mean([of_example[0].keep.cut for of_example in rows]))}
         pairs = zip(examples, rows, strict=True)
         missed = [self._misses(of_example) for example, of_example in pairs if example.answers]
+        if missed:
+            shares["missed_answers"] = float(np.mean(missed))
         unseen = [not example.answers and not self.unanswerable for example in examples if example.labelled]
-        return found | ({"missed_answers": float(np.mean(missed))} if missed else {}) | unseen_share(unseen)
+        return shares | unseen_share(unseen)
 
     def results(self, examples: Sequence[QuestionExample], rows: RowsOfExamples, outputs: OutputsOfExamples) -> Results:
-        predictions = [self._predicted(*given) for given in zip(examples, rows, outputs, strict=True)]
+        predictions = [self._predicted(*of_example) for of_example in zip(examples, rows, outputs, strict=True)]
         if not all(example.labelled for example in examples):
             return Results({}, predictions)
         # Exact match and F1 of each span, and of each prediction, [N 2].
         texts = [_texts(example) for example in examples]
         answerable = np.array(list(map(bool, texts)))
-        spans = [found["span"] for found in predictions]
+        spans = [prediction["span"] for prediction in predictions]
         of_spans = np.array([scores(span, right, self.segmentation) for span, right in zip(spans, texts, strict=True)])
         silent = np.array(list(map(self._is_silent, predictions)))
         final = np.where(silent[:, None], ~answerable[:, None], of_spans)
-        for found, right, (exact, f1) in zip(predictions, texts, final.tolist(), strict=True):
-            found |= {"label": right, "correct": bool(exact), "f1": f1}
+        for prediction, right, (exact, f1) in zip(predictions, texts, final.tolist(), strict=True):
+            prediction |= {"label": right, "correct": bool(exact), "f1": f1}
         metrics = {"f1": float(final[:, 1].mean()), "exact_match": float(final[:, 0].mean())}
         metrics |= self.truncation(examples, rows)
         if not self.unanswerable:
@@ -203,10 +210,10 @@ class QuestionAnswering:
             metrics["answerable_exact_match"] = float(final[answerable, 0].mean())
         if not answerable.all():
             metrics["unanswerable_accuracy"] = float(final[~answerable, 0].mean())
-        null = [found["no_answer"] for found in predictions]
+        null = [prediction["no_answer"] for prediction in predictions]
         lines: list[list[str | float]] = []
-        for place, name in ((1, "f1"), (0, "exact_match")):
-            best, threshold = best_threshold(null, of_spans[:, place], ~answerable)
+        for column, name in ((1, "f1"), (0, "exact_match")):
+            best, threshold = best_threshold(null, of_spans[:, column], ~answerable)
             metrics[f"best_{name}"] = best
             best_at = "below all" if threshold is None else threshold
             lines.append([self.metrics[name].title, self.threshold, metrics[name], best_at, best])
@@ -217,18 +224,18 @@ class QuestionAnswering:
         best = self._best(rows, outputs)
         start, end = _place_in_context(best, rows)
         text = example.context[start:end]
-        found: dict[str, Any] = {"id": example.id, "question": example.question, "span": text, "prediction": text}
-        found["certainty"] = best.probability if best else 0.0
+        prediction: dict[str, Any] = {"id": example.id, "question": example.question, "span": text, "prediction": text}
+        prediction["certainty"] = best.probability if best else 0.0
         if self.unanswerable:
             if self.classifier:
                 null = min(float(output["no_answer"]) for output in outputs)
             else:
                 null = min(float(output["start"][0]) + float(output["end"][0]) for output in outputs)
                 null -= best.score if best else 2 * NEVER
-            found["no_answer"] = null
-            if self._is_silent(found):
-                found |= {"prediction": "", "certainty": 0.5 + 0.5 * math.tanh(null / 2)}
-        return found
+            prediction["no_answer"] = null
+            if self._is_silent(prediction):
+                prediction |= {"prediction": "", "certainty": 0.5 + 0.5 * math.tanh(null / 2)}
+        return prediction
 
     def _best(self, rows: Sequence[Row], outputs: Sequence[Outputs]) -> Span | None:
         """Return the best span in any window."""
@@ -236,32 +243,34 @@ class QuestionAnswering:
         return max((span for span in spans if span), key=lambda span: span.score, default=None)
 
     def average(self, outputs: Sequence[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
-        found = {"start": mean_logits([each["start"] for each in outputs])}
-        if not self.joint:
-            found["end"] = mean_logits([each["end"] for each in outputs])
+        averaged = {"start": mean_logits([output["start"] for output in outputs])}
+        if self.joint:
+            averaged |= mean_spans(outputs)
+        else:
+            averaged["end"] = mean_logits([output["end"] for output in outputs])
         if "no_answer" in outputs[0]:
-            found["no_answer"] = mean_binary_logits([each["no_answer"] for each in outputs])
-        return found | (mean_spans(outputs) if self.joint else {})
+            averaged["no_answer"] = mean_binary_logits([output["no_answer"] for output in outputs])
+        return averaged
 
     def answers(
         self, examples: Sequence[QuestionExample], rows: RowsOfExamples, outputs: OutputsOfExamples
     ) -> list[dict[str, Any]]:
         """Return each answer with its probability and its characters in the context; "" is no answer."""
-        found = []
+        answered = []
         for example, of_example, of_rows in zip(examples, rows, outputs, strict=True):
             predicted = self._predicted(example, of_example, of_rows)
             answer = {"prediction": predicted["prediction"], "probability": predicted["certainty"]}
             start, end = _place_in_context(self._best(of_example, of_rows), of_example)
             answer |= {"start": start, "end": end} if answer["prediction"] else {"start": None, "end": None}
-            found.append(answer)
-        return found
+            answered.append(answer)
+        return answered
 
     def _span(self, read: Read, output: Outputs) -> Span | None:
         """Return the best span of a window."""
         return joint_span(read, output) if self.joint else independent_span(read, output, self.max_answer)
 
-    def _is_silent(self, found: Mapping[str, Any]) -> bool:
-        return self.unanswerable and found["no_answer"] > self.threshold
+    def _is_silent(self, prediction: Mapping[str, Any]) -> bool:
+        return self.unanswerable and prediction["no_answer"] > self.threshold
 
     def _misses(self, rows: Sequence[Row]) -> bool:
         """Return whether no window allows the prediction of the answer that is trained."""
@@ -278,7 +287,3 @@ def _place_in_context(span: Span | None, rows: Sequence[Row]) -> tuple[int, int]
 def _texts(example: QuestionExample) -> list[str]:
     """Return the different answers."""
     return list(dict.fromkeys(answer.text for answer in example.answers))
-
-
-def _place(example: QuestionExample) -> str:
-    return example.place or example.id

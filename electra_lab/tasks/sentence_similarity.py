@@ -9,9 +9,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
 
 from electra_lab.tasks._classification import REGRESSION, regression
 from electra_lab.tasks._judging import Which, candidates, refuse_infinite, states
@@ -54,11 +52,10 @@ class SentenceSimilarity:
         vectors = self._pooled([ids[: model.length - 2] for ids in tokens], network, model)
         cosines = np.array([_cosine(*pair) for pair in zip(vectors[::2], vectors[1::2], strict=True)])
         refuse_infinite(cosines)
-        known = labels is not None
         # Predictions and, with labels, metrics.
         predictions = []
         for example, cosine in zip(examples, cosines, strict=True):
-            label = {"label": example.label} if known else {}
+            label = {} if labels is None else {"label": example.label}
             predictions.append({**shown(example), "prediction": float(cosine), **label})
         if labels is None:
             return Results({}, predictions)
@@ -77,15 +74,13 @@ class SentenceSimilarity:
         self, rows: Sequence[Sequence[int]], network: Network, model: Pretrained
     ) -> Sequence[NDArray[np.float64]]:
         """Return a vector for each row, Float64[D]."""
-        found: dict[int, NDArray[np.float64]] = {}
+        vectors: dict[int, NDArray[np.float64]] = {}
         with torch.autocast(model.device.type, enabled=False):
             for numbers, hidden in states(network, model, [len(row) for row in rows], rows.__getitem__):
                 for number, row in zip(numbers, hidden.float(), strict=True):
-                    found[number] = self._pool(row, len(rows[number])).double().cpu().numpy()
-        return [found[number] for number in range(len(rows))]
-
-    def _pool(self, row: Float[Tensor, "T D"], size: int) -> Float[Tensor, " D"]:
-        return row[0] if self.pooling == "cls" else row[1 : size + 1].mean(0)
+                    pooled = row[0] if self.pooling == "cls" else row[1 : len(rows[number]) + 1].mean(0)
+                    vectors[number] = pooled.double().cpu().numpy()
+        return [vectors[number] for number in range(len(rows))]
 
 
 def _labels(examples: Sequence[TextExample]) -> NDArray[np.float64] | None:
@@ -113,6 +108,6 @@ def _place(example: TextExample) -> str:
     return example.place or f"pair {example.id}"
 
 
-def _cosine(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(one @ other) / lengths if lengths else 0.0
+def _cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / lengths if lengths else 0.0

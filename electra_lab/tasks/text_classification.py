@@ -19,16 +19,7 @@ from electra_lab.tasks._classification import (
     confusion,
     unseen_share,
 )
-from electra_lab.tasks._texts import (
-    CUT_METRIC,
-    DENSE,
-    FirstState,
-    Head,
-    chosen_layers,
-    cut_share,
-    shown,
-    text_rows,
-)
+from electra_lab.tasks._texts import CUT_METRIC, DENSE, FirstState, Head, chosen_layers, cut_share, shown, text_rows
 from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
 from registry.contracts.task import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError, listed
@@ -91,27 +82,27 @@ class TextClassification:
         return {"best": torch.from_numpy(chances.argmax(axis=1)), "certainty": torch.from_numpy(chances.max(axis=1))}
 
     def average(self, outputs: Sequence[Mapping[str, Float[Tensor, "B L"]]]) -> Mapping[str, Tensor]:
-        return {"logits": mean_logits([each["logits"] for each in outputs])}
+        return {"logits": mean_logits([output["logits"] for output in outputs])}
 
     def answers(
         self, examples: Sequence[TextExample], rows: RowsOfExamples, outputs: OutputsOfExamples
     ) -> list[dict[str, Any]]:
         """Return the best label of each example, and the probability of every label."""
-        found = []
+        answered = []
         for chances in _chances(np.array([output["logits"] for (output,) in outputs])):
             label, probabilities = self.labels[chances.argmax()], dict(zip(self.labels, chances.tolist(), strict=True))
-            found.append({"prediction": label, "probability": probabilities[label], "probabilities": probabilities})
-        return found
+            answered.append({"prediction": label, "probability": probabilities[label], "probabilities": probabilities})
+        return answered
 
     def results(self, examples: Sequence[TextExample], rows: RowsOfExamples, outputs: OutputsOfExamples) -> Results:
         best = np.array([output["best"] for (output,) in outputs])
         certainty = np.array([output["certainty"] for (output,) in outputs])
         predictions = []
         for example, number, chance in zip(examples, best, certainty, strict=True):
-            found = {**shown(example), "prediction": self.labels[number], "certainty": float(chance)}
+            prediction = {**shown(example), "prediction": self.labels[number], "certainty": float(chance)}
             if example.label is not None:
-                found |= {"label": example.label, "correct": example.label == self.labels[number]}
-            predictions.append(found)
+                prediction |= {"label": example.label, "correct": example.label == self.labels[number]}
+            predictions.append(prediction)
         if any(example.label is None for example in examples):
             return Results({}, predictions)
         numbers = {label: number for number, label in enumerate(self.labels)}
@@ -122,6 +113,6 @@ class TextClassification:
 
 def _chances(logits: NDArray[Any]) -> NDArray[np.float64]:
     """Return the probabilities of the labels, Float64[N L]."""
-    chances = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    found: NDArray[np.float64] = chances / chances.sum(axis=1, keepdims=True)
-    return found
+    weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    chances: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+    return chances

@@ -11,16 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.tasks._classification import REGRESSION, regression
-from electra_lab.tasks._texts import (
-    CUT_METRIC,
-    DENSE,
-    FirstState,
-    Head,
-    chosen_layers,
-    cut_share,
-    shown,
-    text_rows,
-)
+from electra_lab.tasks._texts import CUT_METRIC, DENSE, FirstState, Head, chosen_layers, cut_share, shown, text_rows
 from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
 from registry.contracts.task import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError, listed
@@ -91,15 +82,15 @@ class TextRegression:
         return scaled
 
     def average(self, outputs: Sequence[Mapping[str, Float[Tensor, "B 1"]]]) -> Mapping[str, Tensor]:
-        return {"logits": torch.stack([each["logits"] for each in outputs]).mean(0)}
+        return {"logits": torch.stack([output["logits"] for output in outputs]).mean(0)}
 
     def results(self, examples: Sequence[TextExample], rows: RowsOfExamples, outputs: OutputsOfExamples) -> Results:
-        found = np.array([float(output["logits"][0]) for (output,) in outputs]) * (self.high - self.low) + self.low
+        numbers = np.array([float(output["logits"][0]) for (output,) in outputs]) * (self.high - self.low) + self.low
         predictions = []
-        for example, number in zip(examples, found, strict=True):
+        for example, number in zip(examples, numbers, strict=True):
             known = {} if example.label is None else {"label": example.label}
             predictions.append({**shown(example), "prediction": float(number), **known})
         if any(example.label is None for example in examples):
             return Results({}, predictions)
         truth = np.array([float(example.label) for example in examples])  # type: ignore[arg-type]
-        return Results({**regression(truth, found), **cut_share(rows)}, predictions)
+        return Results({**regression(truth, numbers), **cut_share(rows)}, predictions)

@@ -29,7 +29,7 @@ Entity = tuple[str, int, int]  # its type, and its first and last word
 
 
 @dataclass(frozen=True)
-class Found:
+class Counts:
     """Numbers of entities, of predictions, and of predictions with the right words and type."""
 
     actual: int
@@ -65,20 +65,20 @@ def single_words(tags: Sequence[str]) -> set[Entity]:
     return {(tag, place, place) for place, tag in enumerate(tags)}
 
 
-def compare(actual: Iterable[set[Entity]], predicted: Iterable[set[Entity]]) -> dict[str, Found]:
+def compare(actual: Iterable[set[Entity]], predicted: Iterable[set[Entity]]) -> dict[str, Counts]:
     """Compare the entities of sentences, by type."""
-    counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])  # as in Found
+    counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])  # as in Counts
     for theirs, ours in zip(actual, predicted, strict=True):
-        for place, found in enumerate((theirs, ours, theirs & ours)):
-            for kind, *_ in found:
-                counts[kind][place] += 1
-    return {kind: Found(*numbers) for kind, numbers in sorted(counts.items())}
+        for column, group in enumerate((theirs, ours, theirs & ours)):
+            for kind, *_ in group:
+                counts[kind][column] += 1
+    return {kind: Counts(*numbers) for kind, numbers in sorted(counts.items())}
 
 
-def total(found: Iterable[Found]) -> Found:
+def total(by_type: Iterable[Counts]) -> Counts:
     """Return the counts over all types."""
-    columns = zip((0, 0, 0), *map(astuple, found), strict=True)
-    return Found(*map(sum, columns))
+    columns = zip((0, 0, 0), *map(astuple, by_type), strict=True)
+    return Counts(*map(sum, columns))
 
 
 class EachState(nn.Module):
@@ -142,27 +142,29 @@ class TokenClassification:
         counts: Counter[str] = Counter()
         wrong = []
         for example in examples:
+            place = example.place or example.id
             if example.tags is None:
-                wrong.append(f"{_place(example)}: the sentence has no tags. Training needs them.")
+                wrong.append(f"{place}: the sentence has no tags. Training needs them.")
                 continue
             counts.update(example.tags)
             odd = [tag for tag in example.tags if not ENTITY_TAG.fullmatch(tag)]
             if odd and self.scheme == "entities":
                 reason = f"the tag '{odd[0]}' is neither O nor B-, I-, E- or S- with a type"
-                wrong.append(f"{_place(example)}: {reason}. For tags of other kinds write scheme: plain.")
+                wrong.append(f"{place}: {reason}. For tags of other kinds write scheme: plain.")
         if wrong:
             raise DataError(listed(wrong))
         if not counts:
             raise DataError("there are no words to learn tags from.")
-        tags = sorted(counts.keys() | _with_counterparts(counts) if self.scheme == "entities" else counts)
-        return {"tags": tags, "usual": "O" if "O" in counts else max(sorted(counts), key=counts.__getitem__)}
+        tags = counts.keys() | _with_counterparts(counts) if self.scheme == "entities" else counts.keys()
+        usual = "O" if "O" in counts else max(sorted(counts), key=counts.__getitem__)
+        return {"tags": sorted(tags), "usual": usual}
 
     def set_labels(self, facts: Mapping[str, Any]) -> None:
         self.tags, self.usual = list(facts["tags"]), str(facts["usual"])
 
     def rows(self, examples: Sequence[WordsExample], encoder: Encoder, length: int) -> Sequence[Sequence[Row]]:
-        found = encoder.words([example.words for example in examples])
-        return [self._rows(example, text, encoder, length) for example, text in zip(examples, found, strict=True)]
+        encoded = encoder.words([example.words for example in examples])
+        return [self._rows(example, text, encoder, length) for example, text in zip(examples, encoded, strict=True)]
 
     def _rows(self, example: WordsExample, text: Encoded, encoder: Encoder, length: int) -> list[Row]:
         cls, sep = encoder.vocabulary.cls_id, encoder.vocabulary.sep_id
@@ -199,24 +201,25 @@ class TokenClassification:
         return {"tags": Term(loss, (labels != IGNORED).sum(), 1.0)}
 
     def results(self, examples: Sequence[WordsExample], rows: RowsOfExamples, outputs: OutputsOfExamples) -> Results:
-        predictions = [self._predicted(*given) for given in zip(examples, rows, outputs, strict=True)]
+        predictions = [self._predicted(*of_example) for of_example in zip(examples, rows, outputs, strict=True)]
         if any(example.tags is None for example in examples):
             return Results({}, predictions)
         # Words.
-        actual, predicted = [found["label"] for found in predictions], [found["prediction"] for found in predictions]
+        actual = [prediction["label"] for prediction in predictions]
+        predicted = [prediction["prediction"] for prediction in predictions]
         pairs = list(zip(chain.from_iterable(actual), chain.from_iterable(predicted), strict=True))
         right = sum(label == guess for label, guess in pairs)
         metrics = {"accuracy": right / max(len(pairs), 1), **self.truncation(examples, rows)}
         # Entities, or words by tag.
-        of = entities if self.scheme == "entities" else single_words
-        found = compare(map(of, actual), map(of, predicted))
+        read = entities if self.scheme == "entities" else single_words
+        by_type = compare(map(read, actual), map(read, predicted))
         if self.scheme == "entities":
-            overall = total(found.values())
+            overall = total(by_type.values())
             metrics |= {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
         title = "Entities by type" if self.scheme == "entities" else "Words by tag"
         header = ["", "F1", "precision", "recall", "number", "predicted"]
         lines: list[list[str | float]] = []
-        for kind, of_kind in found.items():
+        for kind, of_kind in by_type.items():
             scores = [of_kind.f1, of_kind.precision, of_kind.recall]
             lines.append([kind, *scores, of_kind.actual, of_kind.predicted])
         return Results(metrics, predictions, [Table(title, header, lines)])
@@ -225,11 +228,11 @@ class TokenClassification:
         self, example: WordsExample, rows: Sequence[Row], outputs: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         tags, chances = self._tags(example, rows, outputs)
-        found: dict[str, Any] = {"id": example.id, "words": list(example.words), "prediction": tags}
-        found["certainty"] = float(np.mean([*chances.values()])) if chances else 0.0
+        prediction: dict[str, Any] = {"id": example.id, "words": list(example.words), "prediction": tags}
+        prediction["certainty"] = float(np.mean([*chances.values()])) if chances else 0.0
         if example.tags is not None:
-            found |= {"label": list(example.tags), "correct": tags == list(example.tags)}
-        return found
+            prediction |= {"label": list(example.tags), "correct": tags == list(example.tags)}
+        return prediction
 
     def _tags(
         self, example: WordsExample, rows: Sequence[Row], outputs: Sequence[Mapping[str, Any]]
@@ -245,21 +248,21 @@ class TokenClassification:
         return tags, chances
 
     def average(self, outputs: Sequence[Mapping[str, Float[Tensor, "B T L"]]]) -> Mapping[str, Tensor]:
-        return {"logits": mean_logits([each["logits"] for each in outputs])}
+        return {"logits": mean_logits([output["logits"] for output in outputs])}
 
     def answers(
         self, examples: Sequence[WordsExample], rows: RowsOfExamples, outputs: OutputsOfExamples
     ) -> list[dict[str, Any]]:
         """Return the tags of each sentence with their probabilities and, of entities, the first and the last word."""
-        found = []
-        for given in zip(examples, rows, outputs, strict=True):
-            tags, chances = self._tags(*given)
+        answered = []
+        for of_example in zip(examples, rows, outputs, strict=True):
+            tags, chances = self._tags(*of_example)
             answer: dict[str, Any] = {"prediction": tags, "probabilities": [chances.get(n) for n in range(len(tags))]}
             if self.scheme == "entities":
                 order = sorted(entities(tags), key=lambda entity: entity[1:])
                 answer["entities"] = [{"type": kind, "first": first, "last": last} for kind, first, last in order]
-            found.append(answer)
-        return found
+            answered.append(answer)
+        return answered
 
 
 def _with_counterparts(tags: Iterable[str]) -> set[str]:
@@ -267,9 +270,5 @@ def _with_counterparts(tags: Iterable[str]) -> set[str]:
 
     A rare type may have only one-word entities in training: CoNLL-2000 has I-LST only in its test.
     """
-    found = [tag for tag in tags if tag != "O"]
-    return {tag[:1] + other[1:] for tag, other in product(found, repeat=2)}
-
-
-def _place(example: WordsExample) -> str:
-    return example.place or example.id
+    entity_tags = [tag for tag in tags if tag != "O"]
+    return {tag[:1] + other[1:] for tag, other in product(entity_tags, repeat=2)}

@@ -53,19 +53,19 @@ def tokenizer_of(content: bytes) -> Tokenizer:
         raise ValueError("it does not mark the beginnings of words")
 
     build = _unigram if kind == UNIGRAM else _bpe
-    made = Tokenizer(build(pieces, unknown[0], has_bytes))
-    made.normalizer = _normalizer(_last(normalizer, 2, b""), prefix, bool(_last(normalizer, 4, 1)))
+    tokenizer = Tokenizer(build(pieces, unknown[0], has_bytes))
+    tokenizer.normalizer = _normalizer(_last(normalizer, 2, b""), prefix, bool(_last(normalizer, 4, 1)))
     # Words are split, which is faster, unless a piece may reach into the next one.
     split = any(piece.text == MARK for piece in pieces)
     split = split and not any(MARK in piece.text[1:] for piece in pieces if piece.in_texts)
     words = pre_tokenizers.Metaspace(MARK, prepend_scheme="never", split=split)
-    made.pre_tokenizer = pre_tokenizers.Sequence([*_apart(pieces), words]) if kind == UNIGRAM else words
-    first = [decoders.Strip(" ", 1, 0)] if prefix else []
-    made.decoder = decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse(), *first])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*_apart(pieces), words]) if kind == UNIGRAM else words
+    spaces, first = decoders.Replace(MARK, " "), [decoders.Strip(" ", 1, 0)] if prefix else []
+    tokenizer.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), *first])
     if kind == BPE:
         symbols = [piece.text for piece in pieces if piece.type == USER and piece.in_texts]
-        made.add_tokens([AddedToken(symbol, normalized=False) for symbol in symbols])
-    return made
+        tokenizer.add_tokens([AddedToken(symbol, normalized=False) for symbol in symbols])
+    return tokenizer
 
 
 def _normalizer(charsmap: bytes, prefix: bool, squeeze: bool) -> Normalizer:
@@ -134,7 +134,7 @@ def _last(fields: dict[int, list[Any]], number: int, default: Any) -> Any:
 
 def _fields(message: bytes) -> dict[int, list[Any]]:
     """Return the values of each field: numbers, floats of 4 bytes, or bytes. Raises ValueError."""
-    found: dict[int, list[Any]] = {}
+    values: dict[int, list[Any]] = {}
     place = 0
     while place < len(message):
         key, place = _varint(message, place)
@@ -149,8 +149,8 @@ def _fields(message: bytes) -> dict[int, list[Any]]:
             value = struct.unpack("<f", value)[0] if wire == 5 else value
         else:
             raise ValueError(f"byte {place - 1} does not begin a field")
-        found.setdefault(key >> 3, []).append(value)
-    return found
+        values.setdefault(key >> 3, []).append(value)
+    return values
 
 
 def _varint(message: bytes, place: int) -> tuple[Any, int]:

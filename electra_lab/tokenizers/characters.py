@@ -37,16 +37,16 @@ def characters(
 
     normalizer = normalizers.Sequence([normalizers.NFC(), *([normalizers.Lowercase()] if lowercase else [])])
     if alphabet is not None:
-        found = [*dict.fromkeys(normalizer.normalize_str(alphabet))]
-        if len(found) > vocab_size - len(SPECIAL):
-            raise ValueError(f"vocab_size {vocab_size} must be at least {len(found) + len(SPECIAL)} for the alphabet.")
+        kept = [*dict.fromkeys(normalizer.normalize_str(alphabet))]
+        if len(kept) > vocab_size - len(SPECIAL):
+            raise ValueError(f"vocab_size {vocab_size} must be at least {len(kept) + len(SPECIAL)} for the alphabet.")
     else:
         counts = count_characters(documents, normalizer)
         kept = [character for character, number in counts.items() if number >= min_frequency]
         if not kept:
             raise DataError(f"no character occurs {min_frequency} times or more. Lower tokenizer.min_frequency.")
-        found = sorted(kept, key=lambda character: (-counts[character], character))[: vocab_size - len(SPECIAL)]
-    tokenizer = of_list(sorted(found), r"[\s\S]")
+        kept.sort(key=lambda character: (-counts[character], character))
+    tokenizer = of_list(sorted(kept[: vocab_size - len(SPECIAL)]), r"[\s\S]")
     tokenizer.normalizer = normalizer
     tokenizer.decoder = decoders.Fuse()
     return tokenizer

@@ -45,10 +45,10 @@ def read_tokenizer(path: Path) -> Tokenizer:
     """
     file = path
     if os.path.isdir(path):
-        found = [path / name for name in TOKENIZER_FILES if os.path.lexists(path / name)]
-        if not found:
+        files = [path / name for name in TOKENIZER_FILES if os.path.lexists(path / name)]
+        if not files:
             raise DataError(f"{path}: has neither {', '.join(TOKENIZER_FILES[:-1])} nor {TOKENIZER_FILES[-1]}. {SAVE}")
-        file = found[0]
+        file = files[0]
     readers = {".json": _of_json, ".model": _of_sentencepiece}
     tokenizer = readers.get(file.suffix, _of_vocabulary)(file)
     # The special tokens that it has. If its model has no unknown token, it can encode all text without one.
@@ -149,7 +149,7 @@ def _of_sentencepiece(file: Path) -> Tokenizer:
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), tokenizer.normalizer])
     # Found in the text as it is written: the normalizer would put the mark of a word before their names.
     _add(tokenizer, file, settings, normalized=False)
-    # DeBERTa's [MASK] is in none of its files.
+    # Add special tokens that it lacks, in its style: DeBERTa's [MASK] is in none of its files.
     style = 0 if any(tokenizer.token_to_id(names[0]) is not None for names in SPECIAL_TOKENS.values()) else 1
     for names in SPECIAL_TOKENS.values():
         if all(tokenizer.token_to_id(name) is None for name in names):
@@ -166,10 +166,10 @@ def _add(tokenizer: Tokenizer, file: Path, settings: _Settings, **changed: bool)
     added |= {int(id): token for id, token in settings.added_tokens_decoder.items()}
     for id, token in sorted(added.items()):
         if id < tokenizer.get_vocab_size():
-            if (there := tokenizer.id_to_token(id)) != token.content:
-                raise DataError(
-                    f"{file}: the id {id} is that of '{there}', not of the added token '{token.content}'. {SAVE}"
-                )
+            owner = tokenizer.id_to_token(id)
+            if owner != token.content:
+                reason = f"the id {id} is that of '{owner}', not of the added token '{token.content}'"
+                raise DataError(f"{file}: {reason}. {SAVE}")
             continue  # it is in the file
         tokenizer.add_tokens([AddedToken(**token.model_dump() | changed)])
         if tokenizer.token_to_id(token.content) != id:

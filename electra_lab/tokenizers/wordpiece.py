@@ -108,12 +108,14 @@ def _characters(documents: Iterable[str]) -> Counter[int]:
     texts, iterator = [""], iter(documents)
     while texts:
         texts, size = [], 0
-        while size < AT_ONCE and (text := next(iterator, None)) is not None:
+        for text in iterator:
             texts.append(text)
             size += len(text)
+            if size >= AT_ONCE:
+                break
         # Marks that can be composed with the letter before do not count as characters.
         data = unicodedata.normalize("NFC", "\n".join(texts)).encode("utf-32-le", "surrogatepass")
-        codes, found = np.unique(np.frombuffer(data, np.uint32), return_counts=True)
-        counts.update(dict(zip(codes.tolist(), found.tolist(), strict=True)))
+        codes, times = np.unique(np.frombuffer(data, np.uint32), return_counts=True)
+        counts.update(dict(zip(codes.tolist(), times.tolist(), strict=True)))
         counts[ord("\n")] -= max(len(texts) - 1, 0)
     return counts

@@ -56,7 +56,7 @@ def words(
     reduced = [CLASSES[name] for name in CLASSES if name in classes]
     whole = "|".join([*(name for name, _ in reduced), pattern])
     steps: list[Any] = [normalizers.Lowercase()] if lowercase else []
-    steps += [normalizers.Replace(Regex(found), name) for name, found in reduced]
+    steps += [normalizers.Replace(Regex(of_class), name) for name, of_class in reduced]
     tokenizer = of_list([], whole)
     tokenizer.normalizer = normalizers.Sequence(steps)
     trainer = trainers.WordLevelTrainer(

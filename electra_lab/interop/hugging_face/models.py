@@ -119,9 +119,9 @@ class ElectraLabPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
             if isinstance(module, nn.Linear) and module.bias is not None:
                 initialization.zeros_(module.bias)
 
-    def resize_token_embeddings(self, *given: Any, **options: Any) -> nn.Embedding:
+    def resize_token_embeddings(self, *arguments: Any, **options: Any) -> nn.Embedding:
         """As in transformers; a token head's bias, which no layer of transformers holds, gets the size of the table."""
-        table: nn.Embedding = super().resize_token_embeddings(*given, **options)
+        table: nn.Embedding = super().resize_token_embeddings(*arguments, **options)
         base: Any = self.base_model
         if "tokens" in base.network.heads:
             head = base.network.heads["tokens"]
@@ -129,9 +129,9 @@ class ElectraLabPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
             head.bias = nn.Parameter(F.pad(head.bias.detach(), (0, extra)), head.bias.requires_grad)
         return table
 
-    def tie_weights(self, *given: Any, **options: Any) -> None:
+    def tie_weights(self, *arguments: Any, **options: Any) -> None:
         """Share tensors again: loading has put new parameters in the first of several places."""
-        super().tie_weights(*given, **options)
+        super().tie_weights(*arguments, **options)
         base: Any = self.base_model
         for name, first in base.repeated.items():
             owner, _, last = name.rpartition(".")

@@ -88,7 +88,8 @@ class Deberta(Family):
         terms = terms.split("|") if isinstance(terms, str) else terms
         if not isinstance(terms, list) or set(map(str, terms)) != {"c2p", "p2c"}:
             raise ConfigError(f"{config.place}: pos_att_type is {terms!r}, but `deberta` computes with p2c and c2p.")
-        if (width := values.get("embedding_size", shape["dim"])) != shape["dim"]:
+        width = values.get("embedding_size", shape["dim"])
+        if width != shape["dim"]:
             raise ConfigError(f"{config.place}: embedding_size is {width!r}; it must be hidden_size {shape['dim']}.")
         if values.get("conv_kernel_size", 0) and values.get("conv_act", "gelu") != "gelu":
             raise ConfigError(
@@ -142,7 +143,6 @@ class Deberta(Family):
         return bool(embedding["dim"] == backbone["dim"] and super().writes(backbone, embedding))
 
     def limits(self, backbone: Mapping[str, Any], embedding: Mapping[str, Any]) -> list[str]:
-        found = []
-        if embedding["dropout"] != backbone["dropout"]:
-            found.append(f"DebertaV2Config has no dropout of embeddings; {embedding['dropout']} was used in training.")
-        return found
+        if embedding["dropout"] == backbone["dropout"]:
+            return []
+        return [f"DebertaV2Config has no dropout of embeddings; {embedding['dropout']} was used in training."]

@@ -50,9 +50,7 @@ class Electra(Family):
         "heads.replaced.dense": "discriminator_predictions.dense",
         "heads.replaced.out": "discriminator_predictions.dense_prediction",
     }
-    copies: ClassVar[Mapping[str, str]] = {
-        "generator_lm_head.weight": "electra.embeddings.word_embeddings.weight",
-    }
+    copies: ClassVar[Mapping[str, str]] = {"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"}
     usual_width: ClassVar[int | None] = 128  # of embeddings, as in transformers
 
     def names(self, head: str) -> Names:

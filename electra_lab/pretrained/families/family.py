@@ -31,7 +31,8 @@ class Config:
     def refuse_others(self, fixed: Mapping[str, Any], backbone: str) -> None:
         """Raise ConfigError if a key says that the model computes otherwise than the backbone. A key may be absent."""
         for key, ours in fixed.items():
-            if (theirs := self.values.get(key, ours)) != ours:
+            theirs = self.values.get(key, ours)
+            if theirs != ours:
                 raise ConfigError(
                     f"{self.place}: {key} is {theirs!r}, but the lab's `{backbone}` computes with {ours!r}."
                 )
@@ -67,13 +68,13 @@ TASK_LAYERS: Mapping[str, Mapping[str, str]] = {
 
 
 class Family(ABC):
-    """What transformers has for one backbone of the lab.
+    """The classes of transformers for one backbone of the lab.
 
     model_type  in config.json
     backbone    the lab's name of the encoder
     prefix      of the names of its classes
     classes     by head, the ending of the class that has this head
-    beyond      switches of the backbone that its classes lack: with one on, a network leaves in the lab's own format
+    beyond      switches of the backbone that its classes lack: with one on, a network is exported in the lab's format
     task_layers for each class of a task, the module of our task's head and the name of its place
     dropouts    the keys of config.json for the dropout in these classes
     """
@@ -100,7 +101,7 @@ class Family(ABC):
 
     @abstractmethod
     def read(self, config: Config) -> Sections:
-        """Return the sections of an experiment that describe the model. Raises ConfigError if there is no such one."""
+        """Return the sections of an experiment that describe the model. Raises ConfigError if none can."""
 
     def common(self, part: "Part") -> dict[str, Any]:
         """Return the keys of config.json that most families have."""

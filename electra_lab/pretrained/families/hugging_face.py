@@ -48,7 +48,7 @@ class EncoderNames(Names):
         return f"{self.root}{name.removeprefix(MODEL)}" if name.startswith(MODEL) else name
 
     def ours(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, tensor in given.items():
             part, dot, last = name.rpartition(".")
             modern = f"{part}{dot}{OLD.get(last, last)}"
@@ -59,10 +59,10 @@ class EncoderNames(Names):
                 ours = modern.removeprefix(f"{MARK}.")
             else:
                 ours = f"{MODEL}{inside}" if modern.startswith(self.root) else modern
-            if ours in found:
+            if ours in tensors:
                 raise ValueError(f"{modern} appears twice, under an old name and a new one.")
-            found[ours] = tensor
-        return found
+            tensors[ours] = tensor
+        return tensors
 
 
 class HuggingFace(Family):
@@ -129,8 +129,8 @@ class HuggingFace(Family):
         if self.model_type == "mpnet" and ids["pad"] != 1:
             reason = "MPNet of transformers takes the token 1 for padding, which is another one in this tokenizer"
             raise ConfigError(f"mpnet cannot be exported: {reason}.")
-        made = component().config_of(backbone, embedding["max_length"])
-        values = {key: value for key, value in made.to_dict().items() if key not in OTHERS}
+        config = component().config_of(backbone, embedding["max_length"])
+        values = {key: value for key, value in config.to_dict().items() if key not in OTHERS}
         roles = {"bos": "cls", "cls": "cls", "eos": "sep", "sep": "sep", "mask": "mask", "pad": "pad"}
         for key in values:
             if key.endswith("_token_id"):

@@ -150,9 +150,10 @@ class ModernBert(Family):
         ]
 
     def pooling(self, config: Config) -> tuple[Activation, bool]:
-        if (how := config.values.get("classifier_pooling", "cls")) not in ("cls", "mean"):
-            raise ConfigError(f"{config.place}: classifier_pooling is {how!r}; it must be 'cls' or 'mean'.")
-        return F.gelu, how == "mean"
+        pooling = config.values.get("classifier_pooling", "cls")
+        if pooling not in ("cls", "mean"):
+            raise ConfigError(f"{config.place}: classifier_pooling is {pooling!r}; it must be 'cls' or 'mean'.")
+        return F.gelu, pooling == "mean"
 
     def tensors_in(self, tensors: dict[str, Tensor], head: str) -> dict[str, Tensor]:
         for name in ("heads.replaced.out.weight", "heads.replaced.out.bias") if head == "replaced" else ():

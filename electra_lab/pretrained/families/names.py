@@ -35,8 +35,9 @@ class Names:
     def theirs(self, name: str) -> str:
         """Return the name of one of our tensors in transformers; an unknown name is returned unchanged."""
         part, dot, last = name.rpartition(".")
-        if (found := re.fullmatch(r"backbone\.layers\.(\d+)\.(\w+)", part)) and found[2] in self.layer:
-            return f"{self.root}.{self.layers}.{found[1]}.{self.layer[found[2]]}.{last}"
+        of_layer = re.fullmatch(r"backbone\.layers\.(\d+)\.(\w+)", part)
+        if of_layer and of_layer[2] in self.layer:
+            return f"{self.root}.{self.layers}.{of_layer[1]}.{self.layer[of_layer[2]]}.{last}"
         return f"{dict(self._outside()).get(part, part)}{dot}{last}"
 
     def ours(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -44,17 +45,19 @@ class Names:
 
         Raises ValueError if a tensor appears twice.
         """
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, tensor in given.items():
-            if (modern := self._modern(name)) in found:
+            modern = self._modern(name)
+            if modern in tensors:
                 raise ValueError(f"{modern} appears twice, under an old name and a new one.")
             if not name.endswith(_BUFFERS):
-                found[modern] = tensor
-        for copy in found.keys() & self.copies.keys():
-            original = found.setdefault(self.copies[copy], found[copy])
-            if original.shape == found[copy].shape and torch.equal(original, found[copy]):
-                del found[copy]
-        return {self._our_name(name): tensor for name, tensor in found.items()}
+                tensors[modern] = tensor
+        # A copy that differs from the original stays.
+        for copy in tensors.keys() & self.copies.keys():
+            original = tensors.setdefault(self.copies[copy], tensors[copy])
+            if original.shape == tensors[copy].shape and torch.equal(original, tensors[copy]):
+                del tensors[copy]
+        return {self._our_name(name): tensor for name, tensor in tensors.items()}
 
     def _outside(self) -> Iterator[tuple[str, str]]:
         """Yield our name and theirs of all parts outside the layers."""
@@ -65,8 +68,9 @@ class Names:
     def _our_name(self, name: str) -> str:
         part, dot, last = name.rpartition(".")
         layer = {theirs: ours for ours, theirs in self.layer.items()}
-        if (found := re.fullmatch(rf"{self.root}\.{self.layers}\.(\d+)\.(.+)", part)) and found[2] in layer:
-            return f"backbone.layers.{found[1]}.{layer[found[2]]}.{last}"
+        of_layer = re.fullmatch(rf"{self.root}\.{self.layers}\.(\d+)\.(.+)", part)
+        if of_layer and of_layer[2] in layer:
+            return f"backbone.layers.{of_layer[1]}.{layer[of_layer[2]]}.{last}"
         outside = {theirs: ours for ours, theirs in self._outside()}
         return f"{outside.get(part, part)}{dot}{last}"
 

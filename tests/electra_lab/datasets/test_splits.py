@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from electra_lab.datasets._splits import Found, Splits, number_of
+from electra_lab.datasets._splits import Entry, Splits, number_of
 from electra_lab.sources.files import BadInput
 from registry import TextExample
 from registry.errors import DataError
@@ -19,7 +19,7 @@ class Listed(Splits[TextExample]):
     def _sources(self) -> list[str]:
         return [*self.sources]
 
-    def _examples(self, source: str) -> Iterator[Found[TextExample]]:
+    def _examples(self, source: str) -> Iterator[Entry[TextExample]]:
         for each in self.sources[source]:
             example = TextExample(each) if isinstance(each, str) else each
             yield example if isinstance(example, BadInput) else (example.text, example)

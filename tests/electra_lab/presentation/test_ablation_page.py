@@ -137,7 +137,7 @@ def test_what_a_cell_costs_is_the_mean_of_its_variant(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, SCALES, (0, 1), state=state)
     file = folder / "cells" / "v0-s0" / "provenance.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"flops": int(3e12)}))
-    titles, *rows = reread(folder).table("What a cell costs")
+    titles, *rows = reread(folder).table("Cost of a cell")
     assert titles == ["variant", "generator", "discriminator", "shared", "total", "steps", "tokens", "FLOPs",
                       "paper's FLOPs", "seconds", "tokens/s"]  # fmt: skip
     tokens, fewer = STEPS * TOKENS_A_STEP, 360 * TOKENS_A_STEP
