@@ -67,7 +67,7 @@ def test_errors_are_at_their_place_and_come_at_once() -> None:
     wrong = {"type": "wrapping", "inner": {"type": "docstrings", "min_character": 1}, "other": {"type": "none"}}
     with pytest.raises(ValidationError) as refused:
         held(wrong)
-    found = {".".join(map(str, each["loc"])): each["msg"] for each in refused.value.errors()}
+    found = {".".join(map(str, error["loc"])): error["msg"] for error in refused.value.errors()}
     assert found["held.inner.min_character"].endswith("Did you mean 'min_characters'? Known: min_characters.")
     assert found["held.other.type"].startswith("no corpus is called 'none'.")
     assert len(found) == 2
@@ -82,7 +82,7 @@ def test_editors_check_what_is_inside() -> None:
     for depth in range(2):
         assert accepts({"held": good}), depth
         assert not accepts({"held": bad}), depth
-        good, bad = ({"type": "wrapping", "inner": each} for each in (good, bad))
+        good, bad = ({"type": "wrapping", "inner": option} for option in (good, bad))
     assert not accepts({"held": {"type": "wrapping", "inner": {"type": "nonesuch"}}})
 
 
@@ -91,7 +91,7 @@ def test_editors_check_mixtures(levels: int) -> None:
     accepts = Draft202012Validator(holder().model_json_schema()).is_valid
     good, bad = ({"type": "text_files", "paths": paths} for paths in (["a.txt"], 5))
     for _ in range(levels):
-        good, bad = ({"type": "mixture", "parts": [{"corpus": each, "repeats": 2}]} for each in (good, bad))
+        good, bad = ({"type": "mixture", "parts": [{"corpus": option, "repeats": 2}]} for option in (good, bad))
     assert accepts({"held": good})
     assert not accepts({"held": bad})
 

@@ -58,7 +58,6 @@ def test_two_plug_ins_with_one_name_are_refused_naming_both_places():
         samplers.register("mine")(other)
     for place in (mine.__code__.co_firstlineno, other.__code__.co_firstlineno):
         assert f"test_core.py:{place}" in str(refused.value)
-    assert "Choose another name." in str(refused.value)
     assert samplers.get("mine").component is mine
 
 

@@ -40,5 +40,5 @@ def test_cuts_do_not_depend_on_blocks(parts: list[str]) -> None:
             begun, rest = cut(rest + part)
             found += begun
         assert found + pieces(rest) == pieces("".join(parts))
-        assert all(0 < len(each) <= 10 for each in pieces("".join(parts)))
+        assert all(0 < len(piece) <= 10 for piece in pieces("".join(parts)))
         assert "".join("".join(pieces("".join(parts))).split()) == "".join("".join(parts).split())

@@ -115,7 +115,7 @@ def half(progress, /):
 """
     packages.install(broken=GOOD + other + "raise RuntimeError('late')\n")
     assert refusal("broken").endswith("RuntimeError: late")
-    assert not any(entry.name in ("half", "broken") for each in ALL for entry in each.plugged_in())
+    assert not any(entry.name in ("half", "broken") for components in ALL for entry in components.plugged_in())
     assert refusal("broken").endswith("RuntimeError: late"), "the second time it counted as taken, or as loaded"
 
 
@@ -156,7 +156,7 @@ def test_the_same_name_in_two_registries_is_no_conflict(packages: Packages) -> N
     assert listing("both").problem is None
     assert samplers.get("both").package == "shop 1.2"
     assert "both" not in backbones.names()
-    assert all("two" not in each.names() for each in ALL)
+    assert all("two" not in components.names() for components in ALL)
 
 
 def test_a_built_in_wins_over_an_offer_and_the_listing_says_so(packages: Packages) -> None:

@@ -24,7 +24,7 @@ def test_two_groups_are_the_same_in_any_unit(unit: float, shift: float) -> None:
     for torn in (False, True):
         for _ in range(20):
             values = rng.normal(size=(2, 6)) + torn * 9.0 * (np.arange(6) % 2)
-            here, there = (bimodal(values_of(each)) for each in (values, values * unit + shift))
+            here, there = (bimodal(values_of(numbers)) for numbers in (values, values * unit + shift))
             assert (here is None) == (there is None)
             if here and there:
                 assert (there[0] - shift) / unit == pytest.approx(here[0], rel=1e-4)

@@ -13,7 +13,7 @@ from electra_lab.storage.lock import lock
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.presentation.finetuned import scores, write_finetuned, write_seed
-from tests.electra_lab.presentation.synthetic import SCALES, write_cell, write_folder
+from tests.electra_lab.presentation.synthetic import CORRUPTION, SCALES, write_cell, write_folder
 from tests.helpers import python
 
 SIZES = {"generator": 10, "discriminator": 40, "shared": 3, "total": 47}
@@ -101,10 +101,9 @@ def test_an_ablation_has_its_best_cell(tmp_path: Path) -> None:
     state = {"v1-s1": "unmeasured", "v3-s0": "missing", "v3-s1": "failed"}
     folder = write_folder(tmp_path / "sweep", SCALES, (0, 1), ["generator.scale"], state=state)
     job = by_name(tmp_path)["sweep"]
-    measured = {
-        path.parent.name: json.loads(path.read_text())["fixed_corruption-0123456789"]["reference_auc"]
-        for path in folder.glob("cells/*/measures.json")
-    }
+    measured = {}
+    for path in folder.glob("cells/*/measures.json"):
+        measured[path.parent.name] = json.loads(path.read_text())[CORRUPTION]["reference_auc"]
     best = max(measured, key=measured.__getitem__)
     assert (job.state, job.done, job.total) == ("failed", 5, 8)
     assert job.numbers == {"reference_auc": measured[best]}

@@ -1,6 +1,7 @@
 """The comparisons of a whole report, which are corrected together."""
 
-from itertools import combinations
+from copy import deepcopy
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ def test_layers_reach_the_metric_that_they_are_of() -> None:
     numbers = rng.normal(0, 0.1, (2, 5, 1)) + np.zeros((2, 5, 9))
     numbers[1] += rng.normal(0, 2, 9)
     values: Values = tiny.values_of(numbers.mean(2))
-    layers: dict[str, Layers] = {"auc": {"documents": tiny.layer_of(numbers)}}
+    layers: dict[str, Layers] = {"auc": {"documents": tiny.values_of(numbers)}}
     plain = comparisons.compare({"auc": values, "loss": values}, "auc", "v0")
     found = comparisons.compare({"auc": values, "loss": values}, "auc", "v0", layers=layers)
     assert (found.against("auc")["v1"].half or 0) > 3 * (plain.against("auc")["v1"].half or 0)
@@ -44,8 +45,9 @@ def test_planned_comparisons_share_four_fifths_of_the_errors_and_all_others_one_
     planned, others = comparisons.against(values, "b"), comparisons.pairwise(values, "b")
     assert list(planned) == ["a", "c", "d"]
     assert list(others) == [("a", "c"), ("a", "d"), ("c", "d")]
-    for (one, other), found in {("c", "b"): planned["c"], **others}.items():
-        assert found.mean == pytest.approx(np.mean(list(values[one].values())) - np.mean(list(values[other].values())))
+    for (label, other), found in {("c", "b"): planned["c"], **others}.items():
+        mine, theirs = (list(values[key].values()) for key in (label, other))
+        assert found.mean == pytest.approx(np.mean(mine) - np.mean(theirs))
     named = {("b", label): d for label, d in planned.items()}
     both = comparisons.corrected(named, others)
     for family, share in ((named, 0.8), (others, 0.2)):
@@ -103,10 +105,12 @@ def test_contrasts_are_scipys_tests_of_differences_of_differences() -> None:
 
 def test_pairs_are_made_of_the_seeds_that_all_four_numbers_have() -> None:
     whole = tiny.parts(tiny.simulated(np.random.default_rng(1)))
-    kept = {name: {label: dict(each) for label, each in values.items()} for name, values in whole.items()}
+    kept, rest = deepcopy(whole), deepcopy(whole)
     del kept[tiny.SMALL]["v0"][0], kept[tiny.LARGE]["v0"][1], kept[tiny.SMALL]["v2"][2], kept[tiny.LARGE]["v2"][3]
     d = corrected_contrasts(kept, "v0")["v2", tiny.SMALL, tiny.LARGE]
-    rest = {n: {k: {4: each[4]} for k, each in values.items()} for n, values in whole.items()}
+    for values, seed in product(rest.values(), range(4)):
+        for scores in values.values():
+            del scores[seed]
     assert (d.n, d.why) == (1, "one seed: no interval")
     assert d.mean == pytest.approx(corrected_contrasts(rest, "v0")["v2", tiny.SMALL, tiny.LARGE].mean)
     assert corrected_contrasts(kept, "v0")["v2", tiny.LARGE, tiny.WORDS].n == 3
@@ -117,7 +121,7 @@ def test_pairs_are_made_of_the_seeds_that_all_four_numbers_have() -> None:
 def test_equal_differences_are_not_certain() -> None:
     """The spread of these contrasts is rounding, 1e-16; an interval of that width would claim certainty."""
     luck = np.random.default_rng(4).uniform(0.01, 0.9, (3, 8))
-    numbers = np.stack([np.stack([each, each + 1.37e-4 * (r + 1)]) for r, each in enumerate(luck)])
+    numbers = np.stack([np.stack([scores, scores + 1.37e-4 * (r + 1)]) for r, scores in enumerate(luck)])
     found = corrected_contrasts(tiny.parts(numbers), "v0")
     assert np.std(numbers[0, 1] - numbers[0, 0] - numbers[1, 1] + numbers[1, 0]) > 0
     assert {d.p for d in found.values()} == {None}
@@ -126,17 +130,17 @@ def test_equal_differences_are_not_certain() -> None:
 
 def test_pairs_are_known_in_both_orders() -> None:
     pairs = comparisons.compare({"auc": tiny.far(0.5, 0.6, 0.7)}, "auc", "v0").pairs("auc")
-    one, other = pairs.pop(("v1", "v2")), pairs.pop(("v2", "v1"))
+    forth, back = pairs.pop(("v1", "v2")), pairs.pop(("v2", "v1"))
     assert pairs == {}
-    assert (one.mean, one.low, one.high) == (-(other.mean or 0), -(other.high or 0), -(other.low or 0))
-    assert one.holm == other.holm
+    assert (forth.mean, forth.low, forth.high) == (-(back.mean or 0), -(back.high or 0), -(back.low or 0))
+    assert forth.holm == back.holm
 
 
 def test_contrasts_of_references_are_about_other_documents() -> None:
     rng = np.random.default_rng(14)
     numbers = rng.normal(0, 0.2, (2, 2, 1, 40)) + rng.normal(0, 0.03, (2, 2, 5, 40))  # by reference, variant, seed
     values = {part: tiny.values_of(of_part.mean(2)) for part, of_part in zip("ab", numbers, strict=True)}
-    layers: dict[str, Layers] = {part: {"documents": tiny.layer_of(n)} for part, n in zip("ab", numbers, strict=True)}
+    layers: dict[str, Layers] = {part: {"documents": tiny.values_of(n)} for part, n in zip("ab", numbers, strict=True)}
     [alone], [found] = (comparisons.contrasts(values, "v0", units).values() for units in ({}, layers))
     apart = numbers[0, 1] - numbers[0, 0] - numbers[1, 1] + numbers[1, 0]
     assert found.layers["documents"].units == 40

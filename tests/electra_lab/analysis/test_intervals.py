@@ -73,9 +73,8 @@ def test_the_p_value_is_that_of_an_integral(seeds: int) -> None:
     squares = [6 * (of_seeds**2).sum(), seeds * (of_units**2).sum(), (rest**2).sum()]
     freedoms = [seeds - 1, 5, 5 * (seeds - 1)]
     drawn = np.random.default_rng(2)
-    by_seeds, by_units, noise = (
-        square / drawn.chisquare(df, 1_000_000) / (6 * seeds) for square, df in zip(squares, freedoms, strict=True)
-    )
+    scaled = [square / drawn.chisquare(df, 1_000_000) for square, df in zip(squares, freedoms, strict=True)]
+    by_seeds, by_units, noise = np.array(scaled) / (6 * seeds)
     variances = by_seeds + np.maximum(0, by_units - noise)
     p = float(np.mean(2 * stats.norm.sf(abs(numbers.mean()) / np.sqrt(variances))))
     assert found.p == pytest.approx(p, rel=0.02)
@@ -103,8 +102,8 @@ def test_documents_are_known_by_the_seeds_that_have_them(side: int) -> None:
     """One that lacks them must not make the interval as narrow as if nobody had them."""
     rng = np.random.default_rng(4)
     numbers = rng.normal(0, 1, (2, 5, 9)) + rng.normal(0, 3, (2, 1, 9))
-    ours, theirs = (dict(enumerate(each.tolist())) for each in numbers)
-    means = [{seed: float(np.mean(each)) for seed, each in side.items()} for side in (ours, theirs)]
+    ours, theirs = (dict(enumerate(values.tolist())) for values in numbers)
+    means = [dict(enumerate(values.mean(1).tolist())) for values in numbers]
     alone = difference(*means)
     lacking = (ours, theirs)[side]
     for left in (5, 4, 3, 2):
@@ -120,8 +119,9 @@ def test_documents_are_known_by_the_seeds_that_have_them(side: int) -> None:
 
 def test_documents_of_other_texts_are_not_compared() -> None:
     rng = np.random.default_rng(4)
-    ours, theirs = (dict(enumerate(rng.normal(0, 1, (5, n)).tolist())) for n in (9, 8))
-    means = [{seed: float(np.mean(each)) for seed, each in side.items()} for side in (ours, theirs)]
+    numbers = [rng.normal(0, 1, (5, n)) for n in (9, 8)]
+    ours, theirs = (dict(enumerate(values.tolist())) for values in numbers)
+    means = [dict(enumerate(values.mean(1).tolist())) for values in numbers]
     assert difference(*means, {"documents": (ours, theirs)}) == difference(*means)
     values = {part: {"base": means[0], "x": means[1]} for part in "ab"}
     layers = {part: {"documents": {"base": units, "x": units}} for part, units in (("a", ours), ("b", theirs))}

@@ -19,11 +19,11 @@ def test_the_spread_by_seeds_is_not_that_by_documents() -> None:
         units = {"documents": (dict(enumerate(numbers.tolist())), {seed: [0.0] * 10 for seed in range(5)})}
         known = spread([difference(dict(enumerate(numbers.mean(1))), dict.fromkeys(range(5), 0.0), units)], "")
         pooled.append(known)
-    sd, shared = (math.sqrt(np.mean([each.sd**2 for each in pooled])), [each.shared["documents"] for each in pooled])
+    sd, shared = math.sqrt(np.mean([known.sd**2 for known in pooled])), [known.shared["documents"] for known in pooled]
     assert sd == pytest.approx(math.sqrt(0.01**2 + 0.03**2 / 10), rel=0.1)
-    assert np.mean([each.variance for each in shared]) == pytest.approx(0.05**2 / 10, rel=0.15)
-    assert np.mean([each.noise for each in shared]) == pytest.approx(0.03**2 / 10, rel=0.1)
-    assert {each.units for each in shared} == {10}
+    assert np.mean([layer.variance for layer in shared]) == pytest.approx(0.05**2 / 10, rel=0.15)
+    assert np.mean([layer.noise for layer in shared]) == pytest.approx(0.03**2 / 10, rel=0.1)
+    assert {layer.units for layer in shared} == {10}
 
 
 def test_four_of_five_find_it_where_references_differ() -> None:
@@ -43,11 +43,11 @@ def test_four_of_five_find_it_where_references_differ() -> None:
 def test_deviations_are_pooled_by_their_degrees_of_freedom() -> None:
     """Two seeds know a deviation far worse than twelve do, and one does not know it."""
     rng = np.random.default_rng(0)
-    ours = [dict(enumerate(rng.normal(0, size, n).tolist())) for size, n in ((3.0, 2), (1.0, 12), (2.0, 5), (1.0, 1))]
-    differences = [difference(each, dict.fromkeys(each, 0.0)) for each in ours]
-    squares = [sum((v - np.mean(list(each.values()))) ** 2 for v in each.values()) for each in ours]
+    ours = [rng.normal(0, size, n) for size, n in ((3.0, 2), (1.0, 12), (2.0, 5), (1.0, 1))]
+    differences = [difference(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0)) for values in ours]
     found = spread(differences, "by these cells")
-    assert found.sd == pytest.approx(math.sqrt(sum(squares) / (1 + 11 + 4)))
+    squares = sum(len(values) * values.var() for values in ours)
+    assert found.sd == pytest.approx(math.sqrt(squares / (1 + 11 + 4)))
     assert (found.source, found.shared) == ("by these cells", {})
     assert spread(differences[3:], "") is None
 

@@ -25,8 +25,10 @@ SMALL, LARGE = "generator.scale=0.25", "generator.scale=1.0"
 
 def test_values_are_those_of_the_cells_by_variant_and_seed(folder: Path) -> None:
     results = read(folder)
-    expected = {label: {seed: score(i, seed) for seed in (0, 1)} for i, label in enumerate(SCALES)}
-    assert results.values("reference_auc") == expected
+    found = results.values("reference_auc")
+    assert list(found) == list(SCALES)
+    for i, scores in enumerate(found.values()):
+        assert scores == {0: score(i, 0), 1: score(i, 1)}
     assert results.values("own_loss")[LARGE][1] == 6 - 3 * score(3, 1)
     assert [cell.plan.id for cell in results.of(LARGE)] == ["v3-s0", "v3-s1"]
 
@@ -38,8 +40,9 @@ def test_a_cell_without_a_metric_is_left_out_and_named(folder: Path) -> None:
     results = read(folder)
     assert results.values("own_loss")["generator.scale=0.5"].keys() == {0}
     assert results.values("reference_auc")["generator.scale=0.75"].keys() == {1}
-    lacking = {name: [cell.plan.id for cell in cells] for name, cells in results.lacking.items()}
-    assert lacking == {"reference_accuracy": ["v1-s1"], "own_loss": ["v1-s1"]}  # v2-s0 is not measured in full
+    assert results.lacking.keys() == {"reference_accuracy", "own_loss"}
+    for [cell] in results.lacking.values():
+        assert cell.plan.id == "v1-s1"  # v2-s0 is not measured in full
 
 
 def test_numbers_that_are_not_finite_or_not_declared_do_not_count(folder: Path) -> None:
@@ -112,9 +115,7 @@ def test_a_damaged_file_of_a_run_is_named_with_a_cure_that_works(folder: Path, f
     run = folder / "cells" / "v0-s0"
     (run / file).write_text("{}\n{}\n")
     cell = read(folder).cells[0]
-    with pytest.raises(CheckpointError) as error:
+    with pytest.raises(CheckpointError, match=rf"^{run / file}:.* Remove {run}, "):
         _ = (cell.records, cell.provenance)
-    assert str(error.value).startswith(f"{run / file}:")
-    assert str(error.value).endswith(f" Remove {run}, and `electra-lab ablate` recreates it.")
     shutil.rmtree(run)
     assert read(folder).cells[0].missing == ("training",)

@@ -33,9 +33,9 @@ def change(path: Path, **values: Any) -> None:
 
 
 def test_only_what_differs_is_named(tmp_path: Path) -> None:
-    one, other = write(tmp_path, "one", "other")
-    change(other, name="x", generator={"scale": 0.25}, masking={"type": "span"}, train={"steps": None})
-    assert changes(subjects([one, other])) == {"generator.scale": [0.5, 0.25], "masking.type": [None, "span"]}
+    first, second = write(tmp_path, "one", "other")
+    change(second, name="x", generator={"scale": 0.25}, masking={"type": "span"}, train={"steps": None})
+    assert changes(subjects([first, second])) == {"generator.scale": [0.5, 0.25], "masking.type": [None, "span"]}
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_other_text_is_named_by_its_keys(tmp_path: Path) -> None:
 
 def test_the_tokenizer_of_a_run_and_its_copy_are_the_same(tmp_path: Path) -> None:
     """As in continued pre-training: another recipe, so another token store, with the same tokens."""
-    one, other = paths = write(tmp_path, "one", "other")
-    with_data(other, store="another")
-    change(other, tokenizer={"type": "pretrained", "path": "one/tokenizer.json"})
-    (one / "tokenizer.json").write_text("a")
+    first, second = paths = write(tmp_path, "one", "other")
+    with_data(second, store="another")
+    change(second, tokenizer={"type": "pretrained", "path": "one/tokenizer.json"})
+    (first / "tokenizer.json").write_text("a")
     for text, same in (("a", True), ("b", False)):
-        (other / "tokenizer.json").write_text(text)
+        (second / "tokenizer.json").write_text(text)
         assert (not obstacles(subjects(paths))) == same
-    (other / "tokenizer.json").write_text("a")
-    with_data(other, tokens={"train": 1, "validation": 1, "test": 1})
+    (second / "tokenizer.json").write_text("a")
+    with_data(second, tokens={"train": 1, "validation": 1, "test": 1})
     assert "tokenizer.type" in obstacles(subjects(paths))
 
 
@@ -111,8 +111,12 @@ def tokens(text: str) -> list[Token]:
     return [Token(word) for word in text.split()]
 
 
+def written(row: Sequence[Token]) -> str:
+    return " ".join(token.original for token in row)
+
+
 def texts(found: Sequence[Sequence[Sequence[Token]]]) -> list[list[str]]:
-    return [[" ".join(token.original for token in row) for row in rows] for rows in found]
+    return [list(map(written, rows)) for rows in found]
 
 
 def test_rows_are_cut_to_what_all_show() -> None:
@@ -128,15 +132,16 @@ def test_rows_are_cut_to_what_all_show() -> None:
 
 
 def test_folders_that_are_no_runs_are_refused(tmp_path: Path) -> None:
-    one, other = write(tmp_path, "one", "other")
+    first, second = write(tmp_path, "one", "other")
     sweep = write_folder(tmp_path / "sweep", SCALES, (0,), ["generator.scale"])
     tuned = write_finetuned(tmp_path / "tuned", scores("accuracy", 0.5))
-    for paths in ([one], [one, one], [one, sweep], [one, tuned], [one, tmp_path], [one, tmp_path / "absent"]):
+    for others in ([], [first], [sweep], [tuned], [tmp_path], [tmp_path / "absent"]):
+        paths = [first, *others]
         with pytest.raises(ConfigError):
             subjects(paths)
-    change(other, task={"type": "text_classification"})
+    change(second, task={"type": "text_classification"})
     with pytest.raises(ConfigError, match="other"):
-        subjects([one, other])
-    (one / "metrics.jsonl").write_text("{}\n{}\n")
+        subjects([first, second])
+    (first / "metrics.jsonl").write_text("{}\n{}\n")
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl"):
-        subjects([one, write(tmp_path / "more", "more")[0]])
+        subjects([first, write(tmp_path / "more", "more")[0]])

@@ -10,10 +10,7 @@ SMALL, LARGE, WORDS = "auc_small", "auc_large", "auc_unigram"
 
 def parts(numbers: Numbers) -> dict[str, dict[str, dict[int, float]]]:
     """Name numbers by reference, variant and seed."""
-    return {
-        name: {f"v{i}": dict(enumerate(each)) for i, each in enumerate(values.tolist())}
-        for name, values in zip((SMALL, LARGE, WORDS), numbers, strict=False)
-    }
+    return {name: values_of(values) for name, values in zip((SMALL, LARGE, WORDS), numbers, strict=False)}
 
 
 def simulated(
@@ -31,14 +28,9 @@ def simulated(
     return made
 
 
-def values_of(numbers: Numbers) -> dict[str, dict[int, float]]:
-    """Name Float64[V S] by variant and seed."""
-    return {f"v{i}": dict(enumerate(each)) for i, each in enumerate(numbers.tolist())}
-
-
-def layer_of(numbers: Numbers) -> dict[str, dict[int, list[float]]]:
-    """Name Float64[V S U] by variant and seed."""
-    return {f"v{i}": dict(enumerate(each)) for i, each in enumerate(numbers.tolist())}
+def values_of(numbers: Numbers) -> dict[str, dict[int, Any]]:
+    """Name Float64[V S], or the rows of Float64[V S U], by variant and seed."""
+    return {f"v{i}": dict(enumerate(row)) for i, row in enumerate(numbers.tolist())}
 
 
 def seeded(values: list[float]) -> dict[int, float]:
@@ -48,4 +40,4 @@ def seeded(values: list[float]) -> dict[int, float]:
 def far(*means: float, seeds: int = 5, spread: float = 0.001) -> dict[str, dict[int, float]]:
     """Variants v0, v1, ... around these means, well apart or not by `spread`."""
     rng = np.random.default_rng(5)
-    return {f"v{i}": seeded([m + spread * rng.normal() for _ in range(seeds)]) for i, m in enumerate(means)}
+    return values_of(np.array(means)[:, None] + spread * rng.normal(size=(len(means), seeds)))

@@ -1,5 +1,6 @@
 """`bert` against transformers' ELECTRA: the same weights give the same states and logits."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -29,12 +30,9 @@ LAYER = {
     "attended": "attention.output.dense", "attention_norm": "attention.output.LayerNorm",
     "expand": "intermediate.dense", "contract": "output.dense", "output_norm": "output.LayerNorm",
 }  # fmt: skip
-LAYERS = {
-    f"backbone.layers.{depth}.{ours}.{kind}": f"electra.encoder.layer.{depth}.{theirs}.{kind}"
-    for depth in range(DEPTH)
-    for ours, theirs in LAYER.items()
-    for kind in BOTH
-}
+LAYERS = {}
+for depth, (ours, theirs), kind in product(range(DEPTH), LAYER.items(), BOTH):
+    LAYERS[f"backbone.layers.{depth}.{ours}.{kind}"] = f"electra.encoder.layer.{depth}.{theirs}.{kind}"
 HEADS_OF: dict[type, dict[str, str]] = {
     ElectraModel: {},
     ElectraForMaskedLM: {
@@ -103,10 +101,10 @@ def test_states_and_logits_are_those_of_transformers(kind: type, embedding_dim: 
             pairs.append((network.token_logits(hidden, everywhere), model(**arguments).logits))
         if kind is ElectraForPreTraining:
             pairs.append((network.replaced_logits(hidden), model(**arguments).logits))
-    for one, other in pairs:
-        assert one.dtype == dtype
-        torch.testing.assert_close(one[mask], other[mask], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-        assert other[mask].std() > 0.1, "nothing was computed"
+    for found, expected in pairs:
+        assert found.dtype == dtype
+        torch.testing.assert_close(found[mask], expected[mask], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+        assert expected[mask].std() > 0.1, "nothing was computed"
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

@@ -62,8 +62,8 @@ def test_attention_is_the_librarys(hashes: int, options: dict[str, Any], real: i
         states = attention(x, input_mask=mask, **positions)
         (states * weights)[mask].sum().backward()
         found.append([states[mask], x.grad, *(parameter.grad for parameter in attention.parameters())])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    for first, second in zip(*found, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("rotary", [True, False])

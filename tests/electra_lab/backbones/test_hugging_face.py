@@ -48,7 +48,7 @@ if ALL:
             self.options = {"model_type": model_type, "config": config}
 
 else:
-    TRIED = [each for each in TRIED if each[0] in QUICK]
+    TRIED = [row for row in TRIED if row[0] in QUICK]
 
 
 def made(model_type: str, config: dict[str, Any] | None = None, length: int = 24) -> Any:
@@ -98,7 +98,7 @@ def test_embedding_dropout_is_the_labs_and_there_is_one() -> None:
         rates = []
         dropouts = [module for module in backbone.modules() if isinstance(module, torch.nn.Dropout)]
         for dropout in dropouts:
-            dropout.register_forward_hook(lambda each, *_, rates=rates: rates.append(each.p))
+            dropout.register_forward_hook(lambda module, *_, rates=rates: rates.append(module.p))
         backbone(x, mask)
         assert [rate for rate in rates if rate] == [0.5], model_type
 

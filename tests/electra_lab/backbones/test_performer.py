@@ -47,7 +47,9 @@ def error(features: int, seed: int, visible: Tensor) -> float:
 @pytest.mark.parametrize("padding", [0, 7])
 def test_the_error_falls_with_the_number_of_features(padding: int) -> None:
     """As one over the square root: sixteen times the features, a quarter of the error; padding plays no part."""
-    means = [sum(error(m, seed, masks(padding)) for seed in range(10)) / 10 for m in (32, 512, 8192)]
+    means = []
+    for features in (32, 512, 8192):
+        means.append(sum(error(features, seed, masks(padding)) for seed in range(10)) / 10)
     assert all(2.4 < few / many < 6 for few, many in pairwise(means)), means
     assert means[-1] < 0.04
 
@@ -83,10 +85,8 @@ def test_gradients_are_those_of_the_plain_formula(padding: int) -> None:
     inputs = [t.requires_grad_() for t in attention_inputs()]
 
     def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        q, k = (
-            (x @ projection.T - x.square().sum(-1, keepdim=True) / 2).exp()
-            for x in (query / WIDTH**0.25, key / WIDTH**0.25)
-        )
+        both = query / WIDTH**0.25, key / WIDTH**0.25
+        q, k = ((x @ projection.T - x.square().sum(-1, keepdim=True) / 2).exp() for x in both)
         weights = (q @ k.transpose(-1, -2)) * visible[:, None, None, :]
         return (weights / weights.sum(-1, keepdim=True)) @ value
 
@@ -255,8 +255,10 @@ def mean_error(deviation: float, features: int, draws: int = 4) -> float:
 def test_the_errors_are_those_that_the_docstring_states() -> None:
     sentence = TEXT[TEXT.index("Example: a width of 32, 128 positions and ") :]
     numbers = [float(number.replace(",", "")) for number in re.findall(r"\d[\d.,]*\d|\d", sentence)]
-    few, one, two, three, near, nearer, far, _, many, last = numbers[2:12]
-    for stated, deviation, features in ((near, one, few), (nearer, two, few), (far, three, few), (last, three, many)):
+    few, once, twice, thrice, near, nearer, far, _, many, last = numbers[2:12]
+    for stated, deviation, features in zip(
+        (near, nearer, far, last), (once, twice, thrice, thrice), (few, few, few, many), strict=True
+    ):
         assert mean_error(deviation, int(features)) == pytest.approx(stated, rel=0.12)
     assert min(far, last) > 1, "returning nothing has an error of 1"
 
@@ -267,8 +269,8 @@ def test_networks_of_equal_head_width_share_their_features() -> None:
     wide, narrow, other = (Performer(*sizes, 64) for sizes in ((128, 3, 4), (64, 2, 2), (64, 2, 1)))
     first = wide.features.clone()
     assert torch.equal(wide.features[:2], narrow.features)
-    for each in (wide, narrow, other):
-        each.at_step(1, 1000)
+    for backbone in (wide, narrow, other):
+        backbone.at_step(1, 1000)
     assert torch.equal(wide.features[:2], narrow.features)
     assert not torch.equal(wide.features, first)
     assert not torch.equal(wide.features[0], wide.features[1])

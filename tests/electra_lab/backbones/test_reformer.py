@@ -71,12 +71,12 @@ def test_reversible_keeps_no_more_for_more_layers(reversible: bool) -> None:
 def test_two_forwards_before_one_backward() -> None:
     """As where generator and discriminator share an encoder: the sum of separate backward passes."""
     model = reformer()
-    (one, mask), (two, _) = batch(1), batch(2)
-    loss(model, one, mask, seed=5).backward()
-    loss(model, two, mask, seed=6).backward()
+    (first, mask), (second, _) = batch(1), batch(2)
+    loss(model, first, mask, seed=5).backward()
+    loss(model, second, mask, seed=6).backward()
     separate = gradients(model)
     model.zero_grad()
-    (loss(model, one, mask, seed=5) + loss(model, two, mask, seed=6)).backward()
+    (loss(model, first, mask, seed=5) + loss(model, second, mask, seed=6)).backward()
     for name, gradient in gradients(model).items():
         torch.testing.assert_close(gradient, separate[name], rtol=1e-5, atol=1e-5)
 
@@ -84,9 +84,9 @@ def test_two_forwards_before_one_backward() -> None:
 def test_training_hashes_follow_the_global_seed() -> None:
     model, (x, mask) = reformer(hashes=1), batch()
     with torch.no_grad():
-        one, same, other = (loss(model, x, mask, seed=seed) for seed in (1, 1, 2))
-    assert one == same
-    assert one != other
+        first, same, other = (loss(model, x, mask, seed=seed) for seed in (1, 1, 2))
+    assert first == same
+    assert first != other
 
 
 @pytest.mark.parametrize("reversible", [False, True])
@@ -120,7 +120,7 @@ def attentions(model: Reformer) -> list[LSHSelfAttention]:
 
 def test_options_reach_the_library() -> None:
     model = reformer(dropout=0.3, ff_mult=3)
-    found = [(each.lsh_attn.dropout.p, each.post_attn_dropout.p) for each in attentions(model)]
+    found = [(attention.lsh_attn.dropout.p, attention.post_attn_dropout.p) for attention in attentions(model)]
     assert found == [(0.3, 0.3)] * DEPTH
     forwards = [module for module in model.modules() if isinstance(module, FeedForward)]
     assert {(module.dropout.p, module.w2.in_features) for module in forwards} == {(0.3, 3 * DIM)}

@@ -72,8 +72,8 @@ def test_attention_and_norms_are_the_librarys(rotary: bool, by_document: bool) -
     assert sum(type(module) is OnePassNorm for module in ours.modules()) == 5
     mask = torch.arange(20) < torch.tensor([[20], [13], [0]])
     documents = (torch.arange(20) // 6).expand(3, -1) if by_document else None
-    for one, other in zip(computed(ours, mask, documents), computed(theirs, mask, documents), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    for found, expected in zip(computed(ours, mask, documents), computed(theirs, mask, documents), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -83,15 +83,13 @@ def test_attention_and_norms_are_the_librarys(rotary: bool, by_document: bool) -
 def test_local_heads_that_see_the_whole_row_are_the_others(options: dict[str, Any], kernel: Kernel) -> None:
     """Two windows beside each other are the row; each head keeps its weights."""
     torch.manual_seed(0)
-    near, far = (
-        Transformer(64, 2, 4, 32, dropout=0.0, **options, **local).double()
-        for local in ({"local_heads": 3, "window": 10}, {})
-    )
+    heads: Any = {"local_heads": 3, "window": 10}, {}
+    near, far = (Transformer(64, 2, 4, 32, dropout=0.0, **options, **local).double() for local in heads)
     near.load_state_dict(far.state_dict())
     assert use_kernel(kernel, near) == ("softcap" not in options)
     mask = torch.arange(20) < torch.tensor([[20], [13], [0]])
-    for one, other in zip(computed(near, mask, None), computed(far, mask, None), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    for found, expected in zip(computed(near, mask, None), computed(far, mask, None), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_dropout_acts_on_the_weights_of_local_heads() -> None:

@@ -37,7 +37,7 @@ def test_states_are_those_of_torch_over_the_tokens_before_and_after() -> None:
     x, real = torch.randn(2, 6, 16, dtype=torch.float64), torch.ones(2, 6, dtype=torch.bool)
     real[:, 5] = False
     states = towers(x, real)
-    forwards, backwards = ([getattr(layer, way) for layer in towers.layers] for way in ("forwards", "backwards"))
+    forwards, backwards = zip(*((layer.forwards, layer.backwards) for layer in towers.layers), strict=True)
     nothing = torch.zeros(2, 8, dtype=torch.float64)
     for place in range(5):
         past = through(forwards, x[:, :place, :8]) if place else nothing

@@ -37,7 +37,8 @@ def test_it_is_softmax_attention_over_a_window_and_those_beside(device, kernel, 
     band = (block.unsqueeze(1) - block).abs() <= 1
     allowed = band & visible.unsqueeze(1)  # [2 T T]
     seeing = allowed.any(-1)[:, None, :, None]  # the others are given an arbitrary finite result
-    given_, wanted = ([t.to(device).requires_grad_() for t in drawn(seed, length)] for _ in range(2))
+    given_ = [t.to(device).requires_grad_() for t in drawn(seed, length)]
+    wanted = [t.detach().clone().requires_grad_() for t in given_]
     allowed = (allowed | ~allowed.any(-1, keepdim=True)).unsqueeze(1)
     expected = F.scaled_dot_product_attention(*wanted, allowed.to(device))
     found = local_attention(*given_, visible.to(device), window, 0.0, kernel)
@@ -45,8 +46,8 @@ def test_it_is_softmax_attention_over_a_window_and_those_beside(device, kernel, 
     (found * seeing.to(device)).square().sum().backward()
     (expected * seeing.to(device)).square().sum().backward()
     torch.testing.assert_close(found * seeing.to(device), expected * seeing.to(device), rtol=1e-9, atol=1e-9)
-    for one, other in zip(given_, wanted, strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-9, atol=1e-9)
+    for tensor, reference in zip(given_, wanted, strict=True):
+        torch.testing.assert_close(tensor.grad, reference.grad, rtol=1e-9, atol=1e-9)
 
 
 @on_each_device

@@ -43,11 +43,11 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.inline(self.start(x))
-        one = checkpoint(self.first, x, use_reentrant=False) if self.again else self.first(x)
+        hidden = checkpoint(self.first, x, use_reentrant=False) if self.again else self.first(x)
         with torch.no_grad():
             self.second(x)
         mask = torch.full((), float("-inf"))
-        return self.last(one + self.second(x, mask=mask))
+        return self.last(hidden + self.second(x, mask=mask))
 
 
 CASES = {"first": {"first"}, "second": {"second"}, "last": {"last"}, "": {"inline"}}

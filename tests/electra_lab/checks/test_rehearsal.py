@@ -159,7 +159,7 @@ def grow(optimizer: Any) -> None:
 
 
 def with_state(**state: Any) -> Callable[[Any], Any]:
-    return afterwards(lambda optimizer: [each.update(state) for each in optimizer.state.values()], in_step=True)
+    return afterwards(lambda optimizer: [kept.update(state) for kept in optimizer.state.values()], in_step=True)
 
 
 def beginning_elsewhere(optimizer: Any) -> Any:

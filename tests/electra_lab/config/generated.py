@@ -25,15 +25,15 @@ KINDS: dict[Any, st.SearchStrategy[Any]] = {
 def value(annotation: Any, bounds: tuple[Any, ...] = ()) -> st.SearchStrategy[Any]:
     """Return the values that a YAML file may hold for a type with pydantic's bounds."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if marks := [each for each in bounds if isinstance(each, component_.Of)]:
+    if marks := [bound for bound in bounds if isinstance(bound, component_.Of)]:
         return st.deferred(lambda: inside(marks[0]))
     if origin is Annotated:
-        inner = [
-            bound for each in arguments[1:] for bound in (each.metadata if isinstance(each, FieldInfo) else [each])
-        ]
+        inner = []
+        for argument in arguments[1:]:
+            inner += argument.metadata if isinstance(argument, FieldInfo) else [argument]
         return value(arguments[0], (*bounds, *inner))
     if origin in (types.UnionType, typing.Union):
-        return st.one_of(value(each) for each in arguments)
+        return st.one_of(value(argument) for argument in arguments)
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is list:
@@ -73,8 +73,8 @@ def section(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
     fields = {name: value(field.annotation, tuple(field.metadata)) for name, field in model.model_fields.items()}
     required = {name for name, field in model.model_fields.items() if field.is_required()}
     return st.fixed_dictionaries(
-        {name: each for name, each in fields.items() if name in required},
-        optional={name: each for name, each in fields.items() if name not in required},
+        {name: strategy for name, strategy in fields.items() if name in required},
+        optional={name: strategy for name, strategy in fields.items() if name not in required},
     )
 
 
@@ -97,10 +97,10 @@ def inside(of: component_.Of) -> st.SearchStrategy[Any]:
 def holds_components(model: type[BaseModel]) -> bool:
     """Return True if a component may stand somewhere in a mapping of this model."""
     for field in model.model_fields.values():
-        models = [each for each in (field.annotation, *typing.get_args(field.annotation)) if isinstance(each, type)]
-        if any(isinstance(each, component_.Of) for each in field.metadata):
+        models = [model for model in (field.annotation, *typing.get_args(field.annotation)) if isinstance(model, type)]
+        if any(isinstance(mark, component_.Of) for mark in field.metadata):
             return True
-        if any(issubclass(each, BaseModel) and holds_components(each) for each in models):
+        if any(issubclass(model, BaseModel) and holds_components(model) for model in models):
             return True
     return False
 
@@ -114,7 +114,7 @@ def file(model: type[BaseModel], **others: st.SearchStrategy[Any]) -> st.SearchS
     """Return files of a kind whose every value is right by itself; together they need not be."""
     fields: dict[str, st.SearchStrategy[Any]] = {}
     for name, field in model.model_fields.items():
-        marks = [each for each in field.metadata if isinstance(each, Of)]
+        marks = [mark for mark in field.metadata if isinstance(mark, Of)]
         if marks:
             fields[name] = component(marks[0])
         elif name not in others:

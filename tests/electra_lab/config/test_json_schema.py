@@ -29,16 +29,13 @@ experiment_schema = partial(file_schema, ExperimentConfig, "experiment")
 ablation_schema = partial(file_schema, AblationConfig, "ablation")
 TINY: Any = parse(EXPERIMENT, "", Path()).plain()
 SIZES = {"dim": 16, "depth": 1, "heads": 2}
-COMPONENTS = {
-    name: next(each for each in field.metadata if isinstance(each, Of))
-    for name, field in ExperimentConfig.model_fields.items()
-    if any(isinstance(each, Of) for each in field.metadata)
-}
-SECTIONS: dict[str, type[BaseModel]] = {
-    name: field.annotation
-    for name, field in ExperimentConfig.model_fields.items()
-    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-}
+COMPONENTS, SECTIONS = dict[str, Of](), dict[str, type[BaseModel]]()
+for name, field in ExperimentConfig.model_fields.items():
+    for mark in field.metadata:
+        if isinstance(mark, Of):
+            COMPONENTS[name] = mark
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+        SECTIONS[name] = field.annotation
 law = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -79,7 +76,7 @@ def errors_of(values: dict[str, Any], model: type[BaseModel] = ExperimentConfig)
     try:
         validate(model, values)
     except ValidationError as error:
-        return [dict(each) for each in error.errors()]
+        return [dict(problem) for problem in error.errors()]
     return []
 
 
@@ -133,11 +130,11 @@ def test_files_whose_values_are_right_by_themselves_pass_and_so_do_their_parts(a
         seen[not errors_of(values)] += 1
         assert accepts(values), values
         kept = data.draw(st.sets(st.sampled_from(sorted(values))))
-        part = {key: each for key, each in values.items() if key in kept}
+        part = {key: value for key, value in values.items() if key in kept}
         for key in kept:
             if isinstance(part[key], dict) and part[key]:
                 gone = data.draw(st.sampled_from(sorted(part[key])))
-                part[key] = {name: each for name, each in part[key].items() if name != gone}
+                part[key] = {name: option for name, option in part[key].items() if name != gone}
         assert accepts({"extends": "parent.yaml", **part}), part
 
     passes()
@@ -168,10 +165,9 @@ def test_a_file_may_leave_out_anything(accepts: Callable[[Any], bool], values: d
 
 JUNK: list[Any] = [None, True, -1, 0, 1, 2.5, 1e12, "", "bert", [], ["a"], [0.5, 0.5], [1], {}, {"share": 0.5}]
 # By section and component: a mapping that `check` accepts.
-STARTS: dict[str, dict[str, dict[str, Any]]] = {
-    **{key: {name: {"type": name} for name in of.registry.names()} for key, of in COMPONENTS.items()},
-    **{key: {"": TINY.get(key, {})} for key in SECTIONS},
-}
+STARTS: dict[str, dict[str, dict[str, Any]]] = {key: {"": TINY.get(key, {})} for key in SECTIONS}
+for key, of in COMPONENTS.items():
+    STARTS[key] = {name: {"type": name} for name in of.registry.names()}
 STARTS["generator"] |= {name: {"type": name} for name in generators.names()}
 STARTS["discriminator"] = {name: {"type": name, **SIZES} for name in backbones.names()}
 STARTS["discriminator"]["plugged"] = {"type": "plugged", **SIZES, "window": 2}
@@ -251,17 +247,17 @@ def test_every_key_is_described_by_a_sentence(make: Callable[[], dict[str, Any]]
     for section in SECTIONS if "train" in described else ("budget",):
         name = re.findall(r"#/\$defs/(\w+)", str(found["properties"][section]))[0]
         described[section] = found["$defs"][name]
-        described |= {f"{section}.{key}": each for key, each in found["$defs"][name]["properties"].items()}
+        described |= {f"{section}.{key}": schema for key, schema in found["$defs"][name]["properties"].items()}
     assert len(described) > 15
-    text = {key: each.get("description", "") for key, each in described.items()}
-    assert [key for key, each in text.items() if not re.fullmatch(r"(?s)[A-Z].*\.", each)] == []
+    text = {key: schema.get("description", "") for key, schema in described.items()}
+    assert [key for key, description in text.items() if not re.fullmatch(r"(?s)[A-Z].*\.", description)] == []
 
 
 @pytest.mark.parametrize("key", COMPONENTS)
 def test_every_registered_component_is_offered_with_its_summary(schema: dict[str, Any], key: str):
-    registries = [each for each in (COMPONENTS[key].registry, COMPONENTS[key].also) if each]
-    summaries = {listing.name: listing.summary for each in registries for listing in each.listings()}
-    names = [name for each in registries for name in each.names()]
+    registries = [registry for registry in (COMPONENTS[key].registry, COMPONENTS[key].also) if registry]
+    summaries = {listing.name: listing.summary for registry in registries for listing in registry.listings()}
+    names = [name for registry in registries for name in registry.names()]
     offered = schema["properties"][key]["properties"]["type"]
     assert offered["enum"] == names
     assert offered["enumDescriptions"] == [summaries[name] for name in names]
@@ -272,7 +268,7 @@ def test_schedules_and_options_of_plug_ins_are_offered_with_type_bounds_and_defa
     offered = schema["properties"]["schedules"]["additionalProperties"]["properties"]["type"]
     assert offered["enum"] == schedules.names()
     conditions = schema["properties"]["sampler"]["allOf"]
-    (then,) = [each["then"] for each in conditions if each["if"]["properties"]["type"]["const"] == "bounded"]
+    (then,) = [rule["then"] for rule in conditions if rule["if"]["properties"]["type"]["const"] == "bounded"]
     bounds = {"exclusiveMinimum": 0, "exclusiveMaximum": 0.5}
     assert then["properties"]["edge"] == {"type": "number", "default": 0.1, **bounds}
     assert not then.get("required")

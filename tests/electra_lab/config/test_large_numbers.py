@@ -39,13 +39,12 @@ KEYS = list(dict.fromkeys(whole_numbers(ExperimentConfig)))
 HARMLESS = 10**9  # at most as much, if nothing is allocated or counted by it
 MOST = {"train.steps", "train.log_every", "evaluate.every", "evaluate.tokens", "evaluate.test_tokens",
         "checkpoint.every", "checkpoint.keep", "seed", "train.skip_limit", "train.most_rollbacks"}  # fmt: skip
-OPTIONS = [
-    (each, name, option)
-    for each in registry.ALL
-    for name in each.names()
-    for option in dict.fromkeys(whole_numbers(each.get(name).schema))
-    if option.split(".")[0] not in ("sbatch", "special")  # by name, what sbatch takes; mappings of ids
-]
+OPTIONS = []
+for components in registry.ALL:
+    for name in components.names():
+        for option in dict.fromkeys(whole_numbers(components.get(name).schema)):
+            if option.split(".")[0] not in ("sbatch", "special"):  # by name, what sbatch takes; mappings of ids
+                OPTIONS.append((components, name, option))
 
 
 @pytest.fixture(scope="module")
@@ -67,16 +66,16 @@ def test_a_key_of_an_experiment(file: Path, key: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [10**12, 10**21, -(10**21)], ids=lambda number: f"{number:.0e}")
-@pytest.mark.parametrize(("each", "name", "option"), OPTIONS, ids=lambda part: getattr(part, "plural", part))
-def test_an_option_of_a_component(each: Registry[Any], name: str, option: str, number: int) -> None:
+@pytest.mark.parametrize(("components", "name", "option"), OPTIONS, ids=lambda part: getattr(part, "plural", part))
+def test_an_option_of_a_component(components: Registry[Any], name: str, option: str, number: int) -> None:
     if option == "seed" and 0 < number < 2**63:
         return
-    listed = "." not in option and "list[" in str(each.get(name).schema.model_fields[option].annotation)
+    listed = "." not in option and "list[" in str(components.get(name).schema.model_fields[option].annotation)
     value: Any = [1, number] if listed else number
     for key in reversed(option.split(".")[1:]):
         value = [{key: value}]  # a list of components with weights
     with pytest.raises(ValidationError, match=r"must be (less|greater) than"):
-        validate(each.get(name).schema, {option.split(".")[0]: value})
+        validate(components.get(name).schema, {option.split(".")[0]: value})
 
 
 @pytest.mark.parametrize(("name", "option"), [(n, option) for of, n, option in OPTIONS if of is registry.backbones])

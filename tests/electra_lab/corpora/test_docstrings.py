@@ -86,10 +86,10 @@ def test_the_fingerprint_of_docstrings(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(docstrings, "installed_files", lambda: list(files))
         return Docstrings().fingerprint()
 
-    one, moved = (python_file(folder, "a.py", "1") for folder in (tmp_path, tmp_path / "other"))
-    before = of(one)
+    here, moved = (python_file(folder, "a.py", "1") for folder in (tmp_path, tmp_path / "other"))
+    before = of(here)
     assert of(moved) == before
-    assert of((one[0], "b.py")) != before
+    assert of((here[0], "b.py")) != before
     assert of(python_file(tmp_path, "a.py", "2")) != before  # of the same size
     version = SimpleNamespace(version_info=(3, 99, 0))
     for name, value in (("docstrings.FORMAT", docstrings.FORMAT + 1), ("docstrings.sys", version)):
@@ -159,7 +159,8 @@ def test_every_installation_has_enough_text_and_known_ones(
     assert min(map(len, documents)) >= 80
     assert all(text == text.strip() for text in documents)
     # A docstring of the standard library, one of torch, one that torch gives to a compiled function, a help topic.
-    known = documents_of([each for each in installed if each[1] in KNOWN])
-    assert {inspect.cleandoc(each.__doc__ or "").strip() for each in (json.dumps, torch.nn.Linear)} <= {*known}
+    known = documents_of([document for document in installed if document[1] in KNOWN])
+    for described in (json.dumps, torch.nn.Linear):
+        assert inspect.cleandoc(described.__doc__ or "").strip() in known
     assert any("Computes the absolute value of each element" in text for text in known)
     assert any(text.startswith('The "assert" statement') for text in topics)

@@ -110,5 +110,5 @@ class TestMixture(CorpusContract):
 
 
 def test_every_corpus_has_its_suite() -> None:
-    suites = [each for each in globals().values() if isinstance(each, type) and issubclass(each, CorpusContract)]
+    suites = [value for value in globals().values() if isinstance(value, type) and issubclass(value, CorpusContract)]
     assert set(corpora.names()) == {suite.name for suite in suites if suite is not CorpusContract}

@@ -49,16 +49,14 @@ def test_splits_and_what_was_skipped_stay(tmp_path: Path) -> None:
         {"corpus": text_files(tmp_path, "a", b"\xff", on_error="skip"), "repeats": 5},
         {"corpus": text_files(tmp_path, "b", "one")},
     )
-    splits = [each.split if isinstance(each, Document) else type(each) for each in found]
+    splits = [item.split if isinstance(item, Document) else type(item) for item in found]
     assert splits == ["train", "validation", "test", Skipped, str]
 
 
 def test_the_fingerprint_is_of_the_parts_and_their_repeats(tmp_path: Path) -> None:
     a, b = ({"corpus": text_files(tmp_path, name, name)} for name in "ab")
-    fingerprints = [
-        mixture(*parts).fingerprint()
-        for parts in ([a, b], [b, a], [a], [a, a], [{**a, "repeats": 2}, b], [a, {**b, "repeats": 2}])
-    ]
+    mixtures = [a, b], [b, a], [a], [a, a], [{**a, "repeats": 2}, b], [a, {**b, "repeats": 2}]
+    fingerprints = [mixture(*parts).fingerprint() for parts in mixtures]
     assert len({*fingerprints}) == 6
     assert mixture(a, b).fingerprint() == fingerprints[0]
     text_files(tmp_path, "b", "c")
@@ -82,8 +80,8 @@ def test_paths_are_relative_to_the_file_that_wrote_them(tmp_path: Path, monkeypa
     file = experiment(tmp_path, parts)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b.yaml").write_text("extends: ../a.yaml\n")
-    for each in (file, tmp_path / "sub" / "b.yaml"):
-        corpus = load(each).config.corpus
+    for path in (file, tmp_path / "sub" / "b.yaml"):
+        corpus = load(path).config.corpus
         first, second = corpus.keywords()["parts"]
         assert first.corpus.keywords()["paths"] == [tmp_path / "data" / "a.txt"]
         assert second.corpus.keywords()["parts"][0].corpus.keywords()["paths"] == [tmp_path / "data" / "*.txt"]
@@ -95,7 +93,7 @@ def test_paths_are_relative_to_the_file_that_wrote_them(tmp_path: Path, monkeypa
             "repeats": 2,
         }  # fmt: skip
         assert list(Mixture(**corpus.keywords())) == ["one", Document("one", again=True), "one"]
-        (complete := tmp_path / "complete.yaml").write_text(dump(load(each).config))
+        (complete := tmp_path / "complete.yaml").write_text(dump(load(path).config))
         assert load(complete).config.corpus == corpus
     with pytest.raises(ConfigError, match=r"--set corpus\.parts=.+: corpus\.parts\.0\.repeats: .+"):
         load(file, ["corpus.parts=[{corpus: {type: docstrings}, repeats: 0}]"])
@@ -123,7 +121,7 @@ def test_what_is_wrong_in_a_part_is_named_by_its_line(tmp_path: Path, part: str,
     with pytest.raises(ConfigError) as refused:
         load(file)
     lines = str(refused.value).splitlines()
-    assert any(each.startswith(f"{file}:{FIRST + line}: corpus.parts{problem}") for each in lines), lines
+    assert any(said.startswith(f"{file}:{FIRST + line}: corpus.parts{problem}") for said in lines), lines
 
 
 def test_damage_is_counted_once_and_the_files_of_all_parts_are_listed(tmp_path: Path) -> None:
@@ -136,8 +134,8 @@ def test_damage_is_counted_once_and_the_files_of_all_parts_are_listed(tmp_path: 
     }
     made = mixture({"corpus": part["text"], "repeats": 3}, {"corpus": part["json"]})
     found = list(made)
-    assert [each.unit for each in found if isinstance(each, Skipped)] == ["lines", "records"]
-    texts = [each.text if isinstance(each, Document) else each for each in found if not isinstance(each, Skipped)]
+    assert [item.unit for item in found if isinstance(item, Skipped)] == ["lines", "records"]
+    texts = [item.text if isinstance(item, Document) else item for item in found if not isinstance(item, Skipped)]
     assert texts == ["one", "two"] * 3 + ["four"]
     with_docstrings = mixture({"corpus": part["text"]}, {"corpus": part["json"]}, {"corpus": part["docs"]})
     read, ignored = with_docstrings.files()  # type: ignore[attr-defined]

@@ -102,13 +102,13 @@ def test_damage_in_a_group_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(DataError, match=r"a\.parquet: rows \d+ to 500: is damaged"):
         list(Parquet(paths=[file]))
     found = list(Parquet(paths=[file], key="id", on_error="skip"))
-    (skipped,) = [each for each in found if isinstance(each, Skipped)]
+    (skipped,) = [item for item in found if isinstance(item, Skipped)]
     begin = 250 if batch == 10_000 else 350  # a batch needs a page more than it has
     assert skipped.place == f"{file}: rows {begin + 1} to 500"
     assert (skipped.number, skipped.unit) == (500 - begin, "records")
-    kept = [each for number, each in enumerate(texts) if not begin <= number < 500]
-    assert [each.text for each in found if isinstance(each, Document)] == kept
-    assert [each.key for each in found if isinstance(each, Document)][-1] == "999"
+    kept = [text for number, text in enumerate(texts) if not begin <= number < 500]
+    assert [item.text for item in found if isinstance(item, Document)] == kept
+    assert [item.key for item in found if isinstance(item, Document)][-1] == "999"
 
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:

@@ -122,20 +122,19 @@ def test_what_is_not_utf8_is_named_by_line_and_byte(
     monkeypatch.setattr(sources, "BLOCK", block)
     write(tmp_path, a=content, b="next")
     place = f"{tmp_path / 'a.txt'}:{line}"
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=f"^{place}: byte {byte} is not UTF-8"):
         read(tmp_path)
-    assert str(refused.value).startswith(f"{place}: byte {byte} is not UTF-8. ")
     begin = sum(map(len, content.splitlines(keepends=True)[: line - 1]))
     for on_error, number, unit, kept in (
         ("skip", len(content) - begin, "bytes", before),
         ("skip_line", 1, "lines", before + after),
     ):
         found = read(tmp_path, on_error=on_error)
-        (skipped,) = [each for each in found if isinstance(each, Skipped)]
+        (skipped,) = [item for item in found if isinstance(item, Skipped)]
         assert skipped.place == place
         assert f"byte {byte} " in skipped.reason
         assert (skipped.number, skipped.unit) == (number, unit)
-        text = "\n".join(each for each in found if isinstance(each, str))
+        text = "\n".join(item for item in found if isinstance(item, str))
         assert text == "\n".join([*kept, "next"])
 
 
@@ -157,8 +156,8 @@ def test_damage_within_documents(tmp_path: Path, options: Any, whole: list[str],
         ("skip_line", line_alone, [(":5", 1), (":8", 1)]),
     ):
         found = read(tmp_path, on_error=on_error, **options)
-        assert [each for each in found if isinstance(each, str)] == expected
-        damage = [(each.place, each.number) for each in found if isinstance(each, Skipped)]
+        assert [item for item in found if isinstance(item, str)] == expected
+        damage = [(item.place, item.number) for item in found if isinstance(item, Skipped)]
         assert damage == [(f"{tmp_path / 'a.txt'}{line}", number) for line, number in skipped]
 
 
@@ -175,9 +174,9 @@ def test_all_lines_before_a_cut_are_kept(tmp_path: Path, ending: str) -> None:
         read(tmp_path)
     for on_error, documents in product(("skip", "skip_line"), ("lines", "paragraphs", "files")):
         found = read(tmp_path, on_error=on_error, documents=documents)
-        (skipped,) = [each for each in found if isinstance(each, Skipped)]
+        (skipped,) = [item for item in found if isinstance(item, Skipped)]
         assert (skipped.place, skipped.number, skipped.unit) == (str(file), 1, "ends of files")
-        kept = "\n".join(each for each in found if isinstance(each, str)).split("\n")
+        kept = "\n".join(item for item in found if isinstance(item, str)).split("\n")
         assert kept[-1] == "next"
         assert kept[:-1] == lines[: len(kept) - 1]
         left = len(text) - sum(len(line) + 1 for line in kept[:-1])
@@ -189,14 +188,12 @@ def test_a_store_of_damaged_files_is_not_taken_for_one_that_kept_less(tmp_path: 
     write(tmp_path, a="one")
     options = {"documents": "paragraphs", "join_lines": False, "on_error": "stop"}
     digest = hashlib.sha256(b"one").digest()
-    earlier, damaged = (
-        hashlib.sha256(json.dumps(options | {"on_error": on_error}, sort_keys=True).encode() + digest).hexdigest()
-        for on_error in ("stop", "skip")
-    )
+    written = [json.dumps(options | {"on_error": on_error}, sort_keys=True) for on_error in ("stop", "skip")]
+    earlier, damaged = (hashlib.sha256(text.encode() + digest).hexdigest() for text in written)
     others: list[Any] = [{"on_error": "skip"}, {"on_error": "skip_line"}, {"documents": "lines"}, {"join_lines": True}]
     others += [{"group": "a"}, {"group": "b"}, {"remove": "a"}]
     assert TextFiles(paths=[tmp_path]).fingerprint() == earlier
-    found = {TextFiles(paths=[tmp_path], **each).fingerprint() for each in others}
+    found = {TextFiles(paths=[tmp_path], **options).fingerprint() for options in others}
     assert len({earlier, damaged, *found}) == 2 + len(others)
 
 
@@ -225,7 +222,7 @@ def test_one_giant_line_is_read_in_bounded_memory(tmp_path: Path) -> None:
 def test_of_a_giant_line_only_the_damaged_part_is_left_out(tmp_path: Path) -> None:
     words = b"".join(b"word%07d " % number for number in range(400_000))
     write(tmp_path, a=words[:2_000_000] + b"\xff" + words[2_000_000:])
-    kept = sum(len(each) for each in read(tmp_path, on_error="skip_line") if isinstance(each, str))
+    kept = sum(len(item) for item in read(tmp_path, on_error="skip_line") if isinstance(item, str))
     assert len(words) - 2 * sources.BLOCK < kept < len(words)
 
 
@@ -234,8 +231,8 @@ def test_damage_in_a_file_that_is_cut_short_is_counted_up_to_the_cut(tmp_path: P
     text = b"one\nM\xe4\n" + b"".join(b"%f\n" % rng.random() for _ in range(20_000))
     file = tmp_path / "a.txt.gz"
     file.write_bytes(gzip.compress(text)[:-20_000])
-    end, rest = (each for each in read(tmp_path, on_error="skip") if isinstance(each, Skipped))
+    end, rest = (item for item in read(tmp_path, on_error="skip") if isinstance(item, Skipped))
     assert (end.place, end.unit) == (str(file), "ends of files")
     assert (rest.place, rest.unit) == (f"{file}:2", "bytes")
-    kept = "".join(each for each in read(tmp_path, on_error="skip_line") if isinstance(each, str))
+    kept = "".join(item for item in read(tmp_path, on_error="skip_line") if isinstance(item, str))
     assert 100_000 < rest.number == len(kept.removeprefix("one\n").encode() + b"\nM\xe4\n")

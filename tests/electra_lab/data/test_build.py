@@ -5,7 +5,7 @@ import resource
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import cycle
@@ -25,7 +25,12 @@ from registry.errors import DataError
 from tests.electra_lab.data.test_store import Documents, contents, flip, left, recipe, sides, stream, words
 from tests.scorecard.lab import Lab, Running
 
-TEXT = [" ".join(f"w{(n * 7 + i * i) % 100}" for i in range(30)) for n in range(400)]
+
+def numbered(numbers: Iterable[int]) -> str:
+    return " ".join(f"w{number % 100}" for number in numbers)
+
+
+TEXT = [numbered(n * 7 + np.arange(30) ** 2) for n in range(400)]
 
 
 @pytest.fixture
@@ -41,13 +46,13 @@ def test_shards_do_not_change_the_stream(tmp_path: Path, monkeypatch: pytest.Mon
     there = open_store(tmp_path / "there", recipe(Documents(TEXT), words, launcher=lambda _: launcher), [].append)
     assert contents(many.folder) == contents(there.folder)
     monkeypatch.setattr(raw_documents, "LEAST", 1 << 24)
-    one = open_store(tmp_path / "one", recipe(Documents(TEXT), words), [].append)
+    single = open_store(tmp_path / "one", recipe(Documents(TEXT), words), [].append)
     assert len(many.manifest.shards["train"]) > 4
-    assert len(one.manifest.shards["train"]) == 1
-    assert stream(many, "train") == stream(one, "train")
-    assert many.train.lengths.tolist() == one.train.lengths.tolist()
-    assert np.array_equal(many.counts, one.counts)
-    assert many.overlap == one.overlap
+    assert len(single.manifest.shards["train"]) == 1
+    assert stream(many, "train") == stream(single, "train")
+    assert many.train.lengths.tolist() == single.train.lengths.tolist()
+    assert np.array_equal(many.counts, single.counts)
+    assert many.overlap == single.overlap
 
 
 def test_reading_across_shards(tmp_path: Path) -> None:
@@ -203,7 +208,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("tidied", [False, True])
-@pytest.mark.parametrize("damages", [[*DAMAGES], *(pytest.param([each], marks=pytest.mark.slow) for each in DAMAGES)])
+@pytest.mark.parametrize("damages", [[*DAMAGES], *(pytest.param([name], marks=pytest.mark.slow) for name in DAMAGES)])
 def test_a_damaged_leftover_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damages: list[str], tidied: bool
 ) -> None:
@@ -260,16 +265,16 @@ def test_a_store_of_another_library_is_pointed_out(tmp_path: Path) -> None:
 
 def test_training_text_that_repeats_held_out_text_is_left_out(tmp_path: Path) -> None:
     own = lambda text, split: Document(text, split=split)  # noqa: E731
-    held, seen, fresh = (" ".join(f"w{(n * step) % 100}" for n in range(60)) for step in (3, 7, 9))
+    held, seen, fresh = (numbered(range(0, 60 * step, step)) for step in (3, 7, 9))
     half = " ".join(held.split()[:30] + fresh.split()[:30])
     few = " ".join(held.split()[:14] + fresh.split())
     documents = [own(held, "validation"), own(held, "test"), own(seen, "test"), own(seen, "train"),
                  own(held, "train"), own(half, "train"), own(few, "train"), own(fresh, "train")]  # fmt: skip
     store = open_store(tmp_path, recipe(Documents(documents), words, overlap=0.1), [].append)
-    found = {split: [" ".join(d) for d in each] for split, each in sides(store).items()}
+    found = {split: list(map(" ".join, rows)) for split, rows in sides(store).items()}
     assert found == {"validation": [held], "test": [seen], "train": [few, fresh]}
-    assert [s.overlapping for each in store.manifest.shards.values() for s in each.values()] == [3, 0, 1]
-    characters = {split: s.characters for split, each in store.manifest.shards.items() for s in each.values()}
+    assert [s.overlapping for shards in store.manifest.shards.values() for s in shards.values()] == [3, 0, 1]
+    characters = {split: s.characters for split, shards in store.manifest.shards.items() for s in shards.values()}
     assert characters == {split: sum(map(len, texts)) for split, texts in found.items()}
     # Two of the 48 + 48 runs: the first 14 words of `held`.
     assert store.overlap == pytest.approx(2 / 96)

@@ -35,8 +35,8 @@ def plain(text: list[int]) -> list[tuple[int, ...]]:
 def test_equal_runs_have_equal_hashes_and_others_do_not(texts: list[list[int]]) -> None:
     hashes, counts = runs(*arrays(texts))
     expected = [plain(text) for text in texts]
-    assert counts.tolist() == [len(each) for each in expected]
-    flat = [run for each in expected for run in each]
+    assert counts.tolist() == [len(runs) for runs in expected]
+    flat = [run for runs in expected for run in runs]
     of_run = dict(zip(flat, hashes.tolist(), strict=True))
     assert [of_run[run] for run in flat] == hashes.tolist()
     assert len(set(of_run.values())) == len(of_run)
@@ -60,7 +60,7 @@ def test_documents_that_share_too_much_are_left_out(
     known_at_all = there | {run for text in left_out for run in plain(text)}
     keep, seen, sufficient = without_overlap(*arrays(texts), known, most)
     assert sufficient == least(held_out + left_out, texts)
-    expected = [sum(run in there for run in plain(text)) <= most * len(plain(text)) for text in texts]
+    expected = [shared_runs(text, there) <= most * len(plain(text)) for text in texts]
     assert keep.tolist() == expected
     kept = itertools.chain.from_iterable(map(plain, itertools.compress(texts, expected)))
     shared = [run for run in kept if run in known_at_all]
@@ -96,8 +96,14 @@ def test_a_share_that_is_a_hundredth_suffices_in_floating_point() -> None:
     assert not without_overlap(*arrays([shared + own]), known, 0.29)[0].any()
 
 
+def shared_runs(text: list[int], there: set[tuple[int, ...]]) -> int:
+    return sum(run in there for run in plain(text))
+
+
 def least(held_out: list[list[int]], texts: list[list[int]]) -> float:
     """The smallest share, in hundredths, with which no text is left out, by trying all."""
     there = {run for text in held_out for run in plain(text)}
-    pairs = [(sum(run in there for run in plain(text)), len(plain(text))) for text in texts]
-    return next(n / 100 for n in range(101) if all(shared <= n / 100 * runs for shared, runs in pairs))
+    for n in range(101):
+        if all(shared_runs(text, there) <= n / 100 * len(plain(text)) for text in texts):
+            return n / 100
+    raise AssertionError("no text shares more than all of its runs")

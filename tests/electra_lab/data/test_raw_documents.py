@@ -36,10 +36,11 @@ def written(folder: Path, documents: Any, held_out: float = 0.5) -> raw_document
 
 def texts(folder: Path) -> dict[str, list[str]]:
     contents = read_contents(folder)
-    return {
-        split: [text for piece in range(contents.pieces[split]) for text in read_piece(folder, split, piece)]
-        for split in SPLITS
-    }
+    found: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for split in SPLITS:
+        for piece in range(contents.pieces[split]):
+            found[split] += read_piece(folder, split, piece)
+    return found
 
 
 ODD = [
@@ -57,7 +58,9 @@ def test_every_document_comes_back_once_in_order_in_its_split(
     documents = [f"anchor {n}" for n in range(12)] + ODD + documents
     written(folder, documents)
     stripped = [document.strip() for document in documents if document.strip()]
-    expected = {split: [text for text in stripped if split_of(text.encode(), 0.5) == split] for split in SPLITS}
+    expected: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for text in stripped:
+        expected[split_of(text.encode(), 0.5)].append(text)
     assert texts(folder) == expected
 
 
@@ -102,15 +105,15 @@ def test_held_out_text_has_a_limit_that_does_not_depend_on_the_order(
         random.Random(seed).shuffle(documents)
         contents = written(tmp_path / str(seed), documents)
         held = {split: texts(tmp_path / str(seed))[split] for split in HELD_OUT}
-        found.append({split: sorted(each) for split, each in held.items()})
-        for split, each in held.items():
-            assert each == [text for text in documents if text in each]
-            assert 250 < sum(map(len, each)) <= 300
+        found.append({split: sorted(kept) for split, kept in held.items()})
+        for split, kept in held.items():
+            assert kept == [text for text in documents if text in kept]
+            assert 250 < sum(map(len, kept)) <= 300
             own = [text for text in documents if split_of(text.encode(), 0.5) == split]
-            assert {*each} == {*sorted(own, key=lambda text: number_of(text.encode()))[: len(each)]}
+            assert {*kept} == {*sorted(own, key=lambda text: number_of(text.encode()))[: len(kept)]}
         assert contents.beyond_limit == 200 - sum(contents.documents.values())
         assert contents.documents["train"] == sum(split_of(text.encode(), 0.5) == "train" for text in documents)
-    assert all(each == found[0] for each in found)
+    assert all(held == found[0] for held in found)
 
 
 def test_what_comes_again_is_for_training_alone(tmp_path: Path) -> None:

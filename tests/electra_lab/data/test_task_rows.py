@@ -42,8 +42,8 @@ def seen(batch: Any) -> list[tuple[list[int], list[int], int, list[int]]]:
     return found
 
 
-def expected(each: Row) -> tuple[list[int], list[int], int, list[int]]:
-    return [*each.tokens], [*each.segments], each.labels["number"], [*each.labels["tags"]]  # type: ignore[return-value]
+def expected(row: Row) -> tuple[list[int], list[int], int, list[int]]:
+    return [*row.tokens], [*row.segments], row.labels["number"], [*row.labels["tags"]]  # type: ignore[return-value]
 
 
 @given(several(), st.integers(1, 7))
@@ -70,7 +70,7 @@ def test_an_epoch_of_training_reads_every_row_once(rows: list[Row], size: int, b
 
 def test_a_part_of_a_batch_is_that_part() -> None:
     batches = TaskRows([row(n, 1 + n % 5) for n in range(20)], group_by_length=True)
-    whole, part = (batches.training_batch(3, 1, 8, CPU, part=each) for each in (slice(None), slice(2, 5)))
+    whole, part = (batches.training_batch(3, 1, 8, CPU, part=part) for part in (slice(None), slice(2, 5)))
     assert seen(part) == seen(whole)[2:5]
     assert part.example_ids.tolist() == [2, 3, 4]
 

@@ -61,8 +61,8 @@ def test_offsets_point_at_the_words_themselves(tokenizer: Tokenizer) -> None:
             assert piece == piece.strip() or not piece.strip()
     cutting = wordpiece(DOCUMENTS, vocab_size=400)
     cutting.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
-    for each, words in ((tokenizer, "the   cat"), (cutting, "the  cat")):  # with spaces on either side
-        [cat] = tokenize(each, [words])
+    for trained, words in ((tokenizer, "the   cat"), (cutting, "the  cat")):  # with spaces on either side
+        [cat] = tokenize(trained, [words])
         pieces = [cat.text[start:end] for start, end in cat.offsets]
         assert [piece for piece in pieces if piece.strip()] == ["the", "cat"]
 

@@ -98,7 +98,9 @@ def test_words_are_never_split(kind: str, script: str) -> None:
     words = WORDS[script].split()
     # Trained on letters in any order, and to join few of them.
     shuffle = random.Random(0)
-    letters = [" ".join("".join(shuffle.sample(word, len(word))) for word in words) for _ in range(200)]
+    letters = []
+    for _ in range(200):
+        letters.append(" ".join("".join(shuffle.sample(word, len(word))) for word in words))
     few = {"unigram": {"vocab_size": 100}, "bpe": {"vocab_size": 300, "min_frequency": 10**6}}
     options = few.get(kind, {"vocab_size": 100, "min_frequency": 10**6})
     trained = tokenizers.get(kind).component(letters, **options)
@@ -170,8 +172,8 @@ def test_a_stand_in_has_shapes_alone() -> None:
     assert words.size == 50
     assert {words.pad_id, words.cls_id, words.sep_id, words.mask_id} == set(words.special_ids) == {0, 1, 2, 3}
     assert words.ordinary_ids.tolist() == list(range(4, 50))
-    for each in (words.is_special, words.word_start, words.counts):
-        assert each.shape == (50,)
+    for flags in (words.is_special, words.word_start, words.counts):
+        assert flags.shape == (50,)
     assert not (words.word_start & words.is_special).any()
 
 

@@ -28,14 +28,14 @@ def test_paradigms_fields_and_ids(tmp_path: Path) -> None:
     ]
     assert Blimp(folder=tmp_path).splits == ["test"]
     assert list(Blimp(folder=tmp_path).read("test")) == expected
-    terms = [each.field for each in Blimp(folder=tmp_path, group_by="linguistics_term").read("test")]
+    terms = [pair.field for pair in Blimp(folder=tmp_path, group_by="linguistics_term").read("test")]
     assert terms == ["island_effects", "island_effects", ""]
 
 
 def test_one_paradigm_in_two_files(tmp_path: Path) -> None:
     for name in "ab":
         write(tmp_path / f"{name}.jsonl", json_lines(pair("x", "y", UID="one")))
-    assert [each.id for each in Blimp(folder=tmp_path).read("test")] == ["one_0", "one_1"]
+    assert [pair.id for pair in Blimp(folder=tmp_path).read("test")] == ["one_0", "one_1"]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_sentences_columns_and_plain_tags(tmp_path: Path) -> None:
 
 def test_words_without_tags_and_with_other_spaces(tmp_path: Path) -> None:
     dataset = conll(tmp_path, "-DOCSTART-\n\none\ntwo\n\nthree\n", tag_column=3)
-    assert [(each.words, each.tags) for each in dataset.read("test")] == [(("one", "two"), None), (("three",), None)]
+    assert [(found.words, found.tags) for found in dataset.read("test")] == [(("one", "two"), None), (("three",), None)]
     (found,) = conll(tmp_path, "10\u00a0000 CD O\n\u3000 X O\n").read("test")
     assert found.words == ("10\u00a0000", "\u3000")  # other spaces are parts of words
 
@@ -107,8 +107,8 @@ def test_wrong_columns_are_named(content: str, options: dict[str, int], line: in
 def test_a_part_of_train_is_held_out_by_its_words(tmp_path: Path) -> None:
     content = "".join(f"w{n % 300} {'B-A' if n < 300 else 'O'}\n\n" for n in range(600))
     dataset = Conll(train=write(tmp_path / "train", content))
-    train = [each.words for each in dataset.read("train")]
-    validation = [each.words for each in dataset.read("validation")]
+    train = [sentence.words for sentence in dataset.read("train")]
+    validation = [sentence.words for sentence in dataset.read("validation")]
     assert len(train + validation) == 600
     assert 30 < len(validation) < 100
     assert not {*train} & {*validation}
@@ -188,7 +188,9 @@ def test_files_as_people_have_them(
     content: str | bytes, options: dict[str, Any], expected: str, tmp_path: Path
 ) -> None:
     found = conll(tmp_path, content, **options).read("test")
-    read = [" ".join(f"{word}/{tag}" for word, tag in zip(each.words, each.tags or (), strict=True)) for each in found]
+    read = []
+    for sentence in found:
+        read.append(" ".join(map("/".join, zip(sentence.words, sentence.tags or (), strict=True))))
     assert " | ".join(read) == expected
 
 
@@ -225,4 +227,4 @@ def test_single_columns_may_have_comments(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="eng:3: "):
         list(dataset.read("test"))
     dataset = conll(tmp_path, "# newdoc id = 3\n#tag\nb\n\n# sent 2\nNew\n")
-    assert [(each.words, each.tags) for each in dataset.read("test")] == [(("#tag", "b"), None), (("New",), None)]
+    assert [(found.words, found.tags) for found in dataset.read("test")] == [(("#tag", "b"), None), (("New",), None)]

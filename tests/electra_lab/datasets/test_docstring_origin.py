@@ -29,13 +29,13 @@ def package(folder: Path, monkeypatch: pytest.MonkeyPatch, **modules: list[str])
     monkeypatch.setattr(docstring_origin, "installed_files", lambda: files)
 
 
-def many(*packages: str, modules: int = 10, each: int = 2) -> dict[str, list[str]]:
+def many(*packages: str, modules: int = 10, docstrings: int = 2) -> dict[str, list[str]]:
     """Return modules of packages, each with so many docstrings; the texts number all of them."""
     found, number = dict[str, list[str]](), 0
     for name in packages:
         for n in range(modules):
-            found[f"{name}__m{n}"] = [f"Number {number + i}. {LONG}" for i in range(each)]
-            number += each
+            found[f"{name}__m{n}"] = [f"Number {number + i}. {LONG}" for i in range(docstrings)]
+            number += docstrings
     return found
 
 
@@ -45,37 +45,38 @@ def read(**options: Any) -> dict[str, list[Any]]:
 
 
 def texts(found: dict[str, list[Any]]) -> list[str]:
-    return [each.text for examples in found.values() for each in examples]
+    return [example.text for examples in found.values() for example in examples]
 
 
 def test_every_docstring_has_its_package_and_modules_are_in_one_split(tmp_path: Path, monkeypatch: Any) -> None:
     modules = many("one", "two", "three")
     package(tmp_path, monkeypatch, **modules)
     found = read()
-    assert {split: Counter(each.label for each in examples) for split, examples in found.items()} == {
-        "train": {"one": 12, "two": 12}, "validation": {"one": 4, "two": 4}, "test": {"one": 4, "two": 4}
-    }  # fmt: skip
     known = {text: name.split("__")[0] for name, texts in modules.items() for text in texts}
-    assert all(each.label == known[each.text] for examples in found.values() for each in examples)
-    places = [{each.place for each in examples} for examples in found.values()]
+    places = []
+    for split, number in {"train": 12, "validation": 4, "test": 4}.items():
+        assert Counter(example.label for example in found[split]) == {"one": number, "two": number}
+        assert all(example.label == known[example.text] for example in found[split])
+        places.append({example.place for example in found[split]})
     assert sum(map(len, places)) == len(set().union(*places)) == 20
     assert found["train"][0].place == str(tmp_path / "one" / f"m{found['train'][0].place[-4]}.py")
 
 
 def test_modules_that_do_not_fit_a_share_are_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hash of a module decides, and not its place."""
-    modules = many("one", "two", each=1)
+    modules = many("one", "two", docstrings=1)
     package(tmp_path, monkeypatch, **modules)
     found = read()
-    held = [{Path(each.place).stem for each in found[split] if each.label == "one"} for split in ("validation", "test")]
     order = sorted((f"m{n}" for n in range(10)), key=lambda name: number_of(f"one.{name}"))
-    assert held == [{*order[:2]}, {*order[2:4]}]
+    for split, modules_held in (("validation", order[:2]), ("test", order[2:4])):
+        held = {Path(example.place).stem for example in found[split] if example.label == "one"}
+        assert held == {*modules_held}
     modules["one__large"] = [f"{LONG} It is large: {n}." for n in range(10)]
     package(tmp_path, monkeypatch, **modules)
     found = read()
-    assert sum("large" in each.text for each in found["train"]) == 10
+    assert sum("large" in example.text for example in found["train"]) == 10
     for split in ("validation", "test"):
-        assert Counter(each.label for each in found[split]) == {"one": 4, "two": 2}
+        assert Counter(example.label for example in found[split]) == {"one": 4, "two": 2}
 
 
 def test_a_package_with_too_few_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +90,7 @@ def test_most_and_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     modules = many("one", "two", modules=30)
     package(tmp_path, monkeypatch, **modules)
     found = read(most=20)
-    assert Counter(each.label for examples in found.values() for each in examples) == {"one": 20, "two": 20}
+    assert Counter(example.label for examples in found.values() for example in examples) == {"one": 20, "two": 20}
     own = [text for name, texts in modules.items() for text in texts if name.startswith("one")]
     assert {*texts(found)} & {*own} == {*sorted(own, key=number_of)[:20]}
     length = len(f"Number 1. {LONG}")
@@ -102,14 +103,14 @@ def test_most_and_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_text_of_several_modules_belongs_to_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package(tmp_path, monkeypatch, **many("one", "two"), one__x=[LONG, LONG], two__x=[LONG])
-    found = [each for examples in read().values() for each in examples if each.text == LONG]
-    assert [(each.label, Path(each.place).name) for each in found] == [("one", "x.py")]
+    found = [example for examples in read().values() for example in examples if example.text == LONG]
+    assert [(example.label, Path(example.place).name) for example in found] == [("one", "x.py")]
 
 
 def test_a_package_inside_another_counts_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package(tmp_path, monkeypatch, **many("one", "one__two", "onelike"), one=[LONG])
     found = read(packages=["one", "one.two"])
-    counts = Counter((each.label, "two" in each.place) for examples in found.values() for each in examples)
+    counts = Counter((example.label, "two" in example.place) for examples in found.values() for example in examples)
     assert counts == {("one", False): 21, ("one.two", True): 20}
 
 
@@ -137,7 +138,7 @@ def test_every_option_is_in_the_fingerprint(tmp_path: Path, monkeypatch: pytest.
     package(tmp_path, monkeypatch, **many("one", "two"))
     default: dict[str, Any] = {"packages": ["one", "two"]}
     others = [{}, {"most": 10}, {"min_characters": 1}, {"max_characters": 99}, {"hide_names": False}, {"held_out": 0.3}]
-    found = {DocstringOrigin(**default | each).fingerprint() for each in others}
+    found = {DocstringOrigin(**default | options).fingerprint() for options in others}
     found.add(DocstringOrigin(packages=["two", "one"]).fingerprint())
     monkeypatch.setattr(docstring_origin, "FORMAT", 0)
     assert len(found | {DocstringOrigin(**default).fingerprint()}) == 8
@@ -169,15 +170,15 @@ def test_the_packages_of_the_installation(monkeypatch: pytest.MonkeyPatch) -> No
     """As far as two of the small ones say: to read all of them takes several seconds."""
     installed = installed_files()
     names = {name.removeprefix("python/").replace("/", ".") for _, name in installed}
-    modules = {package: sum(name.startswith(f"{package}.") for name in names) for package in PACKAGES}
-    assert min(modules.values()) >= 15, modules
+    for wanted in PACKAGES:
+        assert sum(name.startswith(f"{wanted}.") for name in names) >= 15, wanted
     chosen = ("asyncio", "xml")
-    files = [each for each in installed if each[1].startswith(tuple(f"python/{name}/" for name in chosen))]
+    files = [document for document in installed if document[1].startswith(("python/asyncio/", "python/xml/"))]
     monkeypatch.setattr(docstring_origin, "installed_files", lambda: files)
     assert {*chosen} < {*PACKAGES}
     found = read(packages=[*chosen])
     for split, least in {"train": 120, "validation": 12, "test": 12}.items():
-        counts = Counter(each.label for each in found[split])
+        counts = Counter(example.label for example in found[split])
         assert min(counts[name] for name in chosen) > least
     assert not any("asyncio" in text for text in texts(found))
     assert max(map(len, texts(found))) <= 500

@@ -46,8 +46,8 @@ def test_variants_of_a_file_are_read_the_same(name: str, variant: str, tmp_path:
     ending, change = VARIANTS[variant]
     written = make(write(tmp_path / "plain" / file, content)).read(split)
     other = make(write(tmp_path / "other" / f"{file}{ending}", change(content.encode()))).read(split)
-    expected = [repr(each).replace("/plain/", "/other/") for each in written]
-    assert [repr(each).replace(f"{file}{ending}", file) for each in other] == expected
+    expected = [repr(example).replace("/plain/", "/other/") for example in written]
+    assert [repr(example).replace(f"{file}{ending}", file) for example in other] == expected
     assert len(expected) == 2
 
 
@@ -71,16 +71,17 @@ def test_files_without_examples_are_named(name: str, content: bytes, tmp_path: P
 
 
 def test_the_fingerprint_knows_content_options_and_splits_but_not_folders(tmp_path: Path) -> None:
-    one, two, elsewhere = (tmp_path / name for name in ("1.tsv", "2.tsv", "b/1.tsv"))
-    for file in (one, two, elsewhere):
+    first, second, elsewhere = (tmp_path / name for name in ("1.tsv", "2.tsv", "b/1.tsv"))
+    for file in (first, second, elsewhere):
         write(file, f"text\tlabel\n{file.stem}\tx\n")
+    given = {"train": first, "test": second}
     options: list[dict[str, Any]] = [
-        {"train": one, "test": two}, {"train": two, "test": one}, {"train": one, "validation": two}, {"train": one},
-        {"train": one, "test": two, "held_out": 0.2}, {"train": one, "test": two, "label": "text"},
+        {"train": second, "test": first}, {"train": first, "validation": second}, {"train": first},
+        given | {"held_out": 0.2}, given | {"label": "text"},
     ]  # fmt: skip
-    found = [TableFiles(**each).fingerprint() for each in options]
-    assert len({*found}) == 6
-    assert TableFiles(train=elsewhere, test=two).fingerprint() == found[0]
+    found = TableFiles(**given).fingerprint()
+    assert len({found, *(TableFiles(**chosen).fingerprint() for chosen in options)}) == 6
+    assert TableFiles(train=elsewhere, test=second).fingerprint() == found
 
 
 def test_paths(tmp_path: Path) -> None:
@@ -88,9 +89,9 @@ def test_paths(tmp_path: Path) -> None:
         data = b"text,label\na,x\n" if "csv" in name else b"text\tlabel\nb\tx\n"
         write(tmp_path / name, gzip.compress(data) if name.endswith(".gz") else data)
     dataset = TableFiles(train=tmp_path / "x", test=tmp_path / "*.tsv", held_out=0)
-    assert [each.text for each in dataset.read("train")] == ["a", "b"]
-    assert [each.id for each in dataset.read("train")] == ["0", "1"]
-    assert [each.text for each in dataset.read("test")] == ["b"]
+    assert [example.text for example in dataset.read("train")] == ["a", "b"]
+    assert [example.id for example in dataset.read("train")] == ["0", "1"]
+    assert [example.text for example in dataset.read("test")] == ["b"]
     with pytest.raises(DataError, match=r"z\.tsv: no file matches\."):
         TableFiles(train=tmp_path / "z.tsv")
     with pytest.raises(ValueError, match=r"no file is named\. Set train or validation or test\."):

@@ -63,7 +63,7 @@ def tsv(rows: str, end: str = "\n") -> str:
 
 
 def values(examples: Any) -> list[tuple[Any, ...]]:
-    return [(each.text, each.pair, each.label) for each in examples]
+    return [(example.text, example.pair, example.label) for example in examples]
 
 
 def glue(name: Any, folder: Path, **files: str) -> Glue:
@@ -80,7 +80,7 @@ def test_the_formats_of_the_tasks(name: str, tmp_path: Path) -> None:
     train, test = list(dataset.read("train")), list(dataset.read("test"))
     assert values(train) == values(dataset.read("validation")) == expected
     assert values(test) == [(*tested, None)]
-    assert [each.id for each in train] == [str(n) for n in range(len(expected))]
+    assert [example.id for example in train] == [str(n) for n in range(len(expected))]
     first = 1 if name == "CoLA" else 2
     assert (train[0].place, test[0].place) == (f"{tmp_path / 'train.tsv'}:{first}", f"{tmp_path / 'test.tsv'}:2")
 
@@ -107,7 +107,7 @@ def test_mnli_has_two_validations_and_two_tests(tmp_path: Path) -> None:
         "test": [("test matched", "So.", None)],
         "test_mismatched": [("test mismatched", "So.", None)],
     }
-    assert [each.id for each in dataset.read("test")] == ["3"]
+    assert [example.id for example in dataset.read("test")] == ["3"]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_double_unordered_trains_on_both_orders(tmp_path: Path) -> None:
     found = list(dataset.read("train"))
     assert values(found) == [("A plane.", "An air plane.", 5.0), ("A", "B", 0.4),
                              ("An air plane.", "A plane.", 5.0), ("B", "A", 0.4)]  # fmt: skip
-    assert len({each.id for each in found}) == 4
+    assert len({example.id for example in found}) == 4
     assert values(dataset.read("validation")) == values(found[:2])
     assert dataset.fingerprint() != once.fingerprint()
     with pytest.raises(ValueError, match="double_unordered is for MRPC and STS-B only"):

@@ -25,7 +25,8 @@ def dataset(path: Path | str, **options: Any) -> HuggingFace:
 
 
 def saved(folder: Path, **splits: Any) -> Path:
-    datasets.DatasetDict({name: datasets.Dataset.from_dict(each) for name, each in splits.items()}).save_to_disk(folder)
+    tables = {name: datasets.Dataset.from_dict(columns) for name, columns in splits.items()}
+    datasets.DatasetDict(tables).save_to_disk(folder)
     return folder
 
 
@@ -47,11 +48,11 @@ def test_fields_and_splits(tmp_path: Path) -> None:
 def test_labels_with_names(tmp_path: Path) -> None:
     datasets.DatasetDict({"test": with_names([1, 0, -1, None])}).save_to_disk(tmp_path / "a")
     made = dataset(tmp_path / "a", held_out=0)
-    assert [each.label for each in made.read("test")] == ["good", "bad", None, None]
+    assert [example.label for example in made.read("test")] == ["good", "bad", None, None]
     numbers = dataset(tmp_path / "a", held_out=0, label_type="number")
-    assert [each.label for each in numbers.read("test")] == [1.0, 0.0, -1.0, None]
+    assert [example.label for example in numbers.read("test")] == [1.0, 0.0, -1.0, None]
     with_names([1, 0]).to_parquet(write(tmp_path / "b" / "train.parquet", b""))
-    assert [each.label for each in dataset(tmp_path / "b", held_out=0).read("train")] == ["good", "bad"]
+    assert [example.label for example in dataset(tmp_path / "b", held_out=0).read("train")] == ["good", "bad"]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_labels_without_names_and_files_in_other_formats(tmp_path: Path, name: s
 def test_only_the_test_may_lack_labels(tmp_path: Path) -> None:
     unlabelled, labelled = {"text": ["a"]}, {"text": ["a"], "label": ["x"]}
     made = dataset(saved(tmp_path / "a", train=labelled, test=unlabelled), held_out=0)
-    assert [each.label for each in made.read("test")] == [None]
+    assert [example.label for example in made.read("test")] == [None]
     with pytest.raises(DataError, match=r"c: train: has no field 'label'\. Known: text\."):
         list(dataset(saved(tmp_path / "c", train=unlabelled), held_out=0).read("train"))
 
@@ -77,7 +78,7 @@ def test_splits_by_other_names(tmp_path: Path) -> None:
     assert dataset(folder).splits == ["train", "validation", "dev_matched", "dev_mismatched"]
     made = dataset(folder, splits={"train": "train", "validation": "dev_matched"})
     assert made.splits == ["train", "validation"]
-    assert [each.text for each in made.read("validation")] == ["dev_matched"]
+    assert [example.text for example in made.read("validation")] == ["dev_matched"]
     assert made.fingerprint() != dataset(folder).fingerprint()
     with pytest.raises(DataError, match=r"a: has no split 'dev_match'\. Did you mean 'dev_matched'\? .* Set `splits`"):
         list(dataset(folder, splits={"test": "dev_match"}).read("test"))

@@ -52,7 +52,8 @@ def test_labels(tmp_path: Path, value: Any, word: str | None, number: float | st
 
 
 def test_only_the_test_may_lack_labels(tmp_path: Path) -> None:
-    assert [each.label for each in read(tmp_path, json_lines({"text": "a"}, {"text": "b", "label": 1}))] == [None, "1"]
+    found = read(tmp_path, json_lines({"text": "a"}, {"text": "b", "label": 1}))
+    assert [example.label for example in found] == [None, "1"]
     for split in ("train", "validation"):
         with pytest.raises(DataError, match=r"a\.jsonl:1: has no field 'label'\. Did you mean 'lable'\?"):
             read(tmp_path, json_lines({"text": "a", "lable": 1}), split)
@@ -80,7 +81,8 @@ def test_the_texts_decide_what_is_held_out(tmp_path: Path) -> None:
     """So that a pair that is there twice, with other labels, is not in train and in validation."""
     records = [{"text": f"a{n % 50}", "pair": f"b{n % 40}", "label": n} for n in range(800)]
     dataset = JsonLines(train=write(tmp_path / "a.jsonl", json_lines(*records)), pair="pair", held_out=0.4)
-    train, validation = ({(e.text, e.pair) for e in dataset.read(split)} for split in ("train", "validation"))
+    train = {(example.text, example.pair) for example in dataset.read("train")}
+    validation = {(example.text, example.pair) for example in dataset.read("validation")}
     assert not train & validation
     assert len(train | validation) == 200
     assert {text for text, _ in train} & {text for text, _ in validation}  # of pairs both texts count

@@ -125,5 +125,5 @@ class TestDocstringOrigin(DatasetContract):
 
 
 def test_every_dataset_has_its_suite() -> None:
-    suites = [each for each in globals().values() if isinstance(each, type) and issubclass(each, DatasetContract)]
+    suites = [value for value in globals().values() if isinstance(value, type) and issubclass(value, DatasetContract)]
     assert set(datasets.names()) == {suite.name for suite in suites if suite is not DatasetContract}

@@ -55,7 +55,7 @@ def test_entities_survive(scheme: str, drawn: tuple[list[Entity], int]) -> None:
     if scheme == "BMES":  # which seqeval does not have
         return
     found = theirs.Entities([tags], getattr(theirs, {"BIOES": "IOBES"}.get(scheme, scheme))).entities[0]
-    assert sorted((each.tag, each.start, each.end) for each in found) == sorted(entities)
+    assert sorted((entity.tag, entity.start, entity.end) for entity in found) == sorted(entities)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

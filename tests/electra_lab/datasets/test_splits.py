@@ -20,8 +20,8 @@ class Listed(Splits[TextExample]):
         return [*self.sources]
 
     def _examples(self, source: str) -> Iterator[Entry[TextExample]]:
-        for each in self.sources[source]:
-            example = TextExample(each) if isinstance(each, str) else each
+        for item in self.sources[source]:
+            example = TextExample(item) if isinstance(item, str) else item
             yield example if isinstance(example, BadInput) else (example.text, example)
 
     def _place(self, source: str) -> str:
@@ -29,7 +29,7 @@ class Listed(Splits[TextExample]):
 
 
 def texts(dataset: Any, split: str) -> list[str]:
-    return [each.text for each in dataset.read(split)]
+    return [example.text for example in dataset.read(split)]
 
 
 MANY: list[Any] = [f"text {n}" for n in range(5000)]
@@ -43,7 +43,7 @@ def test_a_share_of_train_is_held_out_where_there_is_no_validation() -> None:
     assert 430 < len(validation) < 570  # 500, with a standard deviation of 21
     assert train == [text for text in MANY if text in {*train}]
     assert texts(dataset, "test") == ["one"]
-    assert [each.id for each in dataset.read("validation")] == [str(n) for n in range(len(validation))]
+    assert [example.id for example in dataset.read("validation")] == [str(n) for n in range(len(validation))]
 
 
 @pytest.mark.parametrize("sources", [{"train": MANY, "validation": ["a"]}, {"validation": ["a"]}, {"test": MANY}])

@@ -37,7 +37,7 @@ def test_an_answer_that_is_not_at_its_place(text: str, start: int, tmp_path: Pat
     with pytest.raises(DataError, match=re.escape(f"{tmp_path / 'dev.json'}: question a: {reason}")):
         list(squad(tmp_path, wrong).read("validation"))
     kept = list(squad(tmp_path, wrong, other, on_error="skip").read("validation"))
-    assert [(each.id, each.answers) for each in kept] == [("b", (Answer("Ada", 0),))]
+    assert [(example.id, example.answers) for example in kept] == [("b", (Answer("Ada", 0),))]
 
 
 def test_offsets_count_characters(tmp_path: Path) -> None:
@@ -84,9 +84,12 @@ def test_a_wrong_file_is_named(content: str, reason: str, tmp_path: Path) -> Non
 
 
 def test_whole_articles_are_held_out(tmp_path: Path) -> None:
-    found = [article(*(question(f"{n}-{m}") for m in range(3)), title=f"title {n}") for n in range(200)]
+    found = []
+    for n in range(200):
+        found.append(article(*(question(f"{n}-{m}") for m in range(3)), title=f"title {n}"))
     dataset = Squad(train=write(tmp_path / "a.json", articles(*found)), held_out=0.3)
-    train, validation = ({each.id.split("-")[0] for each in dataset.read(split)} for split in ("train", "validation"))
+    train = {example.id.split("-")[0] for example in dataset.read("train")}
+    validation = {example.id.split("-")[0] for example in dataset.read("validation")}
     assert not train & validation
     assert len(train | validation) == 200
     assert 40 < len(validation) < 80

@@ -30,19 +30,19 @@ def test_columns_by_name(tmp_path: Path) -> None:
     place = str(tmp_path / "a.csv")
     assert found == [TextExample("a", "b", "x", "7", f"{place}:2"), TextExample("c", "d", None, "8", f"{place}:3")]
     found = read(tmp_path, "1\tone\n0\ttwo\n", ".tsv", columns=["label", "text"])
-    assert [(each.text, each.label) for each in found] == [("one", "1"), ("two", "0")]
+    assert [(example.text, example.label) for example in found] == [("one", "1"), ("two", "0")]
 
 
 def test_numbers(tmp_path: Path) -> None:
     found = read(tmp_path, "text,label\na,1\nb, -2.5e1 \nc,\n", label_type="number")
-    assert [each.label for each in found] == [1.0, -25.0, None]
+    assert [example.label for example in found] == [1.0, -25.0, None]
     for wrong in ("one", "nan", "inf", "1,5"):
         with pytest.raises(DataError, match=r"a\.csv:2: the field 'label' is .*, not a finite number\."):
             read(tmp_path, f'text,label\na,"{wrong}"\n', label_type="number")
 
 
 def test_only_the_test_may_lack_labels(tmp_path: Path) -> None:
-    assert [each.label for each in read(tmp_path, "text\na\n")] == [None]
+    assert [example.label for example in read(tmp_path, "text\na\n")] == [None]
     for split in ("train", "validation"):
         with pytest.raises(DataError, match=r"a\.csv:1: there is no column 'label'\. Did you mean 'lable'\?"):
             read(tmp_path, "text,lable\na,b\n", split=split)
@@ -63,10 +63,10 @@ def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
 def test_csv_quotes_and_tsv_does_not(tmp_path: Path) -> None:
     quoted = 'text,label\n"a, ""b""\nc",x\n\n"d",y\n'
     found = read(tmp_path, quoted)
-    assert [(each.text, each.label) for each in found] == [('a, "b"\nc', "x"), ("d", "y")]
-    assert [each.place.rpartition(":")[2] for each in found] == ["2", "5"]
+    assert [(example.text, example.label) for example in found] == [('a, "b"\nc', "x"), ("d", "y")]
+    assert [example.place.rpartition(":")[2] for example in found] == ["2", "5"]
     odd = read(tmp_path, 'text\tlabel\n"a\tx\nb"\ty\n"c, d"\tz\n', ".tsv")
-    assert [each.text for each in odd] == ['"a', 'b"', '"c, d"']
+    assert [example.text for example in odd] == ['"a', 'b"', '"c, d"']
     # Rows without content are left out, such as those that Excel writes at the end.
     assert len(read(tmp_path, "text,label\n\na,b\n,\n , \n")) == 1
     assert len(read(tmp_path, "text\tlabel\n\na\tb\n\t\n \t \n", ".tsv")) == 1
@@ -156,4 +156,4 @@ def test_csv_files_are_read_like_pandas_does(
     found = read(tmp_path_factory.mktemp("csv"), text.getvalue())
     theirs = pandas.read_csv(io.StringIO(text.getvalue()), dtype=str, keep_default_na=False)
     expected = [(a.strip(), b.strip()) for a, b in theirs.itertuples(index=False)]
-    assert [(each.text, each.label) for each in found] == expected == [(a.strip(), b.strip()) for a, b in rows]
+    assert [(example.text, example.label) for example in found] == expected == [(a.strip(), b.strip()) for a, b in rows]

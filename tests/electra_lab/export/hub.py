@@ -108,9 +108,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _batch(self, asked: dict[str, Any]) -> dict[str, Any]:
         objects = []
-        for each in asked["objects"]:
-            upload = {"upload": {"href": f"{self.server.url}/storage/{each['oid']}"}}
-            objects.append(each | ({} if each["oid"] in self.server.objects else {"actions": upload}))
+        for file in asked["objects"]:
+            upload = {"upload": {"href": f"{self.server.url}/storage/{file['oid']}"}}
+            objects.append(file | ({} if file["oid"] in self.server.objects else {"actions": upload}))
         return {"transfer": "basic", "objects": objects}
 
     def _create(self, asked: dict[str, Any]) -> None:

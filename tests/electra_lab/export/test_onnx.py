@@ -44,10 +44,11 @@ def network(kind: str, heads: tuple[str, ...] = ("replaced",), depth: int = 1, *
 
 def assert_computed(file: Path, ours: Network, size: int, fixed: tuple[int, int] | None = None) -> None:
     session, (batch, length) = open_onnx(file), fixed or ("batch", "length")
-    found = [(each.name, each.type, each.shape) for each in session.get_inputs()]
+    found = [(tensor.name, tensor.type, tensor.shape) for tensor in session.get_inputs()]
     assert found == [(name, "tensor(int64)", [batch, length]) for name in INPUTS]
     wanted = {"last_hidden_state": states, "logits": logits}
-    assert {each.name: each.shape[:2] for each in session.get_outputs()} == {name: [batch, length] for name in wanted}
+    found = {tensor.name: tensor.shape[:2] for tensor in session.get_outputs()}
+    assert found == {name: [batch, length] for name in wanted}
     for shape in [fixed] if fixed else SHAPES:
         given = inputs(size, *shape)
         for name, compute in wanted.items():
@@ -201,14 +202,14 @@ TUNED = [(kind, backbone) for kind in HEADS for backbone in ("Electra", "ModernB
 
 
 @pytest.mark.parametrize(
-    ("kind", "backbone"), [pytest.param(*each, marks=[] if each == QUICK else [slow]) for each in TUNED]
+    ("kind", "backbone"), [pytest.param(*case, marks=[] if case == QUICK else [slow]) for case in TUNED]
 )
 def test_fine_tuned_heads_are_those_of_transformers(tmp_path: Path, kind: str, backbone: str) -> None:
     theirs = fine_tuned(kind, backbone, tmp_path / "model")
     change = copy_folder(tmp_path / "model", tmp_path / "out", int8=True)
     assert (change.agreement is None) == (kind == "ForQuestionAnswering")
     session, (names, axes) = open_onnx(tmp_path / "out" / "model.onnx"), HEADS[kind]
-    assert [each.name for each in session.get_outputs()] == names
+    assert [tensor.name for tensor in session.get_outputs()] == names
     assert session.get_outputs()[-1].shape == axes
     for shape in SHAPES:
         given = inputs(60, *shape)

@@ -34,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]
     folder = tmp_path_factory.mktemp("plain")
     with for_a_module():
         path = finished(folder, discriminator="{type: bert, dim: 16, depth: 2, heads: 2, dropout: 0.2}")
-        assert [each.name for each in export(path, folder / "out", judge=judge).networks] == list(PARTS)
+        assert [network.name for network in export(path, folder / "out", judge=judge).networks] == list(PARTS)
         yield path, folder / "out"
 
 
@@ -186,7 +186,7 @@ def test_what_exists_is_exported_under_the_class_of_its_head(
     with for_a_module():
         run = finished(tmp_path, **sections)
     exported = export(run, tmp_path / "out")
-    assert {each.name: each.class_name for each in exported.networks} == classes
+    assert {network.name: network.class_name for network in exported.networks} == classes
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*classes, MARK}
     ours = opened(run)
     for part, name in classes.items():

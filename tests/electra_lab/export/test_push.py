@@ -68,7 +68,7 @@ def test_a_new_repository_has_the_milestones_as_branches_and_main_last(
     assert ended.code == 0, ended
     repository, answers = hub.repositories["me/x"], [json.loads(line) for line in ended.out.splitlines()]
     branches = {"step-0": 0, "tokens-300": 5, "main": 12}
-    assert [(each["branch"], each["step"]) for each in answers] == list(branches.items())
+    assert [(answer["branch"], answer["step"]) for answer in answers] == list(branches.items())
     assert repository.private
     # A branch is there before its files are sent, and main is last.
     words = [request.split("/me/x/")[-1] for request in hub.requests]
@@ -193,7 +193,7 @@ def test_a_run_without_milestones_pushes_the_checkpoints_that_it_keeps(run: Path
     plain = shutil.copytree(run, tmp_path / "plain")
     written = json.loads((plain / "provenance.json").read_text())
     (plain / "provenance.json").write_text(json.dumps({**written, "milestones": {}}))
-    found = [(each.branch, each.step) for each in dry(plain, milestones=True)]
+    found = [(push.branch, push.step) for push in dry(plain, milestones=True)]
     assert found == [("step-0", 0), ("step-5", 5), ("step-8", 8), ("main", 12)]
     for step in (0, 5, 8):
         shutil.rmtree(plain / "checkpoints" / f"step-{step:08d}")
@@ -228,7 +228,7 @@ def test_a_fine_tuned_model_has_a_card_with_its_results(run: Path, tmp_path: Pat
     assert ": seed 3, after" in card.content
     assert card.data.pipeline_tag == "text-classification"
     results = json.loads((path / "seed-3" / "results.json").read_text())["splits"]
-    measured = {(split, name): value for split, each in results.items() for name, value in each["metrics"].items()}
-    found = {(each.dataset_split, each.metric_type): each.metric_value for each in card.data.eval_results}
+    measured = {(split, name): value for split in results for name, value in results[split]["metrics"].items()}
+    found = {(result.dataset_split, result.metric_type): result.metric_value for result in card.data.eval_results}
     assert found == {key: value for key, value in measured.items() if value is not None}
     assert str(tmp_path) not in card.content

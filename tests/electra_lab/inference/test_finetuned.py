@@ -51,18 +51,18 @@ def test_predictions_are_those_that_the_fine_tuning_wrote(tuned: dict[str, Path]
     """Whatever the batches are: the order, the neighbours and the padding. The pre-trained model is gone."""
     written, given = items(name, tuned[name], seed)
     model = opened(tuned[name], seed=seed)
-    labels = [each["prediction"] for each in written]
+    labels = [answer["prediction"] for answer in written]
     assert len({str(label) for label in labels}) > 1 or seed == 7
     backwards = model.predict(given[::-1], batch_size=3)
     for found in (backwards[::-1], [*model.stream("predict", iter(given), batch_size=1)]):
         if name == "numbers":
-            assert [each.prediction for each in found] == pytest.approx(labels, abs=1e-3)
+            assert [answer.prediction for answer in found] == pytest.approx(labels, abs=1e-3)
             continue
-        certain = [each.probability for each in found]
+        certain = [answer.probability for answer in found]
         if name == "tags":
-            certain = [sum(each.probabilities) / len(each.probabilities) for each in found]
-        assert [each.prediction for each in found] == labels
-        assert certain == pytest.approx([each["certainty"] for each in written], abs=1e-5)
+            certain = [sum(answer.probabilities) / len(answer.probabilities) for answer in found]
+        assert [answer.prediction for answer in found] == labels
+        assert certain == pytest.approx([answer["certainty"] for answer in written], abs=1e-5)
 
 
 @pytest.mark.parametrize("name", EXPORTED)
@@ -99,7 +99,7 @@ def test_answers_of_the_exported_model(tuned: dict[str, Path]) -> None:
             logits = network(**read)
         inside = torch.tensor([segment == 1 for segment in of_text])
         allowed = inside | torch.tensor([n in (0, len(of_text) - 1) for n in range(len(of_text))])
-        start, end = (each[0].masked_fill(~allowed, -1e9).softmax(-1) * inside for each in (logits[0], logits[1]))
+        start, end = (logit[0].masked_fill(~allowed, -1e9).softmax(-1) * inside for logit in (logits[0], logits[1]))
         chances = (start[:, None] * end).triu()
         first, last = divmod(int(chances.argmax()), len(of_text))
         assert (found.more["start"], found.more["end"]) == (offsets[first][0], offsets[last][1])
@@ -110,20 +110,20 @@ def test_answers_of_the_exported_model(tuned: dict[str, Path]) -> None:
 def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     folder = FinetuningFolder(tuned["labels"])
     _, given = items("labels", folder.path)
-    each = {seed: opened(folder.path, seed=seed).predict(given) for seed in (4, 7)}
-    assert each[4] != each[7]
+    by_seed = {seed: opened(folder.path, seed=seed).predict(given) for seed in (4, 7)}
+    assert by_seed[4] != by_seed[7]
     values = folder.values("validation", "accuracy")
     worst = min(values, key=values.__getitem__)
     file = folder.seed(worst).path / "results.json"
     before = file.read_text()
     file.write_text(before.replace('"accuracy": ', '"accuracy": 1'))  # now it is the best
-    assert opened(folder.path).predict(given) == each[worst]
+    assert opened(folder.path).predict(given) == by_seed[worst]
     file.write_text(before)
-    assert opened(folder.path / "seed-7").predict(given) == each[7]
+    assert opened(folder.path / "seed-7").predict(given) == by_seed[7]
     monkeypatch.chdir(folder.path / "seed-7")
-    assert opened(Path()).predict(given) == each[7]
-    for one, other, both in zip(each[4], each[7], opened(folder.path, seed="all").predict(given), strict=True):
-        mean = {label: (one.probabilities[label] + other.probabilities[label]) / 2 for label in one.probabilities}
+    assert opened(Path()).predict(given) == by_seed[7]
+    for first, second, both in zip(by_seed[4], by_seed[7], opened(folder.path, seed="all").predict(given), strict=True):
+        mean = {label: (first.probabilities[label] + second.probabilities[label]) / 2 for label in first.probabilities}
         assert both.probabilities == pytest.approx(mean, abs=1e-6)
     for wrong in (5, "none", True):
         with pytest.raises(ConfigError):
@@ -133,13 +133,13 @@ def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatc
 def test_spans_of_several_seeds_are_averaged(tuned: dict[str, Path]) -> None:
     """A span of one question has the mean of its probabilities, by the beams of the models."""
     _, given = items("joint answers", tuned["joint answers"])
-    each = [opened(tuned["joint answers"], seed=seed).predict(given) for seed in (4, 7)]
+    by_seed = [opened(tuned["joint answers"], seed=seed).predict(given) for seed in (4, 7)]
     both = opened(tuned["joint answers"], seed="all").predict(given)
-    agreed = [found for found in zip(*each, both, strict=True) if found[0].prediction == found[1].prediction != ""]
+    agreed = [found for found in zip(*by_seed, both, strict=True) if found[0].prediction == found[1].prediction != ""]
     assert agreed
-    for one, other, mean in agreed:
-        if mean.prediction == one.prediction and one.more["start"] == other.more["start"]:
-            assert mean.probability == pytest.approx((one.probability + other.probability) / 2, abs=1e-5)
+    for first, second, mean in agreed:
+        if mean.prediction == first.prediction and first.more["start"] == second.more["start"]:
+            assert mean.probability == pytest.approx((first.probability + second.probability) / 2, abs=1e-5)
 
 
 def test_a_bert_of_transformers_has_its_pooler(tuned: dict[str, Path], tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_they_leave_and_come_back(made: tuple[str, dict[str, Path]], tmp_path: P
         ours, again = (opened(path).predict(given) for path in (folders[name], model))
         assert [found.prediction for found in ours] == [found["prediction"] for found in written] or name == "numbers"
         tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-        for item, one, other in zip(given, ours, again, strict=True):
+        for item, answer, returned in zip(given, ours, again, strict=True):
             text = (" ".join(item),) if name == "tags" else item if isinstance(item, tuple) else (item,)
             read = tokenizer(*text, return_tensors="pt", return_token_type_ids=False)
             fits = read["input_ids"].shape[1] <= 20  # the fine-tuning reads longer texts in another way
@@ -254,18 +254,19 @@ def test_they_leave_and_come_back(made: tuple[str, dict[str, Path]], tmp_path: P
                 logits = plain.eval()(**read)
             if name == "pairs":
                 expected = dict(zip(plain.config.id2label.values(), logits[0][0].softmax(-1).tolist(), strict=True))
-                assert other.probabilities == pytest.approx(expected, abs=1e-5)
-                assert not fits or one.probabilities == pytest.approx(expected, abs=1e-5)
+                assert returned.probabilities == pytest.approx(expected, abs=1e-5)
+                assert not fits or answer.probabilities == pytest.approx(expected, abs=1e-5)
             elif name == "numbers":
-                assert other.prediction == pytest.approx(float(logits[0]), abs=1e-4)
-                assert not fits or one.prediction == pytest.approx(float(logits[0]), abs=1e-4)
+                assert returned.prediction == pytest.approx(float(logits[0]), abs=1e-4)
+                assert not fits or answer.prediction == pytest.approx(float(logits[0]), abs=1e-4)
             elif name == "tags" and fits:
                 chances, places = logits[0][0].softmax(-1).amax(-1), read.word_ids()
                 expected = [float(chances[places.index(word)]) for word in range(len(item))]
-                assert one.probabilities == pytest.approx(expected, abs=1e-5)
-                assert other.probabilities == pytest.approx(expected, abs=1e-5)
+                assert answer.probabilities == pytest.approx(expected, abs=1e-5)
+                assert returned.probabilities == pytest.approx(expected, abs=1e-5)
             elif name == "answers" and fits:
-                assert (one.prediction, one.probability) == (other.prediction, pytest.approx(one.probability, abs=2e-5))
+                assert answer.prediction == returned.prediction
+                assert answer.probability == pytest.approx(returned.probability, abs=2e-5)
 
     # In a pipeline, and as the start of another fine-tuning, whose head is new.
     model = folders["pairs"] / "seed-4" / "model"

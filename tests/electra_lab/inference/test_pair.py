@@ -67,15 +67,15 @@ def test_answers_do_not_depend_on_how_texts_are_batched_or_streamed(pair: Pair) 
     whole = pair.detect(texts)
     single = [pair.detect(text, batch_size=1) for text in texts]
     streamed = list(pair.stream("detect", iter(texts), batch_size=2))
-    for one, two, three in zip(whole, single, streamed, strict=True):
-        assert one.text == two.text == three.text
-        assert one.probabilities == pytest.approx(two.probabilities, abs=1e-5)
-        assert one.probabilities == pytest.approx(three.probabilities, abs=1e-5)
+    for batched, alone, streamed_ in zip(whole, single, streamed, strict=True):
+        assert batched.text == alone.text == streamed_.text
+        assert batched.probabilities == pytest.approx(alone.probabilities, abs=1e-5)
+        assert batched.probabilities == pytest.approx(streamed_.probabilities, abs=1e-5)
     assert (whole[0].tokens, pair.detect([])) == ([], [])
     many = [TEXTS[0]] * (CHUNK + 3)
     corrupted = pair.corrupt(many)
-    assert [each.inputs for each in pair.stream("corrupt", many, batch_size=1)] == [each.inputs for each in corrupted]
-    assert len({tuple(each.masked) for each in corrupted}) > 3  # each text has masks of its own
+    assert [text.inputs for text in pair.stream("corrupt", many, batch_size=1)] == [text.inputs for text in corrupted]
+    assert len({tuple(text.masked) for text in corrupted}) > 3  # each text has masks of its own
     assert [tokenize(pair.tokenizer, [text])[0] for text in TEXTS] == tokenize(pair.tokenizer, TEXTS)
 
 
@@ -129,8 +129,8 @@ def test_the_verdict_is_about_what_the_discriminator_was_given(pair: Pair) -> No
 def are_the_best(pair: Pair, candidates: Sequence[Candidate], probabilities: torch.Tensor) -> None:
     """Check that candidates are the most probable tokens."""
     best = probabilities.topk(len(candidates))
-    assert [each.token for each in candidates] == [pair.tokenizer.id_to_token(int(i)) for i in best.indices]
-    assert [each.probability for each in candidates] == pytest.approx(best.values.tolist(), abs=1e-6)
+    assert [candidate.token for candidate in candidates] == [pair.tokenizer.id_to_token(int(i)) for i in best.indices]
+    assert [candidate.probability for candidate in candidates] == pytest.approx(best.values.tolist(), abs=1e-6)
 
 
 def test_candidates_are_the_generators_and_draws_follow_them(pair: Pair) -> None:
@@ -143,11 +143,13 @@ def test_candidates_are_the_generators_and_draws_follow_them(pair: Pair) -> None
     assert len(candidates) == 3
     are_the_best(pair, candidates, probabilities)
     options: Any = {"mask_prob": 0.3, "top": 1, "temperature": 0.5, "batch_size": 500}
-    drawn = Counter(each.inputs[place] for each in pair.corrupt([text] * 3000, **options) if each.masked[place])
+    corrupted = pair.corrupt([text] * 3000, **options)
+    drawn = Counter(found.inputs[place] for found in corrupted if found.masked[place])
     claimed = probabilities.double().log().div(0.5).softmax(-1)
     groups = claimed.argsort(descending=True).tensor_split(8)
     expected = torch.stack([claimed[group].sum() for group in groups])
-    seen = [sum(drawn[pair.tokenizer.id_to_token(int(i)) or ""] for i in group) for group in groups]
+    counts = torch.tensor([drawn[pair.tokenizer.id_to_token(id) or ""] for id in range(len(claimed))])
+    seen = [int(counts[group].sum()) for group in groups]
     assert stats.chisquare(seen, (expected / expected.sum() * sum(seen)).numpy()).pvalue > 1e-4
     # From all tokens, one draw for each place.
     assert len(set(pair.corrupt("cat sat mat " * 4, mask_prob=1.0, temperature=1e9).inputs)) > 8
@@ -235,18 +237,21 @@ def numbers(pair: Pair, texts: list[str], first: int = 0, batch_size: int = 32) 
     """Return the numbers of each text, by verb."""
     embedded = {str(kind): pair.embed(texts, pooling=kind, batch_size=batch_size) for kind in ("mean", "cls", None)}
     corrupted = pair.corrupt(texts, mask_prob=0.4, first=first, batch_size=batch_size)
-    filled = [[best for mask in each.candidates for best in mask] for each in pair.fill(texts, batch_size=batch_size)]
-    return {
-        "detect": [each.probabilities for each in pair.detect(texts, batch_size=batch_size)],
-        "corrupt": [each.probabilities for each in corrupted],
-        "masked": [each.masked for each in corrupted],
-        **{
-            f"score {by}": [each.values for each in pair.score(texts, by=by, mask_prob=0.4, batch_size=batch_size)]
-            for by in ("detection", "likelihood")
-        },
-        "fill": [[best.probability for best in each] for each in filled],
-        **{name: [state.flatten().tolist() for state in states] for name, states in embedded.items()},
+    filled = []
+    for answer in pair.fill(texts, batch_size=batch_size):
+        filled.append([best.probability for mask in answer.candidates for best in mask])
+    found: dict[str, list[Any]] = {
+        "detect": [answer.probabilities for answer in pair.detect(texts, batch_size=batch_size)],
+        "corrupt": [answer.probabilities for answer in corrupted],
+        "masked": [answer.masked for answer in corrupted],
+        "fill": filled,
     }
+    for by in ("detection", "likelihood"):
+        scored = pair.score(texts, by=by, mask_prob=0.4, batch_size=batch_size)
+        found[f"score {by}"] = [answer.values for answer in scored]
+    for name, states in embedded.items():
+        found[name] = [state.flatten().tolist() for state in states]
+    return found
 
 
 def test_masks_are_filled_each_with_the_best_tokens(pair: Pair) -> None:
@@ -258,7 +263,7 @@ def test_masks_are_filled_each_with_the_best_tokens(pair: Pair) -> None:
     for place, best in zip((1, len(ids) - 1), found.candidates, strict=True):
         assert len(best) == 2
         are_the_best(pair, best, guesses(pair, ids)[place])
-    assert [len(each.masks) for each in pair.fill(["[MASK]", f"{LONG} [MASK] {LONG}", "the cat"])] == [1, 1, 0]
+    assert [len(answer.masks) for answer in pair.fill(["[MASK]", f"{LONG} [MASK] {LONG}", "the cat"])] == [1, 1, 0]
     with pytest.raises(ConfigError, match=r"no \[MASK\] to fill in 'the cat'"):
         pair.fill("the cat")
 
@@ -291,8 +296,8 @@ def test_a_pair_says_what_it_lacks(tmp_path: Path, pair: Pair) -> None:
             run(experiment(tmp_path / "unigram", generator="{type: unigram}"), tmp_path / "other"), device="cpu"
         )
     # One guesses by frequency, whatever the context.
-    one, other = unigram.fill(["[MASK] cat", "the dogs [MASK]"], top=1)
-    assert one.candidates == other.candidates
+    first, second = unigram.fill(["[MASK] cat", "the dogs [MASK]"], top=1)
+    assert first.candidates == second.candidates
     assert unigram.corrupt("the cat").probabilities is not None
     assert mlm.fill("the [MASK]").candidates
     assert mlm.corrupt("the cat sat").probabilities is None

@@ -46,7 +46,7 @@ def test_a_notebook_shows_the_text_with_stronger_colours_for_stronger_suspicion(
     # A replacement stands beside the struck original, with its candidates.
     html = CORRUPTED._repr_html_()
     titles = [span["title"] for span in Page(html).all("span") if span["title"]]
-    assert (text_of(html), [each.text for each in Page(html).all("s")]) == ("The <b> dog\nsat", ["cat"])
+    assert (text_of(html), [part.text for part in Page(html).all("s")]) == ("The <b> dog\nsat", ["cat"])
     assert titles[2:] == ["##dog: 0.900; dog 0.75, cat 0.12", "sat: 0.100; sat 0.50"]
     assert CORRUPTED.replaced == [False, False, True, False]
 
@@ -88,7 +88,7 @@ def test_what_is_not_a_character_of_its_own_is_not_shown_unless_it_is_replaced()
 )
 def test_a_mask_is_filled_with_one_space_where_a_word_begins(text: str, written: list[str], filled: str) -> None:
     places = [i for i in range(len(text)) if text.startswith("[MASK]", i)]
-    best = [[Candidate("glyphs", 0.5, each)] for each in written]
+    best = [[Candidate("glyphs", 0.5, name)] for name in written]
     assert Filled(text, [(i, i + 6) for i in places], best).filled == filled
 
 
@@ -98,8 +98,8 @@ def test_people_read_tokens_without_the_marks_of_bytes() -> None:
 
 
 def test_results_are_plain_data() -> None:
-    detected, corrupted, filled = (json.loads(json.dumps(each.as_dict())) for each in (DETECTED, CORRUPTED, FILLED))
-    assert [each["text"] for each in (detected, corrupted, filled)] == [TEXT, TEXT, FILLED.text]
+    detected, corrupted, filled = (json.loads(json.dumps(answer.as_dict())) for answer in (DETECTED, CORRUPTED, FILLED))
+    assert [answer["text"] for answer in (detected, corrupted, filled)] == [TEXT, TEXT, FILLED.text]
     assert detected["probabilities"] == [0.0, 0.25, 1.0, 0.05]
     assert corrupted["replaced"] == [False, False, True, False]
     assert filled["filled"] == FILLED.filled == "a nicelys"

@@ -142,14 +142,14 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pair, Pair, Path]:
 
 @pytest.mark.parametrize("text", MASKED)
 def test_a_run_its_export_and_transformers_read_the_same(pairs: tuple[Pair, Pair, Path], text: str) -> None:
-    one, two, exported = pairs
-    [mine], [its] = (tokenize(pair.tokenizer, [text], with_masks=True) for pair in (one, two))
+    run, plain, exported = pairs
+    [mine], [its] = (tokenize(pair.tokenizer, [text], with_masks=True) for pair in (run, plain))
     assert (mine.ids, mine.offsets) == (its.ids, its.offsets)
     theirs = AutoTokenizer.from_pretrained(exported / "generator")
     assert mine.ids == theirs(text, add_special_tokens=False)["input_ids"]
     if "[MASK]" in text:
-        assert one.fill(text).filled == two.fill(text).filled
-        start, end = mine.offsets[mine.ids.index(one.vocabulary.mask_id)]
+        assert run.fill(text).filled == plain.fill(text).filled
+        start, end = mine.offsets[mine.ids.index(run.vocabulary.mask_id)]
         assert text[start:end] == "[MASK]"
 
 
@@ -168,7 +168,7 @@ def test_no_byte_is_shown_as_a_glyph(pairs: tuple[Pair, Pair, Path]) -> None:
 def test_a_filled_text_has_one_space_between_words(pairs: tuple[Pair, Pair, Path]) -> None:
     pair, *_ = pairs
     found = pair.fill("the [MASK] sat", top=400)
-    assert {each.written for each in found.candidates[0]} >= {" the", " cat", "a", "."}
+    assert {candidate.written for candidate in found.candidates[0]} >= {" the", " cat", "a", "."}
     for best in found.candidates[0]:
         assert replace(found, candidates=[[best]]).filled == f"the{best.written} sat"
 
@@ -192,7 +192,7 @@ def test_a_space_that_no_token_implies_stays(options: str, text: str, tokens: li
     pair = electra_lab.load(made, device="cpu")
     assert tokenize(pair.tokenizer, [text], with_masks=True)[0].tokens == tokens
     found = pair.fill(text, top=300)
-    assert {each.written for each in found.candidates[0]} >= ({" ", "a"} if text[0] == "t" else {"A", "AC"})
+    assert {candidate.written for candidate in found.candidates[0]} >= ({" ", "a"} if text[0] == "t" else {"A", "AC"})
     for best in found.candidates[0]:
         assert replace(found, candidates=[[best]]).filled == text.replace("[MASK]", best.written)
 

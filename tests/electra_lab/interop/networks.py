@@ -108,10 +108,10 @@ def gradients(networks: list[nn.Module], loss: Tensor) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in root.named_parameters() if p.grad is not None}
 
 
-def assert_same_gradients(one: dict[str, Tensor], two: dict[str, Tensor], tolerance: float) -> None:
-    assert one.keys() == two.keys()
-    for name in one:
-        assert (one[name] - two[name]).norm() <= tolerance * two[name].norm(), name
+def assert_same_gradients(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    assert found.keys() == expected.keys()
+    for name in found:
+        assert (found[name] - expected[name]).norm() <= tolerance * expected[name].norm(), name
 
 
 def watch(network: nn.Module) -> nn.Module:
@@ -134,7 +134,7 @@ def gone(match: str, failure: type[Exception] = AssertionError) -> Callable[[Cal
                 law(THEIRS, **options)
             law(OURS, **options)
 
-        others = [each for each in inspect.signature(law).parameters.values() if each.name != "package"]
+        others = [parameter for parameter in inspect.signature(law).parameters.values() if parameter.name != "package"]
         test.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]  # which pytest fills
         return test
 

@@ -242,9 +242,9 @@ def test_b12_reversible_reformers_train_distributed(package: Any) -> None:
             model.zero_grad()
             torch.manual_seed(5)
             model(net.row(0, 32, 0)).loss.backward()
-    for (name, one), two in zip(alone.named_parameters(), trainer.parameters(), strict=True):
-        assert (one.grad is None) == (two.grad is None), name
-        assert one.grad is None or torch.allclose(one.grad, two.grad, rtol=1e-4, atol=1e-6), name
+    for (name, parameter), trained in zip(alone.named_parameters(), trainer.parameters(), strict=True):
+        assert (parameter.grad is None) == (trained.grad is None), name
+        assert parameter.grad is None or torch.allclose(parameter.grad, trained.grad, rtol=1e-4, atol=1e-6), name
 
 
 @pytest.mark.usefixtures("_one_process")

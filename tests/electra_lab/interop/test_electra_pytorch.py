@@ -1,7 +1,4 @@
-"""The drop-in classes: the interface of electra-pytorch and mlm-pytorch, and their numbers where those are right.
-
-What is wrong there has its own file, test_defects.py.
-"""
+"""The drop-in classes: the interface of electra-pytorch and mlm-pytorch, their numbers where right, any ids."""
 
 import copy
 import inspect
@@ -61,15 +58,15 @@ def test_losses_and_gradients_are_those_of_electra_pytorch(
         theirs.discriminator[1] = ours.discriminator.head
         networks.append(ours.discriminator.head)
     for _ in range(2):
-        one = ours(tokens, **options)
+        results = ours(tokens, **options)
         net.give_them_the_choices_of(ours, tokens, monkeypatch)
-        two = theirs(tokens, **options)
+        reference = theirs(tokens, **options)
         for name in ("loss", "mlm_loss", "disc_loss"):
-            torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=tolerance, atol=0)
-            found, expected = (net.gradients(networks, getattr(results, name)) for results in (one, two))
-            net.assert_same_gradients(found, expected, tolerance)
+            loss, known = getattr(results, name), getattr(reference, name)
+            torch.testing.assert_close(loss, known, rtol=tolerance, atol=0)
+            net.assert_same_gradients(net.gradients(networks, loss), net.gradients(networks, known), tolerance)
         for name in ("gen_acc", "disc_labels", "disc_predictions"):
-            assert torch.equal(getattr(one, name), getattr(two, name))
+            assert torch.equal(getattr(results, name), getattr(reference, name))
 
 
 @PRECISIONS
@@ -78,12 +75,12 @@ def test_the_loss_and_its_gradients_are_those_of_mlm_pytorch(
 ) -> None:
     tokens, (ours, network) = net.text(), net.build(net.OURS, "MLM", replace_prob=1.0)
     ours, theirs = ours.to(dtype), net.THEIRS.MLM(network, **net.IDS)
-    one = ours(tokens)
-    found = net.gradients([network], one)
+    loss = ours(tokens)
+    found = net.gradients([network], loss)
     net.give_them_the_choices_of(ours, tokens, monkeypatch)
-    two = theirs(tokens)
-    torch.testing.assert_close(one, two, rtol=tolerance, atol=0)
-    net.assert_same_gradients(found, net.gradients([network], two), tolerance)
+    known = theirs(tokens)
+    torch.testing.assert_close(loss, known, rtol=tolerance, atol=0)
+    net.assert_same_gradients(found, net.gradients([network], known), tolerance)
 
 
 @PRECISIONS
@@ -98,14 +95,14 @@ def test_the_reformer_recipe_has_the_gradients_of_electra_pytorch(
     theirs.discriminator[1] = head = ours.discriminator.head
     for step in range(2):
         torch.manual_seed(step)  # of the rotations, the only thing that ours draws there
-        one = ours(tokens)
-        found = net.gradients([generator, discriminator, head], one.loss)
+        result = ours(tokens)
+        found = net.gradients([generator, discriminator, head], result.loss)
         with monkeypatch.context() as patch:
             net.give_them_the_choices_of(ours, tokens, patch)
             torch.manual_seed(step)
-            two = theirs(tokens)
-        torch.testing.assert_close(one.loss, two.loss, rtol=tolerance, atol=0)
-        net.assert_same_gradients(found, net.gradients([generator, discriminator, head], two.loss), tolerance)
+            known = theirs(tokens)
+        torch.testing.assert_close(result.loss, known.loss, rtol=tolerance, atol=0)
+        net.assert_same_gradients(found, net.gradients([generator, discriminator, head], known.loss), tolerance)
         discriminator.reformer._forward_hooks.clear()  # theirs, which stays (B13)
         theirs.discriminator[0].hook_registered = False
 
@@ -133,10 +130,10 @@ def test_evaluation_of_a_row_depends_on_neither_batch_nor_padding() -> None:
     for part in (tokens, tokens[2:3], tokens[2:3, :15], tokens.flip(0)):
         trainer(part)
         alone.append((network.seen, trainer.discriminator.seen))
-    for one, two, short, flipped in zip(*alone, strict=True):
-        assert torch.equal(one[2:3], two)
-        assert torch.equal(one[2:3, :15], short)
-        assert torch.equal(one, flipped.flip(0))
+    for whole, row, short, flipped in zip(*alone, strict=True):
+        assert torch.equal(whole[2:3], row)
+        assert torch.equal(whole[2:3, :15], short)
+        assert torch.equal(whole, flipped.flip(0))
     assert len({tuple(line.tolist()) for line in (alone[0][0] == MASK)}) > 1
 
 
@@ -151,8 +148,8 @@ def test_ranks_draw_as_one_process_draws_for_its_rows(monkeypatch: pytest.Monkey
         trainer.step = 0
         trainer(tokens[rank * 3 : rank * 3 + 3])
         parts.append((network.seen, trainer.discriminator.seen))
-    for one, first, second in zip(whole, *parts, strict=True):
-        assert torch.equal(one, torch.cat([first, second]))
+    for joined, first, second in zip(whole, *parts, strict=True):
+        assert torch.equal(joined, torch.cat([first, second]))
 
 
 MIXED = {"discr_dim": 8, "discr_layer": "mix"}
@@ -168,7 +165,7 @@ def test_checkpoints_of_theirs_load(kind: str, magic: dict[str, Any]) -> None:
     ours.step = 7
     ours.load_state_dict(theirs.state_dict())
     assert ours.step == 0
-    assert all(torch.equal(one, two) for one, two in zip(ours.parameters(), theirs.parameters(), strict=True))
+    assert all(torch.equal(mine, other) for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 
 def test_checkpoints_of_ours_hold_the_step_as_a_tensor() -> None:
@@ -183,9 +180,9 @@ def test_a_discriminator_called_0_and_1_is_not_renamed() -> None:
     def trainer() -> Electra:
         return Electra(net.Tiny(net.SIZE), nn.Sequential(nn.Sequential(net.Tiny(8)), nn.Linear(8, 1)), **net.IDS)
 
-    one, two = trainer(), trainer()
-    two.load_state_dict(one.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    first, second = trainer(), trainer()
+    second.load_state_dict(first.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
 def test_outputs_of_transformers_need_no_adapter() -> None:
@@ -216,10 +213,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"random_token_prob": 0.1}, "random_token_prob needs num_tokens"),
     ({"temperature": -1.0}, "temperature must be 0 or more"),
     ({"temperature": float("nan")}, "temperature must be 0 or more"),
-    *[
-        ({"discr_dim": 8, "discr_layer": layer}, f"no layer {layer!r}. It has: table, mix, out")
-        for layer in ("a", 3, "")
-    ],
+    *(({"discr_dim": 8, "discr_layer": name}, f"no layer {name!r}. It has: table, mix, out") for name in ("a", 3, "")),
 ]
 
 
@@ -267,3 +261,89 @@ def test_networks_keep_their_modes() -> None:
     network.mix.eval()
     trainer(net.text())
     assert (network.mix.training, network.out.training, trainer.training) == (False, True, True)
+
+
+def test_int32_tokens_and_ids_outside_the_vocabulary() -> None:
+    trainer, _ = net.build(net.OURS, "Electra", pad_token_id=-100, mask_ignore_token_ids=[CLS, SEP, 99])
+    trainer(net.row(0, 20, 0).int()).loss.backward()
+
+
+class Spacious(net.Tiny):
+    """Takes any id: one row of the table is for all that have no logit."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, net.SIZE + 1)
+
+    def forward(self, tokens: Tensor, **options: Any) -> Tensor:
+        states = super().forward(tokens.where((tokens >= 0) & (tokens < net.SIZE), net.SIZE), **options)
+        self.seen = tokens
+        return states
+
+
+# Ids for padding, [CLS], [SEP] and [MASK]. The networks have logits for 0 to SIZE - 1.
+IDS = [*((pad, CLS, SEP, MASK) for pad in (net.SIZE, -1, -100, 2**40)), (PAD, net.SIZE + 1, -7, MASK)]
+IDS += [(PAD, CLS, SEP, MASK), (PAD, CLS, SEP, net.SIZE), (net.SIZE, net.SIZE + 1, net.SIZE + 2, net.SIZE + 3)]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("ids", IDS)
+@net.BOTH_KINDS
+def test_special_tokens_need_no_logit(monkeypatch: Any, kind: str, ids: Any, training: bool) -> None:
+    tokens, (pad, cls, sep, mask) = net.text(padding=12), ids
+    tokens[:, 4] = MASK
+    special = tokens < 5
+    for plain, outside in zip((PAD, CLS, SEP, MASK), ids, strict=True):
+        tokens[special & (tokens == plain)] = outside
+    torch.manual_seed(0)
+    networks: list[Any] = [Spacious(net.SIZE).double(), *([Spacious(1).double()] if kind == "Electra" else [])]
+    options = {"mask_token_id": mask, "pad_token_id": pad, "mask_ignore_token_ids": [cls, sep]}
+    ours = getattr(net.OURS, kind)(*networks, mask_prob=0.6, replace_prob=1.0, **options).train(training)
+    theirs = getattr(net.THEIRS, kind)(*networks, **options)
+    result = ours(tokens)
+    found, shown = net.gradients(networks, net.loss_of(result)), [network.seen for network in networks]
+    assert all(torch.equal(seen[special], tokens[special]) for seen in shown)
+    assert (shown[0] != tokens).any(1).all(), "something is masked in every row"
+    net.give_them_the_choices_of(ours, tokens, monkeypatch)
+    two = theirs(tokens)
+    torch.testing.assert_close(net.loss_of(result), net.loss_of(two), rtol=1e-9, atol=0)
+    net.assert_same_gradients(found, net.gradients(networks, net.loss_of(two)), 1e-9)
+    assert all(torch.equal(seen, network.seen) for seen, network in zip(shown, networks, strict=True))
+    if kind == "Electra":
+        for name in ("gen_acc", "disc_labels", "disc_predictions"):
+            assert torch.equal(getattr(result, name), getattr(two, name))
+
+
+@net.BOTH_KINDS
+def test_what_a_mask_calls_padding_may_be_anything(kind: str) -> None:
+    """Ids without a logit too, which are not pad_token_id; the networks are shown them, and nothing else changes."""
+    plain = net.text(padding=12)
+    real, losses = plain != PAD, []
+    torch.manual_seed(0)
+    networks: list[Any] = [Spacious(net.SIZE), *([Spacious(1)] if kind == "Electra" else [])]
+    trainer = getattr(net.OURS, kind)(*networks, mask_prob=0.6, **net.IDS)
+    for padding in (PAD, 7, net.SIZE, -1):
+        trainer.step = 0
+        result = trainer(plain.where(real, padding), mask=real)
+        losses.append(net.loss_of(result).detach())
+        assert all((network.seen[~real] == padding).all() for network in networks)
+        assert kind == "MLM" or not result.disc_labels[~real].any()
+    assert len({float(loss) for loss in losses}) == 1
+
+
+@net.BOTH_KINDS
+def test_an_ordinary_token_without_a_logit_is_an_error(kind: str) -> None:
+    """As there: a target that the network cannot predict must not become another one."""
+    tokens = net.row(0, 20, 0)
+    tokens[:, 3] = net.SIZE
+    for package in (net.THEIRS, net.OURS):
+        with pytest.raises(IndexError, match="out of bounds"):
+            net.build(package, kind, Spacious(net.SIZE), mask_prob=1.0)[0](tokens)
+
+
+def test_a_mask_of_floats_is_not_read_as_padding() -> None:
+    """It may be one to add to attention scores, where 0 means real."""
+    tokens = net.text()
+    assert torch.equal(interop._real(tokens, PAD, {"attention_mask": torch.zeros(tokens.shape)}), tokens != PAD)
+    assert torch.equal(interop._real(tokens, PAD, {"mask": torch.ones(20, 20, dtype=torch.bool)}), tokens != PAD)
+    both = {"mask": tokens != SEP, "input_mask": (tokens != CLS).long()}
+    assert torch.equal(interop._real(tokens, PAD, both), (tokens != SEP) & (tokens != CLS))

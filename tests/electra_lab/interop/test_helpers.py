@@ -82,7 +82,7 @@ def test_every_subset_is_equally_likely() -> None:
     row = torch.tensor([True, False, True, True, False, False, True, True])
     chosen = get_mask_subset_with_prob(row.expand(20_000, -1), 0.4)
     pairs = list(itertools.combinations(row.nonzero().flatten().tolist(), 2))
-    found = [tuple(each.nonzero().flatten().tolist()) for each in chosen.unique(dim=0)]
+    found = [tuple(row.nonzero().flatten().tolist()) for row in chosen.unique(dim=0)]
     assert sorted(found) == pairs
     counts = chosen.unique(dim=0, return_counts=True)[1].double()
     assert chi_square_p(counts, torch.full((10,), 0.1).double()) > SIGNIFICANCE

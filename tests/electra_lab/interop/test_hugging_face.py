@@ -1,4 +1,4 @@
-"""Networks around other backbones than `bert` load through the same Auto classes, after one import."""
+"""Networks around other backbones than `bert` load through the same Auto classes, and are changed as people do."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,9 @@ import electra_lab.interop.hugging_face  # noqa: F401  # registers the classes
 import registry
 from electra_lab.export.export import export
 from electra_lab.interop.hugging_face import models
+from electra_lab.model.initialise import STANDARD_DEVIATION
 from electra_lab.model.weights import own_tensors, repeated
+from registry import backbones
 from registry.errors import UnknownName
 from tests.electra_lab.export.exports import SHAPES, assert_close, finished, inputs, logits, opened, states
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
@@ -122,7 +124,7 @@ def test_what_is_saved_again_is_the_same_bit_by_bit(made: tuple[str, Path, Path]
         stored = load_file(folder / part / "model.safetensors")
         network = opened(run).networks[part]
         buffers = {n: b for n, b in network.named_buffers() if n in network.state_dict()}
-        sizes = [each.numel() for each in [*network.parameters(), *set(buffers.values())]]
+        sizes = [tensor.numel() for tensor in [*network.parameters(), *set(buffers.values())]]
         assert sum(tensor.numel() for tensor in stored.values()) == sum(sizes)  # shared ones once
         own = {f"electra_lab.network.{ours}": tensor for ours, tensor in own_tensors(network).items()}
         assert all(torch.equal(own[name], tensor) for name, tensor in stored.items())
@@ -219,14 +221,14 @@ def test_heads_and_losses_are_those_of_electra(kind: str) -> None:
     assert set(left.missing_keys) <= {"generator_lm_head.weight"}  # tied
     given = inputs(50, 2, 7)
     labels = LABELS[kind]
-    one, two = ours(**given, **labels), theirs(**given, **labels)
-    assert one.keys() == two.keys()
+    found, expected = ours(**given, **labels), theirs(**given, **labels)
+    assert found.keys() == expected.keys()
     if kind != "ForQuestionAnswering":
-        real = given["attention_mask"].bool() if one.logits.shape[1] == 7 else slice(None)
-        torch.testing.assert_close(one.logits[real], two.logits[real], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(one.loss, two.loss, rtol=1e-5, atol=1e-5)
-    assert torch.equal(ours(**given, **labels, return_dict=False)[0], one.loss)
-    one.loss.backward()
+        real = given["attention_mask"].bool() if found.logits.shape[1] == 7 else slice(None)
+        torch.testing.assert_close(found.logits[real], expected.logits[real], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-5, atol=1e-5)
+    assert torch.equal(ours(**given, **labels, return_dict=False)[0], found.loss)
+    found.loss.backward()
     assert [n for n, p in ours.named_parameters() if p.grad is None] == []
 
 
@@ -261,4 +263,107 @@ def test_masks_are_filled_by_the_pipeline(made: tuple[str, Path, Path]) -> None:
     ids = torch.tensor([fill.tokenizer(text)["input_ids"]])
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
     scores = logits(ours.networks["generator"], given)[ids == ours.vocabulary.mask_id].softmax(-1).topk(3)
-    assert [each["token"] for each in fill(text)] == scores.indices[0].tolist()
+    assert [candidate["token"] for candidate in fill(text)] == scores.indices[0].tolist()
+
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "transformer": {"rmsnorm": True},
+    "performer": {"local_heads": 1, "window": 4},
+    "reformer": {"bucket_size": 4},
+}
+
+
+def config(kind: str, **more: Any) -> models.ElectraLabConfig:
+    backbone = {"type": kind, "dim": 32, "depth": 1, "heads": 2} | CHANGED.get(kind, {})
+    embedding = {"dim": 16, "max_length": 32, "dropout": 0.0}
+    return models.ElectraLabConfig(vocab_size=50, backbone=backbone, embedding=embedding, **more)
+
+
+@pytest.fixture
+def memory_holds_nan() -> Iterator[None]:
+    """Fill what nobody set with NaN."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("memory_holds_nan")
+@pytest.mark.parametrize("kind", CHANGED)
+def test_a_part_that_a_file_lacks_has_what_it_was_built_with(kind: str) -> None:
+    """Gains of 1 or, as offsets, of 0; a table that is drawn elsewhere than by `initialise` keeps its draw."""
+    torch.manual_seed(0)
+    new = models.ElectraLabForMaskedLM(config(kind))
+    nothing = {"x": torch.zeros(1)}
+    model = models.ElectraLabForMaskedLM.from_pretrained(None, config=config(kind), state_dict=nothing)
+    drawn = [n for n, p in model.named_parameters() if p.min() != p.max()]
+    for name, parameter in new.named_parameters():
+        weight = model.get_parameter(name)
+        if name in drawn:
+            spread = (2 / sum(weight.shape)) ** 0.5 if "project" in name else STANDARD_DEVIATION  # Glorot's, or normal
+            assert weight.std().item() == pytest.approx(spread, rel=0.2 if "heads" in name else 0.5), name
+        else:
+            assert torch.equal(weight, parameter), name
+    assert len(drawn) > 4
+    given = inputs(50, 2, 8)
+    assert model.eval()(**given).logits[given["attention_mask"].bool()].isfinite().all()
+
+
+def test_zeros_of_a_library_stay_zeros(tmp_path: Path) -> None:
+    with backbones.isolated():
+
+        @backbones.register("zero_output")
+        class ZeroOutput(nn.Module):
+            length_multiple, positions = 1, "lab"
+
+            def __init__(self, dim: int, depth: int, heads: int, max_length: int, /) -> None:
+                super().__init__()
+                self.inner, self.out = nn.Linear(dim, dim), nn.Linear(dim, dim)
+                nn.init.zeros_(self.out.weight)
+                self.layers = [self.inner]
+
+            def forward(self, x: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+                return x + self.out(self.inner(x))
+
+        nothing = {"x": torch.zeros(1)}
+        model = models.ElectraLabModel.from_pretrained(None, config=config("zero_output"), state_dict=nothing)
+        with torch.no_grad():
+            model.network.backbone.inner.weight.zero_()  # as a fresh page of memory is
+        model._init_weights(model.network.backbone.inner)
+    assert not model.network.backbone.out.weight.any()
+    assert model.network.backbone.inner.weight.any() or model.network.backbone.inner.weight._is_hf_initialized
+
+
+@pytest.mark.parametrize("auto", ["MaskedLM", "PreTraining", "SequenceClassification"])
+@pytest.mark.parametrize("size", [57, 45])
+def test_the_vocabulary_can_grow_and_shrink(tmp_path: Path, auto: str, size: int) -> None:
+    torch.manual_seed(0)
+    model = getattr(models, f"ElectraLabFor{auto}")(config("bert")).eval()
+    head = model.base_model.network.heads["tokens"] if auto == "MaskedLM" else None
+    before = nn.init.normal_(head.bias).detach().clone() if head else None
+    table = model.resize_token_embeddings(size, mean_resizing=False)
+    assert table is model.get_input_embeddings()
+    assert model.config.vocab_size == table.num_embeddings == size
+    given = inputs(45, 2, 8)
+    given["input_ids"][0, 0] = size - 1
+    if head:
+        assert head.bias.requires_grad
+        assert torch.equal(head.bias[:45], before[:45])
+        assert not head.bias[50:].any()
+        assert model(**given, labels=given["input_ids"]).loss.isfinite()
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path).eval()
+    assert torch.equal(again(**given).logits, model(**given).logits)
+    assert model(**given).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["bert", "transformer"])
+def test_half_precision(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    models.ElectraLabForPreTraining(config(kind)).save_pretrained(tmp_path)
+    kind_of, given = transformers.AutoModelForPreTraining, inputs(50, 2, 8)
+    real = given["attention_mask"].bool()
+    whole, half = (kind_of.from_pretrained(tmp_path, dtype=precision).eval() for precision in (torch.float32, dtype))
+    assert half(**given).logits.dtype == dtype
+    torch.testing.assert_close(half(**given).logits[real].float(), whole(**given).logits[real], rtol=0, atol=0.02)

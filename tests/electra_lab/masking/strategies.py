@@ -29,7 +29,7 @@ class Numbers:
     """Given numbers in place of random ones: the first call gets the first list, and so on."""
 
     def __init__(self, *calls: list[float]) -> None:
-        self.calls = [torch.tensor(each) for each in calls]
+        self.calls = [torch.tensor(call) for call in calls]
 
     def uniform(self, rows: int, *shape: int) -> torch.Tensor:
         return self.calls.pop(0).view(rows, *shape)

@@ -81,7 +81,7 @@ def test_the_head_is_fitted_as_well_as_scipy_can() -> None:
         size = head.dense.weight.square().sum() + head.out.weight.square().sum()
         value = F.binary_cross_entropy_with_logits(head(known[:, fitted]), truth) + PENALTY / 2 * size
         gradients = torch.autograd.grad(value, parts)
-        return value.item(), torch.cat([each.flatten() for each in gradients]).numpy()
+        return value.item(), torch.cat([gradient.flatten() for gradient in gradients]).numpy()
 
     start = 0.3 * generator.normal(size=sum(part.numel() for part in parts))
     loss(minimize(loss, start, jac=True, method="L-BFGS-B").x)  # leaves the best numbers in the head

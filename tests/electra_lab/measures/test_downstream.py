@@ -73,8 +73,8 @@ def test_in_bf16_it_is_what_the_command_finds(tmp_path: Path) -> None:
     first = folder.plan.cells[0].id
     (own,) = (folder.path / "downstream" / first).iterdir()
     alone = finetune(tmp_path / "animals.yaml", [f"model={folder.run(first).path}"], tmp_path / "alone", "cpu")
-    losses = [[record.get("loss") for record in FinetuningFolder(path).seed(0).records()] for path in (own, alone)]
-    assert losses[0] == losses[1]
+    records, known = (FinetuningFolder(path).seed(0).records() for path in (own, alone))
+    assert [record.get("loss") for record in records] == [record.get("loss") for record in known]
 
 
 def test_what_changes_its_key(tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_a_file_that_cannot_be_used_is_refused_before_anything_is_trained(
 
 def test_examples_that_are_not_here_are_known_before_anything_is_trained(tmp_path: Path) -> None:
     file = write_both(tmp_path)
-    for each in (tmp_path / "texts").iterdir():
-        each.unlink()
+    for text in (tmp_path / "texts").iterdir():
+        text.unlink()
     absent = checked(load_ablation(file)).absent
     assert "has no .txt files" in str(absent)
     write_lines(tmp_path / "texts")

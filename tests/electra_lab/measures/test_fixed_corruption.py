@@ -91,17 +91,13 @@ def test_numbers_equal_counted_pairs_and_thresholds(tmp_path: Path) -> None:
     saved = load_file(tmp_path / FILE)
     precisions = []
     for name, auc in zip(NAMES, AUCS, strict=True):
-        pairs = [
-            (int(shown) % 7, bool(shown != token))
-            for shown, token, counts in zip(*(saved[k].flat for k in (name, "tokens", "maskable")), strict=True)
-            if counts
-        ]
-        hits, misses = ([score for score, label in pairs if label is wanted] for wanted in (True, False))
+        shown, tokens = (saved[key][saved["maskable"]] for key in (name, "tokens"))
+        scores, replaced = shown % 7, shown != tokens
+        hits, misses = scores[replaced], scores[~replaced]
         order = [1.0 if a > b else 0.5 if a == b else 0.0 for a, b in product(hits, misses)]
         assert found[auc] == pytest.approx(sum(order) / len(order), abs=1e-12)
-        shares = [sum(h >= s for h in hits) / sum(score >= s for score, _ in pairs) for s in hits]
-        precisions.append(sum(shares) / len(hits))
-    assert found[AUC] == pytest.approx(sum(found[each] for each in AUCS) / 3, abs=1e-12)
+        precisions.append(np.mean([(hits >= score).sum() / (scores >= score).sum() for score in hits]))
+    assert found[AUC] == pytest.approx(sum(found[name] for name in AUCS) / 3, abs=1e-12)
     assert found[PRECISION] == pytest.approx(sum(precisions) / 3, abs=1e-12)
 
 
@@ -156,8 +152,8 @@ def test_references_draw_apart(tmp_path: Path) -> None:
     frequencies = guesser((run(None, TEXT).vocabulary.counts + 1.0).log().expand(SIZE, -1))
     prepare(tmp_path, frequencies, mask_prob=1.0, beside=frequencies)
     saved = load_file(tmp_path / FILE)
-    for one, other in combinations(NAMES, 2):
-        assert (saved[one] == saved[other])[saved["maskable"]].mean() < 0.5
+    for name, other in combinations(NAMES, 2):
+        assert (saved[name] == saved[other])[saved["maskable"]].mean() < 0.5
 
 
 @pytest.mark.parametrize("logits", [1, 1 << 22])
@@ -175,9 +171,9 @@ def test_batches_decide_memory_alone(batch_size: int, logits: int, tmp_path: Pat
 def test_another_seed_makes_another_corruption(tmp_path: Path) -> None:
     for seed in (1, 2):
         prepare(tmp_path / str(seed), seed=seed)
-    one, two = (load_file(tmp_path / str(seed) / FILE) for seed in (1, 2))
-    assert np.array_equal(one["tokens"], two["tokens"])
-    assert all((one[name] != two[name]).mean() > 0.05 for name in NAMES)
+    first, second = (load_file(tmp_path / str(seed) / FILE) for seed in (1, 2))
+    assert np.array_equal(first["tokens"], second["tokens"])
+    assert all((first[name] != second[name]).mean() > 0.05 for name in NAMES)
 
 
 def test_a_drawn_original_is_original(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def test_gradients_past_padding_in_half_precision(device: str, length: int) -> N
     found, expected = attend(*given_, visible.to(device), 0.0, "fused"), formula(*wanted, visible)
     (found.double() * drawn[2].to(device)).sum().backward()
     (expected * drawn[2]).sum().backward()
-    for one, two in ((found, expected), *zip(given_.grad, wanted.grad, strict=True)):
-        assert (one.detach().cpu().double() - two).norm() < 0.02 * two.norm()
+    for tensor, reference in ((found, expected), *zip(given_.grad, wanted.grad, strict=True)):
+        assert (tensor.detach().cpu().double() - reference).norm() < 0.02 * reference.norm()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -118,7 +118,7 @@ def test_what_leaves_no_choice_is_left_alone() -> None:
 
 def test_backbones_are_the_ones_whose_files_ask_for_it() -> None:
     """A dense backbone that calls a kernel by itself would not follow the choice."""
-    files = [each.read_text(encoding="utf-8") for each in Path(backbones.get("bert").file).parent.glob("*.py")]
+    files = [file.read_text(encoding="utf-8") for file in Path(backbones.get("bert").file).parent.glob("*.py")]
     assert not any("scaled_dot_product_attention" in text for text in files)
 
 

@@ -119,7 +119,7 @@ def test_what_is_shared_is_one_parameter_of_the_optimizer_and_one_tensor_of_a_ch
     frozen = ["embeddings.tokens.weight"] if tie == "gradient_disentangled" else []  # read, and not taught
     found = [name for name, parameter in both.generator.named_parameters() if parameter in studied]
     assert sorted(found) == sorted([*shared, *frozen])
-    optimizers = [AdamW(list(each.named_parameters()), 1e-3) for each in (both, other)]
+    optimizers = [AdamW(list(module.named_parameters()), 1e-3) for module in (both, other)]
     listed = [p for group in optimizers[0].param_groups for p in group["params"]]
     assert len(listed) == len({id(p) for p in listed}) == len(list(both.parameters()))
     path = save(tmp_path / "checkpoints", 0, tensors_of(both, optimizers[0]), STATE, keep=1)
@@ -221,23 +221,23 @@ REFUSED: list[tuple[Any, Any, int, Any, int, str]] = [
 KNOWING, BARE = Transformer(64, 1, 2, 32, rotary=True), ModernBert(64, 1, 2, 32)  # of positions, of embeddings
 
 
-@pytest.mark.parametrize(("tie", "one", "width", "two", "other", "reason"), REFUSED)
-def test_what_cannot_be_one_is_refused(tie: Any, one: Any, width: int, two: Any, other: int, reason: str) -> None:
+@pytest.mark.parametrize(("tie", "left", "width", "right", "other", "reason"), REFUSED)
+def test_what_cannot_be_one_is_refused(tie: Any, left: Any, width: int, right: Any, other: int, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        make_pair(one, width, two, other, SIZES, tie, pad_id=0)
+        make_pair(left, width, right, other, SIZES, tie, pad_id=0)
 
 
 @pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize(("one", "two"), [(KNOWING, Transformer(64, 1, 2, 32)), (BARE, KNOWING)])
-def test_positions_and_a_norm_cannot_be_shared_by_one(one: Any, two: Any, first: bool) -> None:
+@pytest.mark.parametrize(("left", "right"), [(KNOWING, Transformer(64, 1, 2, 32)), (BARE, KNOWING)])
+def test_positions_and_a_norm_cannot_be_shared_by_one(left: Any, right: Any, first: bool) -> None:
     """The tokens can."""
-    backbones = [one, two] if first else [two, one]
+    backbones = [left, right] if first else [right, left]
     with pytest.raises(ValueError, match=ALIKE):
         make_pair(backbones[0], 64, backbones[1], 64, SIZES, "embeddings", pad_id=0)
     networks = make_pair(backbones[0], 64, backbones[1], 64, SIZES, "tokens", pad_id=0)
     placed = [network.embeddings.positions is not None for network in networks]
-    assert placed == [each not in (KNOWING, BARE) for each in backbones]
-    assert [network.embeddings.bare for network in networks] == [each is BARE for each in backbones]
+    assert placed == [backbone not in (KNOWING, BARE) for backbone in backbones]
+    assert [network.embeddings.bare for network in networks] == [backbone is BARE for backbone in backbones]
     assert networks[0].embeddings.tokens is networks[1].embeddings.tokens
 
 

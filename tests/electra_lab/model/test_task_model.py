@@ -106,9 +106,9 @@ def test_a_frozen_network_stays_in_eval_mode_and_learns_nothing(frozen: bool) ->
     """Of another one everything learns: the heads of pre-training are gone."""
     model = made(Bert(8, 2, 2, 16, dropout=0.5), frozen=frozen)
     model.train()
-    one, other = (model(batch(), streams()).terms["tags"].sum for _ in range(2))
-    assert (one.item() == other.item()) == frozen  # without dropout
-    one.backward()
+    first, second = (model(batch(), streams()).terms["tags"].sum for _ in range(2))
+    assert (first.item() == second.item()) == frozen  # without dropout
+    first.backward()
     learning = {name for name, p in model.named_parameters() if p.grad is not None}
     every = {name for name, _ in model.named_parameters()}
     assert learning == ({"head.out.weight", "head.out.bias"} if frozen else every)
@@ -120,8 +120,8 @@ def test_outputs_are_there_in_eval_mode_alone_and_in_float32() -> None:
     assert model.train()(batch(), streams()).outputs == {}
     with torch.autocast("cpu", torch.bfloat16):
         found = model.eval()(batch(), streams()).outputs
-    assert {name: tuple(each.shape) for name, each in found.items()} == {"tags": (2, 6), "row": (2, 1)}
-    assert {each.dtype for each in found.values()} == {torch.float32}
+    assert {name: tuple(output.shape) for name, output in found.items()} == {"tags": (2, 6), "row": (2, 1)}
+    assert {output.dtype for output in found.values()} == {torch.float32}
     assert model.of_tokens == {"tags"}
 
 

@@ -32,11 +32,11 @@ def test_parameters_and_saved_buffers_are_own_tensors_the_objects_themselves() -
 
 def test_a_tensor_that_both_names_of_a_module_lead_to_is_there_under_both() -> None:
     """With tie: all the generator's backbone is the discriminator's."""
-    one, two = network(TINY, "tokens"), network(TINY, "replaced")
-    one.embeddings, one.backbone = two.embeddings, two.backbone
-    shared = [name for name, t in own_tensors(one).items() if t is own_tensors(two).get(name)]
+    first, second = network(TINY, "tokens"), network(TINY, "replaced")
+    first.embeddings, first.backbone = second.embeddings, second.backbone
+    shared = [name for name, t in own_tensors(first).items() if t is own_tensors(second).get(name)]
     assert {name.split(".")[0] for name in shared} == {"embeddings", "backbone"}
-    assert len(shared) == len([n for n in own_tensors(one) if n.startswith(("embeddings.", "backbone."))])
+    assert len(shared) == len([n for n in own_tensors(first) if n.startswith(("embeddings.", "backbone."))])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
@@ -84,10 +84,9 @@ def test_foreign_parts_are_left_out_and_names_are_those_that_are_known() -> None
     with pytest.raises(ValueError, match=r"^POOLER\.DENSE is left over\.$"):
         account_for(given, OWN, str.upper)
     other = {"backbone.a": torch.zeros(1), "other": torch.zeros(1)}
-    with pytest.raises(ValueError, match="is") as refused:
-        account_for(other, OWN, str.upper)
     sentence = "BACKBONE.B is missing; BACKBONE.A has the shape [1], not [2]; OTHER is left over."
-    assert str(refused.value) == sentence
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        account_for(other, OWN, str.upper)
 
 
 @pytest.mark.parametrize("name", ["heads.tokens.weight", "heads.tokens.decoder.weight"])

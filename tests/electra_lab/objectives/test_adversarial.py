@@ -50,8 +50,9 @@ def test_reinforce_is_the_gradient_of_the_expected_reward(positions: tuple[int, 
     summed = torch.zeros(4, 10, dtype=torch.float64)
     for outcome in itertools.product(ACTIONS, repeat=len(positions)):
         objective = adversarial(Fixed(*positions), Says(*outcome))
-        each = [policy(objective, p)[a - 5].detach() for p, a in zip(positions, outcome, strict=True)]
-        summed += torch.stack(each).prod() * gradients(objective, terms(objective)["policy"].sum)["generator.guesses"]
+        chances = [policy(objective, p)[a - 5].detach() for p, a in zip(positions, outcome, strict=True)]
+        slope = gradients(objective, terms(objective)["policy"].sum)["generator.guesses"]
+        summed += torch.stack(chances).prod() * slope
     exact = expected_gradient(adversarial(Fixed(*positions), Says(5)), *positions)
     assert exact.abs().max() > 0.01
     torch.testing.assert_close(summed, exact, rtol=1e-9, atol=1e-12)
@@ -67,14 +68,14 @@ def test_a_sample_is_not_credited_with_what_it_does_to_other_places() -> None:
     summed, own_credit, whole_credit = torch.zeros(4, 10).double(), [], []
     for outcome in itertools.product(ACTIONS, repeat=2):
         objective.sampler = Says(*outcome)
-        one, two = (policy(objective, p)[a - 5] for p, a in zip((1, 2), outcome, strict=True))
-        summed += (one * two).detach() * gradients(objective, terms(objective)["policy"].sum)["generator.guesses"]
-        one, two = (policy(objective, p)[a - 5] for p, a in zip((1, 2), outcome, strict=True))
+        first, second = (policy(objective, p)[a - 5] for p, a in zip((1, 2), outcome, strict=True))
+        summed += (first * second).detach() * gradients(objective, terms(objective)["policy"].sum)["generator.guesses"]
+        first, second = (policy(objective, p)[a - 5] for p, a in zip((1, 2), outcome, strict=True))
         inputs = BATCH.tokens.scatter(1, torch.tensor([[1, 2]]), torch.tensor([outcome]))
         logits = objective.discriminator.replaced_logits(F.one_hot(inputs, 10).double()).detach()
         losses = F.binary_cross_entropy_with_logits(logits, (inputs != BATCH.tokens).double(), reduction="none")
-        own_credit.append(one * two.detach() * losses[0, 1] + one.detach() * two * losses[0, 2])
-        whole_credit.append(one * two * (losses[0, 1] + losses[0, 2]))
+        own_credit.append(first * second.detach() * losses[0, 1] + first.detach() * second * losses[0, 2])
+        whole_credit.append(first * second * (losses[0, 1] + losses[0, 2]))
     own, whole = (gradients(objective, -torch.stack(c).sum())["generator.guesses"] for c in (own_credit, whole_credit))
     torch.testing.assert_close(summed, own, rtol=1e-9, atol=1e-12)
     assert (own - whole).abs().max() > 0.01
@@ -145,7 +146,7 @@ def test_detection_is_that_of_electra() -> None:
     given = sentences()
     ours, theirs = (berts(name, "tokens").eval() for name in ("adversarial", "electra"))
     theirs.load_state_dict({k: v for k, v in ours.state_dict().items() if not k.startswith("baseline")})
-    one, two = (o(given, Streams(0, 0, given.example_ids)) for o in (ours, theirs))
-    assert torch.equal(one.terms["discriminator"].sum, two.terms["discriminator"].sum)
-    assert one.terms["discriminator"].weight == two.terms["discriminator"].weight == 50.0
-    assert torch.equal(one.detection.inputs, two.detection.inputs)
+    mine, expected = (o(given, Streams(0, 0, given.example_ids)) for o in (ours, theirs))
+    assert torch.equal(mine.terms["discriminator"].sum, expected.terms["discriminator"].sum)
+    assert mine.terms["discriminator"].weight == expected.terms["discriminator"].weight == 50.0
+    assert torch.equal(mine.detection.inputs, expected.detection.inputs)

@@ -159,9 +159,8 @@ def test_losses_and_gradients_are_those_of_the_authors_code() -> None:
 
 def test_the_reversed_gradient_reaches_the_generator_or_the_mixture_alone() -> None:
     """Without it the generator learns by prediction alone; the discriminator and the weights' map do not differ."""
-    (_, whole), (_, mixture), (_, none) = (
-        learned(**options) for options in ({}, {"reverse_into": "mixture"}, {"reversal": 0.0})
-    )
+    into_mixture: Any = {"reverse_into": "mixture"}
+    (_, whole), (_, mixture), (_, none) = learned(), learned(**into_mixture), learned(reversal=0.0)
     for name in whole:
         inside = name.startswith(("generator.backbone", "generator.embeddings"))
         torch.testing.assert_close(mixture[name], none[name] if inside else whole[name], rtol=1e-9, atol=1e-12)
@@ -189,12 +188,12 @@ def test_the_slope_is_that_of_the_softmax_of_the_noisy_mixture() -> None:
     states, weights, logits = by_hand(objective)
     expected, noise = torch.zeros(WIDTH, dtype=torch.float64), iter(normal(NOISE, 5, WORDS))
     for slot in VALID.nonzero().tolist():
-        weight, each = weights[*slot], logits[*slot]
-        noisy = weight @ each + next(noise)
+        weight, values = weights[*slot], logits[*slot]
+        noisy = weight @ values + next(noise)
         noisy[[PAD, CLS, SEP, MASK]] = -torch.inf
         soft = (noisy / 1.7).softmax(-1)
         of_logits = (soft.diag() - soft.outer(soft)) / 1.7 @ (table @ given[*slot])
-        of_scores = (weight.diag() - weight.outer(weight)) @ (each @ of_logits)
+        of_scores = (weight.diag() - weight.outer(weight)) @ (values @ of_logits)
         expected += -0.5 * states[*slot].T @ of_scores
     torch.testing.assert_close(objective.mixture.weight.grad[0], expected, rtol=1e-9, atol=1e-12)
 

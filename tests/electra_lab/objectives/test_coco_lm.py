@@ -54,7 +54,7 @@ def test_rows_are_contrasted_within_their_group_and_padding_with_nothing() -> No
     torch.testing.assert_close(losses, expected)
     assert losses[-1] == 0
     weights = torch.arange(6).double() + 1
-    slopes = [torch.autograd.grad(each @ weights, pair, retain_graph=True)[0] for each in (losses, expected)]
+    slopes = [torch.autograd.grad(loss @ weights, pair, retain_graph=True)[0] for loss in (losses, expected)]
     torch.testing.assert_close(*slopes)
     assert not slopes[0][:, [1, 6]].any()
 
@@ -63,13 +63,13 @@ def _by_hand(pair: Tensor, groups: list[list[int]], temperature: float) -> Tenso
     losses = []
     for group in groups:
         for row in group:
-            each = []
+            terms = []
             for view in (0, 1):
                 others = [(v, r) for v in (0, 1) for r in group if (v, r) != (view, row)]
                 similar = {at: F.cosine_similarity(pair[view, row], pair[at], dim=0) / temperature for at in others}
                 total = torch.stack([value.exp() for value in similar.values()]).sum()
-                each.append(total.log() - similar[1 - view, row])
-            losses.append(sum(each) / 2)
+                terms.append(total.log() - similar[1 - view, row])
+            losses.append(sum(terms) / 2)
     return torch.stack(losses)
 
 
@@ -115,8 +115,8 @@ def test_the_step_contrasts_the_row_with_replacements_and_the_crop_of_the_origin
     network, crop = objective.discriminator, objective.cropped(batch, streams(batch)("crop"))
     head, read = network.heads["contrast"], losses.detection.inputs
     assert not torch.equal(read, batch.tokens)
-    states = [network.hidden(tokens, each.attention_mask, each.segments)[:, 0] for tokens, each in
-              ((read, batch), (crop.tokens, crop))]  # fmt: skip
+    views = (read, batch), (crop.tokens, crop)
+    states = [network.hidden(tokens, view.attention_mask, view.segments)[:, 0] for tokens, view in views]
     pair = torch.stack([head.norm(F.gelu(head.dense(state))) for state in states])
     expected = _by_hand(pair, [[0, 1, 2], [3, 4, 5]], 1.0).sum()
     term = losses.terms["contrast"]
@@ -129,10 +129,11 @@ def test_the_step_contrasts_the_row_with_replacements_and_the_crop_of_the_origin
 
 def test_a_split_within_a_group_would_change_the_loss() -> None:
     objective, batch = berts("coco_lm", group=2), sentences()
-    whole, between, within = (
-        sum(objective(part, streams(part)).terms["contrast"].sum for part in (batch[:cut], batch[cut:]))
-        for cut in (6, 4, 3)
-    )
+
+    def contrast(part: Batch) -> Tensor:
+        return objective(part, streams(part)).terms["contrast"].sum
+
+    whole, between, within = (contrast(batch[:cut]) + contrast(batch[cut:]) for cut in (6, 4, 3))
     torch.testing.assert_close(between, whole)
     assert abs((within - whole).item()) > 0.1
 

@@ -59,20 +59,20 @@ def test_loss_and_gradients_are_those_of_electra_pytorch(monkeypatch, tie: str, 
 
     loss, expected = total(ours(given, Streams(0, 0, given.example_ids))), theirs(given.tokens).loss
     torch.testing.assert_close(loss, expected, rtol=tolerance, atol=0)
-    one, two = gradients(ours, loss), gradients(ours, expected)
-    assert one.keys() == two.keys() == {name for name, _ in ours.named_parameters()}
+    found, wanted = gradients(ours, loss), gradients(ours, expected)
+    assert found.keys() == wanted.keys() == {name for name, _ in ours.named_parameters()}
     # A key's bias has no effect on attention, so its gradient is rounding alone; it is measured against the whole.
-    whole = torch.stack([g.norm() for g in two.values()]).norm()
-    for name in one:
-        size = whole if name.endswith("key.bias") else two[name].norm()
-        assert (one[name] - two[name]).norm() <= tolerance * size, name
+    whole = torch.stack([g.norm() for g in wanted.values()]).norm()
+    for name in found:
+        size = whole if name.endswith("key.bias") else wanted[name].norm()
+        assert (found[name] - wanted[name]).norm() <= tolerance * size, name
 
 
 def test_both_networks_are_told_the_segments() -> None:
     given, objective = sentences(), electra("none", Fixed(*AT), Says(*DRAWN))
-    other = Batch(given.tokens, given.attention_mask, torch.ones_like(given.tokens), given.example_ids)
-    one, two = (objective(b, Streams(0, 0, b.example_ids)).terms for b in (given, other))
-    assert [name for name in one if one[name].sum != two[name].sum] == ["generator", "discriminator"]
+    second = Batch(given.tokens, given.attention_mask, torch.ones_like(given.tokens), given.example_ids)
+    plain, told = (objective(batch, Streams(0, 0, batch.example_ids)).terms for batch in (given, second))
+    assert [name for name in plain if plain[name].sum != told[name].sum] == ["generator", "discriminator"]
 
 
 def test_ids_that_differ_by_two_to_the_sixteenth_are_different_tokens() -> None:

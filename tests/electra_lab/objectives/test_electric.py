@@ -90,12 +90,12 @@ def test_the_generator_learns_the_text_without_masks_at_every_place() -> None:
     assert losses.detection.inputs[0].tolist() == [CLS, 5, 8, 6, SEP], "an empty slot writes nothing"
     term = losses.terms["generator"]
     of_text = objective.generator.guesses[PLACES][:, tiny.ORDINARY].log_softmax(-1)
-    each = -of_text[[0, 1, 2], [tiny.ORDINARY.index(token) for token in (7, 8, 9)]]
-    torch.testing.assert_close(term.sum, 2 * each.sum(), rtol=1e-12, atol=0)
+    energies = -of_text[[0, 1, 2], [tiny.ORDINARY.index(token) for token in (7, 8, 9)]]
+    torch.testing.assert_close(term.sum, 2 * energies.sum(), rtol=1e-12, atol=0)
     assert (int(term.count), term.weight, losses.terms["discriminator"].weight) == (6, 0.5, 50.0)
-    tiny.assert_close(tiny.gradients(objective, term.sum), tiny.gradients(objective, 2 * each.sum()))
+    tiny.assert_close(tiny.gradients(objective, term.sum), tiny.gradients(objective, 2 * energies.sum()))
     asked = losses.predictions["generator"]
-    torch.testing.assert_close(asked.loss[:, :2], each[[0, 2]].expand(2, -1))
+    torch.testing.assert_close(asked.loss[:, :2], energies[[0, 2]].expand(2, -1))
     likeliest = objective.generator.guesses[[1, 3]][:, tiny.ORDINARY].argmax(-1)
     assert asked.correct[0, :2].tolist() == [tiny.ORDINARY[i] == t for i, t in zip(likeliest, (7, 9), strict=True)]
     kept = losses.metrics["discriminator_energy"]

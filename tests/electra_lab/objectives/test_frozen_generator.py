@@ -73,9 +73,9 @@ def stopped_at(step: int, trained: Path, folder: Path, monkeypatch: pytest.Monke
     return source, stopped
 
 
-def assert_equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
-    assert one.keys() == two.keys() != set()
-    assert all(torch.equal(one[name], two[name]) for name in one)
+def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys() != set()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
 
 
 @pytest.mark.parametrize("kind", EARLIER)
@@ -93,11 +93,13 @@ def test_the_generator_is_that_of_the_earlier_run_from_beginning_to_end(trained,
     run_of = execute.reopen(path, "cpu")[1].run
     learning = [p for group in run_of.optimizer.param_groups for p in group["params"]]
     assert set(learning) == set(run_of.learner.objective.discriminator.parameters())
-    told = [{k for k in r if k.endswith("_loss")} for r in lines(path) if r["split"] == "train"]
-    assert told == [{"discriminator_loss"}] * 2
-    start, one, two = (r for r in lines(path) if r["split"] == "validation")
-    assert start["generator_loss"] == one["generator_loss"] == two["generator_loss"]
-    assert one["discriminator_loss"] != two["discriminator_loss"]
+    trained = [record for record in lines(path) if record["split"] == "train"]
+    assert len(trained) == 2
+    for record in trained:
+        assert [key for key in record if key.endswith("_loss")] == ["discriminator_loss"]
+    start, first, second = (r for r in lines(path) if r["split"] == "validation")
+    assert start["generator_loss"] == first["generator_loss"] == second["generator_loss"]
+    assert first["discriminator_loss"] != second["discriminator_loss"]
 
 
 def test_a_run_may_stop_and_go_on_even_if_the_earlier_run_has_moved_on(trained, tmp_path: Path, monkeypatch) -> None:
@@ -164,10 +166,10 @@ def test_the_generator_gets_no_gradient_and_no_dropout(tmp_path: Path) -> None:
     assert found.keys() == {f"discriminator.{name}" for name, _ in objective.discriminator.named_parameters()}
     joint = berts("electra", "none", dropout=0.5).eval()
     joint.load_state_dict(objective.state_dict())
-    one, two = (o.eval()(batch, Streams(0, 0, batch.example_ids)) for o in (objective, joint))
-    assert one.terms.keys() == {"discriminator"}
-    assert torch.equal(one.terms["discriminator"].sum, two.terms["discriminator"].sum)
-    assert one.terms["discriminator"].weight == two.terms["discriminator"].weight == 50.0
+    alone, paired = (o.eval()(batch, Streams(0, 0, batch.example_ids)) for o in (objective, joint))
+    assert alone.terms.keys() == {"discriminator"}
+    assert torch.equal(alone.terms["discriminator"].sum, paired.terms["discriminator"].sum)
+    assert alone.terms["discriminator"].weight == paired.terms["discriminator"].weight == 50.0
 
 
 def test_going_on_needs_the_earlier_run_only_before_the_first_checkpoint(trained, tmp_path: Path, monkeypatch) -> None:

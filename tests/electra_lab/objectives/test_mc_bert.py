@@ -61,10 +61,8 @@ def authors_networks() -> Any:
     sizes = EmbeddingSizes(WORDS, WIDTH, 6, 0.0)
     table = Embeddings(WORDS, WIDTH, 6, positions=False, dropout=0.0, bare=True)
     guesses, choice = TokenHead(WIDTH, sizes, None), CandidateHead(WIDTH, sizes, None, k=3, reject=True)
-    pair = [
-        Network(table, Encoder(), WIDTH, pad_id=PAD, heads=heads)
-        for heads in ({"tokens": guesses}, {"candidates": choice})
-    ]
+    both: Any = {"tokens": guesses}, {"candidates": choice}
+    pair = [Network(table, Encoder(), WIDTH, pad_id=PAD, heads=heads) for heads in both]
 
     def masking(tokens: Tensor, *_: Any, **__: Any) -> Masked:
         valid = torch.tensor([[True, True], [True, True], [True, False]])

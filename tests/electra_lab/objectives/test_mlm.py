@@ -26,9 +26,9 @@ def test_mlm_is_cross_entropy_at_the_masked_tokens(smoothing: float) -> None:
     expected = tiny.plain_mlm(objective.discriminator, masking.masked.inputs, batch, masking.at, smoothing)
     assert int(masking.at.sum()) == 6 * 2  # 15% of 13
     torch.testing.assert_close(tiny.total(losses), expected)
-    one, two = tiny.gradients(objective, tiny.total(losses)), tiny.gradients(objective, expected)
-    tiny.assert_close(one, two)
-    assert one.keys() == {name for name, _ in objective.named_parameters()}
+    found, wanted = tiny.gradients(objective, tiny.total(losses)), tiny.gradients(objective, expected)
+    tiny.assert_close(found, wanted)
+    assert found.keys() == {name for name, _ in objective.named_parameters()}
 
 
 def test_mlm_has_no_generator_and_draws_nothing() -> None:
@@ -118,9 +118,9 @@ def test_extremes_are_finite_in_float32(gate: float, target: float, seen: int) -
     loss.sum().backward()
     exact = _exact(target, gate, seen == 5)
     assert loss.item() == pytest.approx(exact, rel=1e-5, abs=1e-5)
-    for each in (logits, copy):
-        assert each.grad is not None
-        assert each.grad.isfinite().all()
+    for tensor in (logits, copy):
+        assert tensor.grad is not None
+        assert tensor.grad.isfinite().all()
     if loss.item() > 1:
         assert logits.grad.any() or copy.grad.any(), "a wrong prediction teaches nothing"
 
@@ -129,8 +129,8 @@ def _exact(target: float, gate: float, copied: bool) -> float:
     log_d, log_not = (-max(-g, 0) - math.log1p(math.exp(-abs(g))) for g in (gate, -gate))
     largest = max(target, 0.0)
     log_p = target - largest - math.log(math.exp(target - largest) + (tiny.SIZE - 1) * math.exp(-largest))
-    one, other = sorted([log_not + log_p, log_d if copied else -math.inf])
-    return -(other + math.log1p(math.exp(one - other)))
+    larger, smaller = sorted([log_not + log_p, log_d if copied else -math.inf])
+    return -(smaller + math.log1p(math.exp(larger - smaller)))
 
 
 def test_the_loss_is_the_mean_over_all_tokens_of_the_mixture(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -317,9 +317,8 @@ def test_a_dry_run_states_the_memory(tiny: tuple[Loaded, Store]) -> None:
     assert (needs.row_bytes, needs.memory_bytes) == (32, 32 * (needs.epoch or 0))
     peak = max(needs.working_bytes or 0, needs.evaluation_bytes or 0)
     assert needs.bytes == needs.state_bytes + needs.memory_bytes + peak
-    whole, short, unknown = (
-        planned(loaded, replace(needs, **changes), CPU, "") for changes in ({}, {"steps": 3}, {"epoch": None})
-    )
+    forecasts = needs, replace(needs, steps=3), replace(needs, epoch=None)
+    whole, short, unknown = (planned(loaded, forecast, CPU, "") for forecast in forecasts)
     assert f"row memory      0.0 MB, 32 bytes for each of {needs.epoch} rows" in whole
     assert "never read" not in whole
     assert "never read" in short

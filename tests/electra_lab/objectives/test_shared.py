@@ -135,14 +135,14 @@ def test_both_networks_are_told_the_documents(name: str) -> None:
         )
     # Two documents in each row, divided at another place in each
     documents = (torch.arange(18) >= 5 + torch.arange(4).unsqueeze(1)).long()
-    for each in (documents, None):
-        objective(replace(batch, attention_document_ids=each), tiny.streams(batch))
+    for ids in (documents, None):
+        objective(replace(batch, attention_document_ids=ids), tiny.streams(batch))
     expected = nn.functional.pad(documents, (0, 2), value=-1)
     assert told
     for given in told.values():
         passes = len(given) // 2  # several over a batch, of some objectives
         assert given[passes:] == [None] * passes
-        assert all(each is not None and torch.equal(each, expected) for each in given[:passes])
+        assert all(ids is not None and torch.equal(ids, expected) for ids in given[:passes])
 
 
 @pytest.mark.parametrize("name", sorted({*objectives.names()} - {"all_tokens_mlm", "electric", "mc_bert"}))

@@ -2,6 +2,7 @@
 
 import itertools
 import signal
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,9 @@ class Training:
         return [name for name, p in parameters if self.optimizer.state.get(p)]
 
 
-def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> list[str]:
-    assert one.keys() == two.keys()
-    return [name for name in one if torch.equal(one[name], two[name])]
+def same(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> list[str]:
+    assert before.keys() == after.keys()
+    return [name for name in before if torch.equal(before[name], after[name])]
 
 
 def test_in_the_first_stage_the_discriminator_neither_runs_nor_learns() -> None:
@@ -76,8 +77,8 @@ def test_in_the_second_stage_the_generator_changes_by_no_bit() -> None:
     for number in range(FIRST):
         training.step(number)
     generator, discriminator = training.weights("generator"), training.weights("discriminator")
-    moments = [v.clone() for p in training.objective.generator.parameters()
-               for v in training.optimizer.state[p].values()]  # fmt: skip
+    parameters = list(training.objective.generator.parameters())
+    moments = deepcopy([training.optimizer.state[parameter] for parameter in parameters])
     training.objective.generator.backbone.register_forward_hook(lambda *call: kept.append(call[2].requires_grad))
     for number in range(FIRST, FIRST + 2):
         result = training.step(number)
@@ -89,8 +90,9 @@ def test_in_the_second_stage_the_generator_changes_by_no_bit() -> None:
         assert not any(module.training for module in training.objective.generator.modules())
     assert kept == [False] * 4
     assert same(generator, training.weights("generator")) == list(generator)
-    after = (v for p in training.objective.generator.parameters() for v in training.optimizer.state[p].values())
-    assert all(torch.equal(one, two) for one, two in zip(moments, after, strict=True))
+    for parameter, before in zip(parameters, moments, strict=True):
+        assert before.keys() == training.optimizer.state[parameter].keys() != set()
+        assert all(torch.equal(before[key], value) for key, value in training.optimizer.state[parameter].items())
     assert same(discriminator, training.weights("discriminator")) == []
 
 
@@ -151,14 +153,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_trains_one_network_after_the_other(whole: Path) -> None:
     # Steps 1-2, 3-4 and 5-6: no mean of a term in which nobody counted.
-    told = [{name for name in WEIGHTS if f"{name}_loss" in r} for r in lines(whole) if r["split"] == "train"]
-    assert told == [{"generator"}, {"generator", "discriminator"}, {"discriminator"}]
-    for each in [r for r in lines(whole) if r["split"] == "train"]:
-        weighted = [weight * each.get(f"{name}_loss", 0.0) for name, weight in WEIGHTS.items()]
-        assert each["loss"] == pytest.approx(sum(weighted))
-    one, two = (r for r in lines(whole) if r["split"] == "validation")
-    assert one["generator_loss"] == two["generator_loss"]  # frozen in between
-    assert one["discriminator_loss"] != two["discriminator_loss"]
+    told = [{"generator"}, {"generator", "discriminator"}, {"discriminator"}]
+    records = [record for record in lines(whole) if record["split"] == "train"]
+    for record, names in zip(records, told, strict=True):
+        assert {name for name in WEIGHTS if f"{name}_loss" in record} == names
+        weighted = [weight * record.get(f"{name}_loss", 0.0) for name, weight in WEIGHTS.items()]
+        assert record["loss"] == pytest.approx(sum(weighted))
+    first, second = (r for r in lines(whole) if r["split"] == "validation")
+    assert first["generator_loss"] == second["generator_loss"]  # frozen in between
+    assert first["discriminator_loss"] != second["discriminator_loss"]
 
 
 @pytest.mark.parametrize("step", range(FIRST - 1, FIRST + 2))

@@ -27,11 +27,9 @@ class Table(nn.Module):
 
     def __init__(self, length: int, size: int = SIZE, seed: int = 0) -> None:
         super().__init__()
-        numbers = torch.Generator().manual_seed(seed)
+        draw = partial(torch.randn, length, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         self.dim, self.depth = size, 2
-        self.guesses, self.scores = (
-            nn.Parameter(torch.randn(length, size, generator=numbers, dtype=torch.float64)) for _ in range(2)
-        )
+        self.guesses, self.scores = nn.Parameter(draw()), nn.Parameter(draw())
         self.inner_states = True
         self.coupling = 0.0  # how much a detection depends on the mirrored place, too
 
@@ -91,8 +89,8 @@ def needs_of(name: str, **options: Any) -> Needs:
 
 
 def rows(*tokens: int, number: int = 1) -> Batch:
-    each = torch.tensor(tokens).expand(number, -1).contiguous()
-    return Batch(each, each != PAD, torch.zeros_like(each), torch.arange(number))
+    rows = torch.tensor(tokens).expand(number, -1).contiguous()
+    return Batch(rows, rows != PAD, torch.zeros_like(rows), torch.arange(number))
 
 
 def tables(name: str, masking: Any, sampler: Any, length: int, **options: Any) -> Any:
@@ -142,10 +140,11 @@ def gradients(module: nn.Module, loss: Tensor) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
 
 
-def assert_close(one: dict[str, Tensor], two: dict[str, Tensor]) -> None:
-    assert one.keys() == two.keys()
-    for name in one:
-        torch.testing.assert_close(one[name], two[name], rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name in found:
+        say = lambda reason, name=name: f"{name}: {reason}"  # noqa: E731
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-9, atol=1e-12, msg=say)
 
 
 def streams(batch: Any, step: int = 0) -> Streams:

@@ -53,19 +53,19 @@ def test_every_step_is_that_of_torch(rate: float, options: dict[str, float]) -> 
     """Weights, the averages of rows and columns, and those of vectors, to 1e-6."""
     ours, others = parameters(), parameters()
     optimizer, reference = Adafactor(ours, rate, **options), theirs(others, rate, **options)
-    for step in (each for each, _ in zip(trained(optimizer, ours), trained(reference, others), strict=True)):
-        for (name, one), (_, two) in zip(ours, others, strict=True):
-            close(one, two, f"{name} at step {step}")
-            mine, other = optimizer.state[one], reference.state[two]
+    for step, _ in zip(trained(optimizer, ours), trained(reference, others), strict=True):
+        for (name, tensor), (_, reference_tensor) in zip(ours, others, strict=True):
+            close(tensor, reference_tensor, f"{name} at step {step}")
+            mine, other = optimizer.state[tensor], reference.state[reference_tensor]
             assert float(mine["step"]) == float(other["step"]) == step + 1
-            pairs = {"rows": "row_var", "columns": "col_var"} if one.ndim > 1 else {"variance": "variance"}
+            pairs = {"rows": "row_var", "columns": "col_var"} if tensor.ndim > 1 else {"variance": "variance"}
             assert mine.keys() == {"step", *pairs}
             for key, their_key in pairs.items():
                 close(mine[key], other[their_key], f"{key} of {name} at step {step}")
 
 
-def close(one: Tensor, two: Tensor, what: str) -> None:
-    torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6, msg=lambda text: f"{what}: {text}")
+def close(found: Tensor, expected: Tensor, what: str) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6, msg=lambda text: f"{what}: {text}")
 
 
 def test_one_step_by_hand() -> None:

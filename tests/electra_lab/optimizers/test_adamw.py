@@ -68,9 +68,9 @@ class Official:
         self.decay, self.betas, self.epsilon = decay, betas, epsilon
 
     def step(self, gradient: Tensor, rate: float) -> None:
-        g, (one, two) = gradient.double().numpy(), self.betas
-        self.m = one * self.m + (1 - one) * g
-        self.v = two * self.v + (1 - two) * np.square(g)
+        g, (first, second) = gradient.double().numpy(), self.betas
+        self.m = first * self.m + (1 - first) * g
+        self.v = second * self.v + (1 - second) * np.square(g)
         update = self.m / (np.sqrt(self.v) + self.epsilon)
         update = update + self.decay * self.value
         self.value = self.value - rate * update
@@ -86,10 +86,10 @@ def test_every_step_is_the_official_one(options: dict[str, Any]) -> None:
     named = parameters()
     settings = {"weight_decay": 0.01, "betas": (0.9, 0.999), "epsilon": 1e-6} | options
     optimizer = AdamWNoBiasCorrection(named, RATE, **options)
-    others = [
-        Official(p, settings["weight_decay"] if p.ndim >= 2 else 0.0, settings["betas"], settings["epsilon"])
-        for _, p in named
-    ]
+    others = []
+    for _, parameter in named:
+        decay = settings["weight_decay"] if parameter.ndim >= 2 else 0.0
+        others.append(Official(parameter, decay, settings["betas"], settings["epsilon"]))
     for step in range(STEPS):
         rate = RATE * (1 - step / STEPS)
         for group in optimizer.param_groups:
@@ -127,5 +127,5 @@ def test_its_kernel_unscales_gradients_and_skips_steps_by_itself() -> None:
             for (_, parameter), gradient in zip(named, gradients(0), strict=True):
                 parameter.grad = scale * gradient if finite else torch.full_like(gradient, float("nan"))
             optimizer.step()
-    assert all(torch.equal(one, two) for (_, one), (_, two) in zip(plain, scaled, strict=True))
+    assert all(torch.equal(found, same) for (_, found), (_, same) in zip(plain, scaled, strict=True))
     assert all(parameter.isfinite().all() for _, parameter in plain)

@@ -14,7 +14,10 @@ from registry import optimizers
 
 def names_of(groups: list[dict[str, Any]], parameters: list[tuple[str, nn.Parameter]]) -> dict[float, list[str]]:
     names = {id(parameter): name for name, parameter in parameters}
-    return {group["weight_decay"]: [names[id(p)] for p in group["params"]] for group in groups}
+    found = {}
+    for group in groups:
+        found[group["weight_decay"]] = [names[id(parameter)] for parameter in group["params"]]
+    return found
 
 
 SHAPES = {"table": (7, 3), "bias": (3,), "cube": (2, 3, 4), "scalar": (), "kernel": (1, 1), "gain": (1,)}

@@ -71,11 +71,11 @@ def test_every_step_is_that_of_torch_bit_for_bit(options: dict[str, Any]) -> Non
             for group in reference.param_groups:
                 group["lr"] = RATE * scale * factor
             reference.step()
-        for (name, one), (_, two) in zip(ours, others, strict=True):
-            assert torch.equal(one, two), f"{name} at step {step}"
-            other = references[name not in HIDDEN].state[two]
-            assert optimizer.state[one].keys() == other.keys()
-            assert all(torch.equal(value, other[key]) for key, value in optimizer.state[one].items()), name
+        for (name, tensor), (_, expected) in zip(ours, others, strict=True):
+            assert torch.equal(tensor, expected), f"{name} at step {step}"
+            other = references[name not in HIDDEN].state[expected]
+            assert optimizer.state[tensor].keys() == other.keys()
+            assert all(torch.equal(value, other[key]) for key, value in optimizer.state[tensor].items()), name
 
 
 def test_the_update_of_a_matrix_is_nearly_orthogonal_and_as_large_as_adamws() -> None:
@@ -93,11 +93,14 @@ def test_the_groups_of_a_small_module() -> None:
     named = parameters()
     groups = Muon(named, RATE, weight_decay=0.3, adamw_scale=0.5).param_groups
     names = {parameter: name for name, parameter in named}
-    assert [(group["lr"], group["weight_decay"], [names[p] for p in group["params"]]) for group in groups] == [
+    expected = [
         (RATE, 0.3, HIDDEN),
         (0.5 * RATE, 0.3, ["embeddings.tokens.weight", "layers.memory", "heads.out.weight"]),
         (0.5 * RATE, 0.0, ["layers.bias"]),
     ]
+    for group, (rate, decay, members) in zip(groups, expected, strict=True):
+        assert (group["lr"], group["weight_decay"]) == (rate, decay)
+        assert [names[parameter] for parameter in group["params"]] == members
 
 
 @pytest.mark.parametrize("hidden", [True, False])

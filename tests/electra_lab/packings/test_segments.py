@@ -88,7 +88,7 @@ def test_shares_of_the_official_code() -> None:
 
 
 def test_draws_are_uniform_and_independent() -> None:
-    document, number = (each.ravel() for each in np.meshgrid(np.arange(300), np.arange(200)))
+    document, number = (grid.ravel() for grid in np.meshgrid(np.arange(300), np.arange(200)))
     drawn = draw(document, number)
     assert ((drawn >= 0) & (drawn < 1)).all()
     limit = 6 / np.sqrt(document.size)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tests.helpers import ROOT
@@ -23,10 +24,8 @@ def port() -> int:
 def start(forks: Lab, *arguments: str, cwd: Path, size: int = 2) -> list[Running]:
     """Start a command once per rank, with the variables that launchers set."""
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port()), "WORLD_SIZE": str(size)}
-    return [
-        forks.start(*arguments, cwd=cwd, environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(size)
-    ]
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
+    return [forks.start(*arguments, cwd=cwd, environment=shared | own) for own in ranks]
 
 
 def ended(processes: list[Running], timeout: float = 300) -> list[tuple[int, str, str]]:
@@ -35,7 +34,7 @@ def ended(processes: list[Running], timeout: float = 300) -> list[tuple[int, str
     finally:
         for process in processes:
             process.kill()
-    return [(each.code, each.out, each.err) for each in done]
+    return [(process.code, process.out, process.err) for process in done]
 
 
 @contextmanager
@@ -46,13 +45,9 @@ def torchrun(*arguments: str, cwd: Path, size: int = 2, nodes: int = 1) -> Itera
     """
     shared = ["--nnodes", str(nodes), "--nproc-per-node", str(size // nodes), "--master-addr", "127.0.0.1"]
     command = [sys.executable, "-m", "torch.distributed.run", *shared, "--master-port", str(port())]
-    launchers = [
-        subprocess.Popen(
-            [*command, "--node-rank", str(node), "-m", *arguments], cwd=cwd, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env={**os.environ, **QUIET},
-        )
-        for node in range(nodes)
-    ]  # fmt: skip
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    launch = partial(subprocess.Popen, cwd=cwd, text=True, env={**os.environ, **QUIET}, **pipes)
+    launchers = [launch([*command, "--node-rank", str(node), "-m", *arguments]) for node in range(nodes)]
     try:
         yield launchers
     finally:

@@ -53,9 +53,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def assert_equal(found: Path, expected: Path) -> None:
     """Compare records and last checkpoints to 1e-5, and the examples."""
     (records, weights), (others, reference) = outcome(found), outcome(expected)
-    for one, two in zip(records, others, strict=True):
-        assert one.pop("split") == two.pop("split")
-        assert one == pytest.approx(two, rel=1e-5, abs=1e-5)
+    for record, other in zip(records, others, strict=True):
+        assert record.pop("split") == other.pop("split")
+        assert record == pytest.approx(other, rel=1e-5, abs=1e-5)
     assert weights.keys() == reference.keys()
     for name, value in reference.items():
         torch.testing.assert_close(weights[name], value, rtol=1e-5, atol=1e-5)
@@ -73,7 +73,7 @@ def of_two(forks: Lab, folder: Path, deed: str = "", *more: str, timeout: float 
 
 
 def assert_stopped(both: list[tuple[int, str, str]], code: int, run: Path) -> None:
-    assert [each[0] for each in both] == [code, code], both
+    assert [ended[0] for ended in both] == [code, code], both
     said = [line for *_, text in both for line in text.splitlines() if line.startswith("stopped and saved")]
     step = steps(run)[-1]
     assert said == [f"stopped and saved after step {step}. Resume with: electra-lab resume run"]
@@ -103,8 +103,8 @@ def test_a_run_by_torchrun_is_that_of_one_process(tmp_path: Path, whole: Path, n
     """On two nodes, two launchers meet, with a process each, both of which are the first one of their node."""
     command = ("electra_lab", "run", str(file(tmp_path / "there")), "--out", "run", "--device", "cpu")
     with torchrun(*command, cwd=tmp_path, nodes=nodes) as launchers:
-        texts = [each.communicate(timeout=300) for each in launchers]
-    assert [each.returncode for each in launchers] == [0] * nodes, texts
+        texts = [launcher.communicate(timeout=300) for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0] * nodes, texts
     assert "".join(out for out, _ in texts) == texts[0][0] == "run\n"
     assert_one_run(tmp_path / "run", whole, "".join(said for _, said in texts))
     assert "trained in " in texts[0][1]
@@ -212,7 +212,7 @@ def test_an_error_of_one_rank_is_said_once_and_both_end_with_its_code(
 
 
 def assert_said_once(both: list[tuple[int, str, str]], code: int, sentence: str) -> None:
-    assert [each[0] for each in both] == [code, code], both
+    assert [ended[0] for ended in both] == [code, code], both
     said = both[0][2] + both[1][2]
     assert said.count(sentence) == 1, both
     assert "Traceback" not in said
@@ -228,7 +228,7 @@ def test_all_ranks_are_rolled_back_together(forks: Lab, tmp_path: Path, parallel
         written = file(tmp_path / name, f", step: 6, rank: {rank}, deed: diverge_once")
         given = ["run", str(written), "--out", str(tmp_path / name / "run"), *more]
         done = ended(start(forks, *given, cwd=tmp_path, size=size), timeout=120)
-        assert [each[0] for each in done] == [0] * size, done
+        assert [ended[0] for ended in done] == [0] * size, done
         assert sum("Rolled back to step 4 (1 of at most 3 times)" in said for *_, said in done) == 1
         trouble = json.loads((tmp_path / name / "run/checkpoints/step-00000012/state.json").read_text())["trouble"]
         assert (trouble["offset"], trouble["rollbacks"]) == (3, 1)
@@ -274,7 +274,7 @@ def test_both_end_with_the_code_of_an_error_in_the_data(forks: Lab, tmp_path: Pa
     (tmp_path / "failing.py").write_text(CORPUS.replace("{error}", error))
     written = experiment(tmp_path, **EXACT, imports="[failing.py]", corpus="{type: failing}")
     both = ended(start(forks, "run", str(written), "--device", "cpu", cwd=tmp_path), timeout=60)
-    assert [each[0] for each in both] == [code, code], both
+    assert [ended[0] for ended in both] == [code, code], both
     assert both[1][2] == ""
 
 

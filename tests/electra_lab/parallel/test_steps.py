@@ -35,12 +35,12 @@ def alone(folder: Path) -> Iterator[Callable[[str], Any]]:
     threads, found = torch.get_num_threads(), dict[str, Any]()
     torch.set_num_threads(1)
 
-    def one(name: str) -> Any:
+    def of(name: str) -> Any:
         if name not in found:
             found[name] = trained(folder / "one", "ddp", name, ALONE)
         return found[name]
 
-    yield one
+    yield of
     torch.set_num_threads(threads)
 
 
@@ -63,11 +63,11 @@ def test_losses_gradients_weights_and_states_are_those_of_one_process(case: Any,
     expected, name = alone(case.name), case.name
     if name in HASHED:
         pytest.skip("each rank draws rotations of its own")
-    for each in case.ranks:
-        for step, one in zip(each["steps"], expected["steps"], strict=True):
-            assert step["counts"] == one["counts"]
-            assert step["finite"] == one["finite"]
-            assert step["numbers"] == pytest.approx(one["numbers"], rel=1e-5, abs=1e-6, nan_ok=True)
+    for rank in case.ranks:
+        for step, whole in zip(rank["steps"], expected["steps"], strict=True):
+            assert step["counts"] == whole["counts"]
+            assert step["finite"] == whole["finite"]
+            assert step["numbers"] == pytest.approx(whole["numbers"], rel=1e-5, abs=1e-6, nan_ok=True)
     steps = case.ranks[0]["steps"]
     assert [step["finite"] for step in steps] == [True, name not in ("poisoned", "overflowing"), True]
     if name == "overflowing":
@@ -81,32 +81,32 @@ def test_losses_gradients_weights_and_states_are_those_of_one_process(case: Any,
 def test_masks_and_draws_are_bit_identical_to_those_of_one_process(case: Any, alone: Any) -> None:
     """The generator reads the masked rows; the discriminator reads the draws, which depend on the weights, too, and
     these differ in the last bits after a step."""
-    one, (first, second) = alone(case.name)["inputs"], (each["inputs"] for each in case.ranks)
+    alone_, (first, second) = alone(case.name)["inputs"], (rank["inputs"] for rank in case.ranks)
     for role, steps in {"generator": STEPS, "discriminator": STEPS if case.name == "mlm" else 1}.items():
         both = [rows + others for rows, others in zip(first[role], second[role], strict=True)]
-        assert both[:steps] == one[role][:steps]
-    read = one["discriminator" if case.name in ("mlm", "sas") else "generator"]
+        assert both[:steps] == alone_[role][:steps]
+    read = alone_["discriminator" if case.name in ("mlm", "sas") else "generator"]
     assert [len(rows) for rows in read] == [ROWS] * STEPS
 
 
 def test_each_rank_has_a_dropout_of_its_own(folder: Path) -> None:
-    found = [each["drawn"] for case in CASES if case[1] not in HASHED for each in ranks(folder, *case)]
+    found = [rank["drawn"] for case in CASES if case[1] not in HASHED for rank in ranks(folder, *case)]
     assert len(set(found)) == 2
 
 
 def test_evaluation_is_that_of_one_process_and_rank_0_has_it(case: Any, alone: Any) -> None:
     """Bit for bit with the same weights, before the first step; the three batches are not divided evenly."""
-    before, one = case.ranks[0]["before"], alone(case.name)["evaluation"]
+    before, whole = case.ranks[0]["before"], alone(case.name)["evaluation"]
     assert before == alone(case.name)["before"]
     assert before["examples"] or case.name in ("mlm", "plug_in")  # which detect nothing that could be shown
-    first, second = (each["evaluation"] for each in case.ranks)
+    first, second = (rank["evaluation"] for rank in case.ranks)
     assert (second["tokens"], second["metrics"], second["examples"]) == (0, {}, [])
-    assert first["tokens"] == one["tokens"] > 0
+    assert first["tokens"] == whole["tokens"] > 0
     if case.name in HASHED:
         return
-    assert first["metrics"].keys() == one["metrics"].keys()
-    assert first["metrics"] == pytest.approx(one["metrics"], rel=1e-4, abs=1e-5, nan_ok=True)
-    assert [example["originals"] for example in first["examples"]] == [e["originals"] for e in one["examples"]]
+    assert first["metrics"].keys() == whole["metrics"].keys()
+    assert first["metrics"] == pytest.approx(whole["metrics"], rel=1e-4, abs=1e-5, nan_ok=True)
+    assert [example["originals"] for example in first["examples"]] == [e["originals"] for e in whole["examples"]]
 
 
 def test_checkpoints_are_the_same_files_and_come_back_exactly(case: Any) -> None:
@@ -118,12 +118,12 @@ def test_checkpoints_are_the_same_files_and_come_back_exactly(case: Any) -> None
 
 
 def test_ranks_agree_on_the_rows_that_fit_on_each(folder: Path) -> None:
-    assert [each["rows"] for each in ranks(folder, "ddp", "scarce")] == [2, 2]
+    assert [rank["rows"] for rank in ranks(folder, "ddp", "scarce")] == [2, 2]
 
 
 def test_only_fsdp_divides_all_parameters(case: Any) -> None:
     whole = case.ranks[0]["all"]
-    for each in case.ranks:
-        assert each["divided"] == (each["parameters"] if case.parallel == "fsdp" else [])
-        assert each["all"] == whole
-    assert sum(each["held"] for each in case.ranks) == whole * (1 if case.parallel == "fsdp" else 2)
+    for rank in case.ranks:
+        assert rank["divided"] == (rank["parameters"] if case.parallel == "fsdp" else [])
+        assert rank["all"] == whole
+    assert sum(rank["held"] for rank in case.ranks) == whole * (1 if case.parallel == "fsdp" else 2)

@@ -13,21 +13,21 @@ TOKENS = torch.arange(12).view(3, 4)
 BATCH = Batch(TOKENS, TOKENS > 2, TOKENS * 0, torch.tensor([4, 2, 9]))
 
 
-def assert_equal(one: Any, two: Any) -> None:
-    if is_dataclass(one):
-        assert type(one) is type(two)
-        for field in fields(one):
-            assert_equal(getattr(one, field.name), getattr(two, field.name))
-    elif isinstance(one, dict):
-        assert one.keys() == two.keys()
-        for key, value in one.items():
-            assert_equal(value, two[key])
-    elif one is None:
-        assert two is None
+def assert_equal(found: Any, expected: Any) -> None:
+    if is_dataclass(found):
+        assert type(found) is type(expected)
+        for field in fields(found):
+            assert_equal(getattr(found, field.name), getattr(expected, field.name))
+    elif isinstance(found, dict):
+        assert found.keys() == expected.keys()
+        for key, value in found.items():
+            assert_equal(value, expected[key])
+    elif found is None:
+        assert expected is None
     else:
-        one = one if isinstance(one, torch.Tensor) else torch.tensor(one, dtype=torch.float64)
-        assert one.dtype == two.dtype
-        assert torch.equal(one, two)
+        found = found if isinstance(found, torch.Tensor) else torch.tensor(found, dtype=torch.float64)
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
 
 
 def test_everything_that_there_may_be() -> None:
@@ -45,10 +45,10 @@ def test_everything_that_there_may_be() -> None:
     losses = Losses(terms, {"generator": asked, "discriminator": asked}, detection, {"logits": whole.half()},
                     {"share": Term(whole.sum(), torch.tensor(3))},
                     Choice(TOKENS, TOKENS > 1, TOKENS.unsqueeze(-1), whole.unsqueeze(-1), TOKENS % 1))  # fmt: skip
-    for one, two in zip((batch, losses), unpack(pack(batch, losses), CPU), strict=True):
-        assert_equal(one, two)
+    for sent, received in zip((batch, losses), unpack(pack(batch, losses), CPU), strict=True):
+        assert_equal(sent, received)
 
 
 def test_as_little_as_there_may_be() -> None:
-    for one, two in zip((BATCH, Losses({})), unpack(pack(BATCH, Losses({})), CPU), strict=True):
-        assert_equal(one, two)
+    for sent, received in zip((BATCH, Losses({})), unpack(pack(BATCH, Losses({})), CPU), strict=True):
+        assert_equal(sent, received)

@@ -141,12 +141,12 @@ def needs(file: Path, *overrides: str) -> Any:
 def test_what_is_forecast_grows_as_it_must(tmp_path: Path) -> None:
     """By the gradients of a first micro-batch; and bf16 takes less than fp32."""
     file = write_experiment(tmp_path, discriminator="{type: bert, dim: 64, depth: 1, heads: 2}")
-    one, split = needs(file, "train.batch_size=64"), needs(file, "train.batch_size=128", "train.micro_batch_size=64")
+    whole, split = needs(file, "train.batch_size=64"), needs(file, "train.batch_size=128", "train.micro_batch_size=64")
     # The second micro-batch finds the gradients of the first, four bytes a parameter; the state has twelve.
-    assert split.state_bytes == one.state_bytes
-    gradients = one.state_bytes / 3
-    assert 0.5 * gradients < split.working_bytes - one.working_bytes < 1.5 * gradients
-    assert needs(file, "train.batch_size=64", "train.precision=bf16").working_bytes < 0.9 * one.working_bytes
+    assert split.state_bytes == whole.state_bytes
+    gradients = whole.state_bytes / 3
+    assert 0.5 * gradients < split.working_bytes - whole.working_bytes < 1.5 * gradients
+    assert needs(file, "train.batch_size=64", "train.precision=bf16").working_bytes < 0.9 * whole.working_bytes
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])  # that `state_bytes` is right is a law of each
@@ -169,7 +169,7 @@ def test_memory_is_that_of_a_real_step(tmp_path: Path, optimizer: str) -> None:
     peak = peak_bytes(lambda: backward(learner.losses(batch, 0, 0, "fp32").terms))
     assert found.working_bytes == pytest.approx(peak, rel=0.02)
     trained.step()
-    state = sum(value.nbytes for each in trained.state.values() for value in each.values())
+    state = sum(value.nbytes for tensors in trained.state.values() for value in tensors.values())
     assert found.state_bytes == state + sum(p.nbytes for p in objective.parameters())
 
 

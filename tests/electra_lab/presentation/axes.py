@@ -29,7 +29,7 @@ class Mark:
 
 def marks(axes: Axes) -> list[Mark]:
     """Return the means of a chart in the order in which they were drawn."""
-    scattered = [each for each in axes.collections if isinstance(each, PathCollection)]
+    scattered = [collection for collection in axes.collections if isinstance(collection, PathCollection)]
     bars = {}
     for container in axes.containers:
         assert isinstance(container, ErrorbarContainer)
@@ -67,10 +67,11 @@ def marker(points: PathCollection) -> str:
 
 def lines(axes: Axes) -> list[tuple[dict[str, Any], list[Point]]]:
     """Return (look, points) of each line."""
-    return [
-        ({"color": line.get_color(), "marker": line.get_marker()}, [(float(x), float(y)) for x, y in line.get_xydata()])
-        for line in axes.lines
-    ]
+    found = []
+    for line in axes.lines:
+        look = {"color": line.get_color(), "marker": line.get_marker()}
+        found.append((look, [(float(x), float(y)) for x, y in line.get_xydata()]))
+    return found
 
 
 def ticks(axes: Axes, along: str) -> dict[float, str]:
@@ -97,7 +98,7 @@ def overlaps(axes: Axes) -> list[str]:
     legend = axes.get_legend()
     texts += legend.get_texts() if legend else []
     boxes = [(text.get_text(), text.get_window_extent().padded(-0.5)) for text in texts if text.get_text()]
-    found = [f"{a!r} and {b!r}" for (a, one), (b, other) in combinations(boxes, 2) if one.overlaps(other)]
+    found = [f"{a!r} and {b!r}" for (a, box), (b, second) in combinations(boxes, 2) if box.overlaps(second)]
     width, height = figure.bbox.width, figure.bbox.height
     found += [text for text, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height]
     if legend and legend.get_window_extent().padded(-0.5).overlaps(axes.get_window_extent()):

@@ -62,13 +62,13 @@ def write_seed(
     data = {"store": "0123", "documents": {"train": 67349, "validation": 872}}
     began = provenance(path, cell) | {"data": data, "metrics": metrics} | facts
     (path / "provenance.json").write_text(json.dumps(began), encoding="utf-8")
-    (path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    (path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     if splits is None:
         return path
     results: dict[str, Any] = {"seed": seed, "step": 1200, "splits": {}, "lost": lost or {}}
     for split, values in splits.items():
         found = (predictions or {}).get(split, [])
-        lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in found)
+        lines = "".join(json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in found)
         (path / f"predictions-{split}.jsonl").write_text(lines, encoding="utf-8")
         own = (tables or {}).get(split, [])
         results["splits"][split] = {"examples": len(found), "metrics": dict(values), "tables": own}

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -67,25 +68,22 @@ def write_folder(
     """
     state, without, labels = state or {}, without or {}, list(changes)
     folder.mkdir(parents=True, exist_ok=True)
-    cells = [
-        {
-            "id": f"v{i}-s{seed}",
-            "variant": label,
-            "seed": seed,
-            "steps": max(STEPS - 40 * i, 80),
-            "flops": (spent := flops[i] if flops else FLOPS * (1 - 0.001 * i)),
-            "paper_flops": 2 * spent,
-            "parameters": {"generator": 500_000 * (i + 1), "discriminator": 4_000_000, "shared": 300_000,
-                           "total": 3_700_000 + 500_000 * (i + 1)},
-        }
-        for i, label in enumerate(labels)
-        for seed in seeds
-    ]  # fmt: skip
+    cells = []
+    for (i, label), seed in product(enumerate(labels), seeds):
+        spent, generator = flops[i] if flops else FLOPS * (1 - 0.001 * i), 500_000 * (i + 1)
+        cells.append({
+            "id": f"v{i}-s{seed}", "variant": label, "seed": seed, "steps": max(STEPS - 40 * i, 80),
+            "flops": spent, "paper_flops": 2 * spent,
+            "parameters": {"generator": generator, "discriminator": 4_000_000, "shared": 300_000,
+                           "total": 3_700_000 + generator},
+        })  # fmt: skip
+    variants = []
+    for label, changed in changes.items():
+        variants.append({"label": label, "changes": changed, "differs": _differs(changes[labels[0]], changed)})
     written = {
         "format": PLAN_FORMAT, "name": "generator_size", "question": question, "base": "../reformer_small.yaml",
         "budget": {"flops": FLOPS} if budget is None else budget or None, "keys": list(keys),
-        "variants": [{"label": label, "changes": each, "differs": _differs(changes[labels[0]], each)}
-                     for label, each in changes.items()],
+        "variants": variants,
         "baseline": labels[0], "seeds": list(seeds), "measures": MEASURES, "metric": "reference_auc", "cells": cells,
     }  # fmt: skip
     (folder / "plan.json").write_text(json.dumps(written | plan, indent=1), encoding="utf-8")
@@ -180,8 +178,9 @@ def write_cell(
     if state == "partial":
         del measures[OWN]
     absent = (without or {}).get(cell.get("variant", ""), ())
-    left = {measure: {k: v for k, v in values.items() if k not in absent} for measure, values in measures.items()}
-    (path / "measures.json").write_text(json.dumps(left, indent=1), encoding="utf-8")
+    for values, metric in product(measures.values(), absent):
+        values.pop(metric, None)
+    (path / "measures.json").write_text(json.dumps(measures, indent=1), encoding="utf-8")
 
 
 def write_checkpoint(run: Path, step: int) -> Path:
@@ -237,11 +236,10 @@ NAMED = {
     "masked <b>only</b> & $x$ | `all` of the tokens": {"objective.type": "electra_masked_only"},
     "mlm": {"objective.type": "mlm", "generator": None},
 }
-GRID = {
-    f"generator.scale={scale},masking.mask_prob={prob}": {"generator.scale": scale, "masking.mask_prob": prob}
-    for scale in (0.25, 0.5, 1.0)
-    for prob in (0.15, 0.25)
-}
+GRID: dict[str, dict[str, float]] = {}
+for scale, prob in product((0.25, 0.5, 1.0), (0.15, 0.25)):
+    changes = {"generator.scale": scale, "masking.mask_prob": prob}
+    GRID[",".join(f"{key}={value}" for key, value in changes.items())] = changes
 
 
 def leave_out_pictures(patch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,9 @@ def sentences(values: Parts, baseline: str, higher: bool = True) -> list[str]:
 
 
 def said(table: Mapping[str, Mapping[str, list[float]]], baseline: str = "base", higher: bool = True) -> list[str]:
-    named = {name: {k: dict(enumerate(each)) for k, each in values.items()} for name, values in table.items()}
+    named: Parts = {}
+    for name, values in table.items():
+        named[name] = {label: dict(enumerate(scores)) for label, scores in values.items()}
     return sentences(named, baseline, higher)
 
 
@@ -152,9 +154,9 @@ def test_no_difference_that_can_be_distinguished() -> None:
 
 
 def test_what_cannot_be_tested_says_why() -> None:
-    one = said({SMALL: {"base": [0.6], "x": [0.7]}, WORDS: {"base": [0.6], "x": [0.5]}})
-    assert one[0].endswith("cannot be tested (one seed: no interval).")
-    assert one[1].endswith("not the same by every reference: x by auc_small; base by auc_unigram.")
+    once = said({SMALL: {"base": [0.6], "x": [0.7]}, WORDS: {"base": [0.6], "x": [0.5]}})
+    assert once[0].endswith("cannot be tested (one seed: no interval).")
+    assert once[1].endswith("not the same by every reference: x by auc_small; base by auc_unigram.")
     same = said({SMALL: {"base": [0.6, 0.7], "x": [0.7, 0.8]}, WORDS: {"base": [0.6, 0.7], "x": [0.5, 0.6]}})
     assert "cannot be tested (the same difference with every seed: no interval)." in same[0]
     [apart] = sentences({part: {"base": {0: 0.5}, "x": {1: 0.6}} for part in (SMALL, WORDS)}, "base")

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -179,14 +180,15 @@ LONG = {
     "adversarial": {"x": 2},
     **{f"another name that needs more than three lines of its own, number {n}": {"x": n} for n in range(3, 9)},
 }
+PLACES = product(("red", "blue", "green"), range(5))
+WORDS = {f"a={colour},b={number}": {"a": f"{colour} and so on", "b": number} for colour, number in PLACES}
 EVERY: dict[str, dict[str, Any]] = {
     "close numbers": {"changes": {f"x={x}": {"x": x} for x in (1, 1.01, 1.02, 1.5, 2, 2.0001)}, "keys": ["x"]},
     "far numbers": {"changes": {f"x={x}": {"x": x} for x in (1e-5, 1e-4, 1e-3, 1.1e-3, 1e-2)}, "keys": ["x"]},
     "long names": {"changes": LONG},
     "a grid": {"changes": GRID, "keys": ["generator.scale", "masking.mask_prob"], "flops": [1e12, 3e12] * 3},
-    "words on a grid": {"changes": {f"a={a},b={b}": {"a": f"{a} and so on", "b": b} for a in ("red", "blue", "green")
-                                    for b in range(5)}, "keys": ["a", "b"]},
-}  # fmt: skip
+    "words on a grid": {"changes": WORDS, "keys": ["a", "b"]},
+}
 
 
 @pytest.mark.parametrize("case", EVERY)
@@ -258,9 +260,9 @@ def test_a_seed_that_only_one_of_two_has_makes_no_difference(tmp_path: Path, dra
 
 def test_a_metric_is_drawn_over_the_flops_of_its_own_cell(tmp_path: Path, drawn: Drawn) -> None:
     picture, said = figures.compute(made(tmp_path, TWO, ["generator.scale"], flops=[1e12, 1.5e12]))
-    expected = [(look(i), [(x, value) for value in BY_HAND[i]]) for i, x in enumerate((1e12, 1.5e12))]
     axes = drawn["compute"]
-    assert lines(axes) == expected
+    for i, (x, line) in enumerate(zip((1e12, 1.5e12), lines(axes), strict=True)):
+        assert line == (look(i), [(x, value) for value in BY_HAND[i]])
     assert all(line.get_linestyle() == "None" for line in axes.lines)
     assert (axes.get_xscale(), axes.get_xlabel()) == ("linear", "training FLOPs of the cell")
     assert axes.get_ylabel() == "reference_auc"
@@ -329,7 +331,7 @@ def test_a_curve_is_drawn_over_the_flops_of_its_steps(tmp_path: Path, drawn: Dra
         results, train(10, 1000.0, generator_loss=7.0), validation(5, discriminator_auc=0.7),
         validation(10, discriminator_auc=0.8), only="v1-s0",
     )  # fmt: skip
-    assert [each.caption for each in figures.curves(results)] == [LOSS, "Discriminator AUC (validation text)"]
+    assert [figure.caption for figure in figures.curves(results)] == [LOSS, "Discriminator AUC (validation text)"]
     assert lines(drawn["curve-0"]) == [(look(0), [(100.0, 4.0), (200.0, 3.0), (300.0, 2.0)]), (look(1), [])]
     auc = drawn["curve-1"]
     assert lines(auc) == [(look(0), [(100.0, 0.5), (200.0, 0.6)]), (look(1), [(500.0, 0.7), (1000.0, 0.8)])]
@@ -340,7 +342,7 @@ def test_a_metric_that_was_evaluated_once_is_drawn_on_training_text(tmp_path: Pa
     results = made(tmp_path, TWO, seeds=(0,))
     both = validation(20, discriminator_auc=0.5, generator_loss=4.0)
     rewrite(results, train(10, 100.0, generator_loss=9.0), train(20, 200.0, generator_loss=8.0), both)
-    assert [each.caption for each in figures.curves(results)] == ["Generator loss, nats (training text)"]
+    assert [figure.caption for figure in figures.curves(results)] == ["Generator loss, nats (training text)"]
     assert lines(drawn["curve-0"])[1] == (look(1), [(100.0, 9.0), (200.0, 8.0)])
 
 
@@ -351,7 +353,7 @@ def test_a_model_that_predicts_tokens_is_not_in_the_picture_of_detection(tmp_pat
     rewrite(results, *rows, only="v0-s0")
     rewrite(results, *(row | tokens for row in rows), only="v1-s0")
     captions = [f"Discriminator {loss}, nats (training text)" for loss in ("token loss", "loss")]
-    assert [each.caption for each in figures.curves(results)] == captions
+    assert [figure.caption for figure in figures.curves(results)] == captions
     assert lines(drawn["curve-1"]) == [(look(0), [(100.0, 0.5), (200.0, 0.4)]), (look(1), [])]
     assert lines(drawn["curve-0"]) == [(look(0), []), (look(1), [(100.0, 5.0), (200.0, 5.0)])]
 

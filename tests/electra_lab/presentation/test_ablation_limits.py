@@ -258,7 +258,7 @@ def test_a_baseline_is_a_row_of_its_metric_and_no_metric_of_its_own(tmp_path: Pa
     assert (row[2], row[5]) == ("0.6150", "needs no training")
     assert "| the rare " in variants_markdown(results)
     assert ",rare," in cells_csv(results).splitlines()[0]
-    [first, *_] = [each.text for each in page.all("p") if "main" in each["class"]]
+    [first, *_] = [paragraph.text for paragraph in page.all("p") if "main" in paragraph["class"]]
     assert first.startswith("No variant")
 
 

@@ -41,7 +41,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(params=FOLDERS)
-def each(request: pytest.FixtureRequest, written: dict[str, Path]) -> Path:
+def shown(request: pytest.FixtureRequest, written: dict[str, Path]) -> Path:
     return written[request.param]
 
 
@@ -49,8 +49,8 @@ def reread(folder: Path) -> Page:
     return Page(write_report(folder))
 
 
-def test_the_page_is_one_file_that_loads_nothing_and_can_be_read_by_everybody(each: Path) -> None:
-    page = Page(each / "report.html")
+def test_the_page_is_one_file_that_loads_nothing_and_can_be_read_by_everybody(shown: Path) -> None:
+    page = Page(shown / "report.html")
     assert page.tags[:2] == ["html", "head"]
     assert not {"script", "link", "img", "iframe", "object", "embed", "base", "i", "form"} & set(page.tags)
     assert not [name for name, _ in page.attributes if name.startswith("on")]
@@ -60,8 +60,8 @@ def test_the_page_is_one_file_that_loads_nothing_and_can_be_read_by_everybody(ea
     assert max(ids.values(), default=1) == 1
     used = [v for name, v in page.attributes if name == "href"] + re.findall(r"url\((#[^)]+)\)", page.source)
     for link in used:
-        assert link[1:] in ids if link.startswith("#") else (each / link).is_file() and link[0] != "/", link
-    reports = sorted(p.relative_to(each).as_posix() for p in each.glob("cells/*/report.html"))
+        assert link[1:] in ids if link.startswith("#") else (shown / link).is_file() and link[0] != "/", link
+    reports = sorted(p.relative_to(shown).as_posix() for p in shown.glob("cells/*/report.html"))
     assert sorted(link for link in used if link.startswith("cells/")) == reports
     # Pictures have captions and voices; wide tables scroll, and are reached by keyboard.
     assert page.tags.count("figure") == page.tags.count("figcaption") == page.source.count('role="img"')
@@ -73,7 +73,7 @@ def test_the_page_is_one_file_that_loads_nothing_and_can_be_read_by_everybody(ea
         assert table.above is not None
         assert table.above.attributes.items() >= {"class": "wide", "tabindex": "0", "role": "region"}.items()
     # Nothing reads like a program.
-    for text in (page.text, (each / "table.md").read_text(), (each / "table.csv").read_text()):
+    for text in (page.text, (shown / "table.md").read_text(), (shown / "table.csv").read_text()):
         assert not re.search(r"\b(nan|inf|None|True|False|Undefined)\b", text)
 
 

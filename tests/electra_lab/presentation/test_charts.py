@@ -40,7 +40,7 @@ def test_every_variable_has_a_value_in_both_schemes() -> None:
         assert [defined[f"series-{i}"] for i in range(len(colours))] == list(colours)
         assert defined["paper"] == paper
         room = files("electra_lab.presentation").iterdir()
-        templates = [each.read_text() for each in room if each.name.endswith(".j2")]
+        templates = [file.read_text() for file in room if file.name.endswith(".j2")]
         used = set(re.findall(r"var\(--([\w-]+)\)", "".join((STYLE, *templates)))) | {"soft"}
         assert used <= defined.keys()
 
@@ -94,7 +94,7 @@ def test_ids_of_two_pictures_differ_and_each_refers_to_its_own() -> None:
 
 
 def test_a_dollar_sign_is_not_a_formula() -> None:
-    texts = [each.text for each in ElementTree.fromstring(picture(text="$x$ & <y> größer")).iter(f"{SVG}text")]
+    texts = [element.text for element in ElementTree.fromstring(picture(text="$x$ & <y> größer")).iter(f"{SVG}text")]
     assert "$x$ & <y> größer" in texts
 
 
@@ -108,7 +108,7 @@ def test_values_of_a_page_are_escaped_and_none_may_be_missing() -> None:
 
 
 def test_numbers_have_sensible_digits() -> None:
-    found = [number(each) for each in (0.71234, 5.12345, 12345.6, 0.0, None, 2.5e-6, -0.00213, 1.5e12, 99.987)]
+    found = [number(value) for value in (0.71234, 5.12345, 12345.6, 0.0, None, 2.5e-6, -0.00213, 1.5e12, 99.987)]
     assert found == ["0.7123", "5.123", "12,346", "0", "-", "2.5e-06", "-0.0021", "1.5e+12", "99.99"]
     assert (number(0.0042, sign=True), number(-0.5, sign=True)) == ("+0.0042", "-0.5000")
     assert [p_text(p) for p in (0.31, 0.0496, 0.05, 0.0504, 0.050004, 0.0004, 1.0, None)] == [

@@ -25,7 +25,7 @@ RECORD = {"recall": 0.25, "auc": 0.75, "precision": 0.5, "loss": 2.0, "chance": 
 
 
 def test_metrics_come_in_the_order_of_their_declaration_each_with_its_own_number() -> None:
-    assert [(each.title, each.value, each.meaning) for each in findings(RECORD, METRICS)] == [
+    assert [(finding.title, finding.value, finding.meaning) for finding in findings(RECORD, METRICS)] == [
         ("AUC", 0.75, "how well it ranks; always 'original' 0.500, rare tokens 0.625"),
         ("precision", 0.5, "share of alarms that are right"),
         ("recall", 0.25, "share of replacements found"),
@@ -40,7 +40,7 @@ def test_a_run_that_declares_nothing_has_the_metrics_of_pretraining() -> None:
     assert declared({}) == titled(PRETRAINING)
     assert declared(METRICS) == titled(METRICS)
     found = findings({"discriminator_recall": 0.1, "discriminator_precision": 0.2}, {})
-    assert [each.title for each in found] == ["precision", "recall"]
+    assert [finding.title for finding in found] == ["precision", "recall"]
 
 
 def test_what_has_no_title_is_called_by_its_name() -> None:
@@ -57,7 +57,7 @@ LOSS = {"generator_mask_loss": 5.62, "unigram_mask_entropy": 6.41}
 
 def judged(record: dict[str, Any], **keys: Any) -> list[str]:
     provenance = Provenance.model_validate(PROVENANCE | {"metrics": PRETRAINING} | keys)
-    return [str(each) for each in verdicts(record | {"step": 9, "split": "test"}, provenance)]
+    return [str(verdict) for verdict in verdicts(record | {"step": 9, "split": "test"}, provenance)]
 
 
 def gained(name: str, gain: float, low: float | None = None, high: float | None = None) -> dict[str, Any]:
@@ -79,9 +79,9 @@ def test_what_was_learned() -> None:
     [said] = judged(mine | gained("discriminator_token_mask_loss", 1.0, 0.9, 1.1))
     assert said.startswith("The discriminator has learned more than word frequencies: loss at [MASK] 5.000 against 6.0")
     # What was not learned comes first.
-    one, other = judged(DETECTS | LOSS | gained("generator_mask_loss", 0.0, -0.01, 0.01))
-    assert one.startswith("The generator has not learned")
-    assert other.startswith("The discriminator has learned")
+    first, second = judged(DETECTS | LOSS | gained("generator_mask_loss", 0.0, -0.01, 0.01))
+    assert first.startswith("The generator has not learned")
+    assert second.startswith("The discriminator has learned")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_what_cannot_be_judged_is_not() -> None:
 def test_advice_is_for_those_who_need_it() -> None:
     provenance = Provenance.model_validate(PROVENANCE)
     gains = [gained("discriminator_auc", gain, gain - 0.02, gain + 0.02) for gain in (0.06, 0.05)]
-    good, bad = (verdicts(AUC | each, provenance) for each in gains)
+    good, bad = (verdicts(AUC | gain, provenance) for gain in gains)
     assert advice([]) == advice(good) == ""
     assert advice(bad) == advice(good + bad) == OWN_TEXT
     assert "docs/own-text.md" in OWN_TEXT
@@ -153,5 +153,5 @@ def test_advice_is_for_those_who_need_it() -> None:
 
 def test_numbers_that_do_not_compare_runs_are_marked() -> None:
     found = findings(AUC | LOSS | {"discriminator_recall": 0.1}, PRETRAINING)
-    assert [each.meaning.endswith("; on its own task") for each in found] == [False, True, True]
+    assert [finding.meaning.endswith("; on its own task") for finding in found] == [False, True, True]
     assert own_task(AUC | LOSS, PRETRAINING) != own_task(LOSS, PRETRAINING) == ""

@@ -20,7 +20,10 @@ MEANINGS = [METRICS[name]["summary"] for name in VALUES]
 
 
 def both(*seeds: int) -> dict[int, Splits]:
-    return {seed: {"validation": {name: each[seed] for name, each in VALUES.items()}} for seed in seeds}
+    found: dict[int, Splits] = {}
+    for seed in seeds:
+        found[seed] = {"validation": {name: values[seed] for name, values in VALUES.items()}}
+    return found
 
 
 def page_of(folder: Path) -> Page:
@@ -35,7 +38,7 @@ def results_of(folder: Path) -> Any:
 
 
 def headings(page: Page) -> list[str]:
-    return [each.text for each in page.all("h2")]
+    return [heading.text for heading in page.all("h2")]
 
 
 pytestmark = pytest.mark.usefixtures("no_curve")
@@ -50,7 +53,7 @@ def test_the_numbers_over_the_seeds_are_those_of_scipy(tmp_path: Path) -> None:
         median, mean, spread = np.median(values), np.mean(values), np.std(values, ddof=1)
         low, high = stats.t.interval(0.95, 4, loc=mean, scale=stats.sem(values))
         middle = [f"{median:.3f}", f"{mean:.3f}", f"{low:.3f} to {high:.3f}", f"{spread:.3f}"]
-        assert row[1:] == [*middle, *(f"{each:.3f}" for each in values), meaning]
+        assert row[1:] == [*middle, *(f"{value:.3f}" for value in values), meaning]
         found = results_of(tmp_path)["validation"][name]
         assert found["values"] == {str(seed): value for seed, value in enumerate(values)}
         numbers = [found[key] for key in ("median", "mean", "sd", "low", "high")]
@@ -226,7 +229,7 @@ def test_tables_show_their_numbers(tmp_path: Path) -> None:
     assert page.table("Labels (rows)") == [["", "cat", "share"], ["cat", "12", "0.123"], ["dogs", "3", "1.000"]]
     assert page.table("Fields")[1] == ["syntax", "0.500"]
     assert headings(page)[2:4] == ["Labels (rows)", "Fields"]
-    assert [each.text for each in page.all("p")[1:]] == ["On validation, seed 0.", "On test, seed 0."]
+    assert [paragraph.text for paragraph in page.all("p")[1:]] == ["On validation, seed 0.", "On test, seed 0."]
     assert [cell["class"] for cell in page.all("td") if cell.text in ("12", "0.123")] == ["number", "number"]
 
 
@@ -252,8 +255,8 @@ def test_wrong_predictions_are_shown_the_most_certain_first(tmp_path, given, err
     """Without certainty they keep their order; without errors there is no heading."""
     config = {"evaluate": {"select": "last", "errors": errors}}
     page = page_of(write_finetuned(tmp_path, BOTH, predictions={"validation": [RIGHT], "test": given}, config=config))
-    errors_ = [each for each in page.all("dl") if each.all("dt")[0].text == "id"]
-    assert [each.all("dd")[0].text for each in errors_] == shown
+    errors_ = [errors for errors in page.all("dl") if errors.all("dt")[0].text == "id"]
+    assert [errors.all("dd")[0].text for errors in errors_] == shown
     assert ("On test, seed 0, the most certain first." in page.text) == bool(shown)
     assert (headings(page) == ["Results on validation", "Results on test", "Config"]) == (not shown)
 
@@ -318,7 +321,7 @@ def test_the_curve_has_the_leading_metric_of_each_seed(tmp_path: Path, curves: D
     }  # fmt: skip
     legend = axes.get_legend()
     assert legend is not None
-    assert [each.get_text() for each in legend.get_texts()] == ["seed 2", "seed 5", "seed 9", "seed 10", "seed 11"]
+    assert [label.get_text() for label in legend.get_texts()] == ["seed 2", "seed 5", "seed 9", "seed 10", "seed 11"]
     assert (axes.get_xlabel(), overlaps(axes)) == ("step", [])
     assert "During training" in headings(page)
     assert page.all("figcaption")[0].text == page.all("svg")[0]["aria-label"] == "Accuracy on validation data"

@@ -129,8 +129,8 @@ def test_the_verdict_stands_at_the_top(directory: RunDirectory) -> None:
     rewrite(directory, validation(1, **areas, **GAINS, discriminator_auc_gain_rows=1.0), final(2, **areas, **GAINS))
     written = page(directory)
     claim = "The discriminator has not learned to detect replacements better than its baselines"
-    [said] = [each for each in written.all("p") if claim in each.text]
-    [strong] = [each.text for each in said.all("strong")]
+    [said] = [paragraph for paragraph in written.all("p") if claim in paragraph.text]
+    [strong] = [tag.text for tag in said.all("strong")]
     assert strong.startswith(claim)
     numbers = "AUC 0.535 against 0.525 (rare-token detector); gain +0.010, 95% interval -0.010 to +0.020 over 12 doc"
     assert said.text.startswith(f"{strong}: {numbers}uments. {OWN_TEXT}")
@@ -154,12 +154,12 @@ def token(token: str, original: str | None = None, probability: float = 0.1) -> 
 def test_tokens_are_coloured_by_their_suspicion_and_replaced_ones_show_the_original(directory: RunDirectory) -> None:
     examples = [[token("the", None, 0.0), token("dog", "cat", 1.0), token("sat", None, 0.6)], [token("on", "in", 0.2)]]
     directory.write_json("examples.json", examples)
-    texts = [each.all("span") for each in page(directory).all("p") if each["class"] == "text"]
+    texts = [paragraph.all("span") for paragraph in page(directory).all("p") if paragraph["class"] == "text"]
     assert [len(spans) for spans in texts] == [3, 1]
     shown = []
     for span in [*texts[0], *texts[1]]:
         strength = re.fullmatch(r"background: rgba\(var\(--mark\), ([\d.]+)\)", span["style"])
-        struck = "".join(each.text for each in span.all("s"))
+        struck = "".join(tag.text for tag in span.all("s"))
         shown.append((span.own.strip(), struck, span["class"] == "replaced", float(strength[1]), span["title"][-5:]))
     assert shown == [
         ("the", "", False, 0.0, "0.000"), ("dog", "cat", True, 0.85, "1.000"), ("sat", "", False, 0.51, "0.600"),
@@ -177,7 +177,7 @@ def test_a_token_can_be_read_at_any_strength(scheme: int) -> None:
     ink, paper = luminance(found["ink"]), [int(found["paper"][i : i + 2], 16) for i in (1, 3, 5)]
     for strength in (0.0, 0.2, 0.4, 0.6, 0.85):
         mixed = [strength * int(m) + (1 - strength) * p for m, p in zip(found["mark"].split(","), paper, strict=True)]
-        dark, light = sorted((ink, luminance("#" + "".join(f"{round(each):02x}" for each in mixed))))
+        dark, light = sorted((ink, luminance("#" + "".join(f"{round(part):02x}" for part in mixed))))
         assert (light + 0.05) / (dark + 0.05) >= 4.5, strength
     assert "replaced s" not in files("electra_lab.presentation").joinpath("run.html.j2").read_text()
 
@@ -204,7 +204,9 @@ TRAIN, VALIDATION = SERIES[0], SERIES[1]
 def plotted(drawn: Drawn, name: str) -> dict[str, tuple[str, list[tuple[float, float]]]]:
     """Return colour and points of each line by its label, which the legend has too."""
     axes = drawn[name]
-    found = {str(line.get_label()): (line.get_color(), [tuple(p) for p in line.get_xydata()]) for line in axes.lines}
+    found = {}
+    for line in axes.lines:
+        found[str(line.get_label())] = line.get_color(), [tuple(point) for point in line.get_xydata()]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == list(found)
     return found
 
@@ -215,7 +217,7 @@ def test_a_chart_shows_training_validation_and_the_baselines_over_steps(director
     rewrite(directory, train(10, generator_loss=9.0), train(20, generator_loss=8.0),
             validation(20, always_original_auc=0.5, **first), train(30, generator_loss=None),
             validation(40, always_original_auc=0.5, **second))  # fmt: skip
-    captions = [each.text for each in page(directory).all("figcaption")]
+    captions = [caption.text for caption in page(directory).all("figcaption")]
     assert captions == ["Generator loss, nats", "Discriminator AUC"]
     assert drawn.keys() == {"discriminator_auc", "generator_loss"}
     assert plotted(drawn, "generator_loss") == {
@@ -255,7 +257,7 @@ def test_a_long_curve_has_no_markers_and_one_evaluation_no_chart(directory: RunD
     both = train(10, generator_loss=9.0, discriminator_loss=0.5), train(20, generator_loss=8.0)
     rewrite(directory, *both, validation(20, generator_loss=7.0, **once))
     # Of the generator's loss the training text has two points.
-    assert [each.text for each in page(directory).all("figcaption")] == ["Generator loss, nats"]
+    assert [caption.text for caption in page(directory).all("figcaption")] == ["Generator loss, nats"]
     assert drawn.keys() == {"generator_loss"}
 
 

@@ -1,6 +1,7 @@
 """The verdict in words claims no more than the corrected tests allow."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,10 @@ def beside(luck: dict[int, float], by: float) -> dict[int, float]:
     return {seed: value + by * (1 + 0.01 * (seed % 3)) for seed, value in luck.items()}
 
 
+def changed(scores: dict[int, float], change: Callable[[float], float]) -> dict[int, float]:
+    return {seed: change(value) for seed, value in scores.items()}
+
+
 def test_losing_an_unlucky_seed_wins_nothing() -> None:
     values = {"base": LUCK, "x": without(beside(LUCK, -0.02), 0), "y": beside(LUCK, 0.01)}
     said = sentences("auc", values, "base")
@@ -130,7 +135,7 @@ def test_losing_an_unlucky_seed_wins_nothing() -> None:
     assert said[2] == "x (Holm p < 0.001) is distinguishably worse than the baseline."
     assert said[3].startswith("The best can be distinguished from every variant")
     assert said[4].startswith("The means below are not all over the same seeds")
-    losses = {label: {seed: -value for seed, value in each.items()} for label, each in values.items()}
+    losses = {label: changed(scores, lambda value: -value) for label, scores in values.items()}
     assert sentences("loss", losses, "base", higher_is_better=False)[1].startswith("y has the best (the lowest)")
 
 
@@ -158,8 +163,8 @@ def with_missing(draw: st.DrawFn) -> tuple[dict[str, dict[int, float]], dict[str
     missing = st.just(set[int]()) | st.just({unlucky}) | st.sets(st.sampled_from(sorted(luck))) | st.just({*luck} - {2})
     for i in range(draw(st.integers(2, 4))):
         offset = draw(st.sampled_from([-0.05, 0.05, 0.0]))
-        each = {seed: value + offset + 0.001 * float(rng.normal()) for seed, value in luck.items()}
-        values[f"v{i}"] = each | {2: 0.5 - 0.1 * offset}  # one seed tells another story
+        scores = {seed: value + offset + 0.001 * float(rng.normal()) for seed, value in luck.items()}
+        values[f"v{i}"] = scores | {2: 0.5 - 0.1 * offset}  # one seed tells another story
         there[f"v{i}"] = without(values[f"v{i}"], *draw(missing))
     return values, there, draw(st.booleans())
 
@@ -178,7 +183,7 @@ def test_whatever_is_missing_none_is_called_best_that_a_test_calls_worse(
         best = {named[1], *re.findall(r"v\d", said[1].partition(", as has ")[2].partition(";")[0])}
         assert not best & (planned.keys() - better)
         assert not ("v0" in best and better)
-        if any("The best can be distinguished from every variant" in each for each in said):
+        if any("The best can be distinguished from every variant" in sentence for sentence in said):
             pairs, sign = found.pairs("auc"), 1 if higher else -1
             others = [other for other in there.keys() - {"v0", named[1]} if there[other]]
             assert all(sign * (pairs[named[1], other].mean or 0) > 0 for other in others)
@@ -187,7 +192,7 @@ def test_whatever_is_missing_none_is_called_best_that_a_test_calls_worse(
     assert not re.search("that all have|that both have|none is called|shares|The means below", whole)
     if len(values) > 1:
         named = re.search(r"(v\d)(?: \(the baseline\))? has the best", whole)
-        means = {label: float(np.mean(list(each.values()))) for label, each in values.items()}
+        means = {label: float(np.mean(list(scores.values()))) for label, scores in values.items()}
         assert named
         assert means[named[1]] == pytest.approx((max if higher else min)(means.values()), rel=1e-12)
 
@@ -197,7 +202,7 @@ def test_whatever_is_missing_none_is_called_best_that_a_test_calls_worse(
     st.booleans(),
 )
 def test_the_verdict_never_claims_what_the_corrected_tests_do_not(runs: list[list[float]], higher: bool) -> None:
-    values = {f"v{i}": seeded(each) for i, each in enumerate(runs)}
+    values = {f"v{i}": seeded(run) for i, run in enumerate(runs)}
     said = verdict("auc", values, "v0", higher, {f"v{i}": float(i) for i in range(len(runs))}, "key")
     claims = re.findall(r"(v\d) \(Holm [^)]*\)(?=[^.;]*distinguishably (?:better|worse))", said)
     planned = compare({"auc": values}, "auc", "v0").against("auc")
@@ -225,9 +230,10 @@ def test_variants_that_are_not_tested_are_not_called_alike() -> None:
     assert "few is not distinguishable" not in said
     alike = {**far(0.7, 0.7001, 0.7002, spread=0.01), "few": few["few"]}
     assert "No tested variant is distinguishable" in verdict("auc", alike, "v0").replace("other ", "")
-    parts: dict[str, Values] = {"a": alike, "b": {k: {s: v + 0.01 for s, v in each.items()} for k, each in few.items()}}
-    luck = np.random.default_rng(0)
-    parts = {a: {k: {s: v + luck.normal(0, 0.1) for s, v in e.items()} for k, e in p.items()} for a, p in parts.items()}
+    luck, parts = np.random.default_rng(0), dict[str, Values]()
+    for name, values, shift in (("a", alike, 0.0), ("b", few, 0.01)):
+        noisy = lambda value, shift=shift: value + shift + luck.normal(0, 0.1)  # noqa: E731
+        parts[name] = {label: changed(scores, noisy) for label, scores in values.items()}
     found = compare({"auc": parts["a"], **parts}, "auc", "v0", [list(parts)])
     assert "No tested difference to the baseline is" in " ".join(by_reference(parts, found, "v0"))
 
@@ -235,7 +241,7 @@ def test_variants_that_are_not_tested_are_not_called_alike() -> None:
 def test_a_rival_that_differs_alike_with_every_seed_lacks_no_seeds() -> None:
     luck = [0.70, 0.71, 0.69, 0.72, 0.705]
     rows = {"v0": [0.5, 0.52, 0.49, 0.5, 0.51], "v1": luck, "v2": [v - 0.125 for v in luck]}
-    values = {label: seeded([round(v * 1024) / 1024 for v in row]) for label, row in rows.items()}
+    values = {label: changed(seeded(row), lambda value: round(value * 1024) / 1024) for label, row in rows.items()}
     assert "The best is not tested against v2, as the difference is the same with" in verdict("auc", values, "v0")
 
 

@@ -36,10 +36,10 @@ def test_a_classifier_has_the_labels_and_the_certainties_of_the_lab(tmp_path: Pa
     assert damage(folder / "model") is None
     classify = transformers.pipeline("text-classification", model=str(folder / "model"), device="cpu")
     ours = predictions(folder, "validation")
-    theirs = classify([each["text"] for each in ours])
-    assert [each["label"] for each in theirs] == [each["prediction"] for each in ours]
-    assert [each["score"] for each in theirs] == pytest.approx([each["certainty"] for each in ours], abs=1e-5)
-    assert len({each["prediction"] for each in ours}) == 2  # otherwise the labels could be the other way round
+    theirs = classify([answer["text"] for answer in ours])
+    assert [label["label"] for label in theirs] == [answer["prediction"] for answer in ours]
+    assert [label["score"] for label in theirs] == pytest.approx([answer["certainty"] for answer in ours], abs=1e-5)
+    assert len({answer["prediction"] for answer in ours}) == 2  # otherwise the labels could be the other way round
     tuned, *same = (electra_lab.load(path).embed("the cat") for path in (folder / "model", folder, folder.parent))
     assert all(torch.equal(tuned, states) for states in same)
     assert not torch.equal(tuned, electra_lab.load(run).embed("the cat"))

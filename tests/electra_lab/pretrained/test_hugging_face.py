@@ -1,15 +1,17 @@
-"""Models in Hugging Face format: every way to keep tensors, every kind of damage, names of the hub, sizes."""
+"""Models in Hugging Face format: every way to keep tensors, every kind of damage, the hub, sizes."""
 
 import json
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from huggingface_hub import constants
+from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 from transformers import BertForPreTraining, ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
@@ -19,6 +21,7 @@ from electra_lab.pretrained.hugging_face import CONFIG, files_of, locate, read_c
 from electra_lab.pretrained.trained_model import Part
 from electra_lab.storage.files import sha256
 from registry.errors import ConfigError, DataError, LabError
+from tests.electra_lab.export.hub import TOKEN, Hub, Repository
 from tests.electra_lab.model.theirs import TINY, model, saved
 from tests.helpers import pipe
 
@@ -302,13 +305,10 @@ def test_an_electra_that_does_not_say_how_wide_its_table_is_has_that_of_transfor
         assert sections(config)[1]["dim"] == width
 
 
-CHANGES = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "type_vocab_size": 1, "position_embedding_type":
-           "relative_key", "is_decoder": True, "add_cross_attention": True}  # fmt: skip
+ODDS = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "type_vocab_size": 1, "position_embedding_type":
+        "relative_key", "is_decoder": True, "add_cross_attention": True}  # fmt: skip
 SIZES: list[tuple[str, object, str]] = [
-    *[
-        (key, value, f"is {value!r}, but the lab's `bert` computes with {FIXED[key]!r}.")
-        for key, value in CHANGES.items()
-    ],
+    *((key, value, f"is {value!r}, but the lab's `bert` computes with {FIXED[key]!r}.") for key, value in ODDS.items()),
     ("hidden_size", None, "is None; it must be a whole number from 1 to 16,777,216."),
     ("vocab_size", "37", "is '37'; it must be a whole number from 1 to 16,777,216."),
     ("num_hidden_layers", 0, "is 0; it must be a whole number from 1 to 1,000."),
@@ -331,4 +331,48 @@ def test_an_encoder_that_cannot_be_or_computes_otherwise_is_refused(
 
 def test_keys_that_are_missing_have_the_values_of_old_versions(folder: Path) -> None:
     config = read_config(folder)
-    assert sections({key: value for key, value in config.items() if key not in CHANGES}) == sections(config)
+    assert sections({key: value for key, value in config.items() if key not in ODDS}) == sections(config)
+
+
+def test_of_a_model_of_the_hub_what_is_read_is_downloaded(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """From a hub of this machine; .bin files only if there is nothing else."""
+    torch.save(load_file(folder / WHOLE), tmp_path / "old.bin")
+    config, adapter = {CONFIG: (folder / CONFIG).read_bytes()}, {"adapter.safetensors": save({"a": torch.zeros(1)})}
+    whole, old = {WHOLE: (folder / WHOLE).read_bytes()}, {"pytorch_model.bin": (tmp_path / "old.bin").read_bytes()}
+    others = {"spm.model": b"x", "tf_model.h5": b"x"}
+    hub, number = Hub(), len(load_file(folder / WHOLE))
+    for name, files in {"both": whole | old, "old": old, "other": old | adapter}.items():
+        hub.repositories[f"org/{name}"] = Repository(private=False, trees={"main": config | others | files})
+    for name in ("HUGGINGFACE_CO_URL_TEMPLATE", "ENDPOINT"):
+        monkeypatch.setattr(constants, name, getattr(constants, name).replace(constants.ENDPOINT, hub.url))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    for name, expected in {"both": whole, "old": old, "other": old | adapter}.items():
+        found = locate(f"org/{name}")
+        assert {file.name for file in found.iterdir()} == {*config, *expected, "spm.model"}
+        assert len(read_tensors(found)) == number
+    assert refusal(DataError, "org/none").startswith("org/none: ")
+    hub.shutdown()
+    hub.server_close()
+
+
+@pytest.mark.parametrize("name", ["google/electra-none", "electra-none", "a--b/c..d"])
+def test_without_network_a_name_is_one_clear_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    reason = "did not give it (" if name.startswith("a--b") else "cannot be reached, and its local cache has no copy"
+    said = refusal(DataError, name)
+    assert said.startswith(f"{name}: ")
+    assert reason in said
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert refusal(DataError, "google/electra-none").endswith("pip install 'electra-lab[hugging-face]'")
+
+
+def test_folders_need_neither_the_package_nor_the_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("huggingface_hub", "transformers", "tokenizers"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert read(folder).tensors

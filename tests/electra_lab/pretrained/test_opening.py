@@ -83,7 +83,7 @@ def path(run_directory: Path, tmp_path: Path) -> Path:
 
 
 def test_any_kept_checkpoint_can_be_opened(path: Path) -> None:
-    assert [each.name for each in checkpoints(path / "checkpoints")] == ["step-00000008", "step-00000012"]
+    assert [checkpoint.name for checkpoint in checkpoints(path / "checkpoints")] == ["step-00000008", "step-00000012"]
     for step in (8, 12):
         saved = tensors(path, step)
         for part, network in build_networks(open_model(path, step=step), CPU).networks.items():

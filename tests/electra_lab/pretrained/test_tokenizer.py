@@ -78,14 +78,13 @@ def written(folder: Path, ours: Tokenizer) -> tuple[str | None, list[str]]:
     folder.mkdir()
     write_tokenizer(folder, ours, 512)
     (folder / "config.json").write_text(json.dumps({"model_type": "electra", "vocab_size": vocabulary.size}))
-    expected = [
-        [vocabulary.cls_id, *ours.encode(text, add_special_tokens=False).ids, vocabulary.sep_id] for text in NASTY
-    ]
+    ids = [ours.encode(text, add_special_tokens=False).ids for text in NASTY]
+    expected = [[vocabulary.cls_id, *of_text, vocabulary.sep_id] for of_text in ids]
     assert AutoTokenizer.from_pretrained(folder)(NASTY)["input_ids"] == expected
     theirs = [kind.from_pretrained(folder)(NASTY)["input_ids"] for kind in (ElectraTokenizer, ElectraTokenizerFast)]
     assert theirs[0] == theirs[1]
     pairs = zip(NASTY, expected, theirs[0], strict=True)
-    return electra_options(ours)[1], [text for text, one, other in pairs if one != other]
+    return electra_options(ours)[1], [text for text, mine, expected in pairs if mine != expected]
 
 
 @pytest.mark.parametrize(("lowercase", "strip_accents", "chinese"), NORMALIZATIONS)
@@ -160,13 +159,13 @@ def test_special_tokens_in_a_text_are_special(made: Any) -> None:
 
 def test_pairs_padding_and_length(made: Any) -> None:
     ours, vocabulary, theirs = made
-    one, two = (ours.encode(text, add_special_tokens=False).ids for text in ("the cat", "cats"))
+    first, second = (ours.encode(text, add_special_tokens=False).ids for text in ("the cat", "cats"))
     given = theirs("the cat", "cats", padding="max_length", max_length=30)
     cls, sep, pad = vocabulary.cls_id, vocabulary.sep_id, vocabulary.pad_id
-    expected = [cls, *one, sep, *two, sep]
+    expected = [cls, *first, sep, *second, sep]
     rest = 30 - len(expected)
     assert given["input_ids"] == expected + [pad] * rest
-    assert given["token_type_ids"] == [0] * (len(one) + 2) + [1] * (len(two) + 1) + [0] * rest
+    assert given["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1) + [0] * rest
     assert given["attention_mask"] == [1] * len(expected) + [0] * rest
     long = "cat " * 100
     assert len(theirs(long, truncation=True)["input_ids"]) == 40

@@ -54,9 +54,9 @@ def test_stages_are_epochs(epochs: int, steps: int) -> None:
     """Of each epoch all steps have one number; for five, those of alibaba/self-augmentation-strategy."""
     stages = {"start": 50.0, "end": 200.0, "stages": epochs}
     found = [schedule("linear")(step / (steps - 1), **stages) for step in range(steps)]
-    each = [50 + 150 * epoch / (epochs - 1) for epoch in range(epochs)]
-    assert found == pytest.approx([number for number in each for _ in range(steps // epochs)])
-    assert epochs != 5 or each == [50, 87.5, 125, 162.5, 200]
+    rates = [50 + 150 * epoch / (epochs - 1) for epoch in range(epochs)]
+    assert found == pytest.approx([number for number in rates for _ in range(steps // epochs)])
+    assert epochs != 5 or rates == [50, 87.5, 125, 162.5, 200]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def finished(tmp_path: Path) -> AblationFolder:
 def test_a_folder_has_its_rooms_and_may_exist_already(tmp_path: Path) -> None:
     for _ in range(2):
         where = AblationFolder.create(tmp_path / "a" / "b")
-    assert {each.name for each in where.path.iterdir()} == set(ROOMS)
+    assert {path.name for path in where.path.iterdir()} == set(ROOMS)
     assert where.run("x").path == where.path / "cells" / "x"
     assert where.experiment("x") == where.path / "plan" / "x.yaml"
     assert not is_ablation_folder(where.path)

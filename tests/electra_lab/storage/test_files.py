@@ -67,7 +67,7 @@ def test_a_file_that_was_not_finished_does_not_appear(tmp_path: Path) -> None:
         with files.new_file(tmp_path / "notes.txt") as stream:
             stream.write("half a sen")
             stream.flush()
-            assert "half a sen" in {each.read_text() for each in tmp_path.iterdir()}
+            assert "half a sen" in {path.read_text() for path in tmp_path.iterdir()}
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -202,4 +202,4 @@ def test_only_what_the_lab_was_writing_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".mine.part").write_text("mine")
     (tmp_path / ".report.html.0123abcd.part").write_text("half")
     with directory.locked():
-        assert sorted(each.name for each in tmp_path.iterdir()) == [".export.part", ".lock", ".mine.part"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".export.part", ".lock", ".mine.part"]

@@ -15,12 +15,12 @@ from registry.errors import CheckpointError, ConfigError
 
 def plan(**changes: Any) -> Plan:
     auc, loss = Metric("area", parts=("time",)), Metric("loss", unit="nats", higher_is_better=False)
-    one = {"metrics": {"auc": auc, "time": Metric(comparable=False)}, "references": {"one": "reference-1"}}
+    measure = {"metrics": {"auc": auc, "time": Metric(comparable=False)}, "references": {"one": "reference-1"}}
     values: dict[str, Any] = {
         "format": FORMAT, "name": "sizes", "base": "tiny.yaml", "keys": ["x"], "baseline": "x=1", "seeds": [0, 1],
         "variants": [PlannedVariant(label=f"x={x}", changes={"x": x}, differs={"a.b": (None, [x])}) for x in (1, 2)],
         "measures": [
-            PlannedMeasure(type="one", key="one-1", **one),
+            PlannedMeasure(type="one", key="one-1", **measure),
             PlannedMeasure(type="two", key="two-1", metrics={"loss": loss}, options={"rows": 8}),
         ],
         "metric": "loss",

@@ -28,10 +28,10 @@ def test_a_new_directory_is_where_it_was_asked_for_or_named_after_time(tmp_path:
     assert RunDirectory.create(tmp_path / "a" / "b", "tiny").path == tmp_path / "a" / "b"
     assert (tmp_path / "a" / "b").is_dir()
     monkeypatch.chdir(tmp_path)
-    one, two = (RunDirectory.create(None, "tiny").path for _ in range(2))
-    assert one != two
-    assert re.fullmatch(r"runs/tiny/\d{8}-\d{6}-[0-9a-f]{4}", str(one))
-    assert one.is_dir()
+    first, second = (RunDirectory.create(None, "tiny").path for _ in range(2))
+    assert first != second
+    assert re.fullmatch(r"runs/tiny/\d{8}-\d{6}-[0-9a-f]{4}", str(first))
+    assert first.is_dir()
 
 
 def test_an_out_that_is_used_is_refused_and_resume_is_named_for_jobs_alone(tmp_path: Path, directory) -> None:

@@ -103,7 +103,7 @@ def with_heads(model: Pretrained, **heads: tuple[str, ...]) -> Pretrained:
 
 
 def scores(found: Results) -> list[float]:
-    return [each[side] for each in found.predictions for side in ("good_score", "bad_score")]
+    return [prediction[side] for prediction in found.predictions for side in ("good_score", "bad_score")]
 
 
 def masked(**options: Any) -> MinimalPairs:

@@ -105,11 +105,13 @@ def test_labels_that_training_lacks_are_errors(kinds: str) -> None:
     chosen = logits.log_softmax(1)[known, [kinds.index(labels[n]) for n in known]]
     assert (float(term.sum), int(term.count)) == (pytest.approx(-float(chosen.sum()), rel=1e-5), 6)
     kept = task.kept({"logits": logits})
-    outputs = [[{name: each[n].numpy() for name, each in kept.items()}] for n in range(8)]
+    outputs = []
+    for n in range(8):
+        outputs.append([{name: tensor[n].numpy() for name, tensor in kept.items()}])
     found = task.results(examples, rows, outputs)
-    sure = [each["certainty"] for each in found.predictions]
+    sure = [prediction["certainty"] for prediction in found.predictions]
     assert sure == pytest.approx(logits.double().softmax(1).max(1).values.tolist())
-    said = [each["prediction"] for each in found.predictions]
+    said = [prediction["prediction"] for prediction in found.predictions]
     f1 = f1_score([*labels], said, labels=["b"] if kinds == "ab" else None, average="macro", zero_division=0)
     assert found.metrics == pytest.approx({
         "accuracy": 5 / 8, "f1": f1, "matthews": matthews_corrcoef([*labels], said),
@@ -119,7 +121,7 @@ def test_labels_that_training_lacks_are_errors(kinds: str) -> None:
     assert "unseen_labels" not in task.truncation(examples[:2], rows[:2])
     assert list(found.tables[0].rows[-1])[:3] == ["c", 1, 1]
     assert not found.predictions[2]["correct"]
-    assert sum(each.numel() for each in kept.values()) == 16, "what is held does not grow with the labels"
+    assert sum(tensor.numel() for tensor in kept.values()) == 16, "what is held does not grow with the labels"
 
 
 def test_texts_without_tokens_are_counted() -> None:

@@ -22,16 +22,18 @@ def test_equal_seqeval(tags: list[str]) -> None:
     draw = random.Random(0)
     for case in range(300):
         actual = sentences(draw, tags)
-        predicted = [[draw.choice([tag, draw.choice(tags)]) for tag in each] for each in actual]
+        predicted = []
+        for sentence in actual:
+            predicted.append([draw.choice([tag, draw.choice(tags)]) for tag in sentence])
         if case % 20 == 0:
-            predicted = [["O"] * len(each) for each in actual]
+            predicted = [["O"] * len(sentence) for sentence in actual]
         found = compare(map(entities, actual), map(entities, predicted))
         ours = total(found.values())
-        theirs = [each(actual, predicted, zero_division=0) for each in (precision_score, recall_score, f1_score)]
+        theirs = [measure(actual, predicted, zero_division=0) for measure in (precision_score, recall_score, f1_score)]
         assert [ours.precision, ours.recall, ours.f1] == pytest.approx(theirs)
         by_type = precision_recall_fscore_support(actual, predicted, average=None, zero_division=0)
         mine = np.array([(x.precision, x.recall, x.f1, x.actual) for x in found.values()]).T
-        assert mine.reshape(4, -1).tolist() == [pytest.approx(list(each)) for each in by_type]
+        assert mine.reshape(4, -1).tolist() == [pytest.approx(list(row)) for row in by_type]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def test_entities_by_hand(tags: list[str], expected: set[tuple[str, int, int]]) 
 
 def test_single_words() -> None:
     found = compare([single_words(["DT", "NN", "NN"])], [single_words(["DT", "DT", "NN"])])
-    assert {tag: (each.precision, each.recall) for tag, each in found.items()} == {"DT": (0.5, 1.0), "NN": (1.0, 0.5)}
+    assert {tag: (n.precision, n.recall) for tag, n in found.items()} == {"DT": (0.5, 1.0), "NN": (1.0, 0.5)}
 
 
 def test_tags_of_entities() -> None:

@@ -1,17 +1,24 @@
-"""Minimal pairs: each choice of the protocol is kept."""
+"""Minimal pairs: each choice of the protocol is kept; scores equal those of minicons and of transformers."""
 
 import math
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from scipy.stats import binomtest
+from transformers import AutoTokenizer, ElectraForMaskedLM, ElectraForPreTraining
 
 from electra_lab.tasks._judging import mean_of_shares, wilson
 from electra_lab.tasks.minimal_pairs import MinimalPairs, differing
 from registry import PairExample, Pretrained
 from registry.errors import ConfigError, DataError, DivergedError
-from tests.electra_lab.tasks.judged import SENTENCES, Given, Letters, given, masked, scores, with_heads
+from tests.electra_lab.tasks.judged import EXAMPLES, SENTENCES, Given, Letters, given, masked, scores, with_heads
 
 
 def example(good: str, bad: str, paradigm: str = "", field: str = "", place: str = "") -> PairExample:
@@ -105,8 +112,9 @@ def test_a_tie_counts_one_half(model: Pretrained) -> None:
     pairs = [example("The cat sat", "the cat sat"), example("zebra", "zebra")]
     filler = [example(text, text + " dogs") for text in SENTENCES]
     for task in (MinimalPairs(), masked(tokens="differing")):
-        for each in task([*pairs, *filler], model).predictions[:2]:
-            assert (each["prediction"], each["correct"], each["good_score"]) == (None, None, each["bad_score"])
+        for prediction in task([*pairs, *filler], model).predictions[:2]:
+            assert (prediction["prediction"], prediction["correct"]) == (None, None)
+            assert prediction["good_score"] == prediction["bad_score"]
         assert task(pairs, model).metrics["grammar_accuracy"] == 0.5
 
 
@@ -118,7 +126,7 @@ def test_a_sentence_that_occurs_twice_is_read_once() -> None:
     assert sorted(networks[0].rows) == [[1, 4, 5, 6, 2], [1, 4, 7, 6, 2], [1, 8, 5, 6, 2]]
     task = masked(tokens="differing")
     together = scores(task(pairs, given(generator=networks[1])))
-    alone = [each for pair in pairs for each in scores(task([pair], given(generator=networks[1])))]
+    alone = [score for pair in pairs for score in scores(task([pair], given(generator=networks[1])))]
     assert together == alone
     assert together[0] != together[2]
 
@@ -232,8 +240,8 @@ def test_pairs_are_never_cut() -> None:
     found = MinimalPairs(longer="leave_out")(pairs, model)
     assert found.metrics["grammar_left_out"] == 3
     assert found.metrics["grammar_accuracy"] == found.metrics["grammar_pair_accuracy"] == 0.0
-    assert [each["prediction"] for each in found.predictions] == ["bad", None, None, None]
-    assert [each["correct"] for each in found.predictions] == [False, None, None, None]
+    assert [prediction["prediction"] for prediction in found.predictions] == ["bad", None, None, None]
+    assert [prediction["correct"] for prediction in found.predictions] == [False, None, None, None]
     assert [[row[0], row[2], row[-1]] for row in found.tables[1].rows] == [["p", 1, 2], ["q", 0, 1]]
     assert [row[:3] for row in found.tables[0].rows] == [["all", 1, 1], ["f", 1, 1]]
     with pytest.raises(DataError, match=r"a.jsonl:4: .*1 of 1 pairs .*Use a model"):
@@ -254,3 +262,53 @@ def test_a_network_that_has_diverged(value: float) -> None:
     for task, name in ((MinimalPairs(), "discriminator"), (masked(), "generator")):
         with pytest.raises(DivergedError, match="not finite"):
             task([example(*GOOD)], given(**{name: network}))
+
+
+@pytest.fixture(scope="module")
+def minicons() -> Iterator[Any]:
+    """minicons, with a stand-in for a library that it imports for other things, if that is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("wonderwords") is None:
+            stand_in = ModuleType("wonderwords")
+            stand_in.__getattr__ = lambda name: None  # type: ignore[method-assign]
+            patch.setitem(sys.modules, "wonderwords", stand_in)
+        yield pytest.importorskip("minicons.scorer", reason="minicons cannot be imported", exc_type=ImportError)
+
+
+@pytest.mark.parametrize(("variant", "theirs"), [("salazar", "original"), ("within_word", "within_word_l2r")])
+def test_pseudo_log_likelihood_is_that_of_minicons(
+    exported: tuple[Pretrained, Path], minicons: Any, variant: Any, theirs: str
+) -> None:
+    model, folder = exported
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder / "generator")
+    network = ElectraForMaskedLM.from_pretrained(folder / "generator")
+    scorer = minicons.MaskedLMScorer(network, "cpu", tokenizer=tokenizer)
+    read = tokenizer(SENTENCES, padding=True)  # minicons would do it by a method that transformers 5 does not have
+    expected = scorer.sequence_score(read, reduction=lambda terms: terms.sum(0).item(), PLL_metric=theirs)
+    found = masked(variant=variant)(EXAMPLES, model)
+    assert scores(found) == pytest.approx(expected, abs=1e-4)
+    assert max(map(abs, expected)) > 10
+
+
+@torch.no_grad()
+def test_detection_is_that_of_transformers(exported: tuple[Pretrained, Path]) -> None:
+    model, folder = exported
+    network = ElectraForPreTraining.from_pretrained(folder / "discriminator").double()
+    tokenizer = AutoTokenizer.from_pretrained(folder / "discriminator")
+    expected = []
+    for sentence in SENTENCES:
+        logits = network(**tokenizer(sentence, return_tensors="pt")).logits[0, 1:-1]
+        expected.append((1 - logits.sigmoid()).log().sum().item())
+    assert scores(MinimalPairs()(EXAMPLES, model)) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("task", [MinimalPairs(), masked(), masked(variant="within_word", tokens="differing")])
+def test_the_size_of_the_batch_and_autocast_do_not_matter(
+    model: Pretrained, hashing: Pretrained, task: MinimalPairs
+) -> None:
+    for judge in (model, hashing):
+        expected = scores(task(EXAMPLES, judge))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert scores(task(EXAMPLES, judge)) == expected
+        for size in (1, 3, 100):
+            assert scores(task(EXAMPLES, replace(judge, batch_size=size))) == pytest.approx(expected, abs=2e-5)

@@ -57,7 +57,10 @@ def gold(given: QuestionAnswering, row: Row) -> dict[str, Any]:
 
 def judged(given: QuestionAnswering, examples: list[QuestionExample], length: int = 16) -> Results:
     rows = rows_of(given, examples, length)
-    return given.results(examples, rows, [[gold(given, row) for row in each] for each in rows])
+    outputs = []
+    for windows in rows:
+        outputs.append([gold(given, row) for row in windows])
+    return given.results(examples, rows, outputs)
 
 
 @st.composite
@@ -69,11 +72,11 @@ def examples(draw: st.DrawFn) -> list[QuestionExample]:
         number = draw(st.integers(1, 40))  # lists of any size are mostly short
         words = draw(st.lists(word, min_size=number, max_size=number))
         context, places = "", []
-        for each in words:
+        for written in words:
             context += draw(st.sampled_from(["", " ", "  ", "\n"]))
             context += " " if places and not context[-1].isspace() else ""
-            places.append((len(context), len(context) + len(each)))
-            context += each
+            places.append((len(context), len(context) + len(written)))
+            context += written
         answers: tuple[Answer, ...] = ()
         if draw(st.booleans()):
             first = draw(st.integers(0, len(words) - 1))
@@ -202,11 +205,11 @@ def test_a_context_in_two_windows_by_hand(before: int, answer: str, after: int, 
     cls, sep = encoder().vocabulary.cls_id, encoder().vocabulary.sep_id
     (the,), ids = (text.ids for text in encoder().texts(["the", context]))
     assert len(ids) == 12
-    one, other = rows_of(task(), [asked(context, answer, question="the")], 12)[0]
-    assert one.tokens == [cls, the, sep, *ids[:8], sep]
-    assert other.tokens == [cls, the, sep, *ids[4:], sep]
-    assert one.segments == other.segments == [0] * 3 + [1] * 9
-    assert [(row.labels["start"], row.labels["end"]) for row in (one, other)] == places
+    first, second = rows_of(task(), [asked(context, answer, question="the")], 12)[0]
+    assert first.tokens == [cls, the, sep, *ids[:8], sep]
+    assert second.tokens == [cls, the, sep, *ids[4:], sep]
+    assert first.segments == second.segments == [0] * 3 + [1] * 9
+    assert [(row.labels["start"], row.labels["end"]) for row in (first, second)] == places
 
 
 def test_tokens_beside_the_answer_are_not_part_of_it() -> None:
@@ -265,17 +268,17 @@ def odds(given_task: QuestionAnswering, numbers: list[float]) -> Results:
 def test_questions_without_an_answer_by_hand() -> None:
     """Answers: right, wrongly given, wrong ("the" for "cat"), rightly none."""
     found = odds(task(threshold=1.0), [0.0, 1.0, 2.0, 3.0])
-    assert [each["prediction"] for each in found.predictions] == ["cat", "cat", "", ""]
-    assert [each["correct"] for each in found.predictions] == [True, False, False, True]
-    assert [each["span"] for each in found.predictions] == ["cat", "cat", "the", ""]
-    assert [each["no_answer"] for each in found.predictions] == [0.0, 1.0, 2.0, 3.0]
+    assert [prediction["prediction"] for prediction in found.predictions] == ["cat", "cat", "", ""]
+    assert [prediction["correct"] for prediction in found.predictions] == [True, False, False, True]
+    assert [prediction["span"] for prediction in found.predictions] == ["cat", "cat", "the", ""]
+    assert [prediction["no_answer"] for prediction in found.predictions] == [0.0, 1.0, 2.0, 3.0]
     assert found.predictions[3]["certainty"] == pytest.approx(1 / (1 + np.exp(-3)))
     half = ("f1", "exact_match", "answerable_f1", "answerable_exact_match", "unanswerable_accuracy")
     best = {"best_f1": 0.75, "best_exact_match": 0.75}
     assert found.metrics == {**dict.fromkeys(half, 0.5), **best, "cut_questions": 0.0, "missed_answers": 0.0}
     assert [list(row) for row in found.tables[0].rows] == [["F1", 1.0, 0.5, 0.0, 0.75], ["EM", 1.0, 0.5, 0.0, 0.75]]
     mute = odds(task(threshold=-1.0), [0.0, 1.0, 2.0, 3.0])
-    assert not any(each["prediction"] for each in mute.predictions)
+    assert not any(prediction["prediction"] for prediction in mute.predictions)
     assert (mute.metrics["f1"], mute.metrics["best_f1"]) == (0.5, 0.75)
 
 
@@ -284,8 +287,8 @@ def test_a_question_is_answerable_if_one_window_says_so() -> None:
     rows = rows_of(given_task, [example], 14)
     assert len(rows[0]) > 1
     for least in (-1.0, 1.0):
-        outputs = [gold(given_task, row) | {"no_answer": np.float32(5 if n == 0 else least)}
-                   for n, row in enumerate(rows[0])]  # fmt: skip
+        outputs = [gold(given_task, row) | {"no_answer": np.float32(least)} for row in rows[0]]
+        outputs[0]["no_answer"] = np.float32(5)
         prediction = given_task.results([example], rows, [outputs]).predictions[0]
         assert (prediction["prediction"] == "") == (least > 0)
         assert prediction["no_answer"] == least
@@ -306,7 +309,7 @@ def test_cls_against_the_best_span() -> None:
 
 def test_the_loss_has_the_official_weights() -> None:
     given_task = task("independent")
-    rows = [row for each in rows_of(given_task, question_examples()) for row in each]
+    rows = [row for rows_ in rows_of(given_task, question_examples()) for row in rows_]
     batch: Batch = next(iter(TaskRows(rows).in_order(5, torch.device("cpu"))))
     draw, labels = torch.Generator().manual_seed(0), batch.labels
     start, end = torch.randn(2, *batch.tokens.shape, generator=draw)
@@ -352,7 +355,7 @@ def test_questions_without_an_answer_that_training_lacks_are_errors() -> None:
     given_task = task("independent", unanswerable=False)
     examples = [asked("the cat", "cat", name="1"), asked("old cat", name="2"), asked("", name="3")]
     found = judged(given_task, examples)
-    assert [each["correct"] for each in found.predictions] == [True, False, True]
+    assert [prediction["correct"] for prediction in found.predictions] == [True, False, True]
     assert found.metrics["exact_match"] == pytest.approx(2 / 3)
     assert found.metrics["unseen_labels"] == pytest.approx(2 / 3)
     assert "unseen_labels" not in judged(task("independent"), examples).metrics

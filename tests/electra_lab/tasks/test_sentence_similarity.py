@@ -22,12 +22,13 @@ PAIRS = [
     ("the cat sat", "a cat sat"),
 ]
 LABELS = [3.2, 0.0, 1.0, 5]
-EXAMPLES = [TextExample(a, b, label, str(i), f"sts.tsv:{i}") for i, ((a, b), label) in
-            enumerate(zip(PAIRS, LABELS, strict=True), 2)]  # fmt: skip
+EXAMPLES = []
+for line, (texts, score) in enumerate(zip(PAIRS, LABELS, strict=True), 2):
+    EXAMPLES.append(TextExample(*texts, score, str(line), f"sts.tsv:{line}"))
 
 
 def cosines(found: Results) -> list[float]:
-    return [each["prediction"] for each in found.predictions]
+    return [prediction["prediction"] for prediction in found.predictions]
 
 
 @torch.no_grad()
@@ -52,7 +53,8 @@ def test_cosines_are_those_of_transformers_and_correlations_those_of_scipy(
     spearman, pearson = (correlation(cosines(found), LABELS).statistic for correlation in (spearmanr, pearsonr))
     assert found.metrics == pytest.approx({"spearman": spearman, "pearson": pearson, "cut_examples": 0.0})
     assert found.metrics.keys() == SentenceSimilarity.metrics.keys()
-    assert [(each["id"], each["label"]) for each in found.predictions] == [(each.id, each.label) for each in EXAMPLES]
+    for prediction, example in zip(found.predictions, EXAMPLES, strict=True):
+        assert (prediction["id"], prediction["label"]) == (example.id, example.label)
 
 
 def test_the_discriminator_is_taken_if_there_is_one(model: Pretrained) -> None:

@@ -1,12 +1,14 @@
-"""The layers that find an answer, against the formulas of google-research/electra, position by position."""
+"""The layers that find an answer, against the formulas of google-research/electra; the best span, by trying all."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.tasks._spans import Independent, Joint, NoAnswer
-from registry import Batch
+from electra_lab.tasks._spans import Independent, Joint, NoAnswer, Read, Span, independent_span, joint_span
+from electra_lab.tasks._windows import Window
+from registry import Batch, Encoded
 
 DIM = 6
 ROWS = [(3, 5), (2, 9), (4, 0), (2, 1)]  # tokens of the question with [CLS] and [SEP], and of the context
@@ -16,7 +18,8 @@ WIDTH = max(question + context for question, context in ROWS) + 1
 def batch(rows: list[tuple[int, int]] = ROWS, **labels: Tensor) -> Batch:
     width = max(question + context for question, context in rows) + 1
     places = torch.arange(width).expand(len(rows), width)
-    begins, ends = (torch.tensor(each).unsqueeze(1) for each in zip(*((q, q + c) for q, c in rows), strict=True))
+    questions, contexts = torch.tensor(rows).T.unsqueeze(-1)
+    begins, ends = questions, questions + contexts
     real = places <= ends
     return Batch(places, real, ((places >= begins) & real).long(), torch.arange(len(rows)), labels=labels)
 
@@ -98,17 +101,17 @@ def test_training_takes_the_end_of_the_right_start() -> None:
 @torch.no_grad()
 def test_evaluation_does_not_see_the_right_start() -> None:
     head = joint()
-    one, other = (head(states(), batch(start=torch.full((4,), start))) for start in (0, 2))
-    assert not torch.equal(one["end"], other["end"])
-    assert all(torch.equal(one[name], other[name]) for name in ("first", "last", "score", "start", "no_answer"))
+    first, second = (head(states(), batch(start=torch.full((4,), start))) for start in (0, 2))
+    assert not torch.equal(first["end"], second["end"])
+    assert all(torch.equal(first[name], second[name]) for name in ("first", "last", "score", "start", "no_answer"))
 
 
 @torch.no_grad()
 def test_dropout_is_on_the_states() -> None:
     for head in (Joint(DIM, 0.5, classifier=True, beam=2, longest=3), Independent(DIM, 0.5, classifier=True)):
         given = batch(start=torch.tensor([4, 0, 0, 2]))
-        one, other = head(states(), given), head(states(), given)
-        assert not any(torch.equal(one[name], other[name]) for name in one)
+        first, second = head(states(), given), head(states(), given)
+        assert not any(torch.equal(first[name], second[name]) for name in first)
 
 
 @torch.no_grad()
@@ -130,3 +133,51 @@ def test_no_answer_looks_at_cls_and_at_likely_starts() -> None:
     likely = torch.einsum("bt,btd->bd", start.softmax(1), seen)
     expected = head.out(F.gelu(head.dense(torch.cat([seen[:, 0], likely], 1)))).squeeze(1)
     assert torch.allclose(head(seen, start), expected, atol=1e-5)
+
+
+TEXT = Encoded([], [], [])
+LONGEST = 3
+
+
+def read(window: Window, begin: int = 3) -> Read:
+    return Read(TEXT, window, begin, False)
+
+
+def test_independent_tries_all_spans() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(300):
+        first, size, begin = (int(draw.integers(*bounds)) for bounds in ((0, 9), (1, 8), (2, 5)))
+        cuts = sorted(draw.integers(0, size + 1, 2).tolist())
+        window = Window(first, first + size, range(first + cuts[0], first + cuts[1]))
+        start, end = draw.normal(size=(2, begin + size + 1)).astype(np.float32)
+        start[:begin] = end[:begin] = start[-1] = end[-1] = 99.0  # the question and [SEP]
+        found = independent_span(read(window, begin), {"start": start, "end": end}, LONGEST)
+        spans = {}
+        for left in window.best:
+            for right in range(left, min(left + LONGEST, window.end)):
+                spans[left, right] = float(start[begin + left - first]) + float(end[begin + right - first])
+        if not spans:
+            assert found is None
+            continue
+        best = max(spans, key=spans.__getitem__)
+        assert found is not None
+        assert (found.first, found.last) == best
+        assert found.score == pytest.approx(spans[best])
+
+
+def test_the_probability_is_that_of_start_and_end() -> None:
+    start, end = np.log([[0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25]])
+    found = independent_span(read(Window(0, 2, range(2)), 1), {"start": start + 3, "end": end - 2}, LONGEST)
+    assert found == Span(pytest.approx(np.log(0.3 * 0.25) + 1), pytest.approx(0.3 * 0.25), 1, 1)
+
+
+def of_pairs(score: list[float], first: list[int], last: list[int]) -> dict[str, np.ndarray]:
+    return {"score": np.array(score), "first": np.array(first, np.float32), "last": np.array(last, np.float32)}
+
+
+def test_joint_takes_the_best_that_begins_in_its_own_part() -> None:
+    output = of_pairs([-1.0, -2.0, -3.0, -4.0], [3, 11, 5, 6], [4, 12, 9, 6])  # tokens 10, 18, 12 and 13
+    assert joint_span(read(Window(10, 20, range(12, 18))), output) == Span(-3.0, pytest.approx(np.exp(-3)), 12, 16)
+    window = read(Window(0, 4, range(4)))
+    assert joint_span(window, of_pairs([-np.inf, -np.inf], [3, 4], [3, 4])) is None
+    assert joint_span(window, of_pairs([-1.0], [0], [3])) is None

@@ -26,12 +26,13 @@ def test_equal_torchmetrics() -> None:
         return "".join(draw.choice(PARTS) + draw.choice(SPACES) for _ in range(draw.choice([0, 1, 2, 3, 6])))
 
     for _ in range(400):
-        answers = [each for each in (text() for _ in range(draw.randint(0, 3))) if segments(each)] or [""]
+        drawn = [text() for _ in range(draw.randint(0, 3))]
+        answers = list(filter(segments, drawn)) or [""]
         prediction = draw.choice([text(), draw.choice(answers), draw.choice(answers).upper() + "!"])
         target = {"answers": {"text": answers, "answer_start": [0] * len(answers)}, "id": "1"}
         theirs = squad([{"prediction_text": prediction, "id": "1"}], [target])
         ours = scores(prediction, answers)
-        assert [100 * each for each in ours] == pytest.approx([float(theirs["exact_match"]), float(theirs["f1"])])
+        assert [100 * share for share in ours] == pytest.approx([float(theirs["exact_match"]), float(theirs["f1"])])
         seen.add((ours[0], 0 < ours[1] < 1, answers == [""], not segments(prediction)))
     assert len(seen) == 6, "the cases are too much alike"
 
@@ -66,12 +67,13 @@ def test_segments_of_languages_without_spaces(segmentation: Any, theirs: Any) ->
     words = "中国 在2008年， 《红楼梦》 上海a 서울에서. 東京タワー かな 。 $ + กรุงเทพ"
     parts = [*PARTS, *words.split(), "의 나라"]
     scored = set()
+    text = lambda: "".join(draw.choice(parts) + draw.choice(SPACES) for _ in range(4))  # noqa: E731
     for _ in range(400):
-        one, other = ("".join(draw.choice(parts) + draw.choice(SPACES) for _ in range(4)) for _ in range(2))
-        assert segments(one, segmentation) == theirs(one)
-        exact, f1 = scores(one, [other, one + "！"][: draw.choice([1, 1, 2])], segmentation)
-        common = sum(min(theirs(one).count(part), theirs(other).count(part)) for part in {*theirs(one)})
-        by_hand = 2 * common / max(len(theirs(one) + theirs(other)), 1)
+        answer, reference = text(), text()
+        assert segments(answer, segmentation) == theirs(answer)
+        exact, f1 = scores(answer, [reference, answer + "！"][: draw.choice([1, 1, 2])], segmentation)
+        common = sum(min(theirs(answer).count(part), theirs(reference).count(part)) for part in {*theirs(answer)})
+        by_hand = 2 * common / max(len(theirs(answer) + theirs(reference)), 1)
         assert f1 == pytest.approx(by_hand) or (exact, f1) == (1.0, 1.0)
         scored.add((exact, 0 < f1 < 1))
     assert len(scored) == 3, "the cases are too much alike"
@@ -104,7 +106,7 @@ def test_the_best_threshold_is_better_than_all_others() -> None:
             return float(np.where(parts[0] > threshold, parts[2], parts[1]).mean())
 
         best, threshold = best_threshold(null, answered, silent)
-        assert best == pytest.approx(max(mean(each) for each in (-np.inf, *null)))
+        assert best == pytest.approx(max(mean(scores_) for scores_ in (-np.inf, *null)))
         assert best == pytest.approx(mean(-np.inf if threshold is None else threshold))
 
 

@@ -37,11 +37,11 @@ def gold(rows: list[list[Row]], wrong: int = 0) -> list[list[dict[str, Any]]]:
     """Return logits that prefer each label, or the tag so many places behind it; elsewhere they prefer the last."""
     table = np.eye(len(TAGS), dtype=np.float32) * 9
 
-    def one(row: Row) -> dict[str, Any]:
+    def outputs(row: Row) -> dict[str, Any]:
         labels: Any = row.labels["tags"]
         return {"logits": np.stack([table[(label + wrong) % len(TAGS) if label >= 0 else -1] for label in labels])}
 
-    return [[one(row) for row in each] for each in rows]
+    return [list(map(outputs, windows)) for windows in rows]
 
 
 def judged(given: TokenClassification, examples: list[WordsExample], length: int = 16, wrong: int = 0) -> Results:
@@ -86,13 +86,13 @@ def test_each_word_is_labelled_once_at_its_first_token(text: list[tuple[str, str
 def test_predictions_and_tables() -> None:
     examples = words_examples()
     found = judged(task(), examples, wrong=1)
-    assert [each["words"] for each in found.predictions] == [list(each.words) for each in examples]
-    assert not any(each["correct"] for each in found.predictions)
+    assert [prediction["words"] for prediction in found.predictions] == [list(example.words) for example in examples]
+    assert not any(prediction["correct"] for prediction in found.predictions)
     assert found.metrics["accuracy"] < 0.1
     assert found.metrics["f1"] == 0.0
     (table,) = found.tables
     assert [row[0] for row in table.rows] == ["X", "Y"]
-    sure = [each["certainty"] for each in found.predictions]
+    sure = [prediction["certainty"] for prediction in found.predictions]
     assert sure == pytest.approx([1 / (1 + 4 * np.exp(-9))] * len(sure))
 
 
@@ -135,7 +135,7 @@ def test_dropout_is_before_the_last_layer() -> None:
 
 def test_the_loss_is_the_cross_entropy_of_labelled_places() -> None:
     given = task()
-    rows = [row for each in given.rows(words_examples(), encoder(), 16) for row in each]
+    rows = [row for windows in given.rows(words_examples(), encoder(), 16) for row in windows]
     batch: Batch = next(iter(TaskRows(rows).in_order(3, torch.device("cpu"))))
     logits = torch.randn(*batch.tokens.shape, len(TAGS), generator=torch.Generator().manual_seed(0))
     (term,) = given.losses({"logits": logits}, batch).values()
@@ -161,7 +161,7 @@ def test_tags_that_training_lacks_are_errors() -> None:
             logits[place, given.tags.index(wanted[word])] = 1
         outputs.append([{"logits": logits}])
     found = given.results(examples, rows, outputs)
-    truth = [list(each.tags or ()) for each in examples]
+    truth = [list(example.tags or ()) for example in examples]
     assert found.metrics["f1"] == seqeval_f1(truth, tags) == pytest.approx(2 * 2 / (3 + 3))
     assert found.metrics["accuracy"] == 3 / 5
     assert found.metrics["unseen_labels"] == given.truncation(examples, rows)["unseen_labels"] == 2 / 5

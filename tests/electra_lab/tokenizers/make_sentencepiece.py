@@ -51,8 +51,8 @@ def trained(lines: Iterable[str], folder: Path, **options: Any) -> bytes:
     import sentencepiece
 
     rules, written = folder / "rules.tsv", io.BytesIO()
-    forms = {" ".join(f"{ord(c):X}" for c in old): " ".join(f"{ord(c):X}" for c in new) for old, new in FORMS.items()}
-    rules.write_text("".join(f"{old}\t{new}\n" for old, new in forms.items()))
+    codes = lambda text: " ".join(f"{ord(character):X}" for character in text)  # noqa: E731
+    rules.write_text("".join(f"{codes(old)}\t{codes(new)}\n" for old, new in FORMS.items()))
     if "normalization_rule_name" not in options:
         options["normalization_rule_tsv"] = os.path.relpath(rules)  # the file keeps it
     sentencepiece.SentencePieceTrainer.train(
@@ -74,9 +74,12 @@ def main() -> None:
         model = trained([*lines, *SCRIPTS[:-1] * 20], FOLDER, vocab_size=500, **options)
         (FOLDER / f"{name}.model").write_bytes(model)
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        rows = [processor.encode(text, return_type="proto").pieces for text in texts]
-        ends = [[*accumulate(len(piece.surface) for piece in row)] for row in rows[:PROSE]]
-        expected[name] = {"ids": [[piece.id for piece in row] for row in rows], "ends": ends}
+        ids, ends = [], []
+        for text in texts:
+            pieces = processor.encode(text, return_type="proto").pieces
+            ids.append([piece.id for piece in pieces])
+            ends.append([*accumulate(len(piece.surface) for piece in pieces)])
+        expected[name] = {"ids": ids, "ends": ends[:PROSE]}
     text = json.dumps(expected, ensure_ascii=False, separators=(",", ":"))
     (FOLDER / "expected.json").write_text(f"{text}\n", encoding="utf-8")
 

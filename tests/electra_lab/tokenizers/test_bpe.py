@@ -52,5 +52,5 @@ def test_one_text_has_one_form(tokenizer) -> None:
     """NFC, and not NFKC, which would lose that a ligature is one; a word is the same at the beginning of a text."""
     assert tokenizer.encode("e\u0301").ids == tokenizer.encode("\u00e9").ids
     assert tokenizer.encode("\ufb01").ids != tokenizer.encode("fi").ids
-    one, two = tokenizer.encode("words").ids, tokenizer.encode("words words").ids
-    assert two == one + one
+    once, twice = tokenizer.encode("words").ids, tokenizer.encode("words words").ids
+    assert twice == once + once

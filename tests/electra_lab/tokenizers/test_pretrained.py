@@ -1,4 +1,4 @@
-"""A tokenizer that exists already encodes as transformers encodes with the same files."""
+"""A tokenizer that exists already encodes as transformers encodes with the same files, also with added tokens."""
 
 import json
 import random
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer
 
 from electra_lab.data.vocabulary import special_ids
 from electra_lab.tokenizers.bpe import bpe
@@ -63,13 +64,14 @@ def words() -> list[str]:
     The special tokens are not the first five. Some tokens are characters that end a line, but not in a file.
     """
     draw = random.Random(7)
-    forms = {form for t in TEXTS for form in (t, t.lower(), *(unicodedata.normalize("NFD", t) for t in (t, t.lower())))}
+    forms = {*TEXTS, *map(str.lower, TEXTS)}
+    forms |= {unicodedata.normalize("NFD", form) for form in forms}
     characters = sorted({c for form in forms for c in form if not c.isspace()} - {"\0"})
     kept = draw.sample(characters, len(characters) * 9 // 10)
     pieces = [form[i : i + 3] for form in sorted(forms) if (i := draw.randrange(len(form) + 1)) < len(form)]
     kept += [piece for piece in pieces if not re.search(r"\s|\0", piece)]
     scattered = ["[PAD]", "[unused0]", "\u2028", "\x85", "[CLS]", "[MASK]", "[unused1]", "[SEP]", "[UNK]"]
-    return list(dict.fromkeys([*scattered, *kept, *(f"##{each}" for each in kept)]))
+    return list(dict.fromkeys([*scattered, *kept, *(f"##{piece}" for piece in kept)]))
 
 
 WORDS = words()
@@ -102,8 +104,8 @@ def assert_same(tokenizer: Tokenizer, other: Any) -> Encoded:
     special = {token: other.convert_tokens_to_ids(token) for token in other.all_special_tokens}
     assert {token: tokenizer.token_to_id(token) for token in SPECIAL} == special
     # A line of a vocab.txt that is a space of some kind has no name there.
-    mine, its = ({name: id for name, id in each.get_vocab().items() if name.strip()} for each in (tokenizer, other))
-    assert mine == its
+    entries = tokenizer.get_vocab().items() ^ other.get_vocab().items()
+    assert not [name for name, _ in entries if name.strip()]
     return encoded
 
 
@@ -217,7 +219,8 @@ def test_special_tokens_may_have_other_names(tmp_path: Path) -> None:
     read = read_tokenizer(tmp_path)
     assert special_ids(read) == {"pad": 1, "cls": 0, "sep": 2, "mask": 4}
     assert {token.content for token in read.get_added_tokens_decoder().values() if token.special} == set(names)
-    without = Tokenizer(models.BPE({name: id for id, name in enumerate([n for n in names if n != "<unk>"])}, []))
+    names.remove("<unk>")
+    without = Tokenizer(models.BPE({name: id for id, name in enumerate(names)}, []))
     without.save(str(tmp_path / "tokenizer.json"))
     assert read_tokenizer(tmp_path).token_to_id("<unk>") is None
 
@@ -290,3 +293,62 @@ def test_what_cannot_be_used_is_refused_with_its_place_and_a_cure(name: str, tmp
         read_tokenizer(tmp_path / path)
     said = str(refused.value).removeprefix(str(tmp_path)).removeprefix("/")
     assert re.match(re.escape(sentence).replace(r"\.\.\.", ".*"), said), said
+
+
+BEFORE = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "ent", "[", "]"]
+SIZE = len(BEFORE)
+OPTIONS = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": True}
+WITH_ADDED = ["the [ENT1] cats", "[ent1]the[ENT2] cat", "[ENT1][ENT2]", "the [ENT 1]", "  [ENT2]  cat", "cat"]
+
+
+def folder(path: Path, added: dict[str, int] | None = None, **settings: Any) -> Path:
+    (path / "vocab.txt").write_text("\n".join(BEFORE) + "\n")
+    (path / "config.json").write_text('{"model_type": "electra"}')
+    (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ElectraTokenizer"} | settings))
+    if added is not None:
+        (path / "added_tokens.json").write_text(json.dumps(added))
+    return path
+
+
+def decoder(**options: Any) -> dict[str, Any]:
+    names = {0: "[PAD]", SIZE: "[ENT1]", SIZE + 1: "[ENT2]"}
+    return {str(id): {"content": name, **OPTIONS, **(options if id >= SIZE else {})} for id, name in names.items()}
+
+
+@pytest.mark.parametrize(
+    ("added", "settings"),
+    [
+        ({"[ENT2]": SIZE + 1, "[ENT1]": SIZE}, {}),
+        (None, {"added_tokens_decoder": decoder()}),
+        (None, {"added_tokens_decoder": decoder(special=False, normalized=True)}),
+        (None, {"added_tokens_decoder": decoder(lstrip=True, rstrip=True)}),
+        ({"[ENT1]": SIZE, "[ENT2]": SIZE + 1}, {"added_tokens_decoder": decoder(single_word=True)}),
+        ({}, {}),
+    ],
+)
+def test_added_tokens_are_those_of_transformers(
+    tmp_path: Path, added: dict[str, int] | None, settings: dict[str, Any]
+) -> None:
+    path = folder(tmp_path, added, **settings)
+    ours, theirs = read_tokenizer(path), AutoTokenizer.from_pretrained(path)
+    assert ours.get_vocab() == theirs.get_vocab()
+    assert ours.get_vocab_size() == SIZE + (2 if added or settings else 0)
+    for text in WITH_ADDED:
+        assert ours.encode(text, add_special_tokens=False).ids == theirs(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("added_tokens.json", {"[ENT1]": SIZE + 4}, f"id {SIZE + 4} of the added token '[ENT1]' is not the next one."),
+        ("added_tokens.json", {"the": SIZE}, f"the id {SIZE} of the added token 'the' is not the next one."),
+        ("added_tokens.json", {"[ENT1]": 4}, "id 4 is that of '[MASK]', not of the added token '[ENT1]'."),
+        ("added_tokens.json", {"[ENT1]": "x"}, "added_tokens.json: [ENT1]: Input should be a valid integer"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {"content": "a"}}}, "added_tokens_decoder: x: "),
+    ],
+)
+def test_added_tokens_that_cannot_be_are_a_sentence(tmp_path: Path, file: str, content: object, said: str) -> None:
+    folder(tmp_path)
+    (tmp_path / file).write_text(json.dumps(content))
+    with pytest.raises(DataError, match=re.escape(said)):
+        read_tokenizer(tmp_path)

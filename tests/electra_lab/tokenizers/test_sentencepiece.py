@@ -155,4 +155,4 @@ def test_of_a_thousand_lines_one_differs_at_most(options: dict[str, Any], tmp_pa
     path.write_bytes(trained(lines[::3], tmp_path, vocab_size=2000, normalization_rule_name="nmt_nfkc", **options))
     expected = library.SentencePieceProcessor(model_file=str(path)).encode(lines)
     found = ids(read(path).tokenizer, lines)
-    assert sum(one != other for one, other in zip(found, expected, strict=True)) <= len(lines) / 1000
+    assert sum(mine != theirs for mine, theirs in zip(found, expected, strict=True)) <= len(lines) / 1000

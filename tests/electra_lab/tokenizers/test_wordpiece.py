@@ -1,6 +1,7 @@
 """WordPiece: the same vocabulary always, and no special tokens but the five."""
 
 import hashlib
+import re
 import unicodedata
 from pathlib import Path
 
@@ -66,7 +67,7 @@ SYLLABLES = sorted({c for text in KOREAN for c in text if "가" <= c <= "힣"})
 def test_korean_is_syllables_and_never_parts_of_them(options: dict[str, bool]) -> None:
     tokenizer = wordpiece(KOREAN, vocab_size=300, **options)
     assert {name.removeprefix("##") for name in tokenizer.get_vocab()} >= {*SYLLABLES, "한국", "서울", "ㅋ"}
-    assert not [name for name in tokenizer.get_vocab() if any("\u1100" <= c <= "\u11ff" for c in name)]
+    assert not [name for name in tokenizer.get_vocab() if re.search("[\u1100-\u11ff]", name)]
     for text in KOREAN:
         encoded = tokenizer.encode(text)
         assert tokenizer.decode(encoded.ids) == text

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,8 @@ def test_runs_that_begin_at_the_same_time_share_a_store(tmp_path: Path) -> None:
         "tracker = trackers.get('mlflow').component(); print('ready', flush=True); sys.stdin.readline(); "
         "print(tracker.start(Tracked(sys.argv[1], 'law', Path(sys.argv[1]), {'seed': 0}, 0, None)))"
     )
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path / name)], text=True, cwd=ROOT,
-                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for name in ("one", "two")
-    ]  # fmt: skip
+    start = partial(subprocess.Popen, text=True, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    processes = [start([sys.executable, "-c", code, str(tmp_path / name)]) for name in ("one", "two")]
     assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2
     for process in processes:
         process.stdin.write("\n")

@@ -55,8 +55,8 @@ def records_in(file: Path) -> Iterator[Any]:
 
 def values_of(run: Path, id: str) -> Values:
     found, steps, read = Values(), [], records(run)
-    assert {each.run.run_id for each in read if each.WhichOneof("record_type") == "run"} == {id}
-    for record in (each for each in read if each.WhichOneof("record_type") == "history"):
+    assert {entry.run.run_id for entry in read if entry.WhichOneof("record_type") == "run"} == {id}
+    for record in (entry for entry in read if entry.WhichOneof("record_type") == "history"):
         steps.append(record.history.step.num)
         for item in record.history.item:
             name = item.key or item.nested_key[0]

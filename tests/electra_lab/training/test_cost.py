@@ -81,9 +81,9 @@ class Cost(TorchDispatchMode):
         if reads(function, name, args):
             self.reads.append(str(function))
         made = function(*args, **(kwargs or {}))
-        for each in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(each, Tensor) and each.dim() > 1 and each.shape[-1] == self.vocabulary:
-                rows = 0 if function.is_view else each.numel() // self.vocabulary
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.shape[-1] == self.vocabulary:
+                rows = 0 if function.is_view else tensor.numel() // self.vocabulary
                 if rows != self.embedding:
                     self.logits, self.widest = self.logits + rows, max(self.widest, rows)
         return made
@@ -96,7 +96,7 @@ def reads(function: Any, name: str, args: Any) -> bool:
     if torch.Tag.dynamic_output_shape in function.tags:
         # Indices of bool are positions that have to be found first; others are not.
         indices = args[1] if name.startswith("index") and len(args) > 1 else None
-        return indices is None or any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices)
+        return indices is None or any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
     return False
 
 

@@ -74,5 +74,5 @@ def test_two_optimizers_are_one_without_tying_clipping_and_epsilon(generator, di
         decoupled = deepcopy(joint)
         together(joint, 1.0 if change else rate, change)
         apart(decoupled, rate, change)
-        for one, two in zip(joint.parameters(), decoupled.parameters(), strict=True):
-            torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+        for parameter, other in zip(joint.parameters(), decoupled.parameters(), strict=True):
+            torch.testing.assert_close(parameter, other, rtol=1e-9, atol=1e-9)

@@ -159,8 +159,8 @@ def test_every_id_is_kept(tmp_path: Path, size: int, bytes_: int) -> None:
     assert draws._read(file, 6, 2) is None
     assert draws._read(file, 8, 2) is None
     other = Draws(tmp_path / "kept", {}, 3, size)  # of another process, which sees it at once
-    for each in (draws, other):
-        found: Any = each._read(each._open(weights), 7, 2)
+    for reader in (draws, other):
+        found: Any = reader._read(reader._open(weights), 7, 2)
         assert found[:, :2].tolist() == ids.tolist()
 
 

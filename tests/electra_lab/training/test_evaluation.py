@@ -165,7 +165,8 @@ class Keeping:
 def test_each_example_has_the_outputs_of_its_rows_without_padding() -> None:
     """Rows come in any order, longest first here; an output of a row that is as long as the batch is kept whole."""
     task = Keeping()
-    rows = [[Row([7] * size, [0] * size, {}) for size in sizes] for sizes in ([3], [5, 2], [4])]
+    short, long, rest, last = (Row([7] * size, [0] * size, {}) for size in (3, 5, 2, 4))
+    rows = [[short], [long, rest], [last]]
     halves = [Collected(task, ["a", "b", "c"], rows, {"tags"}) for _ in range(2)]
     for collected, numbers in zip(halves, ([1, 3], [0, 2]), strict=True):
         ids, tokens = torch.tensor(numbers), torch.zeros(2, 6, dtype=torch.long)
@@ -175,6 +176,7 @@ def test_each_example_has_the_outputs_of_its_rows_without_padding() -> None:
         )
     halves[0].merge(halves[1])
     assert halves[0].values() == {}
-    found = [[each["tags"].tolist() for each in outputs] for outputs in task.given]
-    assert found == [[[0, 1, 2]], [[10, 11, 12, 13, 14], [20, 21]], [[30, 31, 32, 33]]]
-    assert {len(each["row"]) for outputs in task.given for each in outputs} == {6}
+    expected = [[[0, 1, 2]], [[10, 11, 12, 13, 14], [20, 21]], [[30, 31, 32, 33]]]
+    for outputs, tags in zip(task.given, expected, strict=True):
+        assert [output["tags"].tolist() for output in outputs] == tags
+    assert {len(output["row"]) for outputs in task.given for output in outputs} == {6}

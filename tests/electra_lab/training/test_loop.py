@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +128,10 @@ def until(step: int, run: Run, settings: Settings) -> list[Record]:
 
 
 def timeless(records: Iterable[Record]) -> list[dict[str, Any]]:
-    measured = "seconds", "tokens_per_second", "peak_memory_bytes"
-    return [{key: record.values[key] for key in record.values if key not in measured} for record in records]
+    found = [dict(record.values) for record in records]
+    for values, measured in product(found, ("seconds", "tokens_per_second", "peak_memory_bytes")):
+        values.pop(measured, None)
+    return found
 
 
 def by_hand(poison: tuple[int, ...] = ()) -> list[dict[str, float]]:
@@ -211,10 +214,10 @@ def test_each_split_is_read_for_its_own_records(begin: int) -> None:
     settings = replace(SETTINGS, evaluate_every=2)
     records = records_of(run, settings, batches=ours, validation=validation, test=tested)
     found = [record.values for record in records if record.values]
-    read = {split: [(v["step"], v["tokens"]) for v in found if v["split"] == split] for split in ("validation", "test")}
-    assert read["validation"] == [(step, 5 * LENGTH) for step in (2, 4, 6, 7) if step > begin]
-    assert read["test"] == [(7, 11 * LENGTH)]
-    assert validation.evaluations == [2] * len(read["validation"])
+    evaluations = [(values["step"], values["tokens"]) for values in found if values["split"] == "validation"]
+    assert evaluations == [(step, 5 * LENGTH) for step in (2, 4, 6, 7) if step > begin]
+    assert [(values["step"], values["tokens"]) for values in found if values["split"] == "test"] == [(7, 11 * LENGTH)]
+    assert validation.evaluations == [2] * len(evaluations)
     assert tested.evaluations == [2]
     assert ours.evaluations == validation.training == tested.training == []
 

@@ -88,9 +88,9 @@ PAIRS = {
 @pytest.mark.parametrize("pair", PAIRS)
 def test_streams_are_independent(pair: str) -> None:
     """No linear correlation, and a joint distribution that is flat on the unit square."""
-    one, two = (t.flatten().numpy() for t in PAIRS[pair]())
-    assert stats.pearsonr(one, two).pvalue > SIGNIFICANCE
-    cells = np.histogram2d(one, two, bins=32, range=((0, 1), (0, 1)))[0].flatten()
+    first, second = (t.flatten().numpy() for t in PAIRS[pair]())
+    assert stats.pearsonr(first, second).pvalue > SIGNIFICANCE
+    cells = np.histogram2d(first, second, bins=32, range=((0, 1), (0, 1)))[0].flatten()
     assert stats.chisquare(cells).pvalue > SIGNIFICANCE
 
 
@@ -124,20 +124,21 @@ def test_any_split_of_the_batch_gives_the_same_numbers(examples: int, cut: int, 
 )  # fmt: skip
 def test_parts_are_those_of_one_call(device: str, examples: int, m: int, shape, some: int, torchs: bool) -> None:
     """By numpy, and by torch, as on a GPU. No rows have one empty part."""
-    one, other = (Streams(1, 2, torch.arange(5, 5 + examples, device=device))("law") for _ in range(2))
-    for numbers in (one, other):
+    first, second = (Streams(1, 2, torch.arange(5, 5 + examples, device=device))("law") for _ in range(2))
+    for numbers in (first, second):
         numbers.uniform(examples, 3)
-    whole = one.uniform(examples * m, *shape)
+    whole = first.uniform(examples * m, *shape)
     with pytest.MonkeyPatch.context() as patched:
         if torchs:
             patched.setattr(random, "_in_numpy", lambda _: False)
-        parts = list(other.in_parts(some, examples * m, *shape))
+        parts = list(second.in_parts(some, examples * m, *shape))
     assert [len(part) for part in parts] == [len(part) for part in whole.split(some)]
     assert torch.equal(torch.cat(parts), whole)
-    assert torch.equal(one.uniform(examples, 2), other.uniform(examples, 2))
-    late, numbers = other.in_parts(some, examples * m, *shape), other.uniform(examples, 2)  # the order is that of calls
-    assert torch.equal(torch.cat(list(late)), one.uniform(examples * m, *shape))
-    assert torch.equal(numbers, one.uniform(examples, 2))
+    assert torch.equal(first.uniform(examples, 2), second.uniform(examples, 2))
+    # The order is that of calls.
+    late, numbers = second.in_parts(some, examples * m, *shape), second.uniform(examples, 2)
+    assert torch.equal(torch.cat(list(late)), first.uniform(examples * m, *shape))
+    assert torch.equal(numbers, first.uniform(examples, 2))
 
 
 def test_parts_on_the_cpu_do_not_exist_at_once() -> None:
@@ -184,7 +185,8 @@ def draws_of(key: torch.Tensor, examples: torch.Tensor) -> tuple[torch.Tensor, t
 def test_compiled_numbers_are_bit_identical_and_a_new_step_does_not_recompile() -> None:
     compiled = torch.compile(draws_of, fullgraph=True)
     torch._dynamo.reset()
-    with torch._dynamo.config.patch(error_on_recompile=True):
+    quick = torch._inductor.config.patch({"cpp.vec_isa_ok": True})  # torch would compile programs to find it out
+    with quick, torch._dynamo.config.patch(error_on_recompile=True):
         for step in range(3):
             streams = Streams(7, step, torch.arange(16))
             for eager, fast in zip(*(f(streams._key, streams._examples) for f in (draws_of, compiled)), strict=True):

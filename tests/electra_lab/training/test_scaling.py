@@ -102,7 +102,7 @@ def test_an_overflow_is_not_taken(tmp_path: Path, optimizer: str) -> None:
     assert all(value.isfinite() for value in result.sums.values())
     after = parameters(made)
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert all(torch.equal(one, two) for one, two in zip(optimizer_before, _state(made), strict=True))
+    assert all(torch.equal(before, after) for before, after in zip(optimizer_before, _state(made), strict=True))
     assert float(scale.scale) == HUGE / 2
 
 

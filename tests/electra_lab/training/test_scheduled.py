@@ -28,8 +28,8 @@ def test_the_first_step_has_the_start_the_last_the_end_and_evaluation_always_the
     assert got[5:] == [2.5, 10.0, 2.5]
     scheduled.at_step(9)  # a step too many has the end
     assert got[-1] == 10.0
-    one = Schedules([Number(lambda progress: progress, lambda number: got.append(float(number)))], steps=1)
-    one.at_step(0)
+    schedules = Schedules([Number(lambda progress: progress, lambda number: got.append(float(number)))], steps=1)
+    schedules.at_step(0)
     assert got[-1] == 0.0
 
 

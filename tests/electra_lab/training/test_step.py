@@ -185,9 +185,9 @@ def test_any_optimizer_is_as_if_the_step_had_not_been(name: str, how: str, first
     bowls[0].how = "nothing"
     for bowl, optimizer in [*zip(bowls, optimizers, strict=True)] * 2:
         assert bowl_step(bowl, optimizer, clip_norm=1.0).finite
-    for one, two in zip(*(bowl.parameters() for bowl in bowls), strict=True):
-        assert torch.equal(one, two)
-        states = optimizers[0].state[one], optimizers[1].state[two]
+    for parameter, other in zip(*(bowl.parameters() for bowl in bowls), strict=True):
+        assert torch.equal(parameter, other)
+        states = optimizers[0].state[parameter], optimizers[1].state[other]
         assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
 
 
@@ -250,7 +250,7 @@ def test_every_module_that_changes_hears_of_every_step_after_torch_was_seeded() 
     assert [holder.first.calls, holder.second.calls] == [[(3, 7, expected[0])], [(3, 7, expected[1])]]
     holder.freezes = True
     learner.at_step(3, 8)
-    assert [each[:2] for each in holder.first.calls] == [(3, 7), (3, 8)]
+    assert [call[:2] for call in holder.first.calls] == [(3, 7), (3, 8)]
     assert len(holder.second.calls) == 1
     holder.eval()
     learner.at_step(3, 9)
@@ -285,8 +285,8 @@ def trained(folder: Path, *changes: str, clip_norm: float = 1e9) -> dict[str, to
     return parameters(made)
 
 
-def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor], network: str = "") -> bool:
-    return all(torch.equal(one[name], two[name]) for name in one if name.startswith(network))
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor], network: str = "") -> bool:
+    return all(torch.equal(first[name], second[name]) for name in first if name.startswith(network))
 
 
 def test_clipping_is_all_that_two_optimizers_add_to_one(tmp_path: Path) -> None:
@@ -298,6 +298,6 @@ def test_clipping_is_all_that_two_optimizers_add_to_one(tmp_path: Path) -> None:
     # Under one norm, the heavy loss slows the generator down; under two it does not.
     slow = "optimizer.epsilon=0.01"
     together = trained(tmp_path, slow, heavy, clip_norm=0.01)
-    each, as_light = (trained(tmp_path, slow, apart, weight, clip_norm=0.01) for weight in (heavy, light))
-    assert not same(together, each, "generator.")
-    assert same(as_light, each, "generator.")
+    apart_, as_light = (trained(tmp_path, slow, apart, weight, clip_norm=0.01) for weight in (heavy, light))
+    assert not same(together, apart_, "generator.")
+    assert same(as_light, apart_, "generator.")

@@ -35,15 +35,14 @@ MEMBERS = {  # with a ? where any type is right, and the number of parameters th
     "launchers": "here check? __call__3",
     "trackers": "rewinds check? start1 record?2 close?1",
 }
-FILES = {
-    path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "registry/contracts").glob("*.py"))
-}
+CONTRACTS = sorted((ROOT / "registry/contracts").glob("*.py"))
+FILES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in CONTRACTS}
 FUNCTIONS = ("samplers", "masking_strategies", "tokenizers", "schedules")  # the other kinds are classes
 
 
 def contract(kind: str) -> tuple[Path, ast.ClassDef]:
     """Return the file and the class of a kind's contract."""
-    name = next(each.contract for each in registry.ALL if each.plural == kind)
+    name = next(components.contract for components in registry.ALL if components.plural == kind)
     for path, tree in FILES.items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name == name:
@@ -111,9 +110,8 @@ def rejected(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     folder, places = tmp_path_factory.mktemp("typed"), {}
     for kind in MEMBERS:
         path, right = contract(kind)
-        imports = [
-            ast.unparse(node) for node in FILES[path].body if isinstance(node, ast.Import | ast.ImportFrom | ast.If)
-        ]
+        imported = [node for node in FILES[path].body if isinstance(node, ast.Import | ast.ImportFrom | ast.If)]
+        imports = list(map(ast.unparse, imported))
         own = [node.name for node in FILES[path].body if isinstance(node, ast.ClassDef) and node is not right]
         imports += [f"from registry.contracts.{path.stem} import {name}" for name in own]
         text = "\n".join([*imports, "import registry", "class Wrong: ..."])
@@ -140,7 +138,7 @@ def test_a_component_is_rejected_exactly_if_it_breaks_its_contract(kind: str, na
 
 
 def test_the_contracts_have_these_members() -> None:
-    for each in registry.ALL:
-        members = [member for member in contract(each.plural)[1].body if name_of(member)]
+    for components in registry.ALL:
+        members = [member for member in contract(components.plural)[1].body if name_of(member)]
         found = [f"{name_of(m)}{'?' * (not typed(m))}{len(parameters(m)) or ''}" for m in members]
-        assert " ".join(found) == MEMBERS[each.plural]
+        assert " ".join(found) == MEMBERS[components.plural]
