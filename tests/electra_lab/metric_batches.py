@@ -74,9 +74,9 @@ def rows_of(losses: Losses, rows: slice) -> Losses:
     """The losses of some rows of a batch."""
 
     def cut(value: Any) -> Any:
-        return type(value)(**{name: each[rows] for name, each in vars(value).items()})
+        return type(value)(**{name: tensor[rows] for name, tensor in vars(value).items()})
 
-    predictions = {name: cut(each) for name, each in losses.predictions.items()}
+    predictions = {name: cut(prediction) for name, prediction in losses.predictions.items()}
     return Losses(
         {}, predictions, losses.detection and cut(losses.detection), choice=losses.choice and cut(losses.choice)
     )
@@ -109,4 +109,4 @@ def flat(batch: Batch, losses: Losses, words: Vocabulary = WORDS) -> tuple[np.nd
     seen = losses.detection
     counted = maskable(batch)
     scores = surprise(words)[seen.inputs].float()
-    return tuple(each[counted].numpy() for each in (seen.replaced, seen.logits.float(), scores))
+    return tuple(tensor[counted].numpy() for tensor in (seen.replaced, seen.logits.float(), scores))

@@ -87,8 +87,8 @@ def test_the_auc_is_computed_anew_without_each_document(seed: int, number: int) 
     gain, left = difference(replaced, ours, theirs), []
     assert (found[0], found[3]) == (pytest.approx(gain, abs=1e-12), number)
     if found[1] is not None:
-        others = [documents != each for each in range(number)]
-        left = [difference(replaced[each], ours[each], theirs[each]) for each in others]
+        others = [documents != document for document in range(number)]
+        left = [difference(replaced[kept], ours[kept], theirs[kept]) for kept in others]
     assert found[1:3] == interval(gain, left, sizes)
 
 
@@ -101,7 +101,7 @@ def test_the_mean_is_computed_anew_without_each_document(seed: int, number: int)
     order = np.random.default_rng(seed).permutation(len(documents))
     found = mean_gain(7 * documents[order].astype(np.int32), gains[order])
     assert (found[0], found[3]) == (pytest.approx(gains.mean()), number)
-    left = [gains[documents != each].mean() for each in range(number)]
+    left = [gains[documents != document].mean() for document in range(number)]
     assert found[1:3] == interval(gains.mean(), left, sizes[None])
 
 
@@ -129,12 +129,10 @@ def test_with_documents_of_one_size_it_is_the_variance_of_obuchowski() -> None:
     sizes = [np.bincount(documents[kind], minlength=number) for kind in (replaced, ~replaced)]
     assert min(map(min, sizes)) > 0
     found = components(replaced, ours, theirs)
-    kinds = list(zip(sizes, found, (replaced, ~replaced), strict=True))
-    one, other = (
-        (np.bincount(documents[kind], each, minlength=number) - size * each.mean()) / size.sum()
-        for size, each, kind in kinds
-    )
-    variance = number / (number - 1) * ((one**2).sum() + (other**2).sum() + 2 * (one * other).sum())
+    parts = []
+    for size, gains, kind in zip(sizes, found, (replaced, ~replaced), strict=True):
+        parts.append((np.bincount(documents[kind], gains, minlength=number) - size * gains.mean()) / size.sum())
+    variance = number / (number - 1) * ((parts[0] + parts[1]) ** 2).sum()
     gain = auc_gain(replaced, ours, theirs, documents)
     assert error(gain, sizes[0]) == pytest.approx(math.sqrt(variance), rel=0.03)
 
@@ -216,10 +214,10 @@ def test_gains_of_a_text() -> None:
     replaced, logits, unigram = flat(batch, losses)
     baseline = np.unique(unigram, return_inverse=True)[1]
     assert gain("discriminator_auc") == auc_gain(replaced, logits, baseline, of[maskable(batch)].numpy())
-    for name, each in zip(names, asked.values(), strict=False):
-        masks = each.valid & each.saw_mask
-        saved = surprise()[batch.tokens.gather(1, each.positions)] - each.loss
-        expected = mean_gain(of.gather(1, each.positions)[masks].numpy(), saved[masks].numpy())
+    for name, prediction in zip(names, asked.values(), strict=False):
+        masks = prediction.valid & prediction.saw_mask
+        saved = surprise()[batch.tokens.gather(1, prediction.positions)] - prediction.loss
+        expected = mean_gain(of.gather(1, prediction.positions)[masks].numpy(), saved[masks].numpy())
         assert gain(name) == pytest.approx(expected)
 
 

@@ -75,13 +75,13 @@ def test_any_split_into_batches_or_accumulators_gives_the_same(seed: int, cuts: 
 def test_merging_leaves_the_other_as_it_was() -> None:
     batch = text(6)
     losses = Losses({}, {"generator": predicted(batch)}, detected(batch).detection)
-    one, two = measured((batch, losses)), measured((batch, losses))
-    before = everything(two)
-    one.merge(two)
-    one.merge(two)
-    one.update(batch, losses)
-    assert everything(two) == before
-    assert one.values() == pytest.approx(two.values(), rel=1e-12)
+    first, second = measured((batch, losses)), measured((batch, losses))
+    before = everything(second)
+    first.merge(second)
+    first.merge(second)
+    first.update(batch, losses)
+    assert everything(second) == before
+    assert first.values() == pytest.approx(second.values(), rel=1e-12)
 
 
 def test_lost_logits_have_no_area_but_leave_the_rest() -> None:
@@ -162,8 +162,8 @@ def test_logits_of_any_precision(dtype: torch.dtype) -> None:
     batch = text(10)
     losses = detected(batch)
     other = replace(losses, detection=replace(losses.detection, logits=losses.detection.logits.to(dtype)))
-    one, two = measured((batch, losses)), measured((batch, other))
-    assert (one.values(), kept(vars(one))) == (two.values(), kept(vars(two)))
+    found, expected = measured((batch, losses)), measured((batch, other))
+    assert (found.values(), kept(vars(found))) == (expected.values(), kept(vars(expected)))
 
 
 # Predictions
@@ -290,10 +290,10 @@ def test_batches_on_any_device(device: str) -> None:
     def moved(value: Any) -> Any:
         if isinstance(value, Tensor):
             return value.to(device)
-        tensors = {name: each for name, each in vars(value).items() if isinstance(each, Tensor)}
-        return replace(value, **{name: each.to(device) for name, each in tensors.items()})
+        tensors = {name: tensor for name, tensor in vars(value).items() if isinstance(tensor, Tensor)}
+        return replace(value, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
     there = PretrainingMetrics(moved(WORDS))
-    predictions = {name: moved(each) for name, each in losses.predictions.items()}
+    predictions = {name: moved(prediction) for name, prediction in losses.predictions.items()}
     there.update(moved(batch), Losses({}, predictions, moved(losses.detection)))
     assert everything(there) == pytest.approx(everything(measured((batch, losses))), rel=1e-12)

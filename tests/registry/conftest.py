@@ -1,7 +1,5 @@
 """Packages as pip leaves them, for the tests of entry points."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Long texts are cut into documents."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import pytest

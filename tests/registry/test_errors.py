@@ -1,7 +1,5 @@
 """Errors know their exit codes, and suggest what was meant."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

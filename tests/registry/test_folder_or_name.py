@@ -1,7 +1,5 @@
 """A folder is distinguished from a name on the hub where it is written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

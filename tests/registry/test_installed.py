@@ -1,7 +1,5 @@
 """Plug-ins by entry point: listed from metadata alone, imported when asked for; a broken one affects nothing else."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Listings are read from source text and import nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

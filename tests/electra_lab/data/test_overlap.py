@@ -35,8 +35,8 @@ def plain(text: list[int]) -> list[tuple[int, ...]]:
 def test_equal_runs_have_equal_hashes_and_others_do_not(texts: list[list[int]]) -> None:
     hashes, counts = runs(*arrays(texts))
     expected = [plain(text) for text in texts]
-    assert counts.tolist() == [len(runs) for runs in expected]
-    flat = [run for runs in expected for run in runs]
+    assert counts.tolist() == list(map(len, expected))
+    flat = list(itertools.chain.from_iterable(expected))
     of_run = dict(zip(flat, hashes.tolist(), strict=True))
     assert [of_run[run] for run in flat] == hashes.tolist()
     assert len(set(of_run.values())) == len(of_run)

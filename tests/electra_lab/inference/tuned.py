@@ -75,7 +75,7 @@ def all_tuned(
     folder: Path,
     tasks: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = TASKS,
     backbone: str = BERT,
-    epochs: int = 10,
+    epochs: int = 6,
 ) -> dict[str, Path]:
     """Fine-tune a model for each task; returns the folders."""
     model, found = pretrained(folder / "pretrained", discriminator=backbone, embedding="{dim: 8, max_length: 32}"), {}

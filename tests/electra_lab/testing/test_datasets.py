@@ -34,7 +34,7 @@ def made(**changes: Any) -> type:
             return self.file.read_text()
 
         def submission(self, split: str, predictions: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-            return f"{split}.txt", " ".join(str(each["prediction"]) for each in predictions)
+            return f"{split}.txt", " ".join(str(found["prediction"]) for found in predictions)
 
     return type("Changed", (Lines,), {"__init__": Lines.__init__, "__doc__": Lines.__doc__, **changes})
 

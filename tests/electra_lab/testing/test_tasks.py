@@ -38,9 +38,11 @@ def fitted(change: Any) -> Any:
 
 def rows(change: Any) -> Any:
     """Change the rows of each example, given the example's number as well."""
-    return lambda self, examples, encoder, length: [
-        change(each, number) for number, each in enumerate(TokenClassification.rows(self, examples, encoder, length))
-    ]
+
+    def changed(*given: Any) -> list[Any]:
+        return [change(windows, number) for number, windows in enumerate(TokenClassification.rows(*given))]
+
+    return changed
 
 
 def each_row(change: Any) -> Any:
@@ -64,7 +66,7 @@ def results(change: Any) -> Any:
 
 
 def predicted(change: Any) -> Any:
-    return results(lambda found: replace(found, predictions=[change(each) for each in found.predictions]))
+    return results(lambda found: replace(found, predictions=[change(prediction) for prediction in found.predictions]))
 
 
 class Spare(EachState):
@@ -95,11 +97,11 @@ def head(kind: type[EachState]) -> Any:
 
 
 def swallow(self: Any, examples: Sequence[WordsExample]) -> Mapping[str, Any]:
-    return TokenClassification.fit_labels(self, [each for each in examples if each.tags is not None])
+    return TokenClassification.fit_labels(self, [example for example in examples if example.tags is not None])
 
 
 def shuffled(found: Results) -> Results:
-    return replace(found, predictions=sorted(found.predictions, key=lambda each: each["id"], reverse=True))
+    return replace(found, predictions=sorted(found.predictions, key=lambda prediction: prediction["id"], reverse=True))
 
 
 SURVIVES, REACH, SUMS = "what_it_learned_survives_json", "losses_reach_every_parameter", "losses_are_sums_over_rows"
@@ -143,15 +145,15 @@ MISTAKES: dict[str, tuple[str, dict[str, Any]]] = {
     "undeclared": (JSON, {"results": results(lambda found: replace(found, metrics={**found.metrics, "f2": 1.0}))}),
     "no main": (JSON, {"results": results(lambda found: replace(found, metrics={"accuracy": 1.0}))}),
     "lost": (JSON, {"results": results(lambda found: replace(found, predictions=found.predictions[1:]))}),
-    "no prediction": (JSON, {"results": predicted(lambda each: {k: v for k, v in each.items() if k != "prediction"})}),
-    "a tuple": (JSON, {"results": predicted(lambda each: {**each, "prediction": tuple(each["prediction"])})}),
-    "infinite": (JSON, {"results": predicted(lambda each: {**each, "certainty": math.inf})}),
+    "no prediction": (JSON, {"results": predicted(lambda said: {k: v for k, v in said.items() if k != "prediction"})}),
+    "a tuple": (JSON, {"results": predicted(lambda said: {**said, "prediction": tuple(said["prediction"])})}),
+    "infinite": (JSON, {"results": predicted(lambda said: {**said, "certainty": math.inf})}),
     "ragged": (
         JSON, {"results": results(lambda found: replace(found, tables=[replace(found.tables[0], header=["one"])]))}
     ),
     "known": (BLIND, {"rows": each_row(lambda row: replace(row, labels={"tags": [0] * len(row.tokens)}))}),
     "judges": (BLIND, {"results": results(lambda found: replace(found, metrics={"f1": 1.0}))}),
-    "makes up": (BLIND, {"results": predicted(lambda each: {"label": [], "correct": True, **each})}),
+    "makes up": (BLIND, {"results": predicted(lambda said: {"label": [], "correct": True, **said})}),
     "peeks": (BATCHED, {"head": head(Peeks)}),
     "leaks": (BATCHED, {"head": head(Leaks)}),
     "sorted": ("the_order_of_examples_does_not_matter", {"results": results(shuffled)}),

@@ -1,7 +1,5 @@
 """How many tokens are masked."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from math import ceil
 

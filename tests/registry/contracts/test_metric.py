@@ -1,7 +1,5 @@
 """What a metric says of itself."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 
 import pytest

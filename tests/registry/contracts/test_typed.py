@@ -3,8 +3,6 @@
 The components are made of the contracts themselves, which `MEMBERS` lists; `make check` has those of the lab.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import re
