@@ -24,7 +24,7 @@ from torch import Tensor
 
 import registry
 from electra_lab.assembly.build import BERT_VOCABULARY, Built, build, make_optimizer, vocabulary_size
-from electra_lab.assembly.rows import allocate_memory, random_rows
+from electra_lab.assembly.data import allocate_memory, random_rows
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.rows import Rows
 from electra_lab.data.vocabulary import stand_in_vocabulary

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from electra_lab.assembly.experiment import open_data
+from electra_lab.assembly.data import open_data
 from electra_lab.config.load import load
 from electra_lab.tokenizers.pretrained import read_tokenizer
 from registry import corpora

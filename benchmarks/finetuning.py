@@ -37,7 +37,7 @@ from transformers.utils import logging
 
 from electra_lab.config.load import Loaded, load_finetuning
 from electra_lab.jobs.finetuning.experiment import TRAIN, VALIDATION, assemble
-from electra_lab.training.loop import train
+from electra_lab.training.loop import Training, train
 from registry import datasets, tokenizers
 
 SIZES: dict[str, dict[str, int]] = {
@@ -85,15 +85,10 @@ def lab(loaded: Loaded[Any], seed: int) -> tuple[float, int]:
     """Return the seconds of an epoch, and how many tokens it reads, padding included."""
     built = assemble(loaded, seed, CPU)
     batches, settings = built.splits[TRAIN].batches, built.settings
-    records = train(
-        built.run,
-        replace(settings, steps=settings.steps + 1),  # the last record would wait for an evaluation
-        batches,
-        built.splits[VALIDATION].batches,
-        None,
-        lambda _: built.accumulate(VALIDATION),
-        CPU,
-    )
+    longer = replace(settings, steps=settings.steps + 1)  # the last record would wait for an evaluation
+    held_out = {VALIDATION: built.splits[VALIDATION].batches}
+    training = Training(built.run, longer, batches, held_out, lambda _: built.accumulate(VALIDATION), CPU)
+    records = train(training)
     began = time.perf_counter()
     for _ in range(settings.steps):
         next(records)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_lab.assembly import experiment
+from electra_lab.assembly.data import open_corpus
 from electra_lab.config.load import load as read_config
 from electra_lab.data.raw_documents import held_out_texts
 from electra_lab.inference.opening import load
@@ -22,7 +23,7 @@ def held_out(run: str | Path) -> list[str]:
     """Return the documents that a run kept from training. Its corpus must still be there. Raises LabError."""
     loaded = run_config(Path(run))
     data = loaded.config.data
-    return list(held_out_texts(experiment.open_corpus(loaded), data.held_out, data.split))
+    return list(held_out_texts(open_corpus(loaded), data.held_out, data.split))
 
 
 def run(config: Config, *, set: str | Iterable[str] = (), out: str | Path | None = None, device: str = "auto") -> Path:

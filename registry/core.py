@@ -21,8 +21,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakSet
 
 from registry.errors import BadSignature, DuplicateName, LabError, PluginError, UnknownName, did_you_mean
-from registry.installed import Offer, offers
-from registry.listing import Listing, first_line, read, short
+from registry.listing import Listing, Offer, first_line, offers, read, short
 from registry.signature import Strict, schema_of
 
 T = TypeVar("T", bound=Callable[..., Any])

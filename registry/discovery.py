@@ -1,7 +1,7 @@
 """Plug-ins by file: the files that an experiment lists under `imports:`; and the plug-in that caused an exception.
 
 A plug-in imports `registry` (and torch), registers components with the decorator, and is used by name like a
-built-in. Nothing else but installed packages (registry.installed) loads code: an unknown name is an error, not an
+built-in. Nothing else but installed packages (registry.listing) loads code: an unknown name is an error, not an
 import.
 """
 

@@ -1,5 +1,6 @@
 """The exceptions of the lab: every error is a sentence with a cure, and knows its exit code; the words for them."""
 
+import errno
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -95,6 +96,23 @@ class Reported(LabError):
     def __init__(self, exit_code: int) -> None:
         super().__init__("another process of this run has failed, and says why")
         self.exit_code = exit_code
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return True if an error of torch, of a library or of the system means too little memory.
+
+    On the CPU torch raises a RuntimeError for it, in which oneDNN says only that it "could not create a primitive", and
+    cuBLAS and cuDNN name the status ALLOC_FAILED. The errors of numpy and pyarrow are MemoryErrors.
+    """
+    words = (
+        r"can't allocate memory|[Cc]annot allocate memory|not enough memory|out of memory|could not create a primitive"
+        r"|STATUS_ALLOC_FAILED|std::bad_alloc"
+    )
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and bool(re.search(words, str(error))))
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

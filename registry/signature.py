@@ -10,17 +10,34 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, create_model
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from registry.errors import BadSignature, did_you_mean
 
 M = TypeVar("M", bound=BaseModel)
+_WORDS = {
+    "Input should be": "must be",
+    "String should match": "must match",
+    "List should have": "must have",
+    "Tuple should have": "must have",
+    " after validation": "",
+    "a valid array": "a list",
+    "an object": "a mapping of keys to values",
+    "a valid boolean": "true or false",
+    "a valid integer": "an integer",
+    "a valid number": "a number",
+    "a valid string": "text",
+}
+_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 class Strict(BaseModel):
@@ -81,21 +98,6 @@ def _explained(error: dict[str, Any], schema: type[BaseModel]) -> InitErrorDetai
     return InitErrorDetails(
         type=PydanticCustomError("lab", "{reason}", {"reason": reason, "kind": kind}), loc=loc, input=error["input"]
     )
-
-
-_WORDS = {
-    "Input should be": "must be",
-    "String should match": "must match",
-    "List should have": "must have",
-    "Tuple should have": "must have",
-    " after validation": "",
-    "a valid array": "a list",
-    "an object": "a mapping of keys to values",
-    "a valid boolean": "true or false",
-    "a valid integer": "an integer",
-    "a valid number": "a number",
-    "a valid string": "text",
-}
 
 
 def _worded(message: str, value: Any) -> str:
@@ -212,3 +214,16 @@ def _unusable(option: inspect.Parameter) -> str | None:
     if hasattr(Strict, name):
         return f"an option may not be called '{name}': pydantic's models use that name."
     return None
+
+
+class FolderOrName(str):
+    """A folder, relative to the file that wrote it, or a name on the Hugging Face hub: `name`, `organisation/name`."""
+
+    def is_name(self, folder: Path) -> bool:
+        """Return True if it can only be meant as a name: neither it nor its first part exists in `folder`."""
+        return bool(_NAME.fullmatch(self)) and not os.path.exists(folder / self.partition("/")[0])
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        text, plain = core_schema.str_schema(), core_schema.to_string_ser_schema()
+        return core_schema.no_info_after_validator_function(cls, text, serialization=plain)

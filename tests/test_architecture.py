@@ -197,8 +197,8 @@ def test_quick_rooms_load_nothing_heavy(tmp_path: Path) -> None:
     light = {"pydantic", "pydantic_core", "typer", "click", "yaml", "shellingham", "rich", "pygments", "markdown_it",
              "mdurl", "annotated_doc", "annotated_types", "typing_extensions", "typing_inspection"}  # fmt: skip
     assert {name for name in installed if not name.startswith("_")} <= light
-    # Every error, with the end of a command, goes through errors.
-    ours = set(ours) - {"electra_lab.jobs", "electra_lab.jobs.errors"}
+    # Every error, with the end of a command, goes through endings.
+    ours = set(ours) - {"electra_lab.jobs", "electra_lab.jobs.endings"}
     assert {room(name) for name in ours} == {"registry", "config", "cli", "__init__", "version"}
     assert not list(tmp_path.iterdir())
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from electra_lab.assembly.build import Built, build, make_optimizer, vocabulary_size
-from electra_lab.assembly.rows import allocate_memory
+from electra_lab.assembly.data import allocate_memory
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.training.step import clip, parameters_of, update

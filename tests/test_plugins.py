@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from electra_lab import testing
-from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import assemble
 from electra_lab.config.load import load
 from electra_lab.training.evaluation import evaluate
 from registry import corpora, load_plugin

@@ -10,8 +10,7 @@ from typing import Any
 
 from electra_lab.analysis.findings import declared, measured
 from electra_lab.analysis.records import Records, last_evaluation, last_number, training_seconds
-from electra_lab.storage.files import read_text, refuse_unusable
-from electra_lab.storage.finetuning_folder import config_of
+from electra_lab.storage.files import config_of, read_text, refuse_unusable
 from electra_lab.storage.provenance import Provenance, flat
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Metric

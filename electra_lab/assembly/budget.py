@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from electra_lab.config.component import value_of
 from electra_lab.config.load import Loaded
-from electra_lab.config.schedule import value_of
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.model.flops import Convention
 from electra_lab.model.network import Network

@@ -12,25 +12,21 @@ from torch.optim import Optimizer
 
 from electra_lab.assembly.budget import budgeted_steps, largest_mask_prob, training_flops
 from electra_lab.checks.guards import GuardedMasking, GuardedSampler, refuse_backbone, try_optimizer
-from electra_lab.config.component import Component
+from electra_lab.config.component import Component, rate_of, value_of
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
-from electra_lab.config.schedule import rate_of, value_of
 from electra_lab.config.schema import GENERATOR_RATE, ExperimentConfig
 from electra_lab.config.source import Loc
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
-from electra_lab.model.initialise import initialise
-from electra_lab.model.network import Network
+from electra_lab.model.network import Network, initialise
 from electra_lab.model.pair import CURE_OF_ALL, EmbeddingSizes, Tie, make_pair, own_head
 from electra_lab.planning.memory import without_numbers
-from electra_lab.training.compilation import layers_of
+from electra_lab.training.compilation import layers_of, recompute
 from electra_lab.training.device import Precision
 from electra_lab.training.loop import Settings
 from electra_lab.training.random import digest
-from electra_lab.training.recompute import recompute
-from electra_lab.training.scheduled import Number, Schedules
-from electra_lab.training.step import Learner, by_network
+from electra_lab.training.step import Learner, Number, Schedules, by_network
 from registry import (
     Entry,
     Flops,

@@ -10,7 +10,7 @@ import torch
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import Train
 from electra_lab.model.attention import Kernel
-from electra_lab.parallel.world import World
+from electra_lab.parallel.session import World
 from electra_lab.storage.provenance import Environment
 from electra_lab.training.compilation import Compile, missing_compiler
 from electra_lab.training.device import Precision, bf16_units, choose_precision

@@ -1,49 +1,45 @@
 """From a validated config to an experiment that can be trained."""
 
-import hashlib
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from electra_lab.assembly.budget import count_parameters, with_steps
 from electra_lab.assembly.build import Built, build, loop_settings, make_optimizer, sketch, untrained_tokenizer, used
 from electra_lab.assembly.choices import Choices, Scale, decide
-from electra_lab.assembly.initial_weights import load_initial_weights, origins, refuse_initial_weights
+from electra_lab.assembly.data import allocate_memory, open_corpus, pack, random_rows
+from electra_lab.assembly.initial_weights import (
+    evaluates_at_start,
+    load_initial_weights,
+    load_parents,
+    origins,
+    refuse_initial_weights,
+    refuse_other_parents,
+)
 from electra_lab.assembly.needs import rows_at_a_time
-from electra_lab.assembly.parallelize import parallelize, refuse_uneven
-from electra_lab.assembly.parent_runs import evaluates_at_start, load_parents, refuse_other_parents
-from electra_lab.assembly.rows import allocate_memory, pack, random_rows
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.checks.guards import rehearse
 from electra_lab.config.load import Loaded
 from electra_lab.config.sections import milestone_name
-from electra_lab.data.build import MANIFEST, Recipe
-from electra_lab.data.raw_documents import Progress
 from electra_lab.data.rows import Rows
-from electra_lab.data.splits import Unsplittable
-from electra_lab.data.store import FORMAT, Store, is_store, key_of, load_store, open_store, read_manifest
+from electra_lab.data.store import Store, is_store
 from electra_lab.data.vocabulary import make_vocabulary, stand_in_vocabulary
 from electra_lab.data.words import steps_of_words, words_of_rows
 from electra_lab.metrics import accumulator_of
 from electra_lab.model.attention import use_kernel
 from electra_lab.model.network import Network
-from electra_lab.parallel.world import ALONE, World
+from electra_lab.parallel.session import ALONE, World
 from electra_lab.planning.forecast import SMALL
 from electra_lab.storage.best import AUTO, OFF
 from electra_lab.storage.provenance import Environment, Start
-from electra_lab.training.compilation import compile_modules
+from electra_lab.training.compilation import compile_modules, layers_of
 from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.loop import Run, Settings
-from registry import Batches, Corpus, Launcher, Vocabulary, corpora, launchers, objectives, tokenizers, using
-from registry.component import entries_of
+from registry import Batches, Vocabulary, objectives, using
 from registry.errors import DataError, LabError, did_you_mean
 
 
@@ -97,130 +93,6 @@ def absent_data(loaded: Loaded, built: Built) -> LabError | None:
         except DataError as error:
             absent = absent or error
     return absent or absent_tracker(loaded)
-
-
-def open_data(
-    loaded: Loaded,
-    announce: Callable[[str], None],
-    progress: Progress = lambda *_: None,
-    *,
-    launcher: Launcher | None = None,
-    rebuild: bool = False,
-) -> Store:
-    """Open the tokenized corpus of an experiment, and build its store if needed. Raises DataError, ConfigError.
-
-    launcher  encodes the shards; by default processes on this machine, if threads are slower
-    """
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    folder = loaded.config.data.store
-    if is_store(folder):
-        if rebuild:
-            reason = f"{folder} is a finished token store, which cannot be rebuilt. Name the folder around it."
-            raise loaded.problem(("data", "store"), reason)
-        return _given_store(loaded, folder, announce)
-    try:
-        with using(tokenizers.get(loaded.config.tokenizer.type), corpora.get(loaded.config.corpus.type)):
-            recipe = recipe_of(loaded, open_corpus(loaded), launcher)
-            return open_store(folder, recipe, announce, progress, rebuild=rebuild)
-    except Unsplittable as error:
-        raise loaded.problem(error.key, str(error), DataError) from None
-
-
-def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None = None) -> Recipe:
-    """Return the recipe of an experiment's store. Raises DataError, ConfigError."""
-    config, data = loaded.config, loaded.config.data
-    entry = tokenizers.get(config.tokenizer.type)
-    # Only the plug-ins that produce data: a changed sampler must not cause tokenizing again.
-    sources = {entry.file, *(source.file for source in entries_of(corpora, config.corpus))}
-    tokenizer: Any = {"type": config.tokenizer.type, "options": config.tokenizer.dump()}
-    if made := untrained_tokenizer(loaded):  # its files may change, or lie elsewhere
-        tokenizer = {"sha256": hashlib.sha256(made.to_str().encode()).hexdigest()}
-    else:
-        tokenizer["characters"] = data.tokenizer_characters
-    fingerprint = corpus.fingerprint() if corpus else ""
-    if not isinstance(fingerprint, str):
-        raise TypeError(f"fingerprint() returned {fingerprint!r:.80}, must be a string.")
-    identity = {
-        "format": FORMAT,
-        "corpus": {"type": config.corpus.type, "fingerprint": fingerprint},
-        "held_out": data.held_out,
-        "overlap": data.overlap,
-        "tokenizer": tokenizer,
-        "plugins": sorted(plugin.sha256 for plugin in loaded.plugins if plugin.file in sources),
-        "tokenizers": version("tokenizers"),
-    }
-    if data.split is not None:  # the stores of earlier releases are by key
-        identity["split"] = data.split
-    return Recipe(
-        corpus=cast("Corpus", corpus),
-        fingerprint=fingerprint,
-        train_tokenizer=partial(entry.component, **config.tokenizer.keywords()),
-        held_out=data.held_out,
-        overlap=data.overlap,
-        tokenizer_characters=data.tokenizer_characters,
-        identity=identity,
-        launcher=(lambda _: launcher) if launcher else _processes,
-        order=data.split,
-    )
-
-
-def prepared(loaded: Loaded) -> Store | None:
-    """Open the token store of an experiment, if it exists, without verifying it or writing anything.
-
-    The corpus is hashed only if there is a store that could be its own. Raises DataError, ConfigError.
-    """
-    root = loaded.config.data.store
-    if is_store(root):
-        return _given_store(loaded, root, verify=False)
-    recipe, found = _without_fingerprint(recipe_of(loaded, None).identity), False
-    for file in root.glob(f"*/{MANIFEST}"):
-        with suppress(DataError):  # a damaged store of others
-            found = found or _without_fingerprint(read_manifest(file.parent).identity) == recipe
-    folder = root / key_of(recipe_of(loaded, open_corpus(loaded)).identity) if found else root
-    return load_store(folder, verify=False) if is_store(folder) else None
-
-
-def _processes(shards: int) -> Launcher | None:
-    """Return a launcher with one process per core, None if threads of this process are as fast."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if min(shards, cores) < 2 or not hasattr(os, "fork"):  # the local launcher needs POSIX
-        return None
-    made: Launcher = launchers.get("local").component(workers=min(shards, cores), threads=1, gpus=0)
-    return made
-
-
-def _given_store(
-    loaded: Loaded, folder: Path, announce: Callable[[str], None] = lambda _: None, *, verify: bool = True
-) -> Store:
-    """Open the store that `data.store` names, without its corpus. Raises ConfigError if its settings differ."""
-    store = load_store(folder, "Copy it again, or name another folder.", verify=verify)
-    mine = _without_fingerprint(recipe_of(loaded, None).identity)
-    theirs = _without_fingerprint(store.manifest.identity)
-    for key in ("format", "corpus", "held_out", "split", "overlap", "tokenizer"):
-        if mine.get(key) != theirs.get(key):
-            raise loaded.problem(
-                ("data", "store"),
-                f"the token store {folder} was made with another {key} ({theirs.get(key)}, here {mine.get(key)}). Use "
-                "the same value, or name another folder.",
-            )
-    announce(f"using the token store {folder} of a corpus {theirs['corpus']['type']}, which is not read")
-    return store
-
-
-def _without_fingerprint(identity: dict[str, Any]) -> dict[str, Any]:
-    corpus = identity.get("corpus")
-    return identity | ({"corpus": {"type": corpus.get("type")}} if isinstance(corpus, dict) else {})
-
-
-def open_corpus(loaded: Loaded) -> Corpus:
-    """Raises DataError if the text is not there, ConfigError if the component refuses its options."""
-    component = loaded.config.corpus
-    try:
-        return corpora.get(component.type).component(**component.keywords())
-    except DataError as error:
-        raise loaded.problem(("corpus",), f"{component.type}: {error}", DataError) from None
-    except ValueError as error:
-        raise loaded.problem(("corpus",), f"{component.type} refuses this: {error}") from error
 
 
 def assemble(
@@ -354,3 +226,47 @@ def _refuse_unknown_metric(loaded: Loaded, accumulate: Accumulate) -> None:
         return
     hint = did_you_mean(best, [AUTO, OFF, *known])
     raise loaded.problem(("checkpoint", "best"), f"the objective has no metric {best!r}.{hint}")
+
+
+def refuse_uneven(loaded: Loaded, world: World, group: int = 1) -> None:
+    """Raise ConfigError if a batch cannot be divided among the processes, in whole groups of rows."""
+    train = loaded.config.train
+    numbers: list[tuple[tuple[str, ...], int]] = [(("batch_size",), train.batch_size)]
+    if warmup := getattr(train, "batch_warmup", None):
+        numbers += [(("batch_warmup", key), getattr(warmup, key)) for key in ("start", "increment")]
+    for key, rows in numbers:
+        if rows % (world.size * group):
+            groups = f" in groups of {group} (objective.group)" if group > 1 else ""
+            reason = f"{rows} rows cannot be divided evenly among {world.size} processes{groups}."
+            raise loaded.problem(("train", *key), f"{reason} Use a multiple of {world.size * group}.")
+
+
+def parallelize(loaded: Loaded, built: Built, world: World, device: torch.device, *, partly: bool) -> None:
+    """Wrap the objective in DDP or FSDP, before the optimizer is built. Raises ConfigError.
+
+    partly  a step may leave parameters without a gradient
+    """
+    if world.size == 1:
+        return
+    refuse_uneven(loaded, world, built.learner.group)
+    from electra_lab.parallel.wrap import Replicated, shard
+
+    learner = built.learner
+    learner.world = world
+    if loaded.config.train.parallel != "fsdp":
+        learner.module = Replicated(learner.objective, partly=partly)
+        return
+    if isinstance(getattr(learner.objective, "cache", None), Path):
+        reason = "fsdp divides the generator, which draws outside the step. Use ddp, or remove this key."
+        raise loaded.problem(("objective", "cache"), reason)
+    if not isinstance(loaded.config.embedding.tie, str):
+        reason = "fsdp cannot divide layers that two networks share. Use ddp, or another embedding.tie."
+        raise loaded.problem(("train", "parallel"), reason)
+    networks: list[Any] = list(built.networks.values())
+    reason = "fsdp cannot divide reversible layers. Use ddp, or reversible: false."
+    if any(getattr(getattr(network, "backbone", None), "reversible", False) for network in networks):
+        raise loaded.problem(("train", "parallel"), reason)
+    try:
+        shard(learner.objective, layers_of(networks), device)
+    except ValueError as error:
+        raise loaded.problem(("train", "parallel"), f"fsdp cannot divide these networks: {error}") from error

@@ -14,8 +14,8 @@ from electra_lab.assembly.build import (
     vocabulary_size,
 )
 from electra_lab.assembly.choices import Scale, decide, precision_by_rule
-from electra_lab.assembly.parent_runs import evaluates_at_start
-from electra_lab.assembly.rows import allocate_memory, counted, number_of_rows, pack, random_rows
+from electra_lab.assembly.data import allocate_memory, counted, number_of_rows, pack, random_rows
+from electra_lab.assembly.initial_weights import evaluates_at_start
 from electra_lab.checks.guards import on_trial
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import ExperimentConfig
@@ -24,8 +24,7 @@ from electra_lab.data.store import Store
 from electra_lab.data.vocabulary import make_vocabulary, stand_in_vocabulary
 from electra_lab.metrics import accumulator_of
 from electra_lab.model.attention import use_kernel
-from electra_lab.parallel.session import neighbours
-from electra_lab.parallel.world import ALONE, World
+from electra_lab.parallel.session import ALONE, World, neighbours
 from electra_lab.planning.forecast import (
     UNCOUNTED,
     Duration,
@@ -37,12 +36,12 @@ from electra_lab.planning.forecast import (
     parts_by_network,
     parts_of,
 )
-from electra_lab.planning.memory import free_bytes, is_shortage, shapes_only
+from electra_lab.planning.memory import free_bytes, shapes_only
 from electra_lab.training.compilation import compile_modules
 from electra_lab.training.device import Precision
 from electra_lab.training.loop import Run
 from electra_lab.training.step import backward
-from registry.errors import OutOfMemoryError
+from registry.errors import OutOfMemoryError, is_shortage
 
 
 def forecast(loaded: Loaded[ExperimentConfig], device: torch.device, store: Store | None = None) -> Forecast:

@@ -18,8 +18,7 @@ from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import Embedding
 from electra_lab.config.source import mark_at
-from electra_lab.model.initialise import initialise
-from electra_lab.model.network import Network
+from electra_lab.model.network import Network, initialise
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from electra_lab.model.weights import account_for, fill, own_tensors, with_all_names
 from electra_lab.pretrained.opening import open_model, run_config

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from electra_lab.backbones._bert_layer import BertLayer
 from electra_lab.model.attention import visible_in
-from electra_lab.model.exits import Exits
+from electra_lab.model.network import Exits
 from registry import backbones
 
 

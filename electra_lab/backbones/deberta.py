@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from electra_lab.backbones._disentangled import can_be_in_blocks, disentangled_attention, longest
 from electra_lab.model.attention import visible_in
 from electra_lab.model.embeddings import within_documents
-from electra_lab.model.exits import Exits
+from electra_lab.model.network import Exits
 from electra_lab.model.residual import add_feed_forward, add_linear
 from registry import backbones
 

@@ -15,8 +15,7 @@ from electra_lab.backbones._head_norm import HeadNorm
 from electra_lab.backbones._rotary import halves_turned, split_and_turned
 from electra_lab.backbones._windows import sliding_attention, sliding_mask
 from electra_lab.model.attention import WINDOWS, Kernel, Sequences, Visible, attend, reads_sequences, visible_in
-from electra_lab.model.exits import Exits
-from electra_lab.model.initialise import truncated_normal_
+from electra_lab.model.network import Exits, truncated_normal_
 from registry import backbones
 
 EPS = 1e-5

@@ -102,7 +102,7 @@ def _main() -> None:
     try:
         app(prog_name="electra-lab")  # also by `python -m electra_lab`: completion is for this name
     except (Exception, SystemExit) as error:
-        from electra_lab.jobs.errors import known
+        from electra_lab.jobs.endings import known
 
         # A known problem. That includes a component that calls sys.exit, which would look like success.
         if problem := known(error):

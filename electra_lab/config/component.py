@@ -1,19 +1,22 @@
-"""Components in a config: those with sizes, and the generator."""
+"""Components in a config: those with sizes, the generator that takes its own from the discriminator, and schedules."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Real
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationInfo
 
-from electra_lab.config.generator import DEFAULT_SCALE, scaled_generator, without_scale
-from registry import component
+from registry import component, schedules, using
 from registry.component import Component, Sizes, loadable
 from registry.core import Entry, Registry
 from registry.signature import Strict, problem, validate
 
 __all__ = ["Component", "Of", "Sizes", "default", "loadable"]
 
+DEFAULT_SCALE = 0.25  # generator_hidden_size of google-research/electra, a quarter of the width
 M = TypeVar("M", bound=Strict)
 
 
@@ -79,3 +82,84 @@ class _Scaled(Strict):
         None,
         description=f"Width and heads relative to the discriminator's; {DEFAULT_SCALE} if none of the three is given.",
     )
+
+
+def scaled_generator(values: dict[str, Any], discriminator: dict[str, Any]) -> dict[str, Any]:
+    """Complete the generator's values from the discriminator's.
+
+    A generator of the same type takes over all options. Width and heads are scaled, depth is not (the feed-forward
+    width is a multiple of the width, so it scales as well). Explicit sizes are not scaled.
+    """
+    values = {"type": discriminator["type"], **values}
+    scale = values.pop("scale", None)
+    explicit = [name for name in ("dim", "heads") if name in values]
+    if scale is not None and explicit:
+        raise problem(("scale",), f"scale and {explicit[0]} exclude each other; keep one of them.", scale)
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale <= 8):
+        raise problem(("scale",), "must be a number above 0 and at most 8.", scale)
+    sizes = {name: discriminator[name] for name in ("dim", "depth", "heads")}
+    completed = (discriminator if values["type"] == discriminator["type"] else sizes) | values
+    if explicit:
+        return completed
+    wanted = DEFAULT_SCALE if scale is None else scale
+    dim, heads = _sizes(wanted, discriminator)
+    if dim < 1 or dim % heads:
+        raise problem(
+            ("scale",) if scale is not None else (),
+            f"scale {wanted:g} gives dim {dim} and {heads} heads, which do not divide it. "
+            f"The nearest scale that works is {_nearest(wanted, discriminator):g}.",
+            wanted,
+        )
+    return completed | {"dim": dim, "heads": heads}
+
+
+def without_scale(values: dict[str, Any]) -> dict[str, Any]:
+    """Complete the generator's values with placeholders, for an unknown discriminator."""
+    heads = values.get("heads", 1)
+    return {"depth": 1, "heads": heads, "dim": heads} | {k: v for k, v in values.items() if k != "scale"}
+
+
+def _sizes(scale: float, discriminator: dict[str, Any]) -> tuple[int, int]:
+    return round(scale * discriminator["dim"]), max(1, round(scale * discriminator["heads"]))
+
+
+def _nearest(scale: float, discriminator: dict[str, Any]) -> float:
+    width: int = discriminator["dim"]
+    scales = [float(f"{dim / width:g}") for dim in range(1, 8 * width + 1)]  # as printed
+    works = [found for found in scales if (sizes := _sizes(found, discriminator))[0] % sizes[1] == 0]
+    return min(works, key=lambda found: (abs(found - scale), found))
+
+
+def value_of(schedule: Component) -> Callable[..., float]:
+    """Return the function from the arguments of the schedule, such as a progress of 0 to 1, to the number."""
+    entry, options = schedules.get(schedule.type), schedule.keywords()
+
+    def number(*progress: float) -> float:
+        with using(entry):
+            if isinstance(found := entry.component(*progress, **options), Real):
+                return found
+            raise TypeError(f"it returned {found!r:.80}, must be a number.")
+
+    return number
+
+
+def rate_of(schedule: Component) -> Callable[[int, int], float]:
+    """Return the function from a step, which counts from 0, and the number of steps to the factor of the learning rate.
+
+    It may raise ValueError.
+    """
+    factor, by_progress = value_of(schedule), schedules.get(schedule.type).lead == ("progress",)
+    return (lambda step, steps: factor(step / max(steps - 1, 1))) if by_progress else factor
+
+
+def rate_problem(schedule: Component, steps: int) -> str | None:
+    """Return the reason why a schedule cannot be used for the learning rate of `steps` steps, if there is one."""
+    rate = rate_of(schedule)
+    try:
+        for step in sorted({0, steps // 4, steps // 2, 3 * steps // 4, steps - 1}):
+            factor = rate(step, steps)
+            if not (math.isfinite(factor) and factor >= 0):
+                return f"gives the factor {factor:g} at step {step:,}; it must be 0 or more."
+    except ValueError as error:
+        return str(error)
+    return None

@@ -8,12 +8,10 @@ from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, mode
 
 import registry
 from electra_lab.config.component import Component, Of, default
-from electra_lab.config.problems import problems
 from electra_lab.config.schema import TRACKERS, Name, Positive, Seeds, Wrong, with_learning_rate
 from electra_lab.config.sections import Rows, refuse_uneven
 from electra_lab.config.source import DEFAULTS
-from registry.folder_or_name import FolderOrName
-from registry.signature import Strict
+from registry.signature import FolderOrName, Strict, problems
 
 OF_TRAINING = ("optimizer", "schedules", "train", "checkpoint", "trackers")  # keys
 WARMUP = 0.1  # share of the steps; warmup_proportion of google-research/electra

@@ -17,19 +17,25 @@ from typing_extensions import TypeVar
 
 from electra_lab.config.component import Component, Of
 from electra_lab.config.finetune import FinetuningConfig
-from electra_lab.config.problems import sentences
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import Loc, Mark, Node, mark_at, parse, read_file, to_yaml, with_overrides
 from registry import Entry, Plugin, heads, load_plugin, schedules
 from registry.component import entries_of
 from registry.discovery import packaged
 from registry.errors import ConfigError, LabError, command
-from registry.folder_or_name import FolderOrName
-from registry.signature import Strict, validate
+from registry.signature import FolderOrName, Strict, validate
 
 # A file of a kind has at least one of its keys; an experiment has none.
 KINDS = {"ablation": ("base", "vary"), "suite": ("models", "tasks"), "fine-tuning": ("task", "dataset")}
 VERBS = {"ablation": "ablate", "fine-tuning": "finetune", "experiment": "run"}
+# Keys of earlier versions, and where they are now.
+MOVED: dict[Loc, str] = {
+    ("train", "warmup_steps"): "schedules.learning_rate.warmup_steps",
+    ("train", "weight_decay"): "optimizer.weight_decay",
+    ("train", "betas"): "optimizer.betas",
+    ("train", "epsilon"): "optimizer.epsilon",
+    ("quality",): "metric",
+}
 C = TypeVar("C", bound=Strict, default=ExperimentConfig)
 
 
@@ -240,3 +246,17 @@ def located(value: Any, loc: Loc, marks: Mapping[Loc, Mark]) -> Any:
     if isinstance(value, dict):
         return {key: located(item, (*loc, key), marks) for key, item in value.items()}
     return value
+
+
+def sentences(error: ValidationError, marks: Mapping[Loc, Mark]) -> ConfigError:
+    """List the errors in line order: `a.yaml:9: sampler.temprature: unknown parameter. Did you mean 'temperature'?`"""
+    lines: list[tuple[Mark, str]] = []
+    for detail in error.errors(include_url=False):
+        loc, reason, mark = detail["loc"], detail["msg"], mark_at(marks, detail["loc"])
+        if loc in MOVED and detail.get("ctx", {}).get("kind") == "extra_forbidden":
+            reason = f"has moved: write it as {MOVED[loc]}."
+        key = ".".join(map(str, loc))
+        lines.append((mark, f"{mark}: {key + ': ' if key else ''}{reason}"))
+    files = list(dict.fromkeys(mark.file for mark, _ in lines))
+    lines.sort(key=lambda line: (files.index(line[0].file), line[0].line))
+    return ConfigError("\n".join(dict.fromkeys(sentence for _, sentence in lines)))

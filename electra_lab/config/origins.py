@@ -4,7 +4,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from electra_lab.config.generator import DEFAULT_SCALE
+from electra_lab.config.component import DEFAULT_SCALE
 from electra_lab.config.load import Loaded, dump
 from electra_lab.config.source import Loc, parse
 

@@ -9,16 +9,13 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 import registry
-from electra_lab.config.component import Component, Of, default
-from electra_lab.config.problems import problem, problems
-from electra_lab.config.schedule import rate_problem, value_of
+from electra_lab.config.component import Component, Of, default, rate_problem, value_of
 from electra_lab.config.sections import BatchWarmup, Budget, Checkpoint, Data, Rows, Tie, milestone_name, refuse_uneven
 from electra_lab.config.source import DEFAULTS, Loc
 from registry import BatchSizes, Needs, Setup, using
 from registry.contracts.head import options_by_name
 from registry.errors import BadResult, UnknownName, did_you_mean, guide
-from registry.folder_or_name import FolderOrName
-from registry.signature import Strict, validate
+from registry.signature import FolderOrName, Strict, problem, problems, validate
 
 Positive = Annotated[int, Field(gt=0, le=10**9)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]

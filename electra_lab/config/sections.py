@@ -5,9 +5,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from electra_lab.config.problems import problem
 from electra_lab.config.source import BUDGETS
-from registry.signature import Strict, validate
+from registry.signature import Strict, problem, validate
 
 
 class Data(Strict):

@@ -11,8 +11,7 @@ from electra_lab.corpora._common import FieldName, documents_in, left_out
 from electra_lab.sources.files import BadInput
 from electra_lab.sources.hugging_face import HuggingFaceSource
 from registry import Document, Skipped, Split, corpora
-from registry.folder_or_name import FolderOrName
-from registry.signature import Strict, problem
+from registry.signature import FolderOrName, Strict, problem
 
 FILES = "For files there are json_lines, parquet and text_files."
 

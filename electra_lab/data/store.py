@@ -29,8 +29,7 @@ from electra_lab.data.raw_documents import Progress
 from electra_lab.data.shards import TOKENIZER
 from electra_lab.data.splits import SPLITS
 from electra_lab.data.vocabulary import special_ids
-from electra_lab.storage.files import Unreadable, load_tokenizer, put_in_place, read_as, restore, write_whole
-from electra_lab.storage.lock import lock
+from electra_lab.storage.files import Unreadable, load_tokenizer, lock, put_in_place, read_as, restore, write_whole
 from registry import Split
 from registry.errors import CheckpointError, ConfigError, DataError
 

@@ -12,7 +12,7 @@ from electra_lab.sources.files import BadInput
 from electra_lab.sources.hugging_face import HuggingFaceSource
 from electra_lab.sources.records import value_of
 from registry import TextExample, datasets
-from registry.folder_or_name import FolderOrName
+from registry.signature import FolderOrName
 
 FILES = "For files there are json_lines and table."
 

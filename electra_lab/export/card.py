@@ -15,7 +15,8 @@ from electra_lab.config.source import to_yaml
 from electra_lab.data.overlap import RUN
 from electra_lab.pretrained.hugging_face import read_config
 from electra_lab.pretrained.trained_model import LAB, Origin, TrainedModel
-from electra_lab.storage.finetuning_folder import FinetuningFolder, config_of, is_finetuning
+from electra_lab.storage.files import config_of
+from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning
 from electra_lab.storage.provenance import Provenance
 from registry import BatchSizes
 from registry.errors import CheckpointError, ConfigError

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from electra_lab.model.initialise import STANDARD_DEVIATION, truncated_normal_
+from electra_lab.model.network import STANDARD_DEVIATION, truncated_normal_
 from electra_lab.model.transform import Transform
 from registry import Vocabulary, heads
 from registry.contracts.head import EmbeddingSizes

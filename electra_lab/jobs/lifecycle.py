@@ -6,36 +6,31 @@ A job begins or continues, trains, saves, keeps the best, and finishes. Its kind
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump
 from electra_lab.config.schema import ExperimentConfig
-from electra_lab.jobs.changes import keep_changes
-from electra_lab.jobs.divergence import roll_back
-from electra_lab.jobs.live_page import LivePage
-from electra_lab.jobs.progress import Pace, Progress
-from electra_lab.jobs.provenance import differences
-from electra_lab.jobs.saving import Saver
-from electra_lab.jobs.signals import noted, stopped
+from electra_lab.jobs.endings import noted, stopped
+from electra_lab.jobs.progress import LivePage, Pace, Progress
+from electra_lab.jobs.provenance import differences, keep_changes
+from electra_lab.jobs.saving import Saver, restore
 from electra_lab.jobs.track import Trackers, tracking
 from electra_lab.parallel.session import is_first, processes
-from electra_lab.planning.memory import is_shortage
 from electra_lab.presentation.console import Console
 from electra_lab.presentation.pages import Unfinished
+from electra_lab.storage.checkpoint import newest_sound
 from electra_lab.storage.provenance import Environment, Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.device import keep_freed_memory
 from electra_lab.training.divergence import StepRejected
-from electra_lab.training.evaluation import Accumulate
-from electra_lab.training.loop import Record, Run, Settings, splits_at, train
-from registry import Batches, Metric, Plugin, Vocabulary
+from electra_lab.training.loop import Record, Training, splits_at, train
+from registry import Metric, Plugin, Vocabulary
 from registry.errors import (
     CheckpointError,
     ConfigError,
@@ -45,17 +40,16 @@ from registry.errors import (
     Reported,
     Stopped,
     command,
+    is_shortage,
 )
 
 STOP, TIME_IS_UP = 100, 1000  # messages between ranks: 1 for a checkpoint, STOP + a signal, or TIME_IS_UP
 
 
 @dataclass(frozen=True)
-class Job:
-    """An assembled training.
+class Job(Training):
+    """A training with its run directory.
 
-    batches     of training; `held_out` has the splits that are evaluated meanwhile
-    accumulate  makes the accumulator of a split's metrics
     metrics     of its records, by name
     best        the metric whose best checkpoint is kept, if any
     milestones  steps whose checkpoints are kept
@@ -69,12 +63,6 @@ class Job:
     loaded: Loaded[Any]
     directory: RunDirectory
     console: Console
-    run: Run
-    settings: Settings
-    batches: Batches
-    held_out: Mapping[str, Batches]
-    accumulate: Accumulate
-    device: torch.device
     metrics: Mapping[str, Metric]
     label: str
     resume: Path
@@ -136,22 +124,18 @@ def train_to_the_end(job: Job, *, evaluated: bool) -> Saver:
 
     evaluated  False if the evaluations of the current step are missing
     """
-    run, config, directory, first = job.run, job.config, job.directory, job.run.learner.world.first
-    kept: Any = {"milestones": job.milestones, "best": job.best, "metrics": job.metrics}
-    saver = Saver(directory, run, job.settings, config.checkpoint, **kept)
-    if run.step == 0 and job.milestones:
+    config, step, first = job.config, job.run.step, job.run.learner.world.first
+    saver = Saver(job)
+    if step == 0 and job.milestones:
         saver.save()
-    records = train(
-        run, job.settings, job.batches, job.held_out, job.accumulate, job.device, evaluated=evaluated
-    )  # fmt: skip
-    tracked = tracking(config, directory, job.console.say, name=job.label, step=run.step)
+    tracked: AbstractContextManager[Trackers | None] = nullcontext()
+    if first and config.trackers:
+        tracked = tracking(config, job.directory, job.console.say, name=job.label, step=step)
     page = LivePage(job.page if first else None, job.console.say)
     rows = {split: len(batches) for split, batches in job.held_out.items()}
-    pace = Pace(job.settings, run.step, rows, config.checkpoint.every, job.milestones)
-    progress = Progress(job.console, pace)
-    shown = progress.shown(run.step, evaluated=evaluated)
-    with tracked if first and config.trackers else nullcontext() as trackers, page, shown:
-        consume_records(records, job, saver, trackers, progress, page)
+    progress = Progress(job.console, Pace(job.settings, step, rows, config.checkpoint.every, job.milestones))
+    with tracked as trackers, page, progress.shown(step, evaluated=evaluated):
+        consume_records(train(job, evaluated=evaluated), job, saver, trackers, progress, page)
     return saver
 
 
@@ -258,3 +242,49 @@ def enough_memory() -> Iterator[None]:
             "train.micro_batch_size (masks and draws stay the same) or evaluate.batch_size. For a run that has begun: "
             "electra-lab resume RUN_DIR --set train.micro_batch_size=NUMBER. Or make the networks smaller."
         ) from error
+
+
+def roll_back(job: Job, rejected: StepRejected, saver: Saver, trackers: Trackers | None) -> None:
+    """Roll a run back to its newest valid checkpoint, to continue with later batches. All ranks call it.
+
+    The batches from the checkpoint up to the refused step are left out, as in Chowdhery et al. (2022), "PaLM", section
+    5.1: divergence is caused by these batches together with the weights. Their number depends on the refused step, not
+    on when the refusal was noticed, so that a run that was killed in between repeats it exactly.
+
+    Raises DivergedError if a rollback is not allowed or not possible.
+    """
+    run, world, most = job.run, job.run.learner.world, job.settings.most_rollbacks
+    if job.settings.on_non_finite != "roll_back":
+        raise rejected
+    if run.rollbacks >= most:
+        raise DivergedError(f"{rejected} The run was rolled back {run.rollbacks} times (train.most_rollbacks).")
+    # Restore.
+    if world.first:
+        saver.wait()
+    world.wait()
+    rollbacks, offset = run.rollbacks + 1, run.offset
+    if not restore(job.directory, run, job.console.say):
+        raise DivergedError(
+            f"{rejected} It cannot be rolled back, as there is no checkpoint yet. Lower checkpoint.every."
+        )
+    run.rollbacks, run.offset = rollbacks, offset + rejected.step + 1 - run.step
+    saver.saved = run.step
+    # Drop the history after that step.
+    world.wait()  # nobody reads checkpoints any longer
+    if world.first:
+        job.directory.truncate(run.step)
+        if trackers:
+            trackers.rewind(run.step)
+    job.console.say(
+        f"note: {str(rejected).partition('. ')[0]}. Rolled back to step {run.step:,} ({rollbacks} of at most {most} "
+        f"times); {run.offset:,} batches left out in total"
+    )
+
+
+def with_cures(error: DivergedError, directory: RunDirectory) -> DivergedError:
+    """Add the checkpoint to continue from, and the command that finds the cause."""
+    step = None
+    with suppress(CheckpointError):  # the first error matters
+        step = newest_sound(directory.checkpoints)
+    where = "There is no checkpoint." if step is None else f"The newest intact checkpoint is that of step {step:,}."
+    return DivergedError(f"{error} {where} To find the cause: {command('replay', directory.path)}")

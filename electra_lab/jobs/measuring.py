@@ -23,8 +23,7 @@ from electra_lab.jobs.pretraining import execute
 from electra_lab.presentation.compare_page import Measured
 from electra_lab.presentation.console import Console
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
-from electra_lab.storage.files import MANIFEST, damage, disk, read_json, sha256
-from electra_lab.storage.lock import lock
+from electra_lab.storage.files import MANIFEST, damage, disk, lock, read_json, sha256
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry import Entry, Trained, measures
 from registry.errors import CheckpointError, ConfigError, command

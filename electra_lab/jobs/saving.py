@@ -1,16 +1,16 @@
 """Write and restore the checkpoints of a run."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
 
-from electra_lab.config.finetune import FinetuningCheckpoint
-from electra_lab.config.sections import Checkpoint
 from electra_lab.storage.best import AUTO, Best, ranked
 from electra_lab.storage.checkpoint import (
     BestUpTo,
@@ -25,8 +25,10 @@ from electra_lab.storage.checkpoint import (
 )
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.divergence import non_finite_weights
-from electra_lab.training.loop import Run, Settings
-from registry import Metric
+from electra_lab.training.loop import Run
+
+if TYPE_CHECKING:
+    from electra_lab.jobs.lifecycle import Job
 
 
 def restore(directory: RunDirectory, run: Run, say: Callable[[str], None]) -> bool:
@@ -44,26 +46,13 @@ class Saver:
     A context manager: when it exits, the last checkpoint is on the disk.
     """
 
-    def __init__(
-        self,
-        directory: RunDirectory,
-        run: Run,
-        settings: Settings,
-        options: Checkpoint | FinetuningCheckpoint,
-        *,
-        milestones: Collection[int] = (),
-        best: str | None = None,
-        metrics: Mapping[str, Metric] = MappingProxyType({}),
-    ) -> None:
-        """`best` is the metric whose best checkpoint stays, of the `metrics` in the records."""
-        self._directory, self._run, self._settings = directory, run, settings
-        self._every, self._keep, self._milestones, self._chosen = options.every, options.keep, milestones, best
-        self._metrics = metrics
-        self._minutes = getattr(options, "minutes", None)
+    def __init__(self, job: Job) -> None:
+        self._job, self._directory, self._run, options = job, job.directory, job.run, job.config.checkpoint
+        self._every, self._keep, self._minutes = options.every, options.keep, getattr(options, "minutes", None)
         self._pool = ThreadPoolExecutor(1, "checkpoint") if getattr(options, "asynchronous", False) else None
         self._writing: Future[None] | None = None
         self._last = time.monotonic()
-        self.saved = run.step if directory.has_checkpoint(run.step) else None  # the newest step that is
+        self.saved = job.run.step if job.directory.has_checkpoint(job.run.step) else None  # the newest step that is
 
     def __enter__(self) -> Self:
         self.prune()
@@ -71,7 +60,7 @@ class Saver:
 
     def due(self, step: int) -> bool:
         """Return True if a checkpoint is due after `step`, by the count of steps."""
-        return step % self._every == 0 or step in self._milestones
+        return step % self._every == 0 or step in self._job.milestones
 
     def overdue(self) -> bool:
         """Return True, once, if `checkpoint.minutes` have passed since the last checkpoint."""
@@ -85,10 +74,10 @@ class Saver:
 
         With `auto` only checkpoints that are saved anyway are compared: training does not take longer.
         """
-        if self._chosen is None:
+        if self._job.best is None:
             return False
         world = self._run.learner.world
-        if self._chosen == AUTO:
+        if self._job.best == AUTO:
             if world.first and self.saved == record["step"]:
                 self._pool.submit(self._note_best) if self._pool else self._note_best()  # one after the other
             return False
@@ -100,7 +89,7 @@ class Saver:
         if self.saved == run.step:
             self.prune()
             return
-        state, learner = run.state(self._settings), run.learner
+        state, learner = run.state(self._job.settings), run.learner
         tensors = tensors_of(learner.objective, run.optimizer, keep=learner.world.first)
         # Rank 0 alone has tensors that are divided.
         names = learner.world.once(lambda: "\n".join(not_finite(tensors, learner.objective)))
@@ -154,12 +143,12 @@ class Saver:
         """Remove checkpoints that are no longer needed, for example those left by a killed process."""
         if self._run.learner.world.first and self.saved is not None:
             self.wait()
-            prune(self._directory.checkpoints, self.saved, self._keep, self._milestones, self._best())
+            prune(self._directory.checkpoints, self.saved, self._keep, self._job.milestones, self._best())
             self._note_best()
 
     def _write(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         self._directory.flush()
-        save(self._directory.checkpoints, step, tensors, state, self._keep, self._milestones, self._best())
+        save(self._directory.checkpoints, step, tensors, state, self._keep, self._job.milestones, self._best())
         self._directory.mark_saved(step)
         self._note_best()
 
@@ -168,7 +157,7 @@ class Saver:
         return min(self._ranked()).step
 
     def _ranked(self, among: Collection[int] | None = None) -> list[Best]:
-        found = ranked(self._directory.records(), self._chosen, self._metrics)
+        found = ranked(self._directory.records(), self._job.best, self._job.metrics)
         return [best for best in found if among is None or best.step in among]
 
     def _note_best(self) -> None:

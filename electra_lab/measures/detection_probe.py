@@ -22,7 +22,7 @@ from electra_lab.measures._corruption import (
     some,
     unigram,
 )
-from electra_lab.model.initialise import initialise
+from electra_lab.model.network import initialise
 from registry import Batch, Metric, MetricWithDocuments, Trained, heads, measures
 
 # Half the squared weights, on standardised features, relative to the mean loss per token. States are wide and their

@@ -1,16 +1,50 @@
-"""A network: embeddings, a projection if widths differ, a backbone, heads."""
+"""A network: embeddings, a projection if widths differ, a backbone, heads; inner states; initial weights."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Generator, Size, Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.model.embeddings import Embeddings
+from electra_lab.model.embeddings import Embeddings, Shifted
 from registry.core import place
 from registry.errors import BadResult
+
+States = Float[Tensor, "B T D"]
+STANDARD_DEVIATION = 0.02
+Distribution = Literal["official", "normal"]
+Source = Callable[[str, Size], Generator | None]  # the random numbers of the weight of a name and shape
+
+
+class Exits:
+    """Collects states at some depths while a backbone runs, each as the backbone would return it if it ended there.
+
+    depths  counted from 1; without any, the backbone returns its result as always
+    top     the backbone's depth
+    apart   the layer above a depth reads its states without their gradient
+    norm    the last LayerNorm of a pre-norm backbone
+    """
+
+    def __init__(
+        self, depths: Sequence[int], top: int, apart: bool, norm: Callable[[States], States] = lambda x: x
+    ) -> None:
+        self.depths, self.top, self.apart, self.norm = tuple(depths), top, apart, norm
+        self.inner: dict[int, States] = {}
+
+    def after(self, depth: int, x: States) -> States:
+        """Keep what a layer returned, if it was asked for, and return what the next layer reads."""
+        if depth not in self.depths or depth == self.top:
+            return x
+        self.inner[depth] = self.norm(x)
+        return x.detach() if self.apart else x
+
+    def result(self, states: States) -> States | tuple[States, ...]:
+        """Return the states at all depths in their order, or the backbone's result `states` if there are none."""
+        if not self.depths:
+            return states
+        return tuple(states if depth == self.top else self.inner[depth] for depth in self.depths)
 
 
 def everywhere(hidden: Float[Tensor, "B T D"]) -> Int[Tensor, "B T"]:
@@ -178,3 +212,52 @@ class Network(nn.Module):
     def replaced_logits(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T"]:
         """Return the logits of "replaced" at every position."""
         return self.predict("replaced", hidden)
+
+
+@torch.no_grad()
+def initialise(
+    module: nn.Module,
+    source: Source = lambda *_: None,
+    distribution: Distribution = "official",
+    keep: Set[nn.Parameter] = frozenset(),
+) -> None:
+    """Set the weights of every nn.Linear and nn.Embedding, once each, but for the parameters to keep.
+
+    source        by default torch's global generator. One that depends on the name alone gives equal weights to equal
+                  parts of different models; a part that has several names goes by the first
+    distribution  official  normal of deviation 0.02, truncated at two deviations; where google-research/electra names
+                            no initializer, which are the projection of the embeddings and the last layer of the
+                            detection head, TensorFlow's default, Glorot's uniform (Glorot and Bengio 2010)
+                  normal    normal of deviation 0.02
+
+    Gains, gates and zero weights of a library are left alone: a zero output projection is a deliberate choice, and
+    x-transformers stores LayerNorm gains as offsets.
+    """
+    glorot, names = glorot_layers(module), dict[nn.Module, str]()
+    for name, part in module.named_modules():
+        if isinstance(part, Shifted):
+            names[part.table] = name  # where the table would be without a difference
+        if isinstance(part, nn.Linear | nn.Embedding) and part.weight not in keep and part.weight.count_nonzero():
+            generator = source(names.get(part, name), part.weight.shape)
+            if distribution == "normal":
+                nn.init.normal_(part.weight, std=STANDARD_DEVIATION, generator=generator)
+            elif part in glorot:
+                nn.init.xavier_uniform_(part.weight, generator=generator)
+            else:
+                truncated_normal_(part.weight, generator)
+            if isinstance(part, nn.Linear) and part.bias is not None and part.bias not in keep:
+                nn.init.zeros_(part.bias)
+
+
+def truncated_normal_(weight: torch.Tensor, generator: Generator | None = None, *, scale: float = 1.0) -> torch.Tensor:
+    """Draw normal numbers of deviation 0.02 * scale, truncated at two deviations, which leaves 0.0176 * scale."""
+    deviation = STANDARD_DEVIATION * scale
+    return nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
+
+
+def glorot_layers(module: nn.Module) -> set[nn.Module]:
+    """Return the layers of networks and heads that the official code draws from Glorot's uniform distribution."""
+    found: set[nn.Module] = set()
+    for part in module.modules():
+        found.update(getattr(part, "glorot_layers", ()))
+    return found

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.model.initialise import truncated_normal_
+from electra_lab.model.network import truncated_normal_
 
 EPS = 1e-5
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from electra_lab.parallel.world import Seen, World
+from electra_lab.parallel.session import Seen, World
 from electra_lab.parallel.wrap import gathered
 from registry import Batch, Choice, Detection, Losses, Prediction, Term
 

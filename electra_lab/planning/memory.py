@@ -1,6 +1,5 @@
 """The memory that a computation needs, found from shapes alone, and the memory that there is."""
 
-import errno
 import logging
 import mmap
 import re
@@ -101,23 +100,6 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _free(self, key: int, size: int) -> None:
         self._known.discard(key)
         self.now -= size
-
-
-def is_shortage(error: BaseException) -> bool:
-    """Return whether an error of torch or of the system means too little memory.
-
-    On the CPU torch raises a RuntimeError for it, in which oneDNN says only that it "could not create a primitive", and
-    cuBLAS and cuDNN name the status ALLOC_FAILED. The errors of numpy and pyarrow are MemoryErrors.
-    """
-    words = (
-        r"can't allocate memory|[Cc]annot allocate memory|not enough memory|out of memory|could not create a primitive"
-        r"|STATUS_ALLOC_FAILED|std::bad_alloc"
-    )
-    return (
-        isinstance(error, MemoryError | torch.OutOfMemoryError)
-        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-        or (isinstance(error, RuntimeError) and bool(re.search(words, str(error))))
-    )
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -16,8 +16,8 @@ from electra_lab.presentation.findings import heading
 from electra_lab.presentation.pages import Unfinished, render
 from electra_lab.presentation.tables import Table
 from electra_lab.presentation.text import counted, device, thousandths
-from electra_lab.storage.files import read_text
-from electra_lab.storage.finetuning_folder import FinetuningFolder, config_of
+from electra_lab.storage.files import config_of, read_text
+from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry import Metric
 from registry.errors import CheckpointError
 

@@ -17,8 +17,7 @@ from electra_lab.presentation.tables import Table
 from electra_lab.presentation.text import compute, data_facts, device, epochs, thousandths
 from electra_lab.storage.best import best_checkpoint
 from electra_lab.storage.checkpoint import checkpoint_path
-from electra_lab.storage.files import read_as, read_text
-from electra_lab.storage.finetuning_folder import config_of
+from electra_lab.storage.files import config_of, read_as, read_text
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from registry import BatchSizes, Metric

@@ -30,7 +30,7 @@ from electra_lab.storage.files import open_regular, read_as
 from registry import tokenizers
 from registry.contracts.tokenizer import TOKENIZER_FILES
 from registry.errors import CheckpointError, ConfigError, DataError, guide
-from registry.folder_or_name import FolderOrName
+from registry.signature import FolderOrName
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

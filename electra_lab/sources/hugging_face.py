@@ -11,7 +11,7 @@ from typing import Any
 
 from electra_lab.sources.files import Files, below, needed, refuse_missing
 from registry.errors import DataError, did_you_mean
-from registry.folder_or_name import FolderOrName
+from registry.signature import FolderOrName
 
 SAVED = ("dataset_dict.json", "state.json")  # of save_to_disk
 INDEX = "__index_level_0__"  # pandas' name for the first column if rows have more columns than the header

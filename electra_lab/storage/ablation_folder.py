@@ -16,9 +16,8 @@ from typing import Self
 
 from pydantic import BaseModel, StrictFloat
 
-from electra_lab.storage.files import disk, read_as, refuse_unusable, write_whole
+from electra_lab.storage.files import disk, lock, read_as, refuse_unusable, write_whole
 from electra_lab.storage.finetuning_folder import FinetuningFolder
-from electra_lab.storage.lock import lock
 from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError, guide

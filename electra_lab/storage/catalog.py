@@ -8,8 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from electra_lab.storage.files import open_regular, reason, refuse_unusable
-from electra_lab.storage.lock import reading
+from electra_lab.storage.files import open_regular, reading, reason, refuse_unusable
 from registry.errors import CheckpointError, ConfigError
 
 Kind = Literal["run", "fine-tuning", "ablation"]

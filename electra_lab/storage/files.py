@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and folders that are sealed with checksums."""
+"""Files that are written whole or not at all, folders that are sealed with checksums, and locks."""
 
 from __future__ import annotations
 
@@ -12,23 +12,29 @@ import stat
 import sys
 import uuid
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 import yaml
+from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from registry.errors import CheckpointError, ConfigError
+from registry.errors import CheckpointError, ConfigError, guide
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
 
 MANIFEST = "MANIFEST.json"
 MOST_BYTES = 64 << 20  # of a file that is read as a whole, unless its reader knows better
 MOST_TOKENS = 1 << 29  # bytes of tokenizer.json
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # what a write raises, without the name of its file
 T = TypeVar("T")
+# Errors that say nothing about a file: of rights, of a network file system, of too many open files, of memory.
+_PASSING = {errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+PATIENCE = 0.05  # seconds, as `reading` keeps a lock from others for a moment
+UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 
 class Unreadable(CheckpointError):
@@ -130,6 +136,17 @@ def read_yaml(path: Path) -> Any:
     most_nested = sum(map(text.count, "[{-?"))
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if most_nested < 1000 else yaml.SafeLoader
     return loader(text).get_single_data()
+
+
+def config_of(file: Path) -> dict[str, Any]:
+    """Return the complete config in a file that the lab wrote. Raises CheckpointError."""
+    try:
+        found: dict[str, Any] = dict(read_yaml(file))
+    except PermissionError as error:
+        raise CheckpointError(f"{file}: cannot be read ({reason(error)}).") from None
+    except (OSError, yaml.YAMLError, TypeError, ValueError, RecursionError):
+        raise CheckpointError(f"{file}: is damaged.") from None
+    return found
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -257,10 +274,6 @@ def seal(folder: Path, names: Collection[str] | None = None, manifest: str = MAN
     (folder / manifest).write_text(json.dumps(sums, indent=1), encoding="utf-8")
 
 
-# Errors that say nothing about a file: of rights, of a network file system, of too many open files, of memory.
-_PASSING = {errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-
-
 def damage(folder: Path, names: Collection[str] | None = None, manifest: str = MANIFEST) -> str | None:
     """Return the damage to the sealed files `names` in a folder, by default to all, in words; None if they are sound.
 
@@ -288,3 +301,55 @@ def damage(folder: Path, names: Collection[str] | None = None, manifest: str = M
 def sha256(path: Path) -> str:
     with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+@contextmanager
+def lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock file at `path`. Yields False if another process holds it and `wait` is off.
+
+    Raises ConfigError if the file system has no locks or something else is there, OSError if it cannot be written.
+    """
+    _refuse_others(path)
+    held = FileLock(path, timeout=-1 if wait else PATIENCE, poll_interval=0.02, fallback_to_soft=False)
+    try:
+        with suppress(Timeout):
+            held.acquire()
+    except (OSError, NotImplementedError) as error:  # filelock turns ENOSYS into NotImplementedError
+        if isinstance(error, NotImplementedError) or error.errno in UNSUPPORTED:
+            raise ConfigError(
+                f"{path.parent}: this file system does not support locks, which the lab needs. Choose another folder; "
+                f"see {guide('clusters')}"
+            ) from None
+        raise
+    try:
+        yield held.is_locked
+    finally:
+        held.release()
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[bool]:
+    """Keep others from holding the lock at `path`, without writing. Yields False if one holds it already.
+
+    If the file does not exist or files cannot be locked, nobody is locked out.
+    """
+    _refuse_others(path)
+    with ExitStack() as stack:
+        free = True
+        try:
+            import fcntl  # not on Windows
+
+            fcntl.flock(stack.enter_context(path.open("rb")), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            free = False
+        except (ImportError, OSError):
+            pass
+        yield free
+
+
+def _refuse_others(path: Path) -> None:
+    """Raise ConfigError for a file that only looks like a lock: a link would let a file elsewhere be overwritten."""
+    with suppress(FileNotFoundError):
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise ConfigError(f"{path}: is not a lock file of the lab but a link, a folder or a device. Remove it.")

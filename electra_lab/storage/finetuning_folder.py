@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel
 
-from electra_lab.storage.files import open_regular, read_as, read_yaml, reason
+from electra_lab.storage.files import open_regular, read_as, reason
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry.errors import CheckpointError, command
 
@@ -97,17 +96,6 @@ def is_seed(path: Path) -> bool:
     """Return True for the run directory of one seed of a fine-tuning."""
     path = Path(os.path.realpath(path))  # `.` has no name; resolve() refuses links in a circle
     return is_run(path) and is_finetuning(path.parent) and path.name.removeprefix("seed-").isdecimal()
-
-
-def config_of(file: Path) -> dict[str, Any]:
-    """Return the complete config in a file that the lab wrote. Raises CheckpointError."""
-    try:
-        found: dict[str, Any] = dict(read_yaml(file))
-    except PermissionError as error:
-        raise CheckpointError(f"{file}: cannot be read ({reason(error)}).") from None
-    except (OSError, yaml.YAMLError, TypeError, ValueError, RecursionError):
-        raise CheckpointError(f"{file}: is damaged.") from None
-    return found
 
 
 def predict_command(model: object, needs: Sequence[str]) -> str:

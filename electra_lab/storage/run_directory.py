@@ -30,15 +30,16 @@ from electra_lab.storage.files import (
     disk,
     flush,
     load_tokenizer,
+    lock,
     new_file,
     open_regular,
     read_as,
     read_json,
+    reading,
     reason,
     refuse_unusable,
     write_whole,
 )
-from electra_lab.storage.lock import lock, reading
 from electra_lab.storage.provenance import FORMAT, Code, Provenance
 from registry.errors import CheckpointError, ConfigError, InUse, command
 

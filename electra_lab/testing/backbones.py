@@ -8,8 +8,7 @@ from torch import Tensor
 
 from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.flops import counted_flops
-from electra_lab.model.initialise import initialise
-from electra_lab.model.network import Network
+from electra_lab.model.network import Network, initialise
 from electra_lab.testing.common import PAD, Contract, token_rows, worst
 from electra_lab.training.random import seed_global
 from registry import backbones

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from electra_lab.model.initialise import initialise
+from electra_lab.model.network import initialise
 from electra_lab.testing.common import Contract, vocabulary
 from registry import EmbeddingSizes, heads
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from electra_lab.config.load import validated
 from electra_lab.config.source import parse
-from electra_lab.model.initialise import initialise
+from electra_lab.model.network import initialise
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from electra_lab.testing.common import CLS, MASK, PAD, SEP, Contract, as_batch, vocabulary
 from registry import Batch, Metric, MetricWithDocuments, Trained, backbones, measures

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from electra_lab.metrics import accumulator_of
-from electra_lab.model.initialise import initialise
+from electra_lab.model.network import initialise
 from electra_lab.model.pair import EmbeddingSizes, Tie, make_pair
 from electra_lab.testing.common import PAD, SPECIAL, Contract, as_batch, close, count, law, padded_batches, vocabulary
 from electra_lab.training.random import Streams

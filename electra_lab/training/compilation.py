@@ -1,26 +1,43 @@
-"""Compile the layers of backbones, or the whole objective."""
+"""Compile the layers of backbones, or the whole objective; recompute layers in the backward pass."""
 
 import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
-
-from electra_lab.training.recompute import Recomputing
+from torch.utils.checkpoint import checkpoint
 
 Compile = Literal["off", "layers", "full"]
-
 # Compiled versions of a function that torch keeps, by shapes and types. Its default is eight, and it runs further ones
 # uncompiled. The cells of an ablation share a process, and each width, batch size and precision needs another version.
 KINDS = 128
-
 BACKEND = "inductor"
+# Torch's stance is one for the process: blocks of several threads that restored it themselves could leave it changed.
+_stance, _lock, _open = ExitStack(), threading.Lock(), 0
+
+
+def recompute(modules: Iterable[nn.Module]) -> None:
+    """Let modules keep no activations in training, in place (Chen et al. 2016). All numbers stay, dropout included."""
+    for module in modules:
+        module.forward = Recomputing(module, module.forward)
+
+
+class Recomputing:
+    """A module's forward pass, which is computed again in the backward pass. A copy of the module has its own."""
+
+    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        self.module, self.forward = module, forward
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        if not (self.module.training and torch.is_grad_enabled()):
+            return self.forward(*inputs, **options)
+        return checkpoint(self.forward, *inputs, use_reentrant=False, **options)
 
 
 def missing_compiler(kind: str) -> str | None:
@@ -58,10 +75,6 @@ def compile_modules(how: Compile, objective: nn.Module, networks: Iterable[nn.Mo
                 again.forward = torch.compile(again.forward, backend=BACKEND, dynamic=False)
             else:
                 module.compile(backend=BACKEND, dynamic=False)
-
-
-# Torch's stance is one for the process: blocks of several threads that restored it themselves could leave it changed.
-_stance, _lock, _open = ExitStack(), threading.Lock(), 0
 
 
 @contextmanager

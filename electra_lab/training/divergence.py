@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from electra_lab.parallel.world import World
+from electra_lab.parallel.session import World
 from registry.errors import DivergedError
 
 Policy = Literal["stop", "skip", "roll_back"]

@@ -218,16 +218,23 @@ def splits_at(step: int, settings: Settings, *, tested: bool) -> list[Split]:
     return [*splits, "test"] if last and tested else splits
 
 
-def train(
-    run: Run,
-    settings: Settings,
-    batches: Batches,
-    held_out: Mapping[str, Batches],
-    accumulate: Accumulate,
-    device: torch.device,
-    *,
-    evaluated: bool = True,
-) -> Iterator[Record]:
+@dataclass(frozen=True)
+class Training:
+    """A run, and everything that training reads.
+
+    batches     of training; `held_out` has the splits that are evaluated meanwhile
+    accumulate  makes the accumulator of a split's metrics
+    """
+
+    run: Run
+    settings: Settings
+    batches: Batches
+    held_out: Mapping[str, Batches]
+    accumulate: Accumulate
+    device: torch.device
+
+
+def train(training: Training, *, evaluated: bool = True) -> Iterator[Record]:
     """Train from run.step to settings.steps, yielding after every step, before its evaluations. Raises DivergedError.
 
     Validation is evaluated every `evaluate_every` steps and after the last step, and before the first one if
@@ -238,15 +245,16 @@ def train(
 
     evaluated  False if training was stopped before the evaluations that are due after run.step
     """
+    run, settings, device = training.run, training.settings, training.device
     if not evaluated:
         run.learner.be_after(settings.seed, max(run.step - 1, 0))
-        yield from _evaluated(run, settings, held_out, accumulate, device)
+        yield from _evaluated(training)
     started, since = time.perf_counter(), run.tokens
     only_last = settings.log_every >= settings.steps  # then the first step has a line, too: a curve needs two points
     run.learner.objective.train()
     run.begin(settings, device)
     while run.step < settings.steps:
-        _, rate = advance(run, settings, batches, device)
+        _, rate = advance(run, settings, training.batches, device)
         step, rejected = run.step, None
         if step % settings.log_every == 0 or step == settings.steps or (only_last and step == 1):
             rejected = run.rejection(settings)
@@ -261,7 +269,7 @@ def train(
             if run.step == step and splits_at(step, settings, tested=False):
                 rejected = run.rejection(settings, weights=True)
                 if rejected is None:
-                    yield from _evaluated(run, settings, held_out, accumulate, device)
+                    yield from _evaluated(training)
                     started, since = time.perf_counter(), run.tokens
         if rejected is not None:
             if settings.on_non_finite != "roll_back":
@@ -334,20 +342,19 @@ def _line(run: Run, settings: Settings, rate: float, device: torch.device) -> di
     }
 
 
-def _evaluated(
-    run: Run, settings: Settings, held_out: Mapping[str, Batches], accumulate: Accumulate, device: torch.device
-) -> Iterator[Record]:
+def _evaluated(training: Training) -> Iterator[Record]:
     """Run the evaluations that are due after run.step."""
-    for split in splits_at(run.step, settings, tested="test" in held_out):
+    run, settings = training.run, training.settings
+    for split in splits_at(run.step, settings, tested="test" in training.held_out):
         started = time.perf_counter()
         for found in evaluation(
             run.learner,
-            held_out[split],
-            accumulate,
+            training.held_out[split],
+            training.accumulate,
             seed=settings.seed,
             batch_size=settings.evaluate_batch_size,
             precision=settings.precision,
-            device=device,
+            device=training.device,
             examples=settings.examples if split == "test" else 0,
         ):
             if found is not None:

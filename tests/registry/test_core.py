@@ -84,8 +84,8 @@ def test_a_lookup_reaches_nothing_but_components(name: str):
 
 def test_a_home_module_that_does_not_register_its_own_name_is_refused():
     strange = Registry("thing", "things", home="electra_lab.config", lead=(), contract="Thing")
-    with pytest.raises(UnknownName, match=r"electra_lab\.config\.problems does not register a thing called 'problems'"):
-        strange.get("problems")
+    with pytest.raises(UnknownName, match=r"electra_lab\.config\.origins does not register a thing called 'origins'"):
+        strange.get("origins")
 
 
 @pytest.mark.parametrize("name", ["my-sampler", "my sampler", "1st", "", "a.b", "a/b"])

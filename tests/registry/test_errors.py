@@ -1,13 +1,17 @@
 """Errors know their exit codes, and suggest what was meant."""
 
+import errno
 import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
+import torch
 
 from registry import errors
-from registry.errors import LabError, command, did_you_mean, shown
+from registry.errors import LabError, command, did_you_mean, is_shortage, shown
 
 KINDS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, LabError)}
 
@@ -58,3 +62,24 @@ def test_a_command_survives_a_shell(name: str, tmp_path: Path) -> None:
 def test_control_characters_are_shown_and_layout_stays() -> None:
     assert shown("a\tb\nc é [MASK]") == "a\tb\nc é [MASK]"
     assert shown("\x1b]0;owned\x07\r\x00\x7f\x9b31m\udce9") == r"\x1b]0;owned\x07\r\x00\x7f\x9b31m\udce9"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(), RuntimeError("could not create a primitive"), OSError(errno.ENOMEM, "Cannot allocate memory"),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), RuntimeError("CUDA error: out of memory"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        np._core._exceptions._ArrayMemoryError((1 << 40,), np.dtype("float64")),
+        pa.lib.ArrowMemoryError("malloc of size 1099511627776 failed"),
+    ],
+    ids=lambda error: str(error)[:30],
+)  # fmt: skip
+def test_every_librarys_words_for_want_of_memory_are_known(error: BaseException) -> None:
+    assert is_shortage(error)
+    assert not is_shortage(RuntimeError("shapes do not match"))
+    assert not is_shortage(ValueError("out of memory"))
+    assert not is_shortage(OSError(errno.ENOENT, "No such file or directory"))

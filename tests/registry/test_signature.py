@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from registry import backbones, corpora, load_plugin, masking_strategies, samplers, schedules
 from registry.errors import BadSignature
-from registry.signature import Strict, schema_of, validate
+from registry.signature import FolderOrName, Strict, schema_of, validate
 
 if TYPE_CHECKING:
     from nowhere import Tensor
@@ -176,3 +176,29 @@ def test_options_that_a_contract_demands_and_their_types() -> None:
             masking_strategies.register("textual")(textual)
         with pytest.raises(BadSignature, match="option replace_prob and random_prob"):
             masking_strategies.register("forgetful")(forgetful)
+
+
+@pytest.mark.parametrize("text", ["bert-base-uncased", "google/electra-small-discriminator", "a_b/c.d-1"])
+def test_a_name_is_one_unless_it_or_its_first_part_is_there(tmp_path: Path, text: str) -> None:
+    assert FolderOrName(text).is_name(tmp_path)
+    (tmp_path / text.split("/")[0]).mkdir()
+    assert not FolderOrName(text).is_name(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".", "./a", "../a", "a/", "/a/b", "~/a", "~", "a/b/c", "a b", "a//b", "a/../b", "ä/b", "a\\b", "a\0b"]
+)
+def test_everything_else_is_a_path(tmp_path: Path, text: str) -> None:
+    assert not FolderOrName(text).is_name(tmp_path)
+
+
+def test_a_schema_takes_text_and_dumps_it_as_plain_text() -> None:
+    class Options(BaseModel, strict=True):
+        path: FolderOrName | None = None
+
+    read: Any = Options.model_validate_json('{"path": "a/b"}')
+    assert type(read.path) is FolderOrName
+    assert type(read.model_dump(mode="json")["path"]) is str
+    assert Options.model_json_schema()["properties"]["path"]["anyOf"][0] == {"type": "string"}
+    with pytest.raises(ValueError, match="string"):
+        Options.model_validate_json('{"path": 3}')

@@ -30,8 +30,7 @@ from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from electra_lab.assembly import networks
 from electra_lab.assembly.build import brought_by
-from electra_lab.model.initialise import STANDARD_DEVIATION, glorot_layers
-from electra_lab.model.network import Network, everywhere
+from electra_lab.model.network import STANDARD_DEVIATION, Network, everywhere, glorot_layers
 from electra_lab.model.weights import repeated
 from registry import backbones
 

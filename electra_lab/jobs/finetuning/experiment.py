@@ -22,10 +22,10 @@ from electra_lab.assembly.initial_weights import BROUGHT, DRAWN
 from electra_lab.assembly.networks import Networks, open_source
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.checks.guards import rehearse
+from electra_lab.config.component import rate_problem
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load_finetuning
 from electra_lab.config.origins import dump_with_origins
-from electra_lab.config.schedule import rate_problem
 from electra_lab.data.rows import permuted
 from electra_lab.data.task_rows import TaskRows
 from electra_lab.data.text_encoder import TextEncoder
@@ -33,8 +33,8 @@ from electra_lab.model.flops import MATRIX_PRODUCTS
 from electra_lab.model.task_model import TaskModel, with_layer_rates
 from electra_lab.presentation.console import Console
 from electra_lab.pretrained.families import prepare
-from electra_lab.training.collect import Collected, using_task
 from electra_lab.training.device import choose_precision
+from electra_lab.training.evaluation import Collected, using_task
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.step import Learner
 from registry import BatchSizes, Dataset, Flops, Metric, Row, Task, datasets, tasks, using
@@ -42,6 +42,15 @@ from registry.contracts.dataset import is_labelled
 from registry.errors import DataError, LabError, did_you_mean, listed
 
 TRAIN, VALIDATION = "train", "validation"
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The examples of a fine-tuning, which are the same for all seeds."""
+
+    dataset: Dataset
+    splits: Mapping[str, list[Any]]
+    facts: Mapping[str, Any]  # learned by the task from the training examples, such as the labels
 
 
 @dataclass(frozen=True)
@@ -61,8 +70,7 @@ class Finetuning:
     settings: Settings
     model: TaskModel
     task: Task
-    facts: Mapping[str, Any]  # learned by the task from the training examples, such as the labels
-    dataset: Dataset
+    read: Examples
     splits: Mapping[str, Split]  # `train`, `validation`, and others of the dataset
     source: Networks
     weights: dict[str, str]  # by part of the model, where they come from
@@ -189,14 +197,13 @@ def longest_row(loaded: Loaded[FinetuningConfig], source: Networks) -> int:
     return wanted
 
 
-def examples_of(
-    loaded: Loaded[FinetuningConfig], dataset: Dataset, task: Any
-) -> tuple[dict[str, list[Any]], Mapping[str, Any]]:
+def read_examples(loaded: Loaded[FinetuningConfig]) -> Examples:
     """Read all splits; a task that trains learns its facts from all training examples, as a label may be rare.
 
     Raises DataError that names all problems: the bad rows of each split, examples that cannot be learned, no label for
     validation; a split that is missing or has no examples.
     """
+    dataset, task = open_dataset(loaded), make_task(loaded)
     missing = [name for name in (TRAIN, VALIDATION) if name not in dataset.splits]
     if missing and loaded.config.trains:
         has = ", ".join(dataset.splits) or "none"
@@ -232,22 +239,22 @@ def examples_of(
     if errors:
         together = DataError("\n".join(dict.fromkeys(map(str, errors))))
         raise loaded.caused(("dataset",), together if len(errors) > 1 else errors[0]) from None
-    return found, facts
+    return Examples(dataset, found, facts)
 
 
-def left_out(dataset: Dataset) -> dict[str, int]:
-    """Return the number of rows that a dataset skipped while reading, by split."""
-    return {split: len(rows) for split, rows in getattr(dataset, "skipped", {}).items() if rows}
+def assemble(
+    loaded: Loaded[FinetuningConfig], seed: int, device: torch.device, read: Examples | None = None
+) -> Finetuning:
+    """Read model and data, and build everything for one seed. Raises LabError at the line that caused it.
 
-
-def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) -> Finetuning:
-    """Read model and data, and build everything for one seed. Raises LabError at the line that caused it."""
-    config, train = loaded.config, loaded.config.train
-    dataset, task = open_dataset(loaded), cast("Task", make_task(loaded))
+    read  the examples, if another seed has read them
+    """
+    config, train, task = loaded.config, loaded.config.train, cast("Task", make_task(loaded))
     source = open_source(loaded, seed if config.init == "random" else None)
     length = longest_row(loaded, source)
-    examples, facts = examples_of(loaded, dataset, task)
-    task.set_labels(facts)
+    read = read or read_examples(loaded)
+    examples = dict(read.splits)
+    task.set_labels(read.facts)
     try:
         examples[TRAIN] = _drawn(examples[TRAIN], config.data.train_examples, seed)
         encoder = TextEncoder(source.tokenizer, source.vocabulary)
@@ -282,7 +289,7 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
     optimizer = optimizer_of(config.optimizer, train.learning_rate, model)
     optimizer = with_layer_rates(optimizer, model, train.layer_decay, train.layer_decay_rule)
     found = Finetuning(
-        Run(Learner(model), optimizer), settings, model, task, facts, dataset, splits, source, weights, length, device
+        Run(Learner(model), optimizer), settings, model, task, read, splits, source, weights, length, device
     )
     held = splits[VALIDATION]
     batch = next(TaskRows(held.rows[0]).in_order(len(held.rows[0]), device))

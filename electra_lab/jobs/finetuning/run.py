@@ -19,21 +19,19 @@ from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump, load_finetuning
 from electra_lab.data.text_encoder import TextEncoder
-from electra_lab.jobs.changes import changes, content, refuse_others
+from electra_lab.jobs.endings import ending
 from electra_lab.jobs.finetuning.experiment import (
     TRAIN,
     VALIDATION,
+    Examples,
     Finetuning,
     assemble,
     declared,
-    examples_of,
-    left_out,
     longest_row,
     make_task,
-    open_dataset,
+    read_examples,
 )
-from electra_lab.jobs.finetuning.facts import opening, what_is_left
-from electra_lab.jobs.finetuning.notes import notes
+from electra_lab.jobs.finetuning.facts import notes, opening, what_is_left
 from electra_lab.jobs.lifecycle import (
     Job,
     begin,
@@ -43,9 +41,8 @@ from electra_lab.jobs.lifecycle import (
     say_differences,
     train_to_the_end,
 )
-from electra_lab.jobs.provenance import began, environment
+from electra_lab.jobs.provenance import began, changes, content, environment, refuse_others
 from electra_lab.jobs.saving import restore
-from electra_lab.jobs.signals import ending
 from electra_lab.presentation.console import Console
 from electra_lab.presentation.finetuning_page import closing, write_report
 from electra_lab.pretrained.writing import write_finetuned
@@ -54,9 +51,8 @@ from electra_lab.storage.files import disk
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults, SplitResults
 from electra_lab.storage.provenance import Data, Provenance
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
-from electra_lab.training.collect import checked
 from electra_lab.training.device import choose_device
-from electra_lab.training.evaluation import evaluation
+from electra_lab.training.evaluation import checked, evaluation
 from electra_lab.training.loop import Record
 from registry import Dataset, Judgement, Metric, Pretrained, Results, tasks, using
 from registry.errors import CheckpointError, ConfigError, DataError, command
@@ -75,10 +71,9 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
     with ending(lambda: "Nothing was saved. Start again with the same command."):
         loaded, target = load_finetuning(file, overrides), choose_device(device)
         declared(loaded)  # a mistake of the file comes before anything is written
-        dataset = open_dataset(loaded)
         open_source(loaded)
-        examples, _ = examples_of(loaded, dataset, make_task(loaded))
-        for note in notes(examples):
+        read = read_examples(loaded)
+        for note in notes(read.splits):
             Console().say(f"note: {note}")
         if absent := absent_tracker(loaded):
             raise absent
@@ -86,7 +81,7 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
         with folder.locked():
             folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))
             with ending(lambda: f"Resume with: {command('resume', folder.path)}"):
-                run_remaining_seeds(folder, loaded, target)
+                run_remaining_seeds(folder, loaded, target, read)
     return folder.path
 
 
@@ -105,11 +100,15 @@ def report(path: Path) -> Path:
     return write_report(FinetuningFolder(path))
 
 
-def run_remaining_seeds(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], device: torch.device) -> None:
+def run_remaining_seeds(
+    folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], device: torch.device, read: Examples | None = None
+) -> None:
     """Run the seeds that are not finished, and report. Raises LabError.
 
     Seeds may be added to a folder. ConfigError if a seed began with settings that must not change, DataError if with
     other data or weights: the numbers of one folder go together.
+
+    read  the examples, if they have been read
     """
     config, console = loaded.config, Console()
     for seed, then in _begun(folder).items():
@@ -119,7 +118,8 @@ def run_remaining_seeds(folder: FinetuningFolder, loaded: Loaded[FinetuningConfi
         console.title = f"seed {seed} ({number}/{len(config.seeds)})"
         if folder.results(seed) is None:
             with enough_memory():
-                (_train if config.trains else _judge)(folder, _with(seed, loaded), seed, device, console)
+                read = read or read_examples(loaded)
+                (_train if config.trains else _judge)(folder, _with(seed, loaded), read, seed, device, console)
     page = write_report(folder)
     seconds = sum(training_seconds(folder.seed(seed).records()) or 0 for seed in folder.seeds())
     console.say(closing(folder, page, seconds))
@@ -161,11 +161,16 @@ _LOSS = {"loss": Metric("loss of the task", "loss", "nats", higher_is_better=Fal
 
 
 def _train(
-    folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], seed: int, device: torch.device, console: Console
+    folder: FinetuningFolder,
+    loaded: Loaded[FinetuningConfig],
+    read: Examples,
+    seed: int,
+    device: torch.device,
+    console: Console,
 ) -> None:
     config, directory = loaded.config, folder.seed(seed)
     with using(tasks.get(config.task.type)):
-        built = assemble(loaded, seed, device)
+        built = assemble(loaded, seed, device, read)
     run, metrics = built.run, declared(loaded)
     first = next(iter(metrics))
     best = first if config.evaluate.select == "best" else None
@@ -176,15 +181,15 @@ def _train(
             raise loaded.problem(("evaluate", "metric"), reason, DataError)
 
     job = Job(
-        loaded,
-        directory,
-        console,
         run,
         built.settings,
         built.splits[TRAIN].batches,
         {VALIDATION: built.splits[VALIDATION].batches},
         lambda _: built.accumulate(VALIDATION),
         device,
+        loaded,
+        directory,
+        console,
         _LOSS | dict(metrics),
         label=f"{config.name}-{folder.path.resolve().name}-{directory.path.name}",
         resume=folder.path,
@@ -211,7 +216,7 @@ def _train(
     # Finish.
     _keep_model(directory, config, built)
     found = {split: _results(built, split, console) for split in built.held_out}
-    _keep_results(directory, built.dataset, SeedResults(seed=seed, step=step, splits={}, lost=built.lost()), found)
+    _keep_results(directory, read.dataset, SeedResults(seed=seed, step=step, splits={}, lost=built.lost()), found)
 
 
 def _adopt_best(directory: RunDirectory) -> None:
@@ -234,7 +239,7 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
         getattr(built.task, "exported", lambda head: head)(built.model.head),
         source.tokenizer,
         kind=kind,
-        labels=next((fact for fact in built.facts.values() if isinstance(fact, list)), []),
+        labels=next((fact for fact in built.read.facts.values() if isinstance(fact, list)), []),
         dropout=config.train.dropout,
         longest=source.longest,
     )
@@ -259,14 +264,14 @@ def _facts(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
     examples = {name: split.examples for name, split in built.splits.items()}
     tokens = {name: split.batches.tokens for name, split in built.splits.items()}
     return {
-        "data": _data(built.dataset, built.source, examples, tokens),
+        "data": _data(built.read.dataset, built.source, examples, tokens),
         "parameters": {**sizes, "total": sum(sizes.values())},
         "weights": built.weights,
         "steps": settings.steps,
         "flops_per_step": settings.flops.per_step,
         "flops": settings.flops.total(settings.steps),
         "metrics": dict(metrics),
-        "facts": dict(built.facts),
+        "facts": dict(built.read.facts),
     }
 
 
@@ -283,7 +288,7 @@ def _data(dataset: Dataset, source: Networks, examples: Mapping[str, Sequence[An
         store=dataset.fingerprint(),
         documents={split: len(found) for split, found in examples.items()},
         tokens=tokens,
-        skipped=left_out(dataset),
+        skipped={split: len(rows) for split, rows in getattr(dataset, "skipped", {}).items() if rows},
         vocabulary=source.vocabulary.size,
     )
 
@@ -293,14 +298,18 @@ def _data(dataset: Dataset, source: Networks, examples: Mapping[str, Sequence[An
 
 @torch.no_grad()
 def _judge(
-    folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], seed: int, device: torch.device, console: Console
+    folder: FinetuningFolder,
+    loaded: Loaded[FinetuningConfig],
+    read: Examples,
+    seed: int,
+    device: torch.device,
+    console: Console,
 ) -> None:
     config = loaded.config
-    task, dataset = cast("Judgement", make_task(loaded)), open_dataset(loaded)
+    task = cast("Judgement", make_task(loaded))
     source = open_source(loaded, seed if config.init == "random" else None)
-    splits, _ = examples_of(loaded, dataset, task)
     facts = {
-        "data": _data(dataset, source, splits, {}),
+        "data": _data(read.dataset, source, read.splits, {}),
         "parameters": {name: size_of(network) for name, network in source.networks.items()},
         "weights": source.weights,
         "steps": 0,
@@ -321,13 +330,13 @@ def _judge(
         batch_size=config.evaluate.batch_size,
     )
     found = {}
-    for split, examples in splits.items():
+    for split, examples in read.splits.items():
         try:
             with using(tasks.get(config.task.type)):
                 found[split] = checked(task(examples, model), examples)
         except (ConfigError, DataError) as error:
             raise loaded.caused(("task",), error) from None
-    _keep_results(folder.seed(seed), dataset, SeedResults(seed=seed, step=0, splits={}), found)
+    _keep_results(folder.seed(seed), read.dataset, SeedResults(seed=seed, step=0, splits={}), found)
 
 
 # Both

@@ -14,20 +14,35 @@ from electra_lab.analysis.records import training_seconds
 from electra_lab.assembly.budget import largest_mask_prob
 from electra_lab.assembly.build import sketch
 from electra_lab.assembly.choices import Scale
-from electra_lab.assembly.experiment import Experiment, absent_data, assemble, check, open_data, prepared
+from electra_lab.assembly.data import open_data, prepared
+from electra_lab.assembly.experiment import Experiment, absent_data, assemble, check
 from electra_lab.assembly.needs import forecast, trial
 from electra_lab.config.load import Loaded, Source, load, text_of
 from electra_lab.data.store import Store, load_store
-from electra_lab.jobs.changes import changes, content, other_length, refuse_other_data, refuse_others
-from electra_lab.jobs.divergence import with_cures
-from electra_lab.jobs.errors import exit_code
-from electra_lab.jobs.lifecycle import Job, begin, continued, enough_memory, say_differences, train_to_the_end
+from electra_lab.jobs.endings import ending, exit_code
+from electra_lab.jobs.lifecycle import (
+    Job,
+    begin,
+    continued,
+    enough_memory,
+    say_differences,
+    train_to_the_end,
+    with_cures,
+)
 from electra_lab.jobs.pretraining.facts import opening, planned, readable
-from electra_lab.jobs.provenance import device_name, environment_of, length, provenance
+from electra_lab.jobs.provenance import (
+    changes,
+    content,
+    device_name,
+    environment_of,
+    length,
+    other_length,
+    provenance,
+    recipe_of_run,
+    refuse_others,
+)
 from electra_lab.jobs.saving import restore
-from electra_lab.jobs.signals import ending
-from electra_lab.parallel.session import session
-from electra_lab.parallel.world import ALONE, World
+from electra_lab.parallel.session import ALONE, World, session
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.run_page import closing, write_report
 from electra_lab.storage.checkpoint import checkpoints
@@ -92,9 +107,8 @@ def _shared_data(loaded: Loaded, console: Console, world: World, resumed: RunDir
     if not world.first:
         return load_store(Path(world.once(str)))
     with Phases(console) as progress:
-        if resumed:
-            refuse_other_data(loaded, resumed)
-        store = open_data(loaded, console.say, progress)
+        recipe = recipe_of_run(loaded, resumed) if resumed else None
+        store = open_data(loaded, console.say, progress, recipe=recipe)
     world.once(lambda: str(store.folder))
     return store
 
@@ -252,15 +266,15 @@ def _train(
             directory.write_json("examples.json", readable(record.evaluation.examples, experiment))
 
     job = Job(
-        loaded,
-        directory,
-        console,
         run,
         experiment.settings,
         experiment.train,
         {"validation": experiment.validation, "test": experiment.test},
         experiment.accumulate,
         experiment.device,
+        loaded,
+        directory,
+        console,
         experiment.accumulate(()).metrics,
         label=f"{config.name}-{directory.path.resolve().name}",
         resume=directory.path,

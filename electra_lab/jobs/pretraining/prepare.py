@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from electra_lab.assembly.experiment import check, open_corpus, open_data
+from electra_lab.assembly.data import open_corpus, open_data, pack
+from electra_lab.assembly.experiment import check
 from electra_lab.assembly.launcher import launcher_options, make_launcher
-from electra_lab.assembly.rows import pack
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.overlap import RUN
 from electra_lab.data.store import Store, is_store

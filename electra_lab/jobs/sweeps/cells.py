@@ -18,7 +18,7 @@ from electra_lab.assembly.choices import Scale
 from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load, load_finetuning
-from electra_lab.jobs.errors import known
+from electra_lab.jobs.endings import known
 from electra_lab.jobs.finetuning.experiment import declared, identity
 from electra_lab.jobs.finetuning.run import run_remaining_seeds
 from electra_lab.jobs.identity import digest

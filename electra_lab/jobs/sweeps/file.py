@@ -15,14 +15,21 @@ from electra_lab.assembly.build import Built
 from electra_lab.config.ablation import AblationConfig
 from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
-from electra_lab.config.load import Loaded, absolute, imports, kind_of, located, refuse_other_kind, validated_as
-from electra_lab.config.overlay import closed, keys_of, laid_over, leaves, overlay
-from electra_lab.config.problems import sentences
+from electra_lab.config.load import (
+    Loaded,
+    absolute,
+    imports,
+    kind_of,
+    located,
+    refuse_other_kind,
+    sentences,
+    validated_as,
+)
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.sections import Budget
 from electra_lab.config.source import Loc, Mark, Node, mark_at, read_file, with_change, with_overrides
 from electra_lab.jobs.identity import NO_RESULT, SEEDS, content_of, identity_of
-from electra_lab.jobs.sweeps.variants import Problems, Variant, variants_of
+from electra_lab.jobs.sweeps.variants import Problems, Variant, closed, keys_of, laid_over, leaves, overlay, variants_of
 from electra_lab.storage.plan import Cell
 from registry import ALL, Metric, Plugin, launchers, measures
 from registry.errors import ConfigError, LabError, did_you_mean

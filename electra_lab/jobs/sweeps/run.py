@@ -10,18 +10,17 @@ from typing import Any
 
 from electra_lab.analysis.results import CellResult, cell_result, left_to_do, waiting_work
 from electra_lab.assembly.build import sketch
-from electra_lab.assembly.experiment import open_data, prepared
+from electra_lab.assembly.data import counted, open_data, prepared
 from electra_lab.assembly.launcher import launcher_options, make_launcher
 from electra_lab.assembly.needs import forecast, trial
-from electra_lab.assembly.rows import counted
 from electra_lab.config.load import Loaded
 from electra_lab.config.source import read_file
 from electra_lab.data.store import Store
-from electra_lab.jobs.changes import changes, content
+from electra_lab.jobs.endings import handled, name_of
 from electra_lab.jobs.identity import decisive, rows_of
 from electra_lab.jobs.lifecycle import enough_memory, refuse_several_processes
-from electra_lab.jobs.live_page import LivePage
-from electra_lab.jobs.signals import handled, name_of
+from electra_lab.jobs.progress import LivePage
+from electra_lab.jobs.provenance import changes, content
 from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of, work
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.model.initialise import STANDARD_DEVIATION
+from electra_lab.model.network import STANDARD_DEVIATION
 from electra_lab.pretrained.families.names import Names
 from registry.errors import ConfigError
 

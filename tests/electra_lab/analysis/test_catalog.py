@@ -9,7 +9,7 @@ import pytest
 from electra_lab.analysis.catalog import Job, jobs, ordered
 from electra_lab.analysis.records import training_seconds
 from electra_lab.storage.catalog import TAIL, last_records
-from electra_lab.storage.lock import lock
+from electra_lab.storage.files import lock
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.presentation.finetuned import scores, write_finetuned, write_seed

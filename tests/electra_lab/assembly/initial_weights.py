@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
-from electra_lab.assembly.experiment import Experiment, assemble, check, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import Experiment, assemble, check
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.model.network import Network

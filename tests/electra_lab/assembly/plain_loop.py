@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import assemble
 from electra_lab.config.load import load
 from electra_lab.training.random import Streams
 from tests.electra_lab.jobs.pretraining.tiny import spying

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from electra_lab.assembly.build import build, sketch
-from electra_lab.assembly.experiment import Experiment, absent_data, assemble, check, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import Experiment, absent_data, assemble, check, parallelize, refuse_uneven
 from electra_lab.config.load import load
 from electra_lab.metrics import PRETRAINING, PretrainingMetrics
+from electra_lab.parallel.session import ALONE, World
 from registry.errors import ConfigError, DataError
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 from tests.electra_lab.training.tiny import experiment
@@ -202,3 +204,57 @@ def test_everything_moves_to_the_device(tmp_path: Path) -> None:
     assert {p.device.type for group in made.run.optimizer.param_groups for p in group["params"]} == {"meta"}
     assert made.vocabulary.is_special.device.type == "meta"
     assert [device.type for device in seen] == ["meta"]
+
+
+CPU = torch.device("cpu")
+TRAIN = "{steps: 1, batch_size: 6, parallel: fsdp}"
+
+
+def several(number: int) -> Any:
+    world = World()
+    world.size = number
+    return world
+
+
+def test_a_batch_must_be_divided_evenly(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, train=TRAIN)
+    for number in (1, 2, 3, 6):
+        refuse_uneven(load(file), several(number))
+    with pytest.raises(ConfigError, match=f"^{file}:{line_of('train')}: train.batch_size: 6 rows .* 4 processes"):
+        refuse_uneven(load(file), several(4))
+
+
+REVERSIBLE = "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, reversible: true}"
+TIED = {"embedding": "{dim: 16, max_length: 32, tie: {layers: 1}}", "generator": "{scale: 1.0}"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "reason"),
+    [
+        ({"discriminator": REVERSIBLE}, r"reversible layers\. Use ddp, or rever"),
+        (TIED, "layers that two networks share"),
+    ],
+)
+def test_what_fsdp_cannot_divide_is_refused(tmp_path: Path, sections: dict[str, str], reason: str) -> None:
+    loaded = load(write_experiment(tmp_path, train=TRAIN, **sections))
+    with pytest.raises(ConfigError, match=rf"train\.parallel: fsdp cannot divide {reason}"):
+        parallelize(loaded, sketch(loaded), several(2), CPU, partly=False)
+
+
+def test_one_process_shares_nothing(tmp_path: Path) -> None:
+    loaded = load(write_experiment(tmp_path, train=TRAIN))
+    built = sketch(loaded)
+    parallelize(loaded, built, ALONE, CPU, partly=False)
+    assert built.learner.module is built.learner.objective
+    assert built.learner.world is ALONE
+
+
+@pytest.mark.parametrize("optimizer", ["adafactor", "muon", "stable_adamw"])
+def test_optimizers_that_need_whole_parameters_are_refused_with_fsdp(tmp_path: Path, optimizer: str) -> None:
+    chosen = f"{{type: {optimizer}}}"
+    load(write_experiment(tmp_path, optimizer=chosen))
+    reason = f"optimizer.type: {optimizer} needs whole parameters. Use adamw, or train.parallel: ddp."
+    with pytest.raises(ConfigError, match=reason):
+        load(write_experiment(tmp_path, optimizer=chosen, train=TRAIN))
+    for able in ("adamw", "adamw_no_bias_correction"):
+        load(write_experiment(tmp_path, optimizer=f"{{type: {able}}}", train=TRAIN))

@@ -9,12 +9,13 @@ import torch
 from electra_lab.assembly import experiment as module
 from electra_lab.assembly import needs
 from electra_lab.assembly.build import build
-from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import assemble
 from electra_lab.assembly.needs import rows_at_a_time
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.provenance import environment_of
-from electra_lab.parallel.world import World
+from electra_lab.parallel.session import World
 from electra_lab.planning import forecast
 from electra_lab.planning.forecast import FREE, Workload, parts_of
 from electra_lab.storage.run_directory import RunDirectory

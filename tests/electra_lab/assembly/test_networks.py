@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import assemble
+from electra_lab.assembly.initial_weights import load_part
 from electra_lab.assembly.networks import Networks, open_source
-from electra_lab.assembly.parent_runs import load_part
 from electra_lab.config.load import load, load_finetuning
 from electra_lab.export.export import export
 from electra_lab.pretrained.opening import read_run

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from electra_lab.assembly.experiment import check
-from electra_lab.assembly.parent_runs import parent_runs, refuse_other_parents
+from electra_lab.assembly.initial_weights import parent_runs, refuse_other_parents
 from electra_lab.config.load import load
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError, DataError

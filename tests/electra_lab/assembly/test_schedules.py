@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.assembly.experiment import assemble, check, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import assemble, check
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.training.random import Streams

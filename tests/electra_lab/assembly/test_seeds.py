@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.assembly.experiment import Experiment, assemble, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import Experiment, assemble
 from electra_lab.config.load import load
-from electra_lab.training.loop import train
+from electra_lab.training.loop import Training, train
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module, passes, spying
 
 # Each draws from torch's own generator in its own way: dropout, LSH rotations alone, features that are redrawn.
@@ -37,7 +38,8 @@ def at_rest(made: Experiment) -> tuple[list[Any], list[Any]]:
     settings = replace(made.settings, rate=lambda *_: 0.0)
     before = {name: p.detach().clone() for name, p in made.run.learner.objective.named_parameters()}
     rows = made.validation  # evaluated after each step, and once more at the end
-    for _ in train(made.run, settings, made.train, {"validation": rows, "test": rows}, made.accumulate, made.device):
+    held_out = {"validation": rows, "test": rows}
+    for _ in train(Training(made.run, settings, made.train, held_out, made.accumulate, made.device)):
         pass
     for name, parameter in made.run.learner.objective.named_parameters():
         assert torch.equal(parameter, before[name]), "weights must not change here"

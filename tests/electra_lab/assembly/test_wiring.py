@@ -14,13 +14,14 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import assemble
 from electra_lab.backbones import _bert_layer
 from electra_lab.config.load import load
 from electra_lab.config.schema import Evaluate, Process, Train
 from electra_lab.config.sections import Checkpoint
 from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.training import compilation, recompute
+from electra_lab.training import compilation
 from electra_lab.training import divergence as trouble
 from registry.errors import DivergedError
 from tests.electra_lab.assembly import plain_loop
@@ -133,7 +134,7 @@ def check_attention(file: Path, out: Path) -> None:
 
 
 def check_activation_checkpointing(file: Path, out: Path) -> None:
-    with patch.object(recompute, "checkpoint", wraps=recompute.checkpoint) as again:
+    with patch.object(compilation, "checkpoint", wraps=compilation.checkpoint) as again:
         path, _, _ = seen(file, out, {"train.activation_checkpointing": True})
     assert again.call_count >= 2 * STEPS, "two networks of one layer each"
     assert equal(by_hand(file), tensors(path))

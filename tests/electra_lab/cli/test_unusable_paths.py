@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from electra_lab.jobs.errors import known
+from electra_lab.jobs.endings import known
 from electra_lab.storage.files import refuse_unusable
 from registry.errors import ConfigError
 from tests.electra_lab.cli.conftest import CPU

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from electra_lab.config.component import Of, Sizes
 from registry import Registry
 from registry import component as component_
-from registry.folder_or_name import FolderOrName
+from registry.signature import FolderOrName
 
 WORDS = st.sampled_from(["a", "b c.txt", "../x/*.y", "ä"])
 KINDS: dict[Any, st.SearchStrategy[Any]] = {

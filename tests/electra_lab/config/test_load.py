@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from electra_lab.config.load import dump, load
-from registry import discovery, samplers
+from electra_lab.config.load import dump, load, sentences
+from electra_lab.config.source import Mark, parse, with_overrides
+from registry import discovery, samplers, signature
 from registry.errors import ConfigError, PluginError
 from tests.helpers import EXPERIMENT, experiment_text, line_of, write_experiment
 
@@ -247,3 +249,49 @@ def test_a_null_over_a_default_and_a_default_path_survive_the_filled_in_config(t
     filled.parent.mkdir()
     filled.write_text(dump(loaded.config), encoding="utf-8")
     assert load(filled).config == loaded.config
+
+
+def test_errors_come_in_line_order_whatever_the_order_of_the_keys(tmp_path: Path) -> None:
+    """Twelve lines, so that line 9 must come before line 10; what has no line of its own stands at the first."""
+    wrong = {"name": "Tiny", "data": "{held_out: 2}", "sampler": "{type: gumbl}", "train": "{steps: 0}", "corpus": "3"}
+    lines = write_experiment(tmp_path, **wrong).read_text().splitlines()
+    path = tmp_path / "turned.yaml"
+    path.write_text("\n".join(line for line in reversed(lines) if not line.startswith("masking")))
+    found = problems(path)
+    places = [int(line.split(":")[1]) for line in found]
+    assert places == sorted(places)
+    keys = [line.split(": ")[1].split(".")[0] for line in found]
+    assert keys == ["masking", "train", "sampler", "data", "corpus", "name"]
+
+
+def test_the_errors_of_one_file_stand_together(tmp_path: Path) -> None:
+    write_experiment(tmp_path, "base.yaml", sampler="{type: gumbl}", masking="{type: replace_prob, mask_prob: 2}")
+    child = tmp_path / "child.yaml"
+    child.write_text("extends: base.yaml\n\nname: Child\ntrain: {steps: 0}\n")
+    keys = [line.split(": ")[1] for line in problems(child, "seed=-1")]
+    assert keys == ["name", "train.steps", "seed", "masking.mask_prob", "sampler.type"]
+
+
+@pytest.mark.parametrize(
+    ("place", "file", "line"),
+    [
+        ("a.yaml:12", "a.yaml", 12), ("C:/a: b.yaml:3", "C:/a: b.yaml", 3), ("--set a.b=3", "--set a.b=3", 0),
+        ("--set a=x:4", "--set a=x:4", 0), ("plan", "plan", 0),
+    ],
+)  # fmt: skip
+def test_a_mark_knows_its_file_and_line(place: str, file: str, line: int) -> None:
+    mark = Mark(place, Path())
+    assert (mark.file, mark.line) == (file, line)
+
+
+def test_a_sentence_appears_once_and_braces_stay() -> None:
+    root = with_overrides(parse(EXPERIMENT, "f.yaml", Path()), ["train.steps={}"])
+    marks = dict(root.marks())
+    error = signature.problems(
+        [(("train", "steps"), "is {odd}.", {}), (("train", "steps"), "is {odd}.", {}), ((), "is bad.", 3)]
+    )
+    assert isinstance(error, ValidationError)
+    assert str(sentences(error, marks)) == "--set train.steps={}: train.steps: is {odd}.\nf.yaml:1: is bad."
+    assert (
+        str(sentences(signature.problem(("nowhere", "at", 3), "is bad."), marks)) == "f.yaml:1: nowhere.at.3: is bad."
+    )

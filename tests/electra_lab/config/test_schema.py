@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from electra_lab.assembly.experiment import check
-from electra_lab.config.load import load
-from electra_lab.config.problems import MOVED
+from electra_lab.config.load import MOVED, load
 from electra_lab.config.schema import ExperimentConfig
 from registry import schedules
 from registry.errors import ConfigError

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from electra_lab.corpora.hugging_face import HuggingFace, Splits
 from registry import Document, Skipped, corpora
 from registry.errors import DataError
-from registry.folder_or_name import FolderOrName
-from registry.signature import validate
+from registry.signature import FolderOrName, validate
 from tests.helpers import datasets_offline
 
 datasets = pytest.importorskip("datasets")

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from electra_lab.data.build import Recipe
 from electra_lab.data.splits import SPLITS
 from electra_lab.data.store import Store, key_of, open_store
-from electra_lab.storage.lock import lock
+from electra_lab.storage.files import lock
 from electra_lab.tokenizers.wordpiece import SPECIAL, wordpiece
 from registry import Document
 from registry.errors import DataError

@@ -8,7 +8,7 @@ import pytest
 from electra_lab.datasets.hugging_face import HuggingFace
 from registry import TextExample
 from registry.errors import DataError
-from registry.folder_or_name import FolderOrName
+from registry.signature import FolderOrName
 from tests.electra_lab.datasets.written import json_lines, write
 from tests.helpers import datasets_offline
 

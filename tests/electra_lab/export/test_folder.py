@@ -11,8 +11,7 @@ import pytest
 from electra_lab.export import export as module
 from electra_lab.export.export import MARK, export
 from electra_lab.pretrained import writing
-from electra_lab.storage.files import damage
-from electra_lab.storage.lock import lock
+from electra_lab.storage.files import damage, lock
 from registry.errors import CheckpointError, ConfigError, InUse
 from tests.electra_lab.export.exports import finished
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module

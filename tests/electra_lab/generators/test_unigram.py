@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from electra_lab.assembly.experiment import assemble, check, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import assemble, check
 from electra_lab.config.load import load
 from electra_lab.testing import chi_square_p, vocabulary
 from electra_lab.training.evaluation import evaluate

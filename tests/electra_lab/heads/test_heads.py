@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from electra_lab.assembly.build import sketch
-from electra_lab.assembly.experiment import assemble, check, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import assemble, check
 from electra_lab.assembly.initial_weights import origins
 from electra_lab.cli import app
 from electra_lab.config.load import load

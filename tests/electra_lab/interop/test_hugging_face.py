@@ -15,7 +15,7 @@ import electra_lab.interop.hugging_face  # noqa: F401  # registers the classes
 import registry
 from electra_lab.export.export import export
 from electra_lab.interop.hugging_face import models
-from electra_lab.model.initialise import STANDARD_DEVIATION
+from electra_lab.model.network import STANDARD_DEVIATION
 from electra_lab.model.weights import own_tensors, repeated
 from registry import backbones
 from registry.errors import UnknownName

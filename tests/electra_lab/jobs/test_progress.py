@@ -1,4 +1,4 @@
-"""The time left of a training, against a simulated one whose time is known; and the bar on a real terminal."""
+"""The bar and the page of a job while it runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from electra_lab.jobs.progress import Pace
+from electra_lab.jobs import progress as module
+from electra_lab.jobs.progress import LivePage, Pace
+from electra_lab.presentation.pages import Unfinished
 from electra_lab.training.loop import splits_at
+from registry.errors import DataError, Interrupted
 from tests.electra_lab.training.test_loop import SETTINGS
 from tests.helpers import exit_code, write_experiment
 from tests.scorecard.lab import Lab
@@ -123,3 +127,58 @@ def test_the_bar_of_a_run_shows_its_phases_losses_speed_and_time_left(forks: Lab
     assert any(re.match(rf"training \S+ [1-9]\d*/10 {numbers}", line) for line in bars)
     assert any(re.match(rf"testing \S+ [1-9]\d*/\d+ {numbers}", line) for line in bars)
     assert not any(line.startswith("training") and "10/10" in line for line in bars)
+
+
+def job(page: LivePage, error: Exception) -> None:
+    """Record something twice, and fail."""
+    with page:
+        page()
+        page(now=True)
+        raise error
+
+
+def test_pages_take_two_percent_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, written = SimpleNamespace(now=0.0), list[Unfinished]()
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock.now)
+
+    def write(state: Unfinished) -> None:
+        written.append(state)
+        clock.now += 2.0
+
+    with LivePage(write, pytest.fail) as page:
+        for _ in range(1000):
+            clock.now += 1.0
+            page()
+            if len(written) == 1:
+                assert written[0].lives  # from the first record on
+    assert 0.015 * clock.now < 2.0 * len(written) <= 0.02 * clock.now + 2.0
+    assert written[-1].pause == pytest.approx(102, abs=1)
+    assert written[-1].old > 5 * 100
+
+
+def test_a_page_that_cannot_be_written_is_noted_once_and_hides_no_error() -> None:
+    said = list[str]()
+
+    def write(_: Unfinished) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(DataError, match=r"^the first error$"):
+        job(LivePage(write, said.append), DataError("the first error"))
+    assert len(said) == 1
+    assert "No space left" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [
+        (Interrupted("stopped"), "interrupted"),
+        (DataError("row 3 <b>."), "row 3 <b>."),
+        (ZeroDivisionError(), "internal"),
+    ],
+)
+def test_the_last_page_says_how_the_job_ended(error: Exception, how: str) -> None:
+    written = list[Unfinished]()
+    with pytest.raises(type(error)):
+        job(LivePage(written.append, pytest.fail), error)
+    assert [state.lives for state in written] == [True, True, False]
+    assert how in written[-1].how

@@ -11,8 +11,7 @@ from electra_lab.backbones.bert import Bert
 from electra_lab.backbones.modernbert import ModernBert
 from electra_lab.backbones.reformer import Reformer
 from electra_lab.backbones.transformer import Transformer
-from electra_lab.model.initialise import initialise
-from electra_lab.model.network import Network
+from electra_lab.model.network import Network, initialise
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from electra_lab.optimizers.adamw import AdamW
 from electra_lab.storage.checkpoint import load_newest, save, tensors_of

@@ -10,13 +10,14 @@ import torch.nn.attention.varlen
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import assemble
 from electra_lab.config.load import load
 from electra_lab.data.rows import document_counts
 from electra_lab.model import attention
 from electra_lab.model.attention import KERNELS, WINDOWS, Sequences, Softcap, attend, documents_at_most, visible_in
 from electra_lab.testing import on_each_device
-from electra_lab.training.recompute import recompute
+from electra_lab.training.compilation import recompute
 from electra_lab.training.step import gradients
 from registry import backbones
 from tests.helpers import write_experiment

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.assembly.experiment import assemble, check, open_data
-from electra_lab.assembly.parallelize import parallelize, refuse_uneven
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import assemble, check, parallelize, refuse_uneven
 from electra_lab.config.load import load
 from electra_lab.planning.forecast import Workload, parts_of
 from electra_lab.testing import CLS, PAD, SEP

@@ -14,7 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from electra_lab.assembly.build import sketch
-from electra_lab.assembly.experiment import Experiment, assemble, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import Experiment, assemble
 from electra_lab.config.load import load
 from electra_lab.training.step import training_step
 from registry import Flops, Needs, Setup, objectives

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from electra_lab.assembly.experiment import Experiment, assemble, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import Experiment, assemble
 from electra_lab.assembly.needs import forecast
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.store import Store

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.model.initialise import initialise
+from electra_lab.model.network import initialise
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from electra_lab.testing import CLS, MASK, PAD, SEP, vocabulary
 from electra_lab.training.random import Streams

@@ -13,11 +13,11 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import assemble
 from electra_lab.config.load import load
-from electra_lab.jobs.errors import exit_code
-from electra_lab.parallel.session import session
-from electra_lab.parallel.world import World
+from electra_lab.jobs.endings import exit_code
+from electra_lab.parallel.session import World, session
 from electra_lab.planning.forecast import Workload
 from electra_lab.storage.checkpoint import load_newest, save, tensors_of
 from electra_lab.testing.optimizers import STATE

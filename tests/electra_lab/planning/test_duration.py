@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from electra_lab.assembly import choices, needs
-from electra_lab.assembly.experiment import open_data
+from electra_lab.assembly.data import open_data
 from electra_lab.config.load import load
 from electra_lab.corpora.text_files import TextFiles
 from electra_lab.jobs.pretraining import execute

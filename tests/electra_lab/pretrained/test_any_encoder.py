@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models
 from torch import Tensor
 
-from electra_lab.assembly.experiment import open_data
+from electra_lab.assembly.data import open_data
 from electra_lab.assembly.networks import build_network, make_network
 from electra_lab.backbones._families import FAMILIES
 from electra_lab.config.load import load

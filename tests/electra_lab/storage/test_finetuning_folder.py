@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_lab.storage.finetuning_folder import FinetuningFolder, config_of
+from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry.errors import CheckpointError
 from tests.electra_lab.presentation.finetuned import scores, write_finetuned, write_seed
 
@@ -89,13 +89,3 @@ def test_damaged_results_say_how_to_make_them_again(tmp_path: Path, text: str) -
     file.write_text(text)
     with pytest.raises(CheckpointError, match=rf"^{file}: .* Delete it and resume\.$"):
         folder.results(0)
-
-
-@pytest.mark.parametrize("content", [None, b"name: [", b"[" * 40_000, b"", b"name: \xff", b"- a\n"])
-def test_a_config_is_read_as_it_was_written_or_named(tmp_path: Path, content: bytes | None) -> None:
-    file = tmp_path / "finetuning.yaml"
-    file.write_text("name: größe\nseeds: [0, 1]\n", encoding="utf-8")
-    assert config_of(file) == {"name": "größe", "seeds": [0, 1]}
-    file.unlink() if content is None else file.write_bytes(content)
-    with pytest.raises(CheckpointError, match=rf"^{file}: is damaged\.$"):
-        config_of(file)

@@ -18,8 +18,7 @@ from torch import nn
 
 from electra_lab.storage import checkpoint, files
 from electra_lab.storage.checkpoint import load_newest, not_finite, tensors_of
-from electra_lab.storage.files import MANIFEST, Unreadable, damage, read_json, read_text, seal, sha256
-from electra_lab.storage.lock import lock
+from electra_lab.storage.files import MANIFEST, Unreadable, damage, lock, read_json, read_text, seal, sha256
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError, LabError
 from tests.electra_lab.storage.test_checkpoint import kept, trained

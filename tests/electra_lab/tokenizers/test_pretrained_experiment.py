@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from electra_lab.assembly.build import sketch, vocabulary_size
-from electra_lab.assembly.experiment import check, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import check
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.tokenizers.pretrained import read_tokenizer

@@ -21,8 +21,7 @@ from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.planning.memory import peak_bytes
 from electra_lab.testing.common import as_batch
 from electra_lab.training import compilation
-from electra_lab.training.compilation import compile_modules, layers_of
-from electra_lab.training.recompute import recompute
+from electra_lab.training.compilation import compile_modules, layers_of, recompute
 from electra_lab.training.step import backward
 from registry import Batch
 from registry.errors import ConfigError

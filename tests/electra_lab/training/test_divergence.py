@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from electra_lab.parallel.world import ALONE
+from electra_lab.parallel.session import ALONE
 from electra_lab.training import divergence as trouble
 from electra_lab.training.divergence import StepRejected, Watch, non_finite_parameters
 from electra_lab.training.loop import Record

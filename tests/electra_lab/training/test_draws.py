@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from electra_lab.assembly.build import sketch
-from electra_lab.assembly.experiment import Experiment, assemble, open_data
-from electra_lab.assembly.parallelize import parallelize
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import Experiment, assemble, parallelize
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.pretraining.execute import kept_draws
 from electra_lab.objectives.frozen_generator import FrozenGenerator
-from electra_lab.parallel.world import ALONE, World
+from electra_lab.parallel.session import ALONE, World
 from electra_lab.training.draws import Draws
 from electra_lab.training.loop import batch_of
 from electra_lab.training.random import Streams

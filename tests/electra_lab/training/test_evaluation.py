@@ -10,11 +10,9 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from electra_lab.assembly.experiment import Experiment
-from electra_lab.training.collect import Collected
-from electra_lab.training.evaluation import Evaluation, evaluate
+from electra_lab.training.evaluation import Collected, Evaluation, evaluate
 from electra_lab.training.random import EVALUATION, Streams
-from electra_lab.training.scheduled import Number, Schedules
-from electra_lab.training.step import Learner
+from electra_lab.training.step import Learner, Number, Schedules
 from registry import Batch, Losses, Results, Row, Term
 from tests.electra_lab.training.tiny import CPU, experiment
 

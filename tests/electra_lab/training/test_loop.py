@@ -14,7 +14,7 @@ from torch import nn
 
 from electra_lab.storage import state
 from electra_lab.training import loop
-from electra_lab.training.loop import Record, Run, Settings, Window, train
+from electra_lab.training.loop import Record, Run, Settings, Training, Window, train
 from electra_lab.training.step import Learner, StepResult
 from registry import Batch, Flops, Losses, Term
 from registry.errors import DivergedError
@@ -110,7 +110,7 @@ def training(
 ) -> Iterator[Record]:
     batches = batches or Asked()
     splits = {"validation": batches, "test": batches} | held_out
-    return train(run, settings, batches, splits, Nothing, CPU, evaluated=evaluated)
+    return train(Training(run, settings, batches, splits, Nothing, CPU), evaluated=evaluated)
 
 
 def records_of(run: Run, settings: Settings = SETTINGS, **options: Any) -> list[Record]:

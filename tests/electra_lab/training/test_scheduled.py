@@ -11,7 +11,7 @@ from torch import Tensor
 from electra_lab.checks.guards import GuardedMasking, GuardedSampler
 from electra_lab.testing import vocabulary
 from electra_lab.training.random import Streams
-from electra_lab.training.scheduled import Number, Schedules
+from electra_lab.training.step import Number, Schedules
 from registry import Masked, masking_strategies, samplers
 from registry.errors import BadResult
 

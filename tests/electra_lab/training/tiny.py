@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from electra_lab.assembly.experiment import Experiment, assemble, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import Experiment, assemble
 from electra_lab.config.load import load
 from electra_lab.training.step import StepResult, training_step
 from tests.helpers import write_experiment

@@ -11,8 +11,7 @@ import torch
 import registry
 from electra_lab.config.load import load_finetuning
 from electra_lab.jobs.finetuning.experiment import assemble
-from electra_lab.jobs.finetuning.facts import opening
-from electra_lab.jobs.finetuning.notes import notes
+from electra_lab.jobs.finetuning.facts import notes, opening
 from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.presentation.console import Console
 from electra_lab.presentation.finetuning_page import closing, write_report

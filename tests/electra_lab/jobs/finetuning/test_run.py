@@ -170,7 +170,7 @@ def test_what_is_assembled_follows_the_file_and_its_examples(tmp_path: Path, mod
     assert made.settings.steps == other.settings.steps == 6
     # Labels are learned from all examples, not from the drawn ones.
     assert "zebra" not in {example.label for example in made.splits["train"].examples}
-    assert made.facts["labels"] == ["cat", "dogs", "zebra"]
+    assert made.read.facts["labels"] == ["cat", "dogs", "zebra"]
     assert made.model.head.out.out_features == 3
     # FLOPs are those of rows of mean length; a probe has no backward pass of the network.
     rows = made.splits["train"].batches

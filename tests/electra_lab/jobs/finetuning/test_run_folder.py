@@ -15,12 +15,13 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from electra_lab.config.load import load_finetuning
 from electra_lab.jobs import lifecycle
 from electra_lab.jobs.finetuning import run
 from electra_lab.jobs.finetuning.run import finetune, resume
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults
 from electra_lab.storage.run_directory import RunDirectory
-from registry import Results, Table
+from registry import Results, Table, datasets
 from registry.errors import CheckpointError, ConfigError, DataError, LabError
 from tests.electra_lab.jobs.finetuning.small import PLUGIN, predictions, write_finetuning
 from tests.electra_lab.jobs.pretraining.tiny import Killed, for_a_module
@@ -341,3 +342,14 @@ def test_checkpoints_that_are_gone_stop_a_fine_tuning(stopped: Path, tmp_path: P
     shutil.rmtree(folder / "seed-0" / "checkpoints")
     with pytest.raises(CheckpointError, match="checkpoint"):
         resume(folder, "cpu")
+
+
+def test_all_seeds_have_the_examples_that_are_read_once(tmp_path: Path, tuned, monkeypatch) -> None:
+    path, _, _ = tuned
+    load_finetuning(path)  # loads the plug-in of the dataset
+    lines = datasets.get("lines").component
+    read, splits = lines.read, list[str]()
+    monkeypatch.setattr(lines, "read", lambda self, split: splits.append(split) or read(self, split))
+    folder = finetune(path, ["seeds=[0, 1]", "train.epochs=0.5"], tmp_path / "out", "cpu")
+    assert FinetuningFolder(folder).values("validation", "accuracy").keys() == {0, 1}
+    assert sorted(splits) == ["test", "train", "validation"]

@@ -14,12 +14,13 @@ import yaml
 
 from electra_lab.analysis.records import training_seconds
 from electra_lab.assembly import experiment as assembly
-from electra_lab.assembly.experiment import open_data
+from electra_lab.assembly.data import open_data
 from electra_lab.config.component import Component
 from electra_lab.config.load import load
 from electra_lab.config.schema import ExperimentConfig
-from electra_lab.jobs.changes import MAY_CHANGE
+from electra_lab.corpora.text_files import TextFiles
 from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.provenance import MAY_CHANGE
 from electra_lab.presentation import run_page
 from electra_lab.storage.run_directory import RunDirectory
 from registry import objectives, samplers
@@ -243,6 +244,13 @@ def test_another_text_is_refused_before_it_is_tokenized(stopped: Path, whole: Pa
     assert cure == f"{stopped} --set data.store={kept}"
     execute.resume(stopped, "cpu", [cure.partition("--set ")[2]])
     assert_same(whole, stopped)
+
+
+def test_a_text_is_read_once_to_recognize_it(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fingerprint, read = TextFiles.fingerprint, list[Any]()
+    monkeypatch.setattr(TextFiles, "fingerprint", lambda self: read.append(self) or fingerprint(self))
+    execute.resume(stopped, "cpu")
+    assert len(read) == 1
 
 
 @pytest.mark.parametrize("cure", ["corpus.paths=[{text}]", "data.store={store}"])

@@ -11,15 +11,14 @@ import torch
 import yaml
 
 from electra_lab.assembly.budget import budgeted_steps, steps_of
-from electra_lab.assembly.experiment import assemble, check, open_data
+from electra_lab.assembly.data import number_of_rows, open_data
+from electra_lab.assembly.experiment import assemble, check, refuse_uneven
 from electra_lab.assembly.needs import forecast
-from electra_lab.assembly.parallelize import refuse_uneven
-from electra_lab.assembly.rows import number_of_rows
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.pretraining.facts import planned
 from electra_lab.jobs.pretraining.replay import replay
-from electra_lab.parallel.world import World
+from electra_lab.parallel.session import World
 from electra_lab.presentation.run_page import write_report
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import batch_of

@@ -57,9 +57,9 @@ def test_max_minutes_count_from_the_start_of_the_command(tmp_path: Path, whole, 
     late, opened, real = [0.0], execute.open_data, time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + 60 * late[0])
 
-    def tokenized(*given: Any) -> Any:
+    def tokenized(*given: Any, **options: Any) -> Any:
         late[0] = 71
-        return opened(*given)
+        return opened(*given, **options)
 
     monkeypatch.setattr(execute, "open_data", tokenized)
     with monkeypatch.context() as patched:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from electra_lab.jobs import lifecycle, signals
+from electra_lab.jobs import endings, lifecycle
+from electra_lab.jobs.endings import STOPPING
 from electra_lab.jobs.pretraining import execute
-from electra_lab.jobs.signals import STOPPING
 from electra_lab.presentation.console import Console
 from electra_lab.training import loop
 from electra_lab.training import step as step_
@@ -164,7 +164,7 @@ def test_only_a_second_ctrl_c_stops_without_saving(tmp_path: Path, monkeypatch, 
                 os.kill(os.getpid(), number)
                 now[0] += apart
 
-    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(endings, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Console, "advance", strike)
     with pytest.raises(ends):
         run(experiment(tmp_path), tmp_path / "run")

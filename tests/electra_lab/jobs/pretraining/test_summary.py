@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.assembly.data import open_data
+from electra_lab.assembly.experiment import assemble
 from electra_lab.assembly.needs import forecast
 from electra_lab.config.load import load
 from electra_lab.data.splits import SPLITS

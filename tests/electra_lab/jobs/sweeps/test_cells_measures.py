@@ -18,7 +18,7 @@ import yaml
 from safetensors.torch import load_file
 
 from electra_lab.analysis.run_comparison import Subject, subjects
-from electra_lab.assembly.experiment import open_data
+from electra_lab.assembly.data import open_data
 from electra_lab.config.load import load
 from electra_lab.jobs import measuring
 from electra_lab.jobs.measured import numbers_of

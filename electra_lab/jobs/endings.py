@@ -1,5 +1,7 @@
-"""Signals that end a run: Ctrl-C, and those of schedulers."""
+"""How a command ends before it is done: by a signal, or by an error as the user sees it."""
 
+import errno
+import os
 import signal
 import threading
 import time
@@ -7,12 +9,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from registry.errors import Interrupted, Preempted, Stopped
+from registry import blame
+from registry.errors import (
+    ConfigError,
+    DataError,
+    Interrupted,
+    LabError,
+    OutOfMemoryError,
+    Preempted,
+    Stopped,
+    is_shortage,
+)
 
 # Signals that schedulers send before they kill; Windows knows only the first two.
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 STOPPING = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 ECHO = 0.5  # seconds within which a second Ctrl-C is the first one's echo, to a process and to its group
+# Errors of the system that concern a path or a disk, wherever it is used.
+PATHS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EROFS}
+DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF}  # EBADF: it is closed
 
 
 class Signalled(BaseException):
@@ -94,3 +109,41 @@ def handled(act: Callable[[int], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def known(error: BaseException) -> LabError | None:
+    """Return the error as one of the lab's, None if it is internal: the one place that decides it for all commands."""
+    if isinstance(error, LabError):
+        return error
+    if is_shortage(error):
+        brief = (str(error).splitlines() or [type(error).__name__])[0]
+        return OutOfMemoryError(f"there is not enough memory ({brief}). Use a smaller corpus, batch or network.")
+    if plugin := blame(error):
+        return plugin
+    return _of_the_system(error) if isinstance(error, OSError) else None
+
+
+def _of_the_system(error: OSError) -> LabError | None:
+    if error.errno in PATHS and error.filename:
+        return ConfigError(f"{error.filename}: cannot be read or written ({error.strerror}).")
+    if error.errno in DISKS:
+        return DataError(f"{error.filename or 'a file or standard output'}: cannot be written ({error.strerror}).")
+    if "usable temporary directory" in str(error):  # of tempfile
+        return ConfigError(f"{error.strerror}. Set TMPDIR to a folder that can be written to.")
+    if isinstance(error, FileNotFoundError) and not _is_somewhere():
+        return ConfigError("the working directory has been deleted. Change to another one.")
+    return None
+
+
+def _is_somewhere() -> bool:
+    """Return True if the working directory exists."""
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code of an error, 1 if it is internal."""
+    found = known(error)
+    return found.exit_code if found else 1

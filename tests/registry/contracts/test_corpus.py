@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry import documents
-from registry.documents import cut, pieces
+from registry.contracts import corpus
+from registry.contracts.corpus import cut, pieces
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "LONGEST", 10)
+    monkeypatch.setattr(corpus, "LONGEST", 10)
 
 
 @pytest.mark.usefixtures("short")
@@ -32,7 +32,7 @@ def test_long_texts_are_cut_at_white_space(text: str, expected: list[str]) -> No
 @settings(deadline=None)
 @given(parts=st.lists(st.text("ab \n", max_size=30), max_size=8))
 def test_cuts_do_not_depend_on_blocks(parts: list[str]) -> None:
-    with mock.patch.object(documents, "LONGEST", 10):
+    with mock.patch.object(corpus, "LONGEST", 10):
         found, rest = [], ""
         for part in parts:
             begun, rest = cut(rest + part)

@@ -1,0 +1,211 @@
+"""The text of an experiment: its corpus, its token store and its rows, or random text in their place."""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from electra_lab.assembly.budget import largest_mask_prob, with_steps
+from electra_lab.assembly.build import untrained_tokenizer
+from electra_lab.config.load import Loaded
+from electra_lab.data.build import MANIFEST, Recipe
+from electra_lab.data.raw_documents import Progress
+from electra_lab.data.rows import Rows
+from electra_lab.data.splits import Unsplittable
+from electra_lab.data.store import FORMAT, Store, is_store, key_of, load_store, open_store, read_manifest
+from electra_lab.data.vocabulary import ArrayTokens, make_vocabulary
+from registry import (
+    Corpus,
+    Launcher,
+    Tokens,
+    Vocabulary,
+    corpora,
+    count,
+    launchers,
+    packings,
+    tokenizers,
+    using,
+)
+from registry.component import entries_of
+from registry.errors import DataError
+
+
+def open_data(
+    loaded: Loaded,
+    announce: Callable[[str], None],
+    progress: Progress = lambda *_: None,
+    *,
+    recipe: Recipe | None = None,
+    launcher: Launcher | None = None,
+    rebuild: bool = False,
+) -> Store:
+    """Open the tokenized corpus of an experiment, and build its store if needed. Raises DataError, ConfigError.
+
+    recipe    of its store, if it is known
+    launcher  encodes the shards; by default processes on this machine, if threads are slower
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    folder = loaded.config.data.store
+    if is_store(folder):
+        if rebuild:
+            reason = f"{folder} is a finished token store, which cannot be rebuilt. Name the folder around it."
+            raise loaded.problem(("data", "store"), reason)
+        return _given_store(loaded, folder, announce)
+    try:
+        with using(tokenizers.get(loaded.config.tokenizer.type), corpora.get(loaded.config.corpus.type)):
+            recipe = recipe or recipe_of(loaded, open_corpus(loaded), launcher)
+            return open_store(folder, recipe, announce, progress, rebuild=rebuild)
+    except Unsplittable as error:
+        raise loaded.problem(error.key, str(error), DataError) from None
+
+
+def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None = None) -> Recipe:
+    """Return the recipe of an experiment's store. Raises DataError, ConfigError."""
+    config, data = loaded.config, loaded.config.data
+    entry = tokenizers.get(config.tokenizer.type)
+    # Only the plug-ins that produce data: a changed sampler must not cause tokenizing again.
+    sources = {entry.file, *(source.file for source in entries_of(corpora, config.corpus))}
+    tokenizer: Any = {"type": config.tokenizer.type, "options": config.tokenizer.dump()}
+    if made := untrained_tokenizer(loaded):  # its files may change, or lie elsewhere
+        tokenizer = {"sha256": hashlib.sha256(made.to_str().encode()).hexdigest()}
+    else:
+        tokenizer["characters"] = data.tokenizer_characters
+    fingerprint = corpus.fingerprint() if corpus else ""
+    if not isinstance(fingerprint, str):
+        raise TypeError(f"fingerprint() returned {fingerprint!r:.80}, must be a string.")
+    identity = {
+        "format": FORMAT,
+        "corpus": {"type": config.corpus.type, "fingerprint": fingerprint},
+        "held_out": data.held_out,
+        "overlap": data.overlap,
+        "tokenizer": tokenizer,
+        "plugins": sorted(plugin.sha256 for plugin in loaded.plugins if plugin.file in sources),
+        "tokenizers": version("tokenizers"),
+    }
+    if data.split is not None:  # the stores of earlier releases are by key
+        identity["split"] = data.split
+    return Recipe(
+        corpus=cast("Corpus", corpus),
+        fingerprint=fingerprint,
+        train_tokenizer=partial(entry.component, **config.tokenizer.keywords()),
+        held_out=data.held_out,
+        overlap=data.overlap,
+        tokenizer_characters=data.tokenizer_characters,
+        identity=identity,
+        launcher=(lambda _: launcher) if launcher else _processes,
+        order=data.split,
+    )
+
+
+def prepared(loaded: Loaded) -> Store | None:
+    """Open the token store of an experiment, if it exists, without verifying it or writing anything.
+
+    The corpus is hashed only if there is a store that could be its own. Raises DataError, ConfigError.
+    """
+    root = loaded.config.data.store
+    if is_store(root):
+        return _given_store(loaded, root, verify=False)
+    recipe, found = _without_fingerprint(recipe_of(loaded, None).identity), False
+    for file in root.glob(f"*/{MANIFEST}"):
+        with suppress(DataError):  # a damaged store of others
+            found = found or _without_fingerprint(read_manifest(file.parent).identity) == recipe
+    folder = root / key_of(recipe_of(loaded, open_corpus(loaded)).identity) if found else root
+    return load_store(folder, verify=False) if is_store(folder) else None
+
+
+def _processes(shards: int) -> Launcher | None:
+    """Return a launcher with one process per core, None if threads of this process are as fast."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if min(shards, cores) < 2 or not hasattr(os, "fork"):  # the local launcher needs POSIX
+        return None
+    made: Launcher = launchers.get("local").component(workers=min(shards, cores), threads=1, gpus=0)
+    return made
+
+
+def _given_store(
+    loaded: Loaded, folder: Path, announce: Callable[[str], None] = lambda _: None, *, verify: bool = True
+) -> Store:
+    """Open the store that `data.store` names, without its corpus. Raises ConfigError if its settings differ."""
+    store = load_store(folder, "Copy it again, or name another folder.", verify=verify)
+    mine = _without_fingerprint(recipe_of(loaded, None).identity)
+    theirs = _without_fingerprint(store.manifest.identity)
+    for key in ("format", "corpus", "held_out", "split", "overlap", "tokenizer"):
+        if mine.get(key) != theirs.get(key):
+            raise loaded.problem(
+                ("data", "store"),
+                f"the token store {folder} was made with another {key} ({theirs.get(key)}, here {mine.get(key)}). Use "
+                "the same value, or name another folder.",
+            )
+    announce(f"using the token store {folder} of a corpus {theirs['corpus']['type']}, which is not read")
+    return store
+
+
+def _without_fingerprint(identity: dict[str, Any]) -> dict[str, Any]:
+    corpus = identity.get("corpus")
+    return identity | ({"corpus": {"type": corpus.get("type")}} if isinstance(corpus, dict) else {})
+
+
+def open_corpus(loaded: Loaded) -> Corpus:
+    """Raises DataError if the text is not there, ConfigError if the component refuses its options."""
+    component = loaded.config.corpus
+    try:
+        return corpora.get(component.type).component(**component.keywords())
+    except DataError as error:
+        raise loaded.problem(("corpus",), f"{component.type}: {error}", DataError) from None
+    except ValueError as error:
+        raise loaded.problem(("corpus",), f"{component.type} refuses this: {error}") from error
+
+
+def pack(loaded: Loaded, tokens: Tokens, vocabulary: Vocabulary) -> Rows:
+    """Pack the tokens of a split. Raises ConfigError."""
+    chosen, length = loaded.config.packing, loaded.config.data.sequence_length
+    entry = packings.get(chosen.type)
+    try:
+        packing = entry.component(tokens, length, vocabulary, **chosen.keywords())
+    except ValueError as error:
+        raise loaded.problem(("packing",), f"{chosen.type} refuses this: {error}") from error
+    with using(entry):
+        rows, first = Rows(packing, group_by_length=loaded.config.data.group_by_length), np.zeros(1, dtype=np.int64)
+        arrays = list(vars(packing.rows(first)).values())
+        if hasattr(packing, "source_document_ids"):
+            arrays.append(packing.source_document_ids(first))
+        if (shapes := {array.shape for array in arrays if array is not None}) != {(1, length)}:
+            raise TypeError(f"one row has arrays of the shapes {sorted(shapes)}, must be {(1, length)}.")
+        return rows
+
+
+def allocate_memory(loaded: Loaded, objective: Any, rows: int, device: torch.device) -> int:
+    """Let an objective that remembers training rows allocate its memory; returns the bytes per row, 0 without one."""
+    if not hasattr(objective, "allocate"):
+        return 0
+    length = loaded.config.data.sequence_length
+    objective.allocate(rows, length, count(largest_mask_prob(loaded.config), length), device)
+    return sum(held[:1].nbytes for held in objective.row_memory.values())
+
+
+def number_of_rows(loaded: Loaded, store: Store) -> int:
+    """Return the number of training rows: those of an epoch. Raises ConfigError."""
+    vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), torch.device("cpu"))
+    return len(pack(loaded, store.train, vocabulary))
+
+
+def counted(loaded: Loaded, store: Store | None) -> Loaded:
+    """Return the same with the steps of `train.epochs`, if its text has been tokenized. Raises ConfigError."""
+    if store is None or loaded.config.train.epochs is None:
+        return loaded
+    return with_steps(loaded, number_of_rows(loaded, store))
+
+
+def random_rows(loaded: Loaded, words: Vocabulary, sizes: Sequence[int]) -> Rows:
+    """Pack documents of ordinary tokens, drawn at random, of the given sizes. Raises ConfigError."""
+    random = torch.Generator().manual_seed(0)
+    places = [torch.randint(len(words.ordinary_ids), (size,), generator=random) for size in sizes]
+    text = ArrayTokens([words.ordinary_ids[chosen].tolist() for chosen in places], words.sep_id)
+    return pack(loaded, text, words)
