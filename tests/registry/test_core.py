@@ -54,7 +54,7 @@ def test_two_plug_ins_with_one_name_are_refused_naming_both_places():
     def other(logits, rng, /):
         """Another."""
 
-    with pytest.raises(DuplicateName) as refused:
+    with pytest.raises(DuplicateName, match=r"Choose another name\.") as refused:
         samplers.register("mine")(other)
     for place in (mine.__code__.co_firstlineno, other.__code__.co_firstlineno):
         assert f"test_core.py:{place}" in str(refused.value)

@@ -115,7 +115,7 @@ def test_a_damaged_file_of_a_run_is_named_with_a_cure_that_works(folder: Path, f
     run = folder / "cells" / "v0-s0"
     (run / file).write_text("{}\n{}\n")
     cell = read(folder).cells[0]
-    with pytest.raises(CheckpointError, match=rf"^{run / file}:.* Remove {run}, "):
+    with pytest.raises(CheckpointError, match=rf"^{run / file}:.* Remove {run}, and `electra-lab ablate` rec"):
         _ = (cell.records, cell.provenance)
     shutil.rmtree(run)
     assert read(folder).cells[0].missing == ("training",)

@@ -262,14 +262,8 @@ def test_wrong_predictions_are_shown_the_most_certain_first(tmp_path, given, err
 
 def test_fields_are_cut_and_written_as_they_are(tmp_path: Path) -> None:
     lines = "one\u2028two\x85three"
-    fields = {
-        "text": "é" * 401,
-        "short": "é" * 400,
-        "tags": ["Größe", "日本"],
-        "score": 2 / 3,
-        "count": 7,
-        "none": None,
-    }
+    fields: dict[str, Any] = {"text": "é" * 401, "short": "é" * 400, "tags": ["Größe", "日本"]}
+    fields |= {"score": 2 / 3, "count": 7, "none": None}
     wrongs = {"validation": [wrong(1, 0.5, **fields, lines=lines)]}
     facts = page_of(write_finetuned(tmp_path, ONE, predictions=wrongs)).facts()
     assert {name: facts[name] for name in ("id", *fields, "lines", "prediction", "label", "certainty")} == {
