@@ -68,7 +68,7 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str, scale
 
     def cure() -> str:
         if begun and is_run(begun[0].path):
-            return _continue(begun[0].path)
+            return _how_to_resume(begun[0].path)
         return "Nothing was saved. Start again with the same command."
 
     with session(device, exit_code) as world, ending(cure):
@@ -98,7 +98,7 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str, scale
         return directory.path
 
 
-def _continue(path: Path) -> str:
+def _how_to_resume(path: Path) -> str:
     return f"Resume with: {command('resume', path)}"
 
 
@@ -143,7 +143,7 @@ def resume(path: Path, device: str, overrides: Sequence[str] = (), scale: Scale 
     scale  as for `run`, for a run that is resumed on another device
     """
     started = time.monotonic()
-    with session(device, exit_code) as world, ending(lambda: _continue(path)):
+    with session(device, exit_code) as world, ending(lambda: _how_to_resume(path)):
         directory = RunDirectory.open(path)
         with directory.locked() if world.first else nullcontext(), enough_memory():
             if world.first:
