@@ -69,9 +69,38 @@ def validate(schema: type[M], values: Mapping[str, Any]) -> M:
     try:
         return schema.model_validate_json(json.dumps(_whole(values)))
     except ValidationError as error:
-        details = error.errors(include_url=False)
-        found = [_explained(cast("dict[str, Any]", detail), schema) for detail in details]
+        details = [cast("dict[str, Any]", detail) for detail in error.errors(include_url=False)]
+        found = [_explained(detail, schema) for detail in _one_for_each_union(details, values)]
         raise ValidationError.from_exception_data(error.title, found) from None
+
+
+def _one_for_each_union(details: Iterable[dict[str, Any]], values: Any) -> list[dict[str, Any]]:
+    """Return the errors without the members of unions: pydantic has an error for each, below a tag that no file has."""
+    found = list[dict[str, Any]]()
+    unions: dict[tuple[str | int, ...], dict[str, Any]] = {}  # by key, the error of the first member
+    for detail in details:
+        loc = detail["loc"] if detail["type"] in ("lab", "missing") else _without_tags(detail["loc"], values)
+        if loc in unions:
+            unions[loc]["msg"] += " or " + detail["msg"].removeprefix("Input should be ")
+            continue
+        found.append(detail | {"loc": loc})
+        if loc != detail["loc"]:
+            unions[loc] = found[-1]
+    return found
+
+
+def _without_tags(loc: tuple[str | int, ...], values: Any) -> tuple[str | int, ...]:
+    """Return a place without the tags of unions, which are no keys of `values`."""
+    keys = list[str | int]()
+    for key in loc:
+        if isinstance(values, Mapping):
+            is_key = key in values
+        else:
+            is_key = isinstance(values, list | tuple) and isinstance(key, int) and key < len(values)
+        if is_key:
+            keys.append(key)
+            values = values[key]
+    return tuple(keys)
 
 
 def _whole(value: Any) -> Any:

@@ -134,6 +134,20 @@ def test_all_reasons_come_at_once_and_say_what_was_written():
     assert reasons[("shrae",)].startswith("unknown parameter. Did you mean 'share'? Known: choice, file, maybe, ")
 
 
+class Union(Strict):
+    rows: Annotated[int, Field(gt=0)] | Literal["auto"] | None = None
+    runs: str | list[str] = ""
+    deep: dict[str, str | list[int]] = Field(default_factory=dict)
+
+
+def test_a_union_is_one_error_at_a_key_of_the_file() -> None:
+    with pytest.raises(ValidationError) as refused:
+        validate(Union, {"rows": 0, "runs": 3, "deep": {"a": 3, "b": ["x", 1, "y"]}})
+    found = [(error["loc"], error["msg"].rpartition(", is ")[2]) for error in refused.value.errors()]
+    assert found[:3] == [(("rows",), "0."), (("runs",), "3."), (("deep", "a"), "3.")]
+    assert [loc for loc, _ in found[3:]] == [("deep", "b"), ("deep", "b", 0), ("deep", "b", 2)]
+
+
 def test_braces_in_a_key_do_not_upset_the_message():
     with pytest.raises(ValidationError, match=r"unknown parameter"):
         validate(schema(options), {"{reason}": 1})
