@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import linecache
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -93,7 +94,8 @@ class Registry(Generic[T]):
             if not (inspect.isfunction(component) or inspect.isclass(component)):
                 raise BadSignature(f"{self.singular} '{name}': only a function or a class can be registered.")
             # As of Python 3.13 a class knows its line; before, `inspect` finds the first class of its name in the file.
-            if inspect.isclass(component) and caller.f_globals.get("__name__") == component.__module__:
+            decorates = linecache.getline(caller.f_code.co_filename, here).lstrip().startswith("@")
+            if inspect.isclass(component) and decorates:
                 component.__firstlineno__ = vars(component).get("__firstlineno__", here)  # type: ignore[attr-defined]
             file, line = _source(component)
             at, which = f"{short(file)}:{line}", f"{self.singular} '{name}'"

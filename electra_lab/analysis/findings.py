@@ -69,13 +69,13 @@ def _level(gain: float, low: float | None, high: float | None, little: float, mu
     """Grade a gain with its interval: a wide interval around zero shows nothing."""
     if low is None or high is None:
         return "unknown"
+    if low > 0:
+        if gain >= much:
+            return "learned"
+        return "begun" if gain >= little else "hardly"
     if high <= 0:
         return "not"
-    if low <= 0:
-        return "unseen" if high < little else "unknown"
-    if gain >= much:
-        return "learned"
-    return "begun" if gain >= little else "hardly"
+    return "unseen" if high < little else "unknown"  # also of bounds that are not numbers
 
 
 def declared(metrics: Mapping[str, Metric]) -> dict[str, Metric]:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float32, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.model.attention import runs_of
+from electra_lab.model.attention import FLASH_BEYOND, runs_of
 from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.random import Streams
@@ -275,10 +275,11 @@ def _documents_counted(learner: Learner, entry: Entry[Any], batch: Batch) -> Ite
     def refuse(_: nn.Module, given: tuple[Tensor, ...]) -> None:
         if len(given) > 2 and (found := int(runs_of(*given[1:])[-1])) > most:
             reason = f"gave a network {found} documents and pieces of padding, and its batch has {most}"
-            raise _bad(entry, f"{reason}; see Batch.document_counts.")
+            raise _bad(entry, f"{reason}; see Batch.document_counts. Call it once for each copy of the rows.")
 
     with ExitStack() as hooks:
-        for backbone in learner.told if most else ():
+        counts_matter = most and batch.tokens.shape[1] > FLASH_BEYOND
+        for backbone in learner.told if counts_matter else ():
             hooks.enter_context(backbone.register_forward_pre_hook(refuse))
         yield
 

@@ -123,13 +123,14 @@ def _main() -> None:
 
 
 def _is_torn(words: list[str]) -> bool:
-    """Return whether the shell has torn a `--set` apart: it has no value, or a later word closes its bracket."""
+    """Return whether the shell has torn a `--set` apart: the next word continues it, or a later one closes it."""
     changes = "\0".join(words).replace("\0--set=", "\0--set\0").split("\0--set\0")[1:]
     for change in changes:
         word, _, rest = change.partition("\0")
-        has_no_value = "=" not in word and rest != "" and not rest.startswith("-")
+        continues = rest != "" and not rest.startswith("-")
+        closes = "}" in rest or "]" in rest
         is_open = word.count("{") > word.count("}") or word.count("[") > word.count("]")
-        if has_no_value or (is_open and ("}" in rest or "]" in rest)):
+        if (continues and "=" not in word) or (is_open and (continues or closes)):
             return True
     return False
 

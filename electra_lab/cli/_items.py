@@ -178,7 +178,7 @@ def _rows(
         raise DataError(str(header))
     header = [name.strip() for name in header]
     for name in header:
-        if header.count(name) > 1:
+        if name and header.count(name) > 1:
             raise DataError(f"{place}: several columns are called '{name}'. Rename all but one of them.")
     known = {*header}
     if known.intersection(WORDS):

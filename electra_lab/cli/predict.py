@@ -97,4 +97,7 @@ def predict(
     if csv_ and table.is_empty:
         some = {name.replace("words", "text"): "a" for name in job.needs}  # a table and a line have words as a text
         added = cells_of(tuned.predict([some])[0].answer)
-        answer(table.header([*(columns or field or default or some), *added]))
+        inputs = [*(columns or field or default or some)]
+        if pair is not None:
+            inputs = list(dict.fromkeys([*(columns or inputs[:1]), job.names[1]]))
+        answer(table.header([*inputs, *added]))

@@ -109,10 +109,9 @@ def of_folder(folder: Path) -> Kind:
     from electra_lab.storage.catalog import jobs_in
     from electra_lab.storage.run_directory import RunDirectory
 
+    refuse_suite(folder)
     for kind in KINDS:
         if kind.holds(folder):
-            if kind is ABLATION:
-                refuse_suite(folder)
             if kind is EXPERIMENT and kind_of_file(folder / "config.yaml") == "fine-tuning":
                 raise ConfigError(f"{folder}: is a seed of a fine-tuning, not a pre-training run. Give its folder.")
             return kind

@@ -1,6 +1,7 @@
 """Measure finished runs on one task that is the same for all, outside of an ablation; the numbers are kept.
 
 <run>/compared.json    numbers by measure, with the checkpoint that they are of
+<run>/.compared.lock   held by the comparison that measures the run
 <run>/compared/<key>/  of one of the runs: the reference runs of a measure, and shared/, the data that all runs read
 """
 
@@ -61,8 +62,10 @@ def measure(found: Sequence[Subject], wanted: str, device: str) -> Measured:
     for subject in found:
         with ExitStack() as held:
             if _kept(subject, key) is None:
-                with suppress(OSError):  # the numbers of a run that cannot be written are not kept
-                    held.enter_context(lock(subject.directory.path / LOCK, wait=True))
+                with suppress(OSError, ConfigError):  # the numbers of a run that cannot be locked are measured anyhow
+                    if not held.enter_context(lock(subject.directory.path / LOCK)):
+                        say(f"{subject.label}: waiting, as another comparison measures this run")
+                        held.enter_context(lock(subject.directory.path / LOCK, wait=True))
             of_run = _kept(subject, key)  # which another comparison may have measured meanwhile
             if of_run is None:
                 say(f"{subject.label}: measuring {entry.name}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MEMORY = 60.0  # seconds of steps that the speed is a mean of; earlier ones fade out
 FORWARD = 1 / 3  # of the time of a training step that a row takes to be evaluated, until it is measured
-SHARE = 50  # a page is written again once this multiple of the time that it took has passed: 2% of the time
+PAGE_SHARE = 50  # a page is written again once this multiple of the time that it took has passed: 2% of the time
 
 
 class Pace:
@@ -202,4 +202,4 @@ class LivePage:
             if not self._failed:
                 self._say(f"note: report.html could not be written while the job runs ({reason(error)})")
             self._failed = True
-        self._due = time.monotonic() + SHARE * (time.monotonic() - began)
+        self._due = time.monotonic() + PAGE_SHARE * (time.monotonic() - began)

@@ -232,7 +232,7 @@ def _is_new(config: Any, key: str, values: tuple[Any, Any]) -> bool:
     return values[0] is None and field is not None and bool(field.default == values[1])
 
 
-def recipe_of_run(loaded: Loaded, directory: RunDirectory) -> Recipe | None:
+def checked_recipe(loaded: Loaded, directory: RunDirectory) -> Recipe | None:
     """Return the recipe of a run's token store; None if `data.store` names a store.
 
     Raises DataError if the text has changed since the run began. Nothing is tokenized.

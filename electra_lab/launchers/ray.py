@@ -122,9 +122,10 @@ def _connected(ray: Any, address: str | None, workers: int, gpus: float) -> Iter
             raise _no_cluster(address, error) from None
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray replaced it, but the caller decides when to stop and save
-        here = ray.cluster_resources().get("GPU", 0)
-        if not address and gpus > here:
-            raise ConfigError(f"launcher 'ray': gpus is {gpus:g}, but this machine has {here:g}. Ask for fewer.")
+        if not address:
+            here = ray.cluster_resources().get("GPU", 0)
+            if gpus > here:
+                raise ConfigError(f"launcher 'ray': gpus is {gpus:g}, but this machine has {here:g}. Ask for fewer.")
         yield not address
     finally:
         ray.shutdown()

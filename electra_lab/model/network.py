@@ -181,7 +181,8 @@ class Network(nn.Module):
         rows = tuple(hidden.shape[:-1])
         whole = {"tokens": (*rows, self.embeddings.tokens.num_embeddings), "replaced": rows}.get(head)
         shape = tuple(predicted.shape) if isinstance(predicted, Tensor) else ()
-        if shape != whole if whole else shape[:1] != rows[:1]:
+        fits = shape == whole if whole else shape[:1] == rows[:1]
+        if not fits:
             returned = f"the shape {[*shape]}" if shape else f"a {type(predicted).__name__}"
             must = f"a tensor of shape {[*whole]}" if whole else f"a tensor with {rows[0]} rows"
             raise BadResult(f"{place(type(module))}: head '{head}' returned {returned}, must be {must}.")

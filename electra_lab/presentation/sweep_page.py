@@ -211,7 +211,7 @@ def _verdict(results: Results, references: list[ByReference]) -> verdict.Verdict
     conclusions = [*judged.sentences]
     if not leading.comparable:
         conclusions.append("Each cell is measured on its own task, so the best number need not be the best model.")
-    if plan.gaps and plan.metric == AVERAGE:
+    if plan.gaps and plan.metric == AVERAGE and not results.has(AVERAGE):
         conclusions.append(f"There is no average without {listed([*plan.gaps])}, whose data is not here.")
     for reference in references:
         if reference.metric == plan.metric:

@@ -343,7 +343,8 @@ def refuse_used(out: Path | None) -> None:
     if above != out and not above.is_dir():
         raise ConfigError(f"--out {out}: cannot be created: {above} is not a folder.")
     if above == out and (not out.is_dir() or not is_unfinished_start(out)):
-        resumes = is_run(out) or (out / "finetuning.yaml").is_file()
+        is_seed = (out.absolute().parent / "finetuning.yaml").is_file()  # which resumes with the others
+        resumes = (is_run(out) and not is_seed) or (out / "finetuning.yaml").is_file()
         again = f" or continue it: {command('resume', out)}" if resumes else "."
         raise ConfigError(f"--out {out}: exists and is not empty. Choose another folder{again}")
 

@@ -107,7 +107,8 @@ class Task(Protocol):
     def fit_labels(self, examples: Sequence[Any]) -> Mapping[str, Any]:
         """Return facts about the training examples, such as the labels: JSON values, kept with the model.
 
-        Raises DataError for examples that cannot be learned. Every other method is called after `set_labels`.
+        Raises DataError for examples that cannot be learned. Every other method is called after `set_labels`,
+        maybe on another instance.
         """
 
     def set_labels(self, facts: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 from pathlib import Path
 
@@ -128,6 +129,17 @@ def test_a_component_declares_what_it_says_and_otherwise_the_default():
         assert samplers.get("exact").declared == {"unbiased": True, "of_softmax": None}
     declared = samplers.get("gumbel").declared["unbiased"]
     assert (declared(temperature=1.0), declared(temperature=2.0)) == (True, False)
+
+
+def test_a_class_is_at_its_own_line_however_it_is_registered() -> None:
+    class Drawn:
+        """Draws."""
+
+        def __init__(self, logits, rng, /): ...
+
+    first = samplers.register("first")(Drawn) and samplers.get("first").line
+    second = samplers.register("second")(Drawn) and samplers.get("second").line
+    assert first == second == inspect.getsourcelines(Drawn)[1]
 
 
 def test_a_class_without_a_method_of_its_contract_is_refused_at_its_line():

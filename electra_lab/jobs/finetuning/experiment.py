@@ -197,13 +197,13 @@ def longest_row(loaded: Loaded[FinetuningConfig], source: Networks) -> int:
     return wanted
 
 
-def read_examples(loaded: Loaded[FinetuningConfig]) -> Examples:
+def read_examples(loaded: Loaded[FinetuningConfig], dataset: Dataset | None = None) -> Examples:
     """Read all splits; a task that trains learns its facts from all training examples, as a label may be rare.
 
     Raises DataError that names all problems: the bad rows of each split, examples that cannot be learned, no label for
     validation; a split that is missing or has no examples.
     """
-    dataset, task = open_dataset(loaded), make_task(loaded)
+    dataset, task = dataset or open_dataset(loaded), make_task(loaded)
     missing = [name for name in (TRAIN, VALIDATION) if name not in dataset.splits]
     if missing and loaded.config.trains:
         has = ", ".join(dataset.splits) or "none"

@@ -28,9 +28,9 @@ from registry import QuestionExample, datasets, tasks
 from registry.contracts.dataset import AnyExample, is_labelled
 from registry.errors import ConfigError
 
-NAMES = ("id", "place", "paradigm", "field")  # fields that are not read by a model
+UNREAD = ("id", "place", "paradigm", "field")  # fields that are not read by a model
 LABELS = ("label", "tags", "answers")
-SHARE = 0.9  # of the training examples with one label, from which on it is worth a note
+DOMINANT = 0.9  # of the training examples with one label, from which on it is worth a note
 
 
 def opening(
@@ -155,7 +155,7 @@ def notes(examples: Mapping[str, Sequence[AnyExample]]) -> Iterator[str]:
     counts = Counter(words).most_common()
     if rare := [label for label, number in counts if number == 1]:
         yield f"labels of a single training example: {', '.join(sorted(rare)[:10])}{', ...' * (len(rare) > 10)}."
-    if counts and counts[0][1] >= SHARE * len(words):
+    if counts and counts[0][1] >= DOMINANT * len(words):
         share = f"{counts[0][1] / len(words):.0%} of the training examples have the label '{counts[0][0]}'"
         yield f"{share}. Compare accuracy with this share, or set another evaluate.metric."
 
@@ -166,7 +166,7 @@ def _first(found: Sequence[AnyExample]) -> str:
 
 def _texts(example: AnyExample) -> list[str]:
     """Return the texts of an example, in lower case, with single spaces."""
-    values = [getattr(example, field.name) for field in fields(example) if field.name not in (*LABELS, *NAMES)]
+    values = [getattr(example, field.name) for field in fields(example) if field.name not in (*LABELS, *UNREAD)]
     texts = [" ".join(value) if isinstance(value, tuple) else value for value in values]
     return [" ".join(text.lower().split()) for text in texts if isinstance(text, str)]
 

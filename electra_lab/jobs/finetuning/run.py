@@ -29,6 +29,7 @@ from electra_lab.jobs.finetuning.experiment import (
     declared,
     longest_row,
     make_task,
+    open_dataset,
     read_examples,
 )
 from electra_lab.jobs.finetuning.facts import notes, opening, what_is_left
@@ -71,8 +72,9 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
     with ending(lambda: "Nothing was saved. Start again with the same command."):
         loaded, target = load_finetuning(file, overrides), choose_device(device)
         declared(loaded)  # a mistake of the file comes before anything is written
+        dataset = open_dataset(loaded)
         open_source(loaded)
-        read = read_examples(loaded)
+        read = read_examples(loaded, dataset)
         for note in notes(read.splits):
             Console().say(f"note: {note}")
         if absent := absent_tracker(loaded):

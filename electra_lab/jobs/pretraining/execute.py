@@ -32,13 +32,13 @@ from electra_lab.jobs.lifecycle import (
 from electra_lab.jobs.pretraining.facts import opening, planned, readable
 from electra_lab.jobs.provenance import (
     changes,
+    checked_recipe,
     content,
     device_name,
     environment_of,
     length,
     other_length,
     provenance,
-    recipe_of_run,
     refuse_others,
 )
 from electra_lab.jobs.saving import restore
@@ -107,7 +107,7 @@ def _shared_data(loaded: Loaded, console: Console, world: World, resumed: RunDir
     if not world.first:
         return load_store(Path(world.once(str)))
     with Phases(console) as progress:
-        recipe = recipe_of_run(loaded, resumed) if resumed else None
+        recipe = checked_recipe(loaded, resumed) if resumed else None
         store = open_data(loaded, console.say, progress, recipe=recipe)
     world.once(lambda: str(store.folder))
     return store

@@ -222,9 +222,11 @@ def _work(
         if not folder.is_claimed(id):
             folder.note_failure(id, None)
 
-    def failed(id: str, error: str) -> None:
+    def failed(id: str, error: str, *, lost: bool = False) -> None:
         attempts[id] += 1
-        if attempts[id] > retries or has_diverged(folder.run(id).path):  # as it would again
+        trainings = [folder.run(id).path, *folder.path.glob(f"downstream/{id}/*")]
+        diverged = not lost and any(has_diverged(path) for path in trainings)
+        if attempts[id] > retries or diverged:  # as it would again
             left.remove(id)
             folder.note_failure(id, error, attempts[id])
         console.say(f"{names[id]}: {error}{' Trying again.' if id in left else ''}")
@@ -236,7 +238,7 @@ def _work(
             for id, outcome in _launched(launch, folder, free, device):
                 moved = moved or outcome.status != "elsewhere"
                 if outcome.status in ("failed", "lost"):
-                    failed(id, outcome.error)
+                    failed(id, outcome.error, lost=outcome.status == "lost")
                 elif outcome.status == "done":
                     result = cell_result(folder, plan, id)
                     if not result.missing:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from electra_lab.checks import guards
 from electra_lab.checks.guards import on_trial, rehearse, try_optimizer
 from electra_lab.metrics import PretrainingMetrics
 from electra_lab.testing import CLS, PAD, ObjectiveContract, vocabulary
@@ -106,7 +107,7 @@ def test_a_rehearsal_restores_buffers_that_change_by_themselves() -> None:
     assert unchanged(objective.extra, before)
 
 
-def test_networks_are_given_at_most_the_documents_of_the_batch() -> None:
+def test_networks_are_given_at_most_the_documents_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     objective, documents = build(), torch.zeros_like(TOKENS)
     batch = replace(BATCH, attention_document_ids=documents, document_counts=torch.tensor([2, 2]))
     rehearsed(objective, batch=batch)
@@ -117,6 +118,8 @@ def test_networks_are_given_at_most_the_documents_of_the_batch() -> None:
             return super().forward(replace(batch, attention_document_ids=more), streams)
 
     objective.__class__ = Dividing
+    rehearsed(objective, batch=batch)  # nothing counts the documents of short rows
+    monkeypatch.setattr(guards, "FLASH_BEYOND", TOKENS.shape[1] - 1)
     with pytest.raises(BadResult, match=r"electra\.py:\d+: objective 'electra' .* 6 documents .* has 4"):
         rehearsed(objective, batch=batch)
     rehearsed(objective, batch=replace(batch, document_counts=None))

@@ -106,6 +106,8 @@ def test_bad_rows_stop_after_the_answers_before_them_or_are_left_out(lab, tuned,
     skip = ("--json", "--on-error", "skip", *CPU)
     code, out, err = lab("predict", tuned["labels"], "--file", path, *skip)
     assert (code, [row["n"] for row in rows(out)]) == (0, ["1", "4"])
+    (tmp_path / "unnamed.csv").write_text("review,n,,\nthe cat,1,,\n")  # as spreadsheets write it
+    assert len(rows(lab("predict", tuned["labels"], "--file", tmp_path / "unnamed.csv", "--json", *CPU)[1])) == 1
     assert [line for line in range(2, 7) if f"{path}:{line}: " in err] == [3, 4, 5]
     other.write_text('{"review": 3}\n[]\n{"a": 1}\nno\n{"review": "the cat"}\n')
     code, out, err = lab("predict", tuned["labels"], "--file", other, *skip)
@@ -113,14 +115,16 @@ def test_bad_rows_stop_after_the_answers_before_them_or_are_left_out(lab, tuned,
 
 
 @pytest.mark.parametrize(
-    ("name", "columns", "row"),
-    [("labels", "review", "the cat"), ("tags", "words", "the cat"), ("answers", "question,context", "who?,the cat"),
-     ("pairs", "text,pair", "a,b")],
+    ("name", "columns", "row", "more"),
+    [("labels", "review", "the cat", ()), ("tags", "words", "the cat", ()), ("pairs", "text,pair", "a,b", ()),
+     ("answers", "question,context", "who?,the cat", ()), ("pairs", "text", "a", ("--pair", "b"))],
 )  # fmt: skip
-def test_a_table_without_rows_has_the_header_of_others(lab, tuned: Tuned, name: str, columns: str, row: str) -> None:
+def test_a_table_without_rows_has_the_header_of_others(
+    lab: Any, tuned: Tuned, name: str, columns: str, row: str, more: tuple[str, ...]
+) -> None:
     Path("empty.csv").write_text(f"n,{columns}\n")
     Path("one.csv").write_text(f"n,{columns}\n1,{row}\n")
-    options = ("--csv", *fields(*columns.split(",")), *CPU)
+    options = ("--csv", *more, *fields(*columns.split(",")), *CPU)
     empty, one = (lab("predict", tuned[name], "--file", file, *options) for file in ("empty.csv", "one.csv"))
     assert (empty[0], one[0], empty[1]) == (0, 0, one[1].splitlines(keepends=True)[0])
 

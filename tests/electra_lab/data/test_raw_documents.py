@@ -87,7 +87,7 @@ def test_documents_of_one_key_stay_together(tmp_path: Path) -> None:
 
 
 def test_long_documents_are_cut_and_half_characters_replaced(tmp_path: Path) -> None:
-    """How they are cut is tested in tests/registry/test_documents.py."""
+    """How they are cut is tested in tests/registry/contracts/test_corpus.py."""
     own = [Document("v", split="validation"), Document("t", split="test")]
     train = ["x" * (2 * LONGEST + 5), "a \ud83d b \ud83d\ude00"]
     written(tmp_path, [*(Document(text, split="train") for text in train), *own])

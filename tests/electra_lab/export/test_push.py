@@ -219,6 +219,10 @@ def test_a_fine_tuned_model_has_a_card_with_its_results(run: Path, tmp_path: Pat
     with for_a_module():
         path = finetune(write_finetuning(tmp_path, run), ["task.head=dense", "seeds=[0, 3]"], tmp_path / "fine", "cpu")
         (found,) = dry(path / "seed-3")
+        with pytest.raises(ConfigError, match="has 2 models"):
+            dry(path)
+        alone = shutil.copytree(path, tmp_path / "alone", ignore=shutil.ignore_patterns("seed-0"))
+        assert dry(alone)[0].files.keys() == found.files.keys()
         assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= found.files.keys()
         with pytest.raises(ConfigError, match="not a run directory"):
             dry(path / "seed-3", step=3)

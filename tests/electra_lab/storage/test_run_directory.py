@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,7 +43,9 @@ def test_an_out_that_is_used_is_refused_and_resume_is_named_for_jobs_alone(tmp_p
     refuse_used(tmp_path / "absent" / "deep")
     (tmp_path / "file").write_text("")
     (tuned / "finetuning.yaml").write_text("")
-    for out, resumes in ((tmp_path, False), (tmp_path / "file", False), (directory.path, True), (tuned, True)):
+    seed = shutil.copytree(directory.path, tuned / "seed-0")
+    jobs = ((directory.path, True), (tuned, True), (seed, False))
+    for out, resumes in ((tmp_path, False), (tmp_path / "file", False), *jobs):
         with pytest.raises(ConfigError, match=rf"--out {out}: exists and is not empty\. ") as refused:
             refuse_used(out)
         assert (f"electra-lab resume {out}" in str(refused.value)) == resumes

@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from registry import documents
 from registry.contracts import corpus
 from registry.contracts.corpus import cut, pieces
+
+
+def test_plug_ins_that_runs_keep_find_them_where_they_were() -> None:
+    assert (documents.cut, documents.pieces) == (cut, pieces)
 
 
 @pytest.fixture
