@@ -188,6 +188,11 @@ def test_triton_and_a_c_compiler_build_code_for_cuda(monkeypatch: pytest.MonkeyP
     assert compilation.missing_compiler("cuda") is None
 
 
+def test_a_cpp_compiler_builds_code_for_the_cpu() -> None:
+    with torch._inductor.config.patch({"cpp.cxx": ("/nowhere/g++",)}):
+        assert "C++ compiler" in str(compilation.missing_compiler("cpu"))
+
+
 BATCH = as_batch(torch.randint(5, 300, (4, 128), generator=torch.Generator().manual_seed(0)))
 
 
