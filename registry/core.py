@@ -94,8 +94,8 @@ class Registry(Generic[T]):
             if not (inspect.isfunction(component) or inspect.isclass(component)):
                 raise BadSignature(f"{self.singular} '{name}': only a function or a class can be registered.")
             # As of Python 3.13 a class knows its line; before, `inspect` finds the first class of its name in the file.
-            decorates = linecache.getline(caller.f_code.co_filename, here).lstrip().startswith("@")
-            if inspect.isclass(component) and decorates:
+            is_decorator = linecache.getline(caller.f_code.co_filename, here).lstrip().startswith("@")
+            if inspect.isclass(component) and is_decorator:
                 component.__firstlineno__ = vars(component).get("__firstlineno__", here)  # type: ignore[attr-defined]
             file, line = _source(component)
             at, which = f"{short(file)}:{line}", f"{self.singular} '{name}'"

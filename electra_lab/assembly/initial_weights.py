@@ -273,7 +273,7 @@ SAME = ("corpus", "tokenizer", "data.held_out", "data.overlap", "embedding.dim",
 
 
 def parents_of(objective: nn.Module) -> Mapping[str, Path]:
-    """Return the run directories and models that an objective starts from, by the name of its own network."""
+    """Return the run directories and models that an objective starts from, by network of the objective."""
     parents: Mapping[str, Path] = getattr(objective, "earlier_runs", dict)()
     return parents
 

@@ -275,7 +275,7 @@ def _documents_counted(learner: Learner, entry: Entry[Any], batch: Batch) -> Ite
     def refuse(_: nn.Module, given: tuple[Tensor, ...]) -> None:
         if len(given) > 2 and (found := int(runs_of(*given[1:])[-1])) > most:
             reason = f"gave a network {found} documents and pieces of padding, and its batch has {most}"
-            raise _bad(entry, f"{reason}; see Batch.document_counts. Call it once for each copy of the rows.")
+            raise _bad(entry, f"{reason}; see Batch.document_counts. Call the network once for each copy of the rows.")
 
     with ExitStack() as hooks:
         counts_matter = most and batch.tokens.shape[1] > FLASH_BEYOND

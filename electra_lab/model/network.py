@@ -34,7 +34,7 @@ class Exits:
         self.inner: dict[int, States] = {}
 
     def after(self, depth: int, x: States) -> States:
-        """Keep what a layer returned, if it was asked for, and return what the next layer reads."""
+        """Keep the states of a layer if its depth is asked for; return the input of the next layer."""
         if depth not in self.depths or depth == self.top:
             return x
         self.inner[depth] = self.norm(x)
@@ -167,7 +167,7 @@ class Network(nn.Module):
 
         inputs  arguments of the head's forward after the states
 
-        Raises BadResult if the network has no such head, or if it does not return a tensor with a row for each one.
+        Raises BadResult if the network has no such head, or if the head does not return a tensor of the right shape.
         """
         if head not in self.heads:
             raise BadResult(

@@ -148,7 +148,7 @@ MASKED = (2, 7, 11)
 
 
 class Theirs(nn.Module):
-    """Both encoders of transformers, with heads of their own; D reads G's table plus a difference of its own."""
+    """Both encoders of transformers, with separate heads; D reads G's table plus a difference."""
 
     def __init__(self) -> None:
         super().__init__()

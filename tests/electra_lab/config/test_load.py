@@ -252,7 +252,7 @@ def test_a_null_over_a_default_and_a_default_path_survive_the_filled_in_config(t
 
 
 def test_errors_come_in_line_order_whatever_the_order_of_the_keys(tmp_path: Path) -> None:
-    """Twelve lines, so that line 9 must come before line 10; what has no line of its own stands at the first."""
+    """Twelve lines, so that line 9 must come before line 10; an error without a line stands at the first."""
     wrong = {"name": "Tiny", "data": "{held_out: 2}", "sampler": "{type: gumbl}", "train": "{steps: 0}", "corpus": "3"}
     lines = write_experiment(tmp_path, **wrong).read_text().splitlines()
     path = tmp_path / "turned.yaml"

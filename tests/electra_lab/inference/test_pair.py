@@ -75,7 +75,7 @@ def test_answers_do_not_depend_on_how_texts_are_batched_or_streamed(pair: Pair) 
     many = [TEXTS[0]] * (CHUNK + 3)
     corrupted = pair.corrupt(many)
     assert [text.inputs for text in pair.stream("corrupt", many, batch_size=1)] == [text.inputs for text in corrupted]
-    assert len({tuple(text.masked) for text in corrupted}) > 3  # each text has masks of its own
+    assert len({tuple(text.masked) for text in corrupted}) > 3  # each text has different masks
     assert [tokenize(pair.tokenizer, [text])[0] for text in TEXTS] == tokenize(pair.tokenizer, TEXTS)
 
 
