@@ -383,7 +383,7 @@ def test_a_listing_that_looks_at_a_lock_keeps_nobody_out(tmp_path: Path) -> None
     thread.join()
 
 
-@pytest.mark.parametrize("content", [None, b"name: [", b"[" * 3_000, b"", b"name: \xff", b"- a\n"])
+@pytest.mark.parametrize("content", [None, b"name: [", b"[" * 9_000, b"- " * 9_000, b"", b"name: \xff", b"- a\n"])
 def test_a_config_is_read_as_it_was_written_or_named(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "finetuning.yaml"
     file.write_text("name: größe\nseeds: [0, 1]\n", encoding="utf-8")
