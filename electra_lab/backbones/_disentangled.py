@@ -71,13 +71,16 @@ class _Attention(torch.autograd.Function):
         length, most = q.shape[2], position_keys.shape[1] // 2
         weights, attended = q.new_empty(*q.shape[:3], length), _by_position(q)
         for row, part in _parts(q):
-            scores, queries, keys = weights[row, part], q[row, part], k[row, part]
+            scores, queries, keys = weights[row, part], q[row, part], k[row, part]  # scores: [h T T]
+            # Keys with the positions of queries, a block of keys at a time: column by column of the scores.
             for block, near, distances in _blocks(length, far, most):
                 products = torch.bmm(keys[:, block], position_queries[part, distances].transpose(1, 2))
-                # Of keys and queries -> queries and keys.
+                # [h keys queries] -> [h queries keys]; queries that are far away share a distance.
                 scores[:, near, block] = _by_other(products).transpose(1, 2)
                 scores[:, : near.start, block] = products[..., :1].transpose(1, 2)
                 scores[:, near.stop :, block] = products[..., -1:].transpose(1, 2)
+            # Queries with the positions of keys and with the keys, a block of queries at a time; then these rows are
+            # complete and become weights.
             for block, near, distances in _blocks(length, far, most):
                 products = torch.bmm(queries[:, block], position_keys[part, distances].transpose(1, 2))
                 of_block = scores[:, block]
@@ -101,7 +104,7 @@ class _Attention(torch.autograd.Function):
         of_q, of_k, of_v = _by_position(q), _by_position(k), _by_position(v)
         of_position_keys, of_position_queries = torch.zeros_like(position_keys), torch.zeros_like(position_queries)
         for row, part in _parts(q):
-            # Through the softmax.
+            # Through the values, the dropout and the softmax: [h T T].
             weight = weights[row, part]
             stay = weight if kept is None else weight * kept[row, part] / (1 - ctx.dropout)
             of_v[row, part] = torch.bmm(stay.transpose(1, 2), gradient[row, part])
@@ -110,15 +113,17 @@ class _Attention(torch.autograd.Function):
                 of_scores *= kept[row, part]
                 of_scores /= 1 - ctx.dropout
             of_scores = torch._softmax_backward_data(of_scores, weight, -1, weight.dtype)
-            # Through the products.
+            # Through the product of queries and keys.
             of_q[row, part] = torch.bmm(of_scores, k[row, part])
             of_k[row, part] = torch.bmm(of_scores.transpose(1, 2), q[row, part])
+            # Through the products with positions: those of queries with the keys' and, transposed, the other way round.
             sides = (
                 (of_scores, q, of_q, position_keys, of_position_keys),
                 (of_scores.transpose(1, 2), k, of_k, position_queries, of_position_queries),
             )
             for slopes, x, of_x, table, of_table in sides:
                 for block, near, distances in _blocks(length, ctx.far, most):
+                    # Distances that are far away share a row of the table, so their gradients add up.
                     of_block = slopes[:, block].contiguous()
                     of_products = x.new_zeros(*of_block.shape[:2], distances.stop - distances.start)
                     _by_other(of_products).copy_(of_block[..., near])

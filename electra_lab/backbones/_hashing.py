@@ -259,14 +259,13 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
     ) -> Float[Tensor, "BH t d"]:
         """Attend within buckets of sorted positions; `last` is that of `_with_previous`."""
         (rows, length, dim), size, rounds = qk.shape, self.bucket_size, self.n_hashes
+        # Sort: C buckets of S positions over all rounds, C S = M.
         positions = torch.arange(length, device=qk.device).repeat(rounds)
-        back = torch.empty_like(order).scatter_(
-            1, order, torch.arange(rounds * length, device=qk.device).expand_as(order)
-        )
-
-        places = positions[order]
+        places = positions[order]  # [BH M]
         in_buckets = (rows, rounds * length // size, size)  # [BH C S]
         queries, values = _chosen(torch.cat((qk, v), dim=-1), places).view(*in_buckets, 2 * dim).chunk(2, dim=-1)
+
+        # Score: each bucket against itself and the one before it, [BH C S d] -> [BH C S 2S].
         keys = _with_previous(torch.cat((_unit(queries), values), dim=-1), last)
         keys, values = keys.flatten(0, 1).chunk(2, dim=-1)
         scores = torch.bmm(queries.flatten(0, 1) * dim**-0.5, keys.transpose(1, 2)).view(*in_buckets, 2 * size)
@@ -278,9 +277,14 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
             same = places.view(*in_buckets, 1) == _with_previous(places.view(in_buckets), last).unsqueeze(-2)
             scores.detach().masked_fill_(same, library.TOKEN_SELF_ATTN_VALUE)
 
+        # Attend, and undo the sort: [BH C S d] -> [BH M d] by round and position.
+        sorted_places = torch.arange(rounds * length, device=qk.device).expand_as(order)
+        back = torch.empty_like(order).scatter_(1, order, sorted_places)
         attention = self.dropout(scores.softmax(-1)).flatten(0, 1)
         attended = _chosen(torch.bmm(attention, values).view(rows, -1, dim), back)
-        if rounds > 1:  # each is weighted by the sum of its attention scores
+
+        # Average over rounds, each weighted by the sum of its attention scores: [BH M d] -> [BH T d].
+        if rounds > 1:
             seen = scores.logsumexp(-1).view(rows, -1).gather(1, back).view(rows, rounds, length, 1)
             attended = (attended.view(rows, rounds, length, dim) * seen.softmax(1)).sum(1)
         # A position of padding sees itself alone, so all padding has one state and shares buckets in the next layer.
