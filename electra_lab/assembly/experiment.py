@@ -195,7 +195,6 @@ def _rehearsed(
     config, entry = loaded.config, objectives.get(loaded.config.objective.type)
     with using(*used(loaded)):
         batch = rows.training_batch(config.seed, 0, 2, device)
-        next(rows.in_order(2, device))
         return rehearse(built.learner, entry, batch, config.seed, precision, accumulate)
 
 
