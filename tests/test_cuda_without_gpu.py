@@ -21,7 +21,7 @@ from electra_lab.assembly.data import allocate_memory
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.training.step import clip, parameters_of, update
-from registry import Batch, Vocabulary
+from registry import Batch, Vocabulary, masking_strategies, samplers
 from tests.helpers import ROOT
 
 ROWS, CUDA = 4, torch.device("cuda", 0)
@@ -36,12 +36,12 @@ def names() -> list[str]:
     return sorted({*found} - {"electra_large", "deberta_v3_small", "domain_deberta", "objectives/frozen_generator"})
 
 
-# Components of a step that none of them has
+# Components of a step that some of them may lack
 OTHERS = [
     ("objectives/electric", "generator={type: two_towers, scale: 0.5}"),
     ("electra_small", "generator={type: uniform}"),
-    *(("bert_small", f"masking={{type: {name}}}") for name in ("random_token", "span", "whole_word")),
-    *(("bert_small", f"sampler={{type: {name}}}") for name in ("argmax", "nucleus")),
+    *(("bert_small", f"masking={{type: {name}}}") for name in masking_strategies.names()),
+    *(("bert_small", f"sampler={{type: {name}}}") for name in samplers.names()),
 ]
 
 

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -33,7 +33,6 @@ STATES: dict[Status, str] = {
     "failed": "failed",
     "missing": "not begun",
 }
-COLUMNS = ["variant", "seeds", "mean", "difference", "Holm p", "reading"]
 SIZES = ["generator", "discriminator", "shared", "total"]
 
 
@@ -58,11 +57,6 @@ class Row:
     difference: Difference | None  # None for the baseline itself
     metric: Metric
     lacks: bool  # some of its cells were measured and do not have the metric
-
-    @property
-    def texts(self) -> list[str]:
-        """Its cells in the table, by `COLUMNS`."""
-        return [self.variant, str(self.mean.n), self.mean_text, self.difference_text, _p(self.difference), self.reading]
 
     @property
     def mean_text(self) -> str:
@@ -97,6 +91,18 @@ def _with_interval(d: Difference) -> str:
 
 def _p(d: Difference | None) -> str:
     return p_text(d.holm).removeprefix("p = ").removeprefix("p ") if d and d.holm is not None else "-"
+
+
+# The columns of the table of a metric, with the text of a row in each.
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "variant": lambda row: row.variant,
+    "seeds": lambda row: str(row.mean.n),
+    "mean": lambda row: row.mean_text,
+    "difference": lambda row: row.difference_text,
+    "Holm p": lambda row: _p(row.difference),
+    "reading": lambda row: row.reading,
+}
+PROSE = ["reading"]  # columns of words, not of numbers
 
 
 def by_reference(results: Results) -> list[ByReference]:
@@ -148,8 +154,10 @@ def tables(results: Results) -> list[tuple[str, Metric, Table]]:
             rows = comparison(results, name, metric)
             for title, mean in results.trivial(name).items():
                 rows.append(Row(title, Estimate(len(results.plan.seeds), mean), nothing, metric, False))
-            table = Table(f"{name}, {metric.direction}", COLUMNS, [row.texts for row in rows], ["reading"])
-            of_metrics.append((name, metric, table))
+            lines = []
+            for row in rows:
+                lines.append([text(row) for text in COLUMNS.values()])
+            of_metrics.append((name, metric, Table(f"{name}, {metric.direction}", [*COLUMNS], lines, PROSE)))
     return of_metrics
 
 
@@ -236,7 +244,7 @@ def _page(results: Results, unfinished: Unfinished | None) -> str:
         exploratory=results.has(plan.metric) and is_exploratory(results.values(plan.metric), plan.baseline),
         differs=_differs(results),
         pictures=[*filter(None, (figures.leading(results), figures.differences(results)))],
-        head=Table("All metrics", COLUMNS, [], ["reading"]),
+        head=Table("All metrics", [*COLUMNS], [], PROSE),
         tables=tables(results),
         by_reference=references,
         by_task=by_task(results),

@@ -263,7 +263,7 @@ def read_mark(path: Path) -> Mark | None:
 def _downloaded(name: str) -> Path:
     """Return the folder of a model of the hub: its copy in the local cache if there is no newer one. Raises DataError.
 
-    Downloads only files that are read; .bin files if there are no others.
+    Downloads only files that are read, and of the tensors only those of the first format that is there.
     """
     try:
         from huggingface_hub import snapshot_download
@@ -271,13 +271,15 @@ def _downloaded(name: str) -> Path:
     except ImportError:
         cure = "To download it: pip install 'electra-lab[hugging-face]'"
         raise DataError(f"{name}: is not a folder, and models of the Hugging Face hub cannot be read. {cure}") from None
-    wanted = ["*.json", "*.txt", "*.model", "*.safetensors", "*.py"]  # a plug-in, for the user to read
+    wanted = ["*.json", "*.txt", "*.model", "*.py"]  # a plug-in, for the user to read
     try:
-        path = Path(snapshot_download(name, allow_patterns=wanted))
-        folders = path, path / NETWORKS[0], path / NETWORKS[1]
-        models = [folder for folder in folders if (folder / CONFIG).is_file()]
-        if not all(list(folder.glob(f"{TENSORS[0]}*")) for folder in models):
-            path = Path(snapshot_download(name, allow_patterns=[*wanted, "*pytorch_model*.bin"]))
+        for number, file in enumerate(TENSORS, start=1):
+            wanted.append(f"*{Path(file).stem}*{Path(file).suffix}")  # also in pieces, and those of a generator
+            path = Path(snapshot_download(name, allow_patterns=wanted))
+            folders = [path, *(path / network for network in NETWORKS)]
+            models = [folder for folder in folders if (folder / CONFIG).is_file()]
+            if all(_has_tensors(folder, TENSORS[:number]) for folder in models):
+                break
         return path
     except RepositoryNotFoundError:
         reason = "the Hugging Face hub has no model of that name that you may read"

@@ -1,4 +1,4 @@
-"""Drawing from weights, and the weights of logits."""
+"""What samplers share: weights of logits, and drawing for some rows at a time. `model/draws.py` draws from weights."""
 
 from collections.abc import Callable
 
