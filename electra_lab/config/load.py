@@ -18,8 +18,19 @@ from typing_extensions import TypeVar
 from electra_lab.config.component import Component, Of
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.schema import ExperimentConfig
-from electra_lab.config.source import Loc, Mark, Node, mark_at, parse, read_file, to_yaml, with_overrides
-from registry import Entry, Plugin, heads, load_plugin, schedules
+from electra_lab.config.source import (
+    Loc,
+    Mark,
+    Node,
+    keys_of,
+    mark_at,
+    parse,
+    read_file,
+    to_yaml,
+    with_change,
+    with_overrides,
+)
+from registry import ALL, Entry, Plugin, heads, launchers, load_plugin, measures, schedules
 from registry.component import entries_of
 from registry.discovery import packaged
 from registry.errors import ConfigError, LabError, command
@@ -209,6 +220,25 @@ def _packaged(config: Any) -> Iterator[Plugin]:
     if needs := getattr(config, "needs", None):
         entries += [heads.get(name) for name, _ in needs.all_heads]
     yield from {entry.file: packaged(entry) for entry in entries if entry.package}.values()
+
+
+def with_plugins(base: Node, root: Node, plugins: Sequence[Plugin]) -> Node:
+    """Add the plug-ins of `root` with parts of an experiment to the imports of `base`, so that it can be read alone.
+
+    A plug-in with only measures or launchers is not added: changing it is no reason to train again.
+    """
+    files = set[Path]()
+    for registry in ALL:
+        if registry not in (measures, launchers):
+            files |= {entry.file.resolve() for entry in registry.plugged_in()}
+    mine, theirs = keys_of(root).get("imports"), keys_of(base).get("imports")
+    known = theirs.value if theirs else []
+    if mine is None or not isinstance(mine.value, list) or not isinstance(known, list):
+        return base
+    there = {plugin.file for plugin in imports(base)}
+    wanted = zip(mine.value, plugins, strict=True)
+    added = [node for node, plugin in wanted if plugin.file in files and plugin.file not in there]
+    return with_change(base, "imports", Node([*known, *added], mine.mark)) if added else base
 
 
 def absolute(path: Path, loc: Loc, mark: Mark) -> Path:

@@ -241,7 +241,25 @@ def with_change(root: Node, dotted: str, value: Node) -> Node:
         keys = [keys[0], *filter(None, [".".join(keys[1:3])]), *keys[3:]]
     for key in reversed(keys):
         value = Node({key: value}, value.mark)
-    return Node(value.over(root).value, root.mark)  # a key that the file lacks is missing in the file
+    return laid_over(value, root)
+
+
+def laid_over(node: Node, base: Node) -> Node:
+    """Return `node` merged into `base`, with the mark of `base`: a key that it lacks is missing there."""
+    return Node(node.over(base).value, base.mark)
+
+
+def keys_of(node: Node | None) -> dict[str, Node]:
+    return node.value if node and isinstance(node.value, dict) else {}
+
+
+def leaves(node: Node, loc: Loc = ()) -> Iterator[tuple[Loc, Mark]]:
+    """Yield everything that is not a mapping of other values, and where it was written."""
+    if isinstance(node.value, dict) and (node.value or not loc):
+        for key, inner in node.value.items():
+            yield from leaves(inner, (*loc, key))
+    else:
+        yield loc, node.mark
 
 
 @lru_cache(maxsize=16)  # a command reads the same file several times

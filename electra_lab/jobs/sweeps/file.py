@@ -24,14 +24,26 @@ from electra_lab.config.load import (
     refuse_other_kind,
     sentences,
     validated_as,
+    with_plugins,
 )
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.sections import Budget
-from electra_lab.config.source import Loc, Mark, Node, mark_at, read_file, with_change, with_overrides
+from electra_lab.config.source import (
+    Loc,
+    Mark,
+    Node,
+    keys_of,
+    laid_over,
+    leaves,
+    mark_at,
+    read_file,
+    with_change,
+    with_overrides,
+)
 from electra_lab.jobs.identity import NO_RESULT, SEEDS, content_of, identity_of
-from electra_lab.jobs.sweeps.variants import Problems, Variant, closed, keys_of, laid_over, leaves, overlay, variants_of
+from electra_lab.jobs.sweeps.variants import Problems, Variant, closed, overlay, variants_of
 from electra_lab.storage.plan import Cell
-from registry import ALL, Metric, Plugin, launchers, measures
+from registry import Metric, Plugin, measures
 from registry.errors import ConfigError, LabError, did_you_mean
 from registry.signature import validate
 
@@ -109,7 +121,7 @@ def load_ablation(path: Path, overrides: Sequence[str] = ()) -> Ablation:
     plugins = tuple(imports(root))
     config = _config(root, marks)
     nodes, kind = _read_bases(config, marks)
-    nodes = [_with_plugins(node, root, plugins) for node in nodes]
+    nodes = [with_plugins(node, root, plugins) for node in nodes]
     variants = variants_of(keys_of(root)["vary"], len(config.seeds) * len(nodes))
 
     # The bases, with the changes for every cell
@@ -212,25 +224,6 @@ def _read_bases(config: AblationConfig, marks: Mapping[Loc, Mark]) -> tuple[list
         if len(config.bases) > 1 and "experiment" in kinds:
             raise ConfigError(f"{mark}: {key}: a list names fine-tunings, and {kinds['experiment']} is an experiment.")
     return nodes, next(iter(kinds))
-
-
-def _with_plugins(base: Node, root: Node, plugins: Sequence[Plugin]) -> Node:
-    """Add the plug-ins with parts of the base to its imports, so that a cell finds them in its own process.
-
-    A plug-in with only measures or launchers is not part of a cell: changing it is no reason to train again.
-    """
-    files = set[Path]()
-    for registry in ALL:
-        if registry not in (measures, launchers):
-            files |= {entry.file.resolve() for entry in registry.plugged_in()}
-    mine, theirs = keys_of(root).get("imports"), keys_of(base).get("imports")
-    known = theirs.value if theirs else []
-    if mine is None or not isinstance(mine.value, list) or not isinstance(known, list):
-        return base
-    there = {plugin.file for plugin in imports(base)}
-    wanted = zip(mine.value, plugins, strict=True)
-    added = [node for node, plugin in wanted if plugin.file in files and plugin.file not in there]
-    return with_change(base, "imports", Node([*known, *added], mine.mark)) if added else base
 
 
 def _changes(

@@ -4,12 +4,12 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from electra_lab.config.source import Loc, Mark, Node, parse, rivals, with_change
+from electra_lab.config.source import Loc, Mark, Node, keys_of, leaves, parse, rivals, with_change
 from registry.errors import ConfigError
 
 MAX_CELLS = 1000
@@ -115,15 +115,6 @@ def overlay(changes: Mapping[str, Node], where: str) -> Node:
     return whole
 
 
-def leaves(node: Node, loc: Loc = ()) -> Iterator[tuple[Loc, Mark]]:
-    """Yield everything that is not a mapping of other values, and where it was written."""
-    if isinstance(node.value, dict) and (node.value or not loc):
-        for key, inner in node.value.items():
-            yield from leaves(inner, (*loc, key))
-    else:
-        yield loc, node.mark
-
-
 def _within(loc: Loc, other: Loc) -> bool:
     return loc[: len(other)] == other
 
@@ -135,11 +126,3 @@ def closed(overlay: Node, where: str, closed: Mapping[Loc, str]) -> str:
         of = (why for other, why in closed.items() if _within(loc, other) or other in rivals(loc))
         found += [f"{mark}: {where}{'.'.join(map(str, loc))} {why}." for why in of]
     return "\n".join(found)
-
-
-def keys_of(node: Node | None) -> dict[str, Node]:
-    return node.value if node and isinstance(node.value, dict) else {}
-
-
-def laid_over(node: Node, base: Node) -> Node:
-    return Node(node.over(base).value, base.mark)  # a key that the base lacks is missing in the base
