@@ -28,7 +28,7 @@ from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
 from electra_lab.storage.files import damage, disk
 from electra_lab.storage.finetuning_folder import FinetuningFolder
-from electra_lab.storage.plan import Cell, Plan, PlannedMeasure
+from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.training.device import choose_device
 from registry import Outcome, Trained, load_plugin, measures
 from registry.errors import CheckpointError, ConfigError, DataError, InUse, LabError, OutOfMemoryError, Stopped, shown
@@ -135,7 +135,7 @@ def _train(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
     if result.plan.task:
         _run_seeds(folder.finetuning(id), loaded, choose_device(device))
         return
-    run, scale = folder.run(id), _scale(folder, plan)
+    run, scale = folder.run(id), scale_of(plan, load(folder.experiment(plan.cells[0].id)))
     shutil.rmtree(folder.path / "downstream" / id, ignore_errors=True)  # of the weights before these
     if (run.path / "provenance.json").is_file():
         run.forget_lost_checkpoints()  # they were removed to make room
@@ -144,10 +144,6 @@ def _train(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
     if run.path.exists():  # killed before it had begun
         shutil.rmtree(run.path)
     execute.run(file, [], run.path, device, scale=scale)
-
-
-def _scale(folder: AblationFolder, plan: Plan) -> Scale:
-    return scale_of(plan, load(folder.experiment(plan.cells[0].id)))
 
 
 def scale_of(plan: Plan, first: Loaded) -> Scale:
@@ -163,11 +159,14 @@ def _run_seeds(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], devic
 
 def _measure(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
     """Take the missing measures that are ready; a failing measure does not prevent the others."""
-    result = cell_result(folder, plan, id)
-    if result.plan.task and result.missing:
-        _note_task(folder, result.plan)
+    result, errors = cell_result(folder, plan, id), list[BaseException]()
+    if task := result.plan.task:  # the leading metric of a fine-tuning is its only measure
+        if result.missing:
+            own = folder.finetuning(id)
+            by_seed = _leading(own, load_finetuning(folder.experiment(id)), own.path)
+            folder.note_measure(id, task, {task: by_seed[result.plan.seed]})
         return
-    opened, errors = cache(partial(_open, folder, device)), list[BaseException]()
+    opened = cache(lambda id: as_measured(folder.run(id), device, partial(_finetune, folder, id, device)))
     for file in plan.imports:
         load_plugin(Path(file))
     for planned in plan.measures:
@@ -187,14 +186,12 @@ def _measure(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
         raise errors[0]
 
 
-def _note_task(folder: AblationFolder, cell: Cell) -> None:
-    """Record the leading metric of a fine-tuning, on the first held-out split with labels."""
-    own = folder.finetuning(cell.id)
-    leading = next(iter(declared(load_finetuning(folder.experiment(cell.id)))))
-    found = own.judged_by(leading)
-    if not found:
-        raise DataError(f"{own.path}: no held-out split has labels, so there is no {leading}.")
-    folder.note_measure(cell.id, cell.task, {cell.task: found[cell.seed]})
+def _leading(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], place: Path) -> dict[int, float]:
+    """Return, by seed, the leading metric on the first held-out split with labels. Raises DataError, at `place`."""
+    leading = next(iter(declared(loaded)))
+    if by_seed := folder.judged_by(leading):
+        return by_seed
+    raise DataError(f"{place}: no held-out split has labels, so there is no {leading}.")
 
 
 def _shared(folder: AblationFolder, planned: PlannedMeasure, measure: Any, id: str, opened: Opened) -> Path:
@@ -213,10 +210,6 @@ def _shared(folder: AblationFolder, planned: PlannedMeasure, measure: Any, id: s
     return final
 
 
-def _open(folder: AblationFolder, device: str, id: str) -> tuple[Trained, Callable[[], Any]]:
-    return as_measured(folder.run(id), device, partial(_finetune, folder, id, device))
-
-
 def _finetune(folder: AblationFolder, id: str, name: str, file: Path) -> float:
     """Fine-tune a cell, or resume it; returns the mean of the leading metric over the seeds."""
     loaded = load_finetuning(file, [f"model={json.dumps(str(folder.run(id).path.resolve()))}"])
@@ -224,7 +217,5 @@ def _finetune(folder: AblationFolder, id: str, name: str, file: Path) -> float:
     own = FinetuningFolder(folder.path / "downstream" / id / f"{loaded.config.name}-{identity(loaded)}")
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
         _run_seeds(own, loaded, device)
-    leading = next(iter(declared(loaded)))
-    if found := own.judged_by(leading):
-        return sum(found.values()) / len(found)
-    raise DataError(f"{file}: no held-out split has labels, so there is no {leading}.")
+    by_seed = _leading(own, loaded, file)
+    return sum(by_seed.values()) / len(by_seed)

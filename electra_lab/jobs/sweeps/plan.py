@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -219,9 +220,7 @@ def _costs(ablation: Ablation, label: str) -> dict[str, Any]:
 
 
 def _measures(ablation: Ablation, variants: Sequence[PlannedVariant]) -> list[PlannedMeasure]:
-    found, differing = list[PlannedMeasure](), set[str]()
-    for variant in variants:
-        differing |= variant.differs.keys()
+    found = list[PlannedMeasure]()
     if ablation.finetunes:
         for task in ablation.bases:
             cell = next(cell for cell in ablation.cells if cell.task == task)
@@ -236,11 +235,11 @@ def _measures(ablation: Ablation, variants: Sequence[PlannedVariant]) -> list[Pl
         references = {name: cell.id for name, cell in ablation.references.get(measure.type, {}).items()}
         options, key = measure.options.model_dump(mode="json"), _key(ablation, measure, references)
         metrics = metrics_of(measure)
+        differing = chain.from_iterable(variant.differs for variant in variants)
         if measure.type == "pretraining" and any(key.startswith(TEST) for key in differing):
             metrics = {name: replace(metric, comparable=False) for name, metric in metrics.items()}
-        found.append(
-            PlannedMeasure(type=measure.type, key=key, options=options, metrics=metrics, references=references)
-        )
+        planned = PlannedMeasure(type=measure.type, key=key, options=options, metrics=metrics, references=references)
+        found.append(planned)
     return found
 
 

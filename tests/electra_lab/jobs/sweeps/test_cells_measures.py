@@ -21,9 +21,8 @@ from electra_lab.analysis.run_comparison import Subject, subjects
 from electra_lab.assembly.data import open_data
 from electra_lab.config.load import load
 from electra_lab.jobs import measuring
-from electra_lab.jobs.measured import numbers_of
+from electra_lab.jobs.measured import as_measured, numbers_of
 from electra_lab.jobs.pretraining import execute
-from electra_lab.jobs.sweeps import cells
 from electra_lab.jobs.sweeps.cells import work
 from electra_lab.storage.ablation_folder import AblationFolder
 from registry import Metric, MetricWithDocuments, Outcome, Tokens, Trained, measures
@@ -154,7 +153,7 @@ def test_a_measure_sees_the_network_as_it_ended_and_its_test(spied: AblationFold
 
 
 def test_rows_of_training_text_are_read_by_their_numbers(spied: AblationFolder) -> None:
-    run, _ = cells._open(spied, "cpu", spied.plan.cells[0].id)
+    run, _ = as_measured(spied.run(spied.plan.cells[0].id), "cpu", lambda file: 0.0)
     whole = torch.cat([batch.tokens for batch in run.train(64, range(run.train_rows))])
     assert len(whole) == run.train_rows > 20
     asked = [17, 3, 8, 3, run.train_rows - 1]

@@ -205,9 +205,9 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
     monkeypatch.setattr(cells, "digest", lambda id: id.rpartition("-")[2])
     monkeypatch.setattr(cells.execute, "run", lambda file, overrides, out, device, scale: trained(out))
     monkeypatch.setattr(cells.execute, "resume", lambda path, device, scale: trained(path))
-    monkeypatch.setattr(cells, "_scale", lambda *_: None)
+    monkeypatch.setattr(cells, "scale_of", lambda *_: None)
     monkeypatch.setattr(cells, "_shared", lambda *_: laid.path)
-    monkeypatch.setattr(cells, "_open", lambda *_: (None, nullcontext))
+    monkeypatch.setattr(cells, "as_measured", lambda *_: (None, nullcontext))
     for kind in {measure.type for measure in plan.measures}:
         monkeypatch.setattr(measures.get(kind).component, "__call__", lambda self, run, shared: {})
     for id in reversed(found):  # the references last, so that cells meet it as it was laid
