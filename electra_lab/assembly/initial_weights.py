@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from electra_lab.assembly.build import Built, untrained_tokenizer, vocabulary_size
+from electra_lab.config.component import is_default
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import Loc, mark_at
@@ -310,6 +311,9 @@ def refuse_other_parents(loaded: Loaded, objective: nn.Module) -> None:
             except (KeyError, TypeError):
                 reason = f"{run / 'config.yaml'} is not a complete experiment: it lacks {key}."
                 raise loaded.problem(place_of(loaded, run), reason) from None
+            if isinstance(one, dict) and isinstance(two, dict) and one.get("type") == two.get("type"):
+                # An earlier release did not know every option of today.
+                two = {key: value for key, value in one.items() if is_default(loaded.config, (*loc, key), value)} | two
             if one != two:
                 cure = "Write the run's own section, or name another run."
                 raise loaded.problem(loc, f"is {one}, but the run whose {network} is used, {run}, has {two}. {cure}")

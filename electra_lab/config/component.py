@@ -1,7 +1,7 @@
 """Components in a config: those with sizes, the generator that takes its own from the discriminator, and schedules."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Real
@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationInfo
 
+from electra_lab.config.source import Loc
 from registry import component, schedules, using
 from registry.component import Component, Sizes, loadable
 from registry.core import Entry, Registry
@@ -23,6 +24,19 @@ M = TypeVar("M", bound=Strict)
 def default(registry: Registry[Any], name: str) -> Component:
     """Return a component with its default options."""
     return Component(name, validate(registry.get(name).schema, {}))
+
+
+def is_default(config: Any, loc: Loc, value: Any) -> bool:
+    """Return True if a value is the default of a key, which may be an option of a component."""
+    owner = config
+    for key in loc[:-1]:
+        owner = owner.get(key) if isinstance(owner, Mapping) else getattr(_keys(owner), str(key), None)
+    field = getattr(type(_keys(owner)), "model_fields", {}).get(loc[-1])
+    return field is not None and bool(field.default == value)
+
+
+def _keys(section: Any) -> Any:
+    return section.options if isinstance(section, Component) else section
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def _of_seed(
         network = make_network(*described, vocabulary.pad_id, ())
         model = TaskModel(network, task, config.train.dropout)
     # Its weights.
-    read_model(directory.checkpoints, results.step).fill(model)
+    read_model(folder.checkpoints_with(seed, results.step), results.step).fill(model)
     fields = getattr(datasets.get(config.dataset.type).component, "fields", None)
     columns = fields(config.dataset.keywords()) if fields else None
     precision = choose_precision(config.train.precision, device)

@@ -16,6 +16,7 @@ import torch
 import registry
 from electra_lab.assembly.data import open_corpus, recipe_of
 from electra_lab.assembly.experiment import Experiment
+from electra_lab.config.component import is_default
 from electra_lab.config.load import Loaded, dump, load
 from electra_lab.data.build import Recipe
 from electra_lab.data.store import is_store, key_of, read_manifest
@@ -188,6 +189,16 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
     return {key: (then.get(key), today.get(key)) for key in keys}
 
 
+def changed(before: Mapping[str, Any], loaded: Loaded[Any]) -> Changes:
+    """Return the changes of a run's config, without defaults of keys that the release that began it did not have."""
+    known = flat(before)
+
+    def is_new(key: str, value: Any) -> bool:
+        return key not in known and is_default(loaded.config, tuple(key.split(".")), value)
+
+    return {key: both for key, both in changes(before, content(loaded)).items() if not is_new(key, both[1])}
+
+
 def refuse_others(
     found: Changes, path: Path, allowed: Sequence[str] = MAY_CHANGE, overrides: Sequence[str] = ()
 ) -> None:
@@ -216,20 +227,12 @@ def keep_changes(
     if same and earlier == began.changes and began.steps == facts.get("steps", began.steps):
         return
     before = began.config or content(load(directory.path / "config.yaml"))  # older releases did not store it
-    found = {key: values for key, values in changes(before, now).items() if not _is_new(loaded.config, key, values)}
-    if found:
+    if found := changed(before, loaded):
         say(f"changed after step {step}: {described(found)}")
     change = Change(step=step, values=found, config_sha256=began.config_sha256)
     kept = {"config_sha256": sha, "config": now, "changes": [*earlier, change], **facts}
     directory.write_json("provenance.json", began.model_copy(update=kept).model_dump(mode="json"))
     directory.write("config.yaml", config)
-
-
-def _is_new(config: Any, key: str, values: tuple[Any, Any]) -> bool:
-    """Return True for the default of a key that the release that began the run did not have, or left unset."""
-    section, _, name = key.rpartition(".")
-    field = getattr(type(getattr(config, section, None)), "model_fields", {}).get(name)
-    return values[0] is None and field is not None and bool(field.default == values[1])
 
 
 def checked_recipe(loaded: Loaded, directory: RunDirectory) -> Recipe | None:

@@ -60,6 +60,8 @@ def _made(job: Path) -> float:
 
 
 def _kind(names: set[str]) -> Kind | None:
+    if "suite.yaml" in names:  # of an earlier version; its fine-tunings are jobs of their own
+        return None
     if "plan.json" in names:
         return "ablation"
     if "finetuning.yaml" in names:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from electra_lab.storage.checkpoint import checkpoint_path
 from electra_lab.storage.files import open_regular, read_as, reason
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry.errors import CheckpointError, command
@@ -62,6 +63,13 @@ class FinetuningFolder(RunDirectory):
         """Return the results of a seed, None if it is not finished. Raises CheckpointError."""
         file = self.seed(seed).path / "results.json"
         return read_as(SeedResults, file, "Delete it and resume.") if file.is_file() else None
+
+    def checkpoints_with(self, seed: int, step: int) -> Path:
+        """Return the folder that has the checkpoint of a step: an earlier version kept the best in best/checkpoints."""
+        directory = self.seed(seed)
+        earlier = directory.path / "best" / "checkpoints"
+        moved = not checkpoint_path(directory.checkpoints, step).exists() and checkpoint_path(earlier, step).exists()
+        return earlier if moved else directory.checkpoints
 
     def predictions(self, seed: int, split: str) -> list[dict[str, Any]]:
         """Raises CheckpointError."""

@@ -3,11 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from registry import Metric
 
 FORMAT = 3  # of a run directory; raise it when an older run could be misread
+# Metrics of pre-training that early releases recorded as if they compared runs, before those that do.
+OWN_TASK = {
+    "discriminator_auc",
+    "discriminator_accuracy",
+    "discriminator_precision",
+    "discriminator_recall",
+    "discriminator_loss",
+    "replaced_share",
+}
+FIRST = ("generator_mask_loss", "discriminator_token_mask_loss")  # these lead now
 
 
 class Code(BaseModel):
@@ -119,6 +129,17 @@ class Provenance(BaseModel):
     paper_flops: int | None = None  # as Clark et al. (2020) count
     metrics: dict[str, Metric] = {}
     milestones: dict[str, int] = {}  # by name, such as `tokens-10M`, the step whose checkpoint is kept
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _as_declared_now(cls, found: Any) -> Any:
+        """Tell the metrics on a run's own task, in files that still call `comparable` by its former name."""
+        if not isinstance(found, dict) or not all(
+            isinstance(each, dict) and "own_task" in each for each in found.values()
+        ):
+            return found
+        said = {name: each | {"own_task": each["own_task"] or name in OWN_TASK} for name, each in found.items()}
+        return {name: said[name] for name in sorted(said, key=lambda name: (name in OWN_TASK, name not in FIRST))}
 
     @property
     def changed(self) -> list[tuple[str, str]]:

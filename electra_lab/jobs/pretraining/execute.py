@@ -31,7 +31,7 @@ from electra_lab.jobs.lifecycle import (
 )
 from electra_lab.jobs.pretraining.facts import opening, planned, readable
 from electra_lab.jobs.provenance import (
-    changes,
+    changed,
     checked_recipe,
     content,
     device_name,
@@ -227,14 +227,14 @@ def _config_of(directory: RunDirectory, began: Provenance, overrides: Sequence[s
     path, config = directory.path, directory.path / "config.yaml"
     known = {began.config_sha256, *(change.config_sha256 for change in began.changes)}
     if hashlib.sha256(config.read_bytes()).hexdigest() not in known:
-        found = described(changes(began.config, content(load(config)))) if began.config else ""
+        found = described(changed(began.config, load(config))) if began.config else ""
         raise ConfigError(
             f"{config}: has changed since the run began{f' ({found})' if found else ''}. Undo the change. To change a "
             f"key on resume: {command('resume', path, '--set', 'KEY=VALUE')}."
         )
     loaded = load(config, overrides)  # once: the files that it names may have been moved
     if overrides:
-        refuse_others(changes(began.config or content(load(config)), content(loaded)), path, overrides=overrides)
+        refuse_others(changed(began.config or content(load(config)), loaded), path, overrides=overrides)
     for plugin, then in zip_longest(loaded.plugins, began.plugins):
         if plugin is None or then is None or (plugin.sha256, plugin.package) != (then.sha256, then.package):
             name = f"{plugin.file} ({plugin.package})" if plugin and plugin.package else getattr(plugin, "file", path)

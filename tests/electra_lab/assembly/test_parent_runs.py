@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from torch import nn
 
 from electra_lab.assembly.experiment import check
@@ -71,6 +72,16 @@ def test_sections_that_must_agree_are_compared_and_no_others(shared: Path, folde
     for override in (*different, "embedding.max_length=24", "generator.depth=2", f"corpus.paths=[{folder}/tiny.yaml]"):
         with pytest.raises(ConfigError, match=r"--set \S+: \S+: is .*, but the run whose generator is used, .*, has "):
             check(load(frozen(shared, folder), [override]))
+
+
+def test_options_that_an_earlier_release_did_not_know_have_their_defaults(shared: Path, folder: Path) -> None:
+    config = folder / "electra" / "config.yaml"
+    values = yaml.safe_load(config.read_text())
+    del values["generator"]["ff_mult"], values["corpus"]["join_lines"]
+    config.write_text(yaml.safe_dump(values))
+    assert check(load(frozen(shared, folder))) is None
+    with pytest.raises(ConfigError, match=r"generator: is .*'ff_mult': 2\.0.*, but the run"):
+        check(load(frozen(shared, folder), ["generator.ff_mult=2"]))
 
 
 def test_a_run_whose_config_is_not_complete_is_named(shared: Path, folder: Path) -> None:

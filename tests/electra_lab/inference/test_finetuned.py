@@ -108,6 +108,16 @@ def test_answers_of_the_exported_model(tuned: dict[str, Path]) -> None:
         assert found.probability == pytest.approx(float(chances.max()), abs=1e-5)
 
 
+def test_the_best_weights_of_an_earlier_version_are_found(tuned: dict[str, Path], tmp_path: Path) -> None:
+    """It kept them in best/checkpoints, next to later ones."""
+    folder = Path(shutil.copytree(tuned["labels"], tmp_path / "tuned"))
+    written, given = items("labels", folder)
+    judged = max((folder / "seed-4" / "checkpoints").glob("step-*"))
+    shutil.move(judged, folder / "seed-4" / "best" / "checkpoints" / judged.name)
+    found = opened(folder, seed=4).predict(given)
+    assert [answer.prediction for answer in found] == [answer["prediction"] for answer in written]
+
+
 def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     folder = FinetuningFolder(tuned["labels"])
     _, given = items("labels", folder.path)
