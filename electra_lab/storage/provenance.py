@@ -132,14 +132,14 @@ class Provenance(BaseModel):
 
     @field_validator("metrics", mode="before")
     @classmethod
-    def _as_declared_now(cls, found: Any) -> Any:
-        """Tell the metrics on a run's own task, in files that still call `comparable` by its former name."""
-        if not isinstance(found, dict) or not all(
-            isinstance(each, dict) and "own_task" in each for each in found.values()
-        ):
-            return found
-        said = {name: each | {"own_task": each["own_task"] or name in OWN_TASK} for name, each in found.items()}
-        return {name: said[name] for name in sorted(said, key=lambda name: (name in OWN_TASK, name not in FIRST))}
+    def _as_declared_now(cls, metrics: Any) -> Any:
+        """Mark the metrics on a run's own task, in files that still call `comparable` by its former name."""
+        if not isinstance(metrics, dict):
+            return metrics
+        if not all(isinstance(metric, dict) and "own_task" in metric for metric in metrics.values()):
+            return metrics
+        ordered = sorted(metrics, key=lambda name: (name in OWN_TASK, name not in FIRST))
+        return {name: metrics[name] | {"own_task": metrics[name]["own_task"] or name in OWN_TASK} for name in ordered}
 
     @property
     def changed(self) -> list[tuple[str, str]]:
