@@ -23,7 +23,7 @@ def alternate(
     clock: Callable[[], float] = time.perf_counter,
     calls: int = 1,
 ) -> Seconds:
-    """Return the seconds of every call but the first `warm_up` rounds; every other round goes backwards.
+    """Return the seconds of every call after `warm_up` rounds; every other round runs the ways in reverse.
 
     before  called with the name before each way, which it may prepare; its time does not count
     clock   time.process_time counts the processor's time, which other programs on the machine hardly change; `on` is
@@ -65,7 +65,7 @@ def tried(ways: Mapping[str, Callable[[], object]]) -> tuple[dict[str, Callable[
     for name, way in ways.items():
         try:
             way()
-        except Exception as error:  # a kernel that is missing, memory that does not suffice: the others go on
+        except Exception as error:  # a missing kernel or too little memory does not stop the others
             failed[name] = reason(error)
         else:
             working[name] = way
@@ -84,7 +84,7 @@ def ratios(seconds: Seconds, base: str, name: str) -> list[float]:
 
 
 def spread(values: list[float], form: str = ",.2f") -> str:
-    """Return the median, with the least and the largest."""
+    """Return the median, minimum and maximum as text."""
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
@@ -94,7 +94,7 @@ def table(
     more: Mapping[str, Mapping[str, str]] | None = None,
     missing: Mapping[str, str] | None = None,
 ) -> str:
-    """Return medians and, per base, the median ratio, each with the least and the largest, as a Markdown table.
+    """Return medians and, per base, the median ratio, each with minimum and maximum, as a Markdown table.
 
     more     cells of further columns, by title and name
     missing  what could not be timed, and why

@@ -34,12 +34,12 @@ from electra_lab.training.step import Learner, training_step
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = ROOT / "experiments"
-ROWS = 8  # of a batch of a step that is tried
+ROWS = 8  # per batch of a tried step
 Cells = list[str]
 
 
 def environment(device: str, out: Path) -> None:
-    """Versions, and the rates of matrix products."""
+    """Report versions, and the rates of matrix products."""
     facts = {"python": platform.python_version(), "system": platform.platform(), "torch": torch.__version__}
     for name in ("triton", "numpy", "transformers", "electra-pytorch", "x-transformers", "reformer-pytorch"):
         try:
@@ -105,7 +105,7 @@ def equality(device: str, out: Path) -> None:
     for name in registry.samplers.names():
         sampler: Any = registry.samplers.get(name).component
         compare(f"`{name}`, draws", lambda p, s=sampler: draw(s, logits.to(p), words[p], rng(p)))
-    # The whole step of ELECTRA: networks of equal weights, whose logits differ by rounding
+    # A whole step of ELECTRA: the weights are equal, so that logits differ by rounding only
     guesses, corrupted = {}, {}
     for place in words:
         loaded, built = made("electra_small", place, f"train.batch_size={size}", "discriminator.depth=2")
@@ -117,7 +117,7 @@ def equality(device: str, out: Path) -> None:
             corrupted[place] = objective.replace(guesses[place], batch, streams)
     compare("`electra`, masked inputs", lambda place: guesses[place].masked.inputs)
     compare("`electra`, replaced text", lambda place: corrupted[place])
-    counts = guesses["cpu"].masked.valid  # of the other slots, logits are arbitrary
+    counts = guesses["cpu"].masked.valid  # logits of other slots are arbitrary
     gap = (guesses["cpu"].logits - guesses[device].logits.cpu())[counts].abs().max()
     table = markdown(["the same on CPU and device", "equal", "of"], rows)
     table += f"\n\nThe generator's logits differ by at most {float(gap):.2g}."
@@ -171,7 +171,7 @@ def failure(error: Exception) -> str:
 
 
 def experiments(device: str, out: Path) -> None:
-    """A loss on both devices, and a step in each precision, of all experiments that a CPU trains in minutes."""
+    """Compare losses on both devices, and take a step in each precision, for experiments that take minutes on a CPU."""
     from shipped import shipped
 
     names = [name for name in ["electra_small", *shipped()] if not name.startswith("plugins")]
@@ -214,7 +214,7 @@ def loss_of(learner: Learner, batch: Any) -> float:
 
 
 def stepped(name: str, device: str, precision: str, lines: Counter[str], sizes: list[str]) -> float:
-    """Take five steps, the last one watched; returns its loss. Raises RuntimeError if it is not finite."""
+    """Take five steps and watch the last one; returns its loss. Raises RuntimeError if it is not finite."""
     from electra_lab.training.scaling import LossScale
 
     loaded, built = made(name, device, *sizes)
@@ -266,7 +266,7 @@ def trained(device: str, out: Path, *changes: str, ranks: int = 1) -> list[dict[
 
 
 def training(device: str, out: Path) -> None:
-    """Its learning curve, as numbers."""
+    """Train it, and report the learning curve as numbers."""
     records = trained(device, out)
     rates = {record["step"]: record for record in records if record["split"] == "train"}
     rows = []
@@ -309,7 +309,7 @@ def tests(device: str, out: Path) -> None:
             [sys.executable, "-m", "pytest", *how, *chosen], cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT,
             env=environment,
         )  # fmt: skip
-        # Written again and again, so that a time limit leaves what is known by then.
+        # The results are rewritten all the time, so that a time limit does not lose them.
         while (code := process.poll()) is None:
             time.sleep(2)
             counted(log, out, None)
@@ -320,7 +320,7 @@ def tests(device: str, out: Path) -> None:
 
 
 def with_cuda() -> list[str]:
-    """Return the files that may have tests on CUDA, as collecting all takes long."""
+    """Return the files that may have tests on CUDA: collecting all files takes long."""
     words = re.compile(r"mark\.cuda|Contract|on_each_device|DEVICES")
     files = [file for file in (ROOT / "tests").rglob("test_*.py") if words.search(file.read_text(encoding="utf-8"))]
     return sorted(str(file.relative_to(ROOT)) for file in files)

@@ -2,9 +2,9 @@
 
 A case is an experiment of experiments/, without dropout, on random tokens of its vocabulary in rows without padding.
 All ways train networks of the same sizes, with AdamW and clipped gradients. For `bert` the peers get transformers'
-networks; for other backbones, which have no other home, they get the lab's, with logits at every position.
+networks; for backbones that transformers lacks, they get the lab's, with logits at every position.
 
-Each way runs with the memory settings that it brings: our trainings keep what they free (training/device.py), the
+Each way runs with its own memory settings: our trainings keep freed memory (training/device.py), the
 others have glibc's defaults.
 """
 
@@ -84,7 +84,7 @@ class Case:
 
 
 def make(case: Case, way: str) -> Step:
-    """Return the step of a peer or of ours by its name and how it computes: `electra_lab HOW`. Raises Missing.
+    """Return the step of a peer or of the lab, by its name and options: `electra_lab HOW`. Raises Missing.
 
     HOW is that of `ours`. Peers take fp32, bf16 (by autocast) and bf16+full (compiled), and are in fp32 without it.
     """
@@ -98,7 +98,7 @@ def make(case: Case, way: str) -> Step:
 
 
 def ours(case: Case, how: str) -> Step:
-    """Return our step. `how`: a precision, then each after a +: a kernel of attention, what is compiled, a sampler."""
+    """Return our step. `how`: a precision, then after + signs an attention kernel, a compile mode, a sampler."""
     precision, *others = how.split("+")
     compile_ = next((word for word in others if word in COMPILE), "off")
     kernel = next((word for word in others if word in KERNELS), "fused")
@@ -158,7 +158,7 @@ def of_transformers(case: Case, attention: str = "sdpa") -> tuple[nn.Module, nn.
 
 
 class Logits(nn.Module):
-    """A network that takes tokens alone and returns its logits at all positions: transformers', or the lab's."""
+    """A network that takes only tokens and returns logits at all positions: transformers', or the lab's."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ def peer(way: str) -> str:
 
 
 def memory_of(way: str) -> None:
-    """Set glibc's malloc as this way has it, and return what is free to the system."""
+    """Set glibc's malloc as in this way, and return free memory to the system."""
     libc = ctypes.CDLL(None)
     if way.startswith(LAB):
         keep_freed_memory()

@@ -153,7 +153,7 @@ def size(real: Tensor) -> str:
 
 
 def sequences(real: Tensor, documents: Tensor, counts: Tensor | None) -> Visible:
-    """Return what a backbone passes to its layers in a training step."""
+    """Return the sequences that a backbone passes to its layers in a training step."""
     backbone = SimpleNamespace(most_documents=None)
     half = torch.autocast(documents.device.type, torch.bfloat16)
     with half, documents_at_most(counts, [backbone], documents.device, documents.shape[1]):
@@ -173,7 +173,7 @@ def difference(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) ->
 
 
 def peak(prepare: Callable[[], Visible], way: Attention, inputs: Tensor) -> str:
-    """Return the MB that preparing and a step need at most, with the gradients."""
+    """Return the peak MB of preparation and a step, with the gradients."""
     inputs.grad = None
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -50,7 +50,7 @@ def misread(words: list[str], rng: random.Random) -> list[str]:
 
 
 def replaced(words: list[str], rng: random.Random) -> list[str]:
-    """A word is another word of the sentence."""
+    """A word is replaced by another word of the sentence."""
     at, other = rng.sample(range(len(words)), 2)
     return [*words[:at], words[other], *words[at + 1 :]]
 

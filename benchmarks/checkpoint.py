@@ -60,14 +60,14 @@ def main() -> None:
     clock = CLOCKS[given.clock]
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder = Path(name)
-        # What others left unwritten must not be waited for on our time.
+        # Data that other programs have not flushed yet must not count.
         seconds = alternate(
             ways_of(Case(given.experiment), folder), given.rounds, before=lambda _: os.sync(), clock=clock
         )
         sizes = {OURS: size(folder / "checkpoints"), PEER: size(folder / "state.pt")}
     sizes[WAITING] = sizes[PEER]
     megabytes = {name: f"{bytes_ / 1e6:,.1f}" for name, bytes_ in sizes.items()} | {STEP: ""}
-    steps = [given.every * each for each in seconds[STEP]]
+    steps = [given.every * step for step in seconds[STEP]]
     share = spread([100 * save / (save + rest) for save, rest in zip(seconds[OURS], steps, strict=True)])
     title = f"Checkpoint of {given.experiment}: {given.threads} threads, {given.clock} time"
     title += f"; every {given.every} steps {share} % of it"

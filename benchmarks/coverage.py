@@ -9,8 +9,8 @@ because an interval has to hold for other text and other references, too. It com
 - a hierarchical bootstrap, which resamples seeds, documents and references with replacement, 2,000 times (Owen 2007,
   The pigeonhole bootstrap): its percentiles, and its standard error times Student's t of the number of seeds.
 
-A bootstrap is to replace the reports' own method if it covers the truth in 93 to 98 % of the trials of every row with
-five seeds or more, which are those that are tested. In the second table, four variants differ only in how the
+A bootstrap should replace the reports' own method if it covers the truth in 93 to 98 % of the trials of every row
+with five seeds or more, which are the tested ones. In the second table, four variants differ only in how the
 references judge them. In the third, only some of the seeds break out.
 """
 
@@ -88,15 +88,15 @@ def covered(rng: np.random.Generator, seeds: int, documents: float, references: 
 
 
 def false_claims(rng: np.random.Generator, seeds: int, references: float, trials: int) -> float:
-    """Return the share of reports of four variants in which a planned comparison finds what is not there."""
+    """Return the share of reports of four variants in which a planned comparison finds a false difference."""
     wrong = 0
     for _ in range(trials):
         apart = rng.normal(0, references, (4, 1, 1, 3)) * (np.arange(4) > 0)[:, None, None, None]
         parts = apart + rng.normal(0, 0.015, (4, seeds, 1, 1)) + rng.normal(0, 0.03, (4, seeds, 60, 3))
-        values = {f"v{i}": by(each) for i, each in enumerate(parts.mean((2, 3)))}
+        values = {f"v{i}": by(mean) for i, mean in enumerate(parts.mean((2, 3)))}
         layers = {
-            "documents": {f"v{i}": by(each) for i, each in enumerate(parts.mean(3))},
-            "references": {f"v{i}": by(each) for i, each in enumerate(parts.mean(2))},
+            "documents": {f"v{i}": by(mean) for i, mean in enumerate(parts.mean(3))},
+            "references": {f"v{i}": by(mean) for i, mean in enumerate(parts.mean(2))},
         }
         found = compare({"auc": values}, "auc", "v0", layers={"auc": layers}).against("auc")
         wrong += any(d.distinguishable for d in found.values())
@@ -104,11 +104,11 @@ def false_claims(rng: np.random.Generator, seeds: int, references: float, trials
 
 
 def broken_out(rng: np.random.Generator, rates: tuple[float, ...], gap: float, trials: int) -> tuple[float, float]:
-    """Return the shares of five seeds' intervals that hold or are warned of, and of reports with a warning."""
+    """Return the shares of five seeds' intervals that hold or come with a warning, and of reports with a warning."""
     good = warnings = 0
     for _ in range(trials):
         out = rng.random((len(rates), 5)) < np.array(rates)[:, None]
-        values = {f"v{i}": by(each) for i, each in enumerate(rng.normal(size=out.shape) + gap * out)}
+        values = {f"v{i}": by(row) for i, row in enumerate(rng.normal(size=out.shape) + gap * out)}
         warned = bimodal(values) is not None
         warnings += warned
         for i, rate in enumerate(rates[1:], 1):

@@ -2,7 +2,7 @@
 
     python benchmarks/data.py TEXT... --vocabulary vocab.txt [--rounds 3] [--megabytes 40]
 
-TEXT are files or folders of plain text, a paragraph a document. In one process, alternating: `encode_batch` of the
+TEXT are files or folders of plain text, a document per paragraph. In one process, alternating: `encode_batch` of the
 tokenizers library on texts that are in memory; `prepare`; and the recipe of the
 transformers examples, `datasets.map(tokenize)` and `group_texts`, if datasets is installed. `prepare` reads the files,
 splits, compares, writes and verifies; the tokenizer is given. Then the peak memory of `prepare` over all text.
@@ -96,11 +96,11 @@ def usual(texts: list[str], vocabulary: Path) -> float:
 
 
 def peak_memory(files: list[Path], vocabulary: Path, copies: int) -> float:
-    """Return the largest sum over all processes of `prepare` of the memory that each alone holds, in MB."""
+    """Return the largest sum of the memory of all processes of `prepare`, in MB; shared memory counts once."""
     with tempfile.TemporaryDirectory() as folder:
         for copy in range(1, copies):
             for number, file in enumerate(files):
-                text = file.read_text(encoding="utf-8").replace("the", f"t{copy}e")  # other text, as much of it
+                text = file.read_text(encoding="utf-8").replace("the", f"t{copy}e")  # the same amount of other text
                 Path(folder, f"{copy}-{number}.txt").write_text(text, encoding="utf-8")
         several = [*files, *sorted(Path(folder).glob("*.txt"))]
         file = experiment(Path(folder), several, vocabulary, "auto")
@@ -110,7 +110,7 @@ def peak_memory(files: list[Path], vocabulary: Path, copies: int) -> float:
         while process.poll() is None:
             try:
                 team = [process, *process.children(recursive=True)]
-                most = max(most, sum(each.memory_full_info().pss for each in team))
+                most = max(most, sum(member.memory_full_info().pss for member in team))
             except psutil.Error:
                 pass
             time.sleep(0.1)

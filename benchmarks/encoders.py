@@ -4,15 +4,15 @@
     python benchmarks/encoders.py --threads 1 --clock processor --whole
 
 A step is forward, backward and AdamW in float32, without dropout. Both sides have the same sizes, weights and token
-vectors. All rows but the first end in padding, up to a quarter of a row. transformers' modules attend as they do by
+vectors. All rows except the first end in padding, up to a quarter of a row. transformers' modules attend as they do by
 default. The loss is a weighted sum of the states at 15 % of the real positions. Both sides have the memory settings of
 our trainings (training/device.py). Before anything is timed, their states are compared.
 
 With --whole, a step is that of replaced token detection, with a generator as large as the discriminator, shared
 embeddings and rows without padding: ours, and the usual one of _steps.py around transformers' ForMaskedLM and
-ForTokenClassification, each with the memory settings that it brings.
+ForTokenClassification, each with its own memory settings.
 
-Memory is the growth of the process's peak during a step: activations, gradients and whatever operations need, without
+Memory is the growth of the process's peak during a step: activations, gradients and buffers of operations, without
 weights and AdamW's state. Reads /proc, so that it needs Linux.
 """
 
@@ -124,7 +124,7 @@ def peak(step: Step) -> float:
     """Return the growth of the process's peak during a step, in MB."""
     step()
     gc.collect()
-    memory_of(THEIRS)  # what is freed goes back to the system
+    memory_of(THEIRS)  # freed memory goes back to the system
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = resident("VmRSS")
     step()

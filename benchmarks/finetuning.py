@@ -50,7 +50,7 @@ BATCH, LENGTH, RATE, CPU = 32, 128, 3e-4, torch.device("cpu")
 def write_model(folder: Path, size: str) -> list[Any]:
     """Write an ELECTRA with random weights and its tokenizer; returns the training examples."""
     examples = list(datasets.get("docstring_origin").component().read(TRAIN))
-    trained: Tokenizer = tokenizers.get("wordpiece").component([each.text for each in examples], vocab_size=8192)
+    trained: Tokenizer = tokenizers.get("wordpiece").component([example.text for example in examples], vocab_size=8192)
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
     PreTrainedTokenizerFast(tokenizer_object=trained, model_max_length=LENGTH, **special).save_pretrained(folder)
     config = ElectraConfig(
@@ -97,7 +97,7 @@ def lab(loaded: Loaded[Any], seed: int) -> tuple[float, int]:
 
 
 class Clock(TrainerCallback):  # type: ignore[misc]
-    """The time of the training alone."""
+    """Measures the time of the training only."""
 
     seconds = 0.0
 

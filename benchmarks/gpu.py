@@ -2,11 +2,11 @@
 
     python benchmarks/gpu.py --out build/gpu
 
-Each part is a process (two for some) with a time limit; what fails is said, with the last lines of its error, and the
+Each part is a process (two for some) with a time limit; a failure is reported with the last lines of its error, and the
 others go on. DIR/gpu.md has all tables, in the form of docs/performance.md, DIR/gpu.jsonl their numbers, and
-DIR/<part>.log what a part printed. Both files are written after each part.
+DIR/<part>.log the output of a part. Both files are written after each part.
 
---minutes bounds the whole. A part has its share of the time that is left; what it does not use is left for the others.
+--minutes bounds the whole. A part gets its share of the remaining time; the rest is left for the others.
 --device cpu tries this script itself, in tiny sizes.
 """
 
@@ -25,8 +25,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "benchmarks"
-LEAST = 60.0  # seconds for each part, or all that is left if that is less
-LAST_LINES = 12  # of a log, that are shown of a part that failed
+LEAST = 60.0  # seconds that each part gets at least, or all that are left
+LAST_LINES = 12  # lines of the log that are shown for a failed part
 Command = list[str]
 
 PEERS = ["electra-pytorch", "electra-pytorch bf16", "usual step", "usual step bf16"]
@@ -70,7 +70,7 @@ def lengths(device: str) -> list[Command]:
 @dataclass(frozen=True)
 class Part:
     title: str
-    share: float  # of the time, relative to that of the parts after it
+    share: float  # of the remaining time, relative to the shares of the parts after it
     commands: Callable[[str], list[Command]]  # for a device
 
 

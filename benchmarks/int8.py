@@ -3,7 +3,7 @@
     python benchmarks/int8.py runs/reformer_small/20261120-120000-1a2b --threads 2 --size 8x128
 
 The rows are those that the run was tested on, with the same replacements, so that fp32 has the AUC of its records. A
-round reads 64 rows by each way, in turns; without --size the files take any batch and length, and a batch is 8 rows.
+round reads 64 rows by each way; they alternate. Without --size the files take any batch and length; a batch is 8 rows.
 """
 
 from __future__ import annotations

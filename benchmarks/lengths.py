@@ -25,7 +25,7 @@ from memory import growth
 from electra_lab.presentation.charts import LIGHT, MARKERS, drawing
 
 DENSE = "dim: 128, depth: 2, heads: 4"
-BACKBONES: dict[str, tuple[str, tuple[str, ...]]] = {  # the experiment, and what is changed in it
+BACKBONES: dict[str, tuple[str, tuple[str, ...]]] = {  # the experiment and its changes
     "bert": ("reformer_small", (f"discriminator={{type: bert, {DENSE}}}", "generator={type: bert, scale: 0.5}")),
     "transformer": ("transformer_small", ()),
     "performer": ("performer_long", ()),
@@ -43,7 +43,7 @@ def case_of(backbone: str, length: int, device: str = "cpu") -> Case:
 
 
 def grown(backbone: str, lengths: list[int], threads: int) -> dict[int, float]:
-    """Return the MB of each length, up to the first one that might be too much."""
+    """Return the MB of each length, up to the first one that might not fit."""
     import psutil
 
     found = dict[int, float]()
@@ -94,9 +94,9 @@ def between(values: Mapping[int, float]) -> float | None:
 
 def exponents(values: ByLength) -> tuple[list[float], list[float]]:
     """Return both exponents of each round."""
-    rounds = [dict(zip(values, each, strict=True)) for each in zip(*values.values(), strict=True)]
-    through_all = [fitted(each) for each in rounds if len(each) > 1]
-    return through_all, [slope for each in rounds if (slope := between(each)) is not None]
+    rounds = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    through_all = [fitted(known) for known in rounds if len(known) > 1]
+    return through_all, [slope for known in rounds if (slope := between(known)) is not None]
 
 
 def plot(file: Path, seconds: Mapping[str, ByLength], megabytes: Mapping[str, Mapping[int, float]]) -> None:
@@ -135,8 +135,8 @@ def main() -> None:
     rows = []
     for name, values in seconds.items():
         through_all, inside = exponents(values)
-        known = {n: f"{statistics.median(each) * 1e3:,.0f} ms" for n, each in values.items()} | failed[name]
-        slopes = [spread(each) if each else "" for each in (through_all, inside)]
+        known = {n: f"{statistics.median(times) * 1e3:,.0f} ms" for n, times in values.items()} | failed[name]
+        slopes = [spread(found) if found else "" for found in (through_all, inside)]
         rows.append([f"{name}, time", *(known.get(n, "left out") for n in wanted), *slopes])
     for name, sizes in megabytes.items():
         slope = between(sizes)

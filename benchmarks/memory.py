@@ -2,8 +2,8 @@
 
     python benchmarks/memory.py --length 128 --batch 16
 
-The ways are those of step.py. A process builds networks and optimizer and takes a step of a miniature, so that what
-libraries import and allocate at their first step does not count. Growth is the peak resident memory up to the end of
+The ways are those of step.py. A process builds networks and optimizer and takes a step of a miniature, so that
+imports and first allocations of libraries do not count. Growth is the peak resident memory up to the end of
 the first step, and of the third, less what was resident before: activations, logits, gradients and, of AdamW, two
 numbers for each weight. Reads /proc, so that it needs Linux.
 
@@ -29,7 +29,7 @@ Growth = dict[int, float]  # MB, by the number of steps
 
 
 def resident(key: str) -> float:
-    """Return VmRSS, what is resident, or VmHWM, the peak of it, in MB."""
+    """Return VmRSS, the resident memory, or VmHWM, its peak, in MB."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(key)) * 1024 / 1e6
 
@@ -43,7 +43,7 @@ def measure(case: Case, way: str, steps: Collection[int]) -> Growth:
     step, grown = make(case, way), Growth()
     if case.device == "cuda":
         return allocated(step, steps)
-    ctypes.CDLL(None).malloc_trim(0)  # what building has left over must not serve the step
+    ctypes.CDLL(None).malloc_trim(0)  # the step must not reuse memory that was freed after building
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = resident("VmRSS")
     for number in range(1, max(steps) + 1):
@@ -89,7 +89,7 @@ def child(given: str) -> None:
 
 
 def compare(case: Case, ways: Iterable[str], threads: int) -> tuple[str, dict[str, Growth]]:
-    """Return a table, and the growth of each way that worked; the first one is what the others are compared with."""
+    """Return a table, and the growth of each way that worked; the others are compared with the first."""
     found, rows, base = dict[str, Growth](), list[list[str]](), ""
     for way in ways:
         try:
@@ -97,7 +97,7 @@ def compare(case: Case, ways: Iterable[str], threads: int) -> tuple[str, dict[st
         except Missing as absent:
             rows.append([way, str(absent), *[""] * (2 * len(STEPS) - 1)])
             continue
-        except Exception as error:  # a kernel that is missing, memory that does not suffice: the others go on
+        except Exception as error:  # a missing kernel or too little memory does not stop the others
             rows.append([way, reason(error), *[""] * (2 * len(STEPS) - 1)])
             continue
         base = base or way

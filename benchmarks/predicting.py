@@ -70,7 +70,7 @@ def stream(folder: str, texts: str, number: str, size: str) -> None:
         given = (json.loads(line) for _, line in zip(range(int(number)), lines, strict=False))
         for _ in model.stream("predict", given, batch_size=int(size)):
             pass
-    # Not ru_maxrss, which begins with the memory of the process that started this one.
+    # Not ru_maxrss, which includes the memory of the parent process before exec.
     [kilobytes] = re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
     print(int(kilobytes) / 1024)
 
@@ -91,16 +91,16 @@ def main() -> None:
         labels: dict[str, list[str]] = {}
         ways = {
             "predict": lambda: labels.update(
-                predict=[each.prediction for each in ours.stream("predict", texts, batch_size=given.batch_size)]
+                predict=[answer.prediction for answer in ours.stream("predict", texts, batch_size=given.batch_size)]
             ),
-            "pipeline": lambda: labels.update(pipeline=[each["label"] for each in theirs(texts, **options)]),
+            "pipeline": lambda: labels.update(pipeline=[answer["label"] for answer in theirs(texts, **options)]),
         }
         seconds = alternate(ways, given.rounds, warm_up=0)
         equal = sum(one == other for one, other in zip(labels["predict"], labels["pipeline"], strict=True))
         file = Path(name) / "texts.jsonl"
         file.write_text("".join(json.dumps(text) + "\n" for text in texts), encoding="utf-8")
         peaks = {number: peak(folder, file, number, given.batch_size) for number in (FEW, given.rows)}
-    rows = {way: {"rows/s": spread([given.rows / each for each in taken], ",.0f")} for way, taken in seconds.items()}
+    rows = {way: {"rows/s": spread([given.rows / time for time in taken], ",.0f")} for way, taken in seconds.items()}
     columns = {"rows/s": {way: cells["rows/s"] for way, cells in rows.items()}}
     title = (
         f"{given.rows:,} texts, batches of {given.batch_size}, {given.threads} threads: {equal:,} equal labels of "

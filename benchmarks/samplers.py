@@ -3,7 +3,7 @@
     python benchmarks/samplers.py --threads 1 --clock processor
 
 Logits are [2400, 30522], normal numbers. A sampler starts from logits, like `gumbel_sample`; in a step, the loss has
-computed their softmax already, from which samplers go on if they can: `given the softmax`.
+already computed their softmax, which samplers reuse if they can: `given the softmax`.
 """
 
 from collections.abc import Callable

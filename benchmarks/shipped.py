@@ -31,7 +31,7 @@ TOO_LARGE = ("electra_", "rna_electra", "modernbert_base", "deberta_v3_small", "
 def shipped() -> list[str]:
     """Return the names of the experiments that a CPU trains in minutes, those first that others start from."""
     files = [FOLDER.glob("*.yaml"), FOLDER.glob("objectives/*.yaml"), FOLDER.glob("plugins/*.yaml")]
-    names = [file.relative_to(FOLDER).with_suffix("").as_posix() for each in files for file in each]
+    names = [file.relative_to(FOLDER).with_suffix("").as_posix() for group in files for file in group]
     return sorted((n for n in names if not n.startswith(TOO_LARGE)), key=lambda name: (name not in FIRST, name))
 
 
@@ -46,12 +46,12 @@ def ran(name: str, folder: Path, changes: Sequence[str]) -> str:
     minutes = (time.monotonic() - began) / 60
     directory = RunDirectory(path)
     records, provenance = directory.records(), directory.provenance()
-    record = next(each for each in reversed(records) if each.get("split") == "test")
+    record = next(record for record in reversed(records) if record.get("split") == "test")
     said = [
-        f"{each.facts[:1].upper()}{each.facts[1:]}." if each.learned else str(each)
-        for each in verdicts(record, provenance)
+        f"{verdict.facts[:1].upper()}{verdict.facts[1:]}." if verdict.learned else str(verdict)
+        for verdict in verdicts(record, provenance)
     ]
-    said = said or [f"{each.title} {each.value:.3f}." for each in findings(record, provenance.metrics)[:3]]
+    said = said or [f"{finding.title} {finding.value:.3f}." for finding in findings(record, provenance.metrics)[:3]]
     steps, tokens = record["step"], last_number(records, "train", "tokens") or 0
     named = " ".join([f"`{name}`", *(f"`--set {change}`" for change in changes)])
     return f"| {named} | {' '.join(said)} | {steps:,} steps, {tokens / 1e6:.1f} M tokens | {minutes:.1f} | {when()} |"
@@ -65,7 +65,7 @@ def when() -> str:
 
 
 def note(row: str, log: Path) -> None:
-    """Put a row into the table, in place of the one of the same experiment and changes; the table stays in order."""
+    """Put a row into the table, replacing that of the same experiment and changes; the table stays sorted."""
     before, _, rest = log.read_text(encoding="utf-8").partition(HEAD)
     old = list(takewhile(lambda line: line.startswith("|"), rest.splitlines(keepends=True)))
     rows = {line.split("|")[1].strip(): line for line in (*old, f"{row}\n")}
@@ -84,7 +84,7 @@ def main() -> None:
     failed = []
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            with contextlib.suppress(subprocess.CalledProcessError):  # it has said why
+            with contextlib.suppress(subprocess.CalledProcessError):  # the run has printed the reason
                 note(ran(name, Path(folder), given.set), given.log)
                 continue
             failed.append(name)

@@ -1,4 +1,4 @@
-"""What takes long: `make soak`. An ablation whose launchers and workers are killed again and again."""
+"""Long tests: `make soak`. An ablation whose launchers and workers are killed again and again."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ KILLS = 20
 
 
 def test_24_cells_through_20_kills(tmp_path: Path) -> None:
-    """Four workers, two launchers at once, SIGKILL to launchers and workers in turn: every cell ends exactly once, with
-    the weights, records and measures of a run one cell after the other; the tables are equal byte for byte, but for
+    """Four workers, two launchers at once, random SIGKILLs to launchers and workers: every cell ends exactly once, with
+    the weights, records and measures of a run one cell after the other; the tables are equal byte for byte, except for
     times."""
     file = write(tmp_path, seeds="[0, 1, 2, 3, 4, 5]", discriminator="{type: bert, dim: 32, depth: 1, heads: 4}")
     text = file.read_text().replace(
@@ -43,9 +43,9 @@ def test_24_cells_through_20_kills(tmp_path: Path) -> None:
         time.sleep(dice.uniform(1.0, 8.0))
         if killed >= KILLS:
             break
-        for place, each in enumerate(launchers):
-            if each.poll() is not None:
-                assert each.returncode in (-signal.SIGKILL, 0), each.communicate()[1]
+        for place, launcher in enumerate(launchers):
+            if launcher.poll() is not None:
+                assert launcher.returncode in (-signal.SIGKILL, 0), launcher.communicate()[1]
                 launchers[place] = start(file, out)
         victim = dice.choice(launchers)
         workers = _children(victim.pid)
@@ -53,9 +53,9 @@ def test_24_cells_through_20_kills(tmp_path: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(target, signal.SIGKILL)
             killed += 1
-    for each in launchers:
-        said = each.communicate(timeout=1800)[1]
-        assert each.returncode in (0, -signal.SIGKILL), said
+    for launcher in launchers:
+        said = launcher.communicate(timeout=1800)[1]
+        assert launcher.returncode in (0, -signal.SIGKILL), said
     assert start(file, out).wait(timeout=600) == 0
     print(f"{killed} kills")
     assert killed == KILLS
@@ -82,7 +82,7 @@ def test_killed_or_stopped_it_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     _until(lambda: len(list(out.glob("cells/*/report.html"))) >= 2, stopped)
     stopped.send_signal(signal.SIGTERM)
     said = stopped.communicate(timeout=120)[1]
-    assert stopped.returncode in (0, 75), said  # it may just have come to its end
+    assert stopped.returncode in (0, 75), said  # it may have just ended
     ablate(file, out)
     assert contents(out) == contents(whole)
     assert (out / "table.csv").read_text().splitlines()[0] == (whole / "table.csv").read_text().splitlines()[0]
@@ -118,7 +118,7 @@ def test_8_cells_on_ray_through_kills_of_launchers_and_workers(tmp_path: Path, m
 
 
 def _on_a_cluster(tmp_path: Path, launcher: str, strike: Callable[[random.Random], bool]) -> None:
-    """Two launchers one after the other are killed, and pieces of work are; the result is that of a serial run."""
+    """Kill two launchers one after the other, and pieces of work; the result is that of a serial run."""
     file = write(tmp_path, seeds="[0, 1, 2, 3]", more="retries: 100")
     serial = ablate(file, tmp_path / "serial", workers=1)
     out, dice, struck = tmp_path / "out", random.Random(0), 0
@@ -140,7 +140,7 @@ def _on_a_cluster(tmp_path: Path, launcher: str, strike: Callable[[random.Random
 
 
 def _stop_a_job(dice: random.Random) -> bool:
-    """Cancel, requeue or preempt a job that runs."""
+    """Cancel, requeue or preempt a running job."""
     asked = ["squeue", "--noheader", "--states=RUNNING", "--format=%i"]
     jobs = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
     if not jobs:

@@ -2,7 +2,7 @@
 
     python benchmarks/startup.py --clock processor
 
-Processor time is that of the child process, its system calls included.
+Processor time is that of the child process, including system calls.
 """
 
 import os

@@ -11,8 +11,8 @@ once, as the host does not wait between steps.
 
 The share of the peak is FLOPs / seconds / peak, round by round. FLOPs are those that the step needs, by the formula of
 electra_lab/model/flops.py: 3 x batch x (generator + discriminator), with vocabulary logits at masked positions alone.
-They are the same for every way, so what a way does beyond them counts for nothing. The peak is the rate of a product
-of two 2048 x 2048 matrices in float32, 2 x 2048^3 FLOPs, which takes its turns with the steps; on a GPU, of 8192 x
+They are the same for every way, so additional work of a way does not count. The peak is the rate of a product
+of two 2048 x 2048 matrices in float32, 2 x 2048^3 FLOPs, which alternates with the steps; on a GPU, of 8192 x
 8192 matrices in bf16, for steps in any precision.
 """
 

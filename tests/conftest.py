@@ -1,4 +1,4 @@
-"""For all tests: laws that explain themselves, plug-ins that do not leak into the next test, short summaries, forks."""
+"""For all tests: explained assertions of laws, plug-ins that do not leak into the next test, short summaries, forks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests import shapes
 from tests.scorecard.hooks import SVG
 from tests.scorecard.lab import Lab, compiled_shim
 
-# The rooms and files of tests that look at pictures.
+# Folders and files of the tests that check pictures.
 LOOKED_AT = frozenset({"presentation", "test_report_looks.py", "test_benchmarks.py"})
 _drawing: dict[str, Any] = {}
 
@@ -33,8 +33,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_threa
 def _plugins_end_with_their_test() -> Iterator[None]:
     loaded = dict(discovery._loaded)
     with ExitStack() as stack:
-        for each in registry.ALL:
-            stack.enter_context(each.isolated())
+        for components in registry.ALL:
+            stack.enter_context(components.isolated())
         yield
     discovery._loaded.clear()
     discovery._loaded.update(loaded)
@@ -51,7 +51,7 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _compilation_stays_on() -> Iterator[None]:
-    """A test that leaves it off would have all that follow in its process test nothing that is compiled."""
+    """If a test left it off, later tests in the process would silently run uncompiled."""
     yield
     frames = sys.modules.get("torch._dynamo.eval_frame")
     assert frames is None or frames._stance.stance == "default"
@@ -61,7 +61,7 @@ def _compilation_stays_on() -> Iterator[None]:
 def _disks_are_not_waited_for() -> Iterator[None]:
     """No test can cut the power, and waiting for disks takes a third of the time of tests that train.
 
-    Those that look at what is flushed, and when, put functions of their own here; other processes flush as ever.
+    Tests of flushing patch fsync themselves; other processes flush as usual.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
@@ -70,8 +70,8 @@ def _disks_are_not_waited_for() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Commands of the lab in processes of their own, forked from one that has imported all: for tests in which it does
-    not matter how an interpreter starts, which takes seconds."""
+    """Commands of the lab in processes forked from one that has imported everything: for tests that do not depend on
+    how the interpreter starts, which takes seconds."""
     folder = tmp_path_factory.mktemp("forks")
     served = Lab(compiled_shim(folder), folder)
     yield served
@@ -80,7 +80,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _absent_devices_have_no_seed() -> Iterator[None]:
-    """torch.manual_seed formats the whole stack three times, for devices that might be used later."""
+    """torch.manual_seed would format the whole stack three times, for devices that might be used later."""
     with pytest.MonkeyPatch.context() as patch:
         if not torch.accelerator.is_available():
             for device in (torch.cuda, torch.xpu, torch.mtia):
@@ -90,7 +90,7 @@ def _absent_devices_have_no_seed() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _dry_runs_are_short() -> Iterator[None]:
-    """A dry run takes its time from thirty steps and as many batches of each split; in tests two of each do."""
+    """A dry run times thirty steps and thirty batches of each split; in tests, two of each are enough."""
     from electra_lab.planning import forecast
 
     with pytest.MonkeyPatch.context() as patch:
@@ -105,7 +105,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_finish() -> None:
-    """Millions of objects are there to stay by now: looking through them again and again is 4% of all time."""
+    """By now millions of objects live for the whole session; scanning them for garbage would take 4% of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000)
@@ -119,7 +119,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures, some of which train
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Check the first calls of each test; leave pictures empty where nobody looks at them: they take most of the time
+    """Check the first calls of each test, and draw pictures only for tests that check them: they take most of the time
     of a tiny run."""
     shapes.calls.clear()
     looked_at = LOOKED_AT.intersection(item.path.parts)
@@ -133,11 +133,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let all tests that lack a CUDA device share a line of the summary, which counts them."""
+    """Report all tests that lack a CUDA device on one line of the summary, with their number."""
     report = yield
     if report.skipped and item.get_closest_marker("cuda") and isinstance(report.longrepr, tuple):
         reason = str(report.longrepr[2]).removeprefix("Skipped: ")
-        report.longrepr = ("tests on CUDA", None, reason)  # a place without a line
+        report.longrepr = ("tests on CUDA", None, reason)  # a file without a line number
     return report
 
 

@@ -1,4 +1,4 @@
-"""What the lab does with default options, measured: a function for each `check` of docs/official.yaml."""
+"""Measurements of the lab with default options: a function for each `check` of docs/official.yaml."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def default() -> Loaded:
 
 def component(key: str) -> Any:
     """The component that a section has by default, with its default options."""
-    of = next(each for each in ExperimentConfig.model_fields[key].metadata if isinstance(each, Of))
+    of = next(mark for mark in ExperimentConfig.model_fields[key].metadata if isinstance(mark, Of))
     chosen = getattr(default().config, key)
     return partial(of.registry.get(chosen.type).component, **chosen.keywords())
 
@@ -85,7 +85,7 @@ def packed(texts: list[list[int]], name: str | None = None) -> Packed:
 
 def documents_in_a_row(packing: str | None = None) -> int:
     found = packed([[7] * 40] * 30, packing)
-    assert found.documents is None, "positions see their own document alone"
+    assert found.documents is None, "positions see only their own document"
     return int((found.tokens[0] == SEP).sum())
 
 
@@ -111,12 +111,12 @@ def segments_options() -> list[float]:
 
 
 def order() -> str:
-    """Of 2,000 rows in batches of 100: every row comes once, and those of a batch lie anywhere in the text."""
+    """For 2,000 rows in batches of 100: every row comes once, and rows of a batch come from anywhere in the text."""
     text = Text([2000 * (LENGTH - 2) - 1])
     data = Rows(component("packing")(text, LENGTH, vocabulary(text.size)))
     batches = [data.training_batch(0, step, 100, torch.device("cpu")).tokens[:, 1] for step in range(20)]
     read = [((batch - ORDINARY) // (LENGTH - 2)).sort().values for batch in batches]
-    assert torch.equal(torch.cat(read).sort().values, torch.arange(2000)), "an epoch is not every row once"
+    assert torch.equal(torch.cat(read).sort().values, torch.arange(2000)), "an epoch does not read every row once"
     return "any distance" if all(batch[-1] - batch[0] > 1500 for batch in read) else "neighbours"
 
 
@@ -169,7 +169,7 @@ def lucky_samples() -> str:
 
 
 def special_tokens_sampled() -> bool:
-    """By a generator that is sure of them."""
+    """The generator is certain of special tokens."""
     batch, special = rows(CLS, 6, 7, SEP, number=200), [PAD, CLS, SEP, MASK]
     objective = tables("electra", Fixed(1, 2), component("sampler"), 4)
     objective.generator.guesses.data[:, special] += 100.0
@@ -188,7 +188,7 @@ def judged() -> str:
 
 
 def logits_at() -> str:
-    """Slots are as many in every row, so that one of them may be empty."""
+    """Every row has the same number of slots, so that one of them may be empty."""
     objective, batch = built().learner.objective, full_rows(2)
     shapes: list[torch.Size] = []
     head = objective.generator.heads["tokens"]
@@ -237,7 +237,7 @@ def detection_head() -> list[list[int]]:
 
 
 def activation() -> list[float]:
-    """Of layers that return 1 whatever they are given, what comes to those behind them."""
+    """Let layers always return 1, and return the inputs of the layers after them: the activation of 1."""
     found: set[float] = set()
 
     def pair(before: nn.Linear, after: nn.Module) -> None:
@@ -295,7 +295,7 @@ def weights() -> dict[str, Tensor]:
 
 
 def glorot_layers() -> list[str]:
-    """Layers with a weight beyond the edge, which must be uniform within Glorot's bounds."""
+    """Layers with a weight beyond EDGE; their weights must be uniform within Glorot's bounds."""
     found = {name: weight for name, weight in weights().items() if weight.abs().max() > EDGE}
     for name, weight in found.items():
         bound = (6 / sum(weight.shape)) ** 0.5
@@ -310,7 +310,7 @@ def deviation() -> float:
 
 
 def largest_bias() -> float:
-    named = [each for network in built().networks.values() for each in network.named_parameters()]
+    named = [parameter for network in built().networks.values() for parameter in network.named_parameters()]
     return max(float(p.detach().abs().max()) for name, p in named if name.endswith("bias"))
 
 

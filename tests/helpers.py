@@ -51,7 +51,7 @@ def write_experiment(folder: Path, file: str = "tiny.yaml", **sections: str) -> 
 
 
 def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a fresh interpreter that finds the lab, wherever it starts."""
+    """Run a fresh interpreter that finds the lab from any working directory."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
@@ -79,7 +79,7 @@ def ended(command: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
 
 @contextmanager
 def pipe(path: Path, seconds: int = 5) -> Iterator[None]:
-    """Put a named pipe in the place of a file; whoever waits for its other end reads nothing after some seconds."""
+    """Replace a file by a named pipe; a process that opens it for reading gets an empty file after some seconds."""
     path.unlink(missing_ok=True)
     os.mkfifo(path)
     writer = subprocess.Popen(["sh", "-c", f'sleep {seconds}; : > "$0"', str(path)])
@@ -91,7 +91,7 @@ def pipe(path: Path, seconds: int = 5) -> Iterator[None]:
 
 
 def datasets_offline(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Let the library `datasets` draw no progress bars and reach no network, with a cache of its own."""
+    """Let the library `datasets` draw no progress bars, use no network, and cache in a separate folder."""
     import datasets
 
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", cache)

@@ -1,6 +1,6 @@
 """Make the golden directories of a release: python -m tests.make_golden FOLDER, once, when a format is new.
 
-FOLDER is absent; it is best a short one, as the run directory keeps its path. Copy it to tests/data/golden/<version>.
+FOLDER must not exist; choose a short path, as the run directory records it. Copy it to tests/data/golden/<version>.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def make(folder: Path) -> None:
         execute.run(file, [], folder / "stopped", "cpu")
     for run in (folder / "finished", folder / "stopped"):
         provenance = json.loads((run / "provenance.json").read_text())
-        # Of no interest: the path of the program, and the kernel of the machine.
+        # Not needed: the path of the program, and the kernel of the machine.
         provenance |= {"command": ["electra-lab", "run", "tiny.yaml"], "platform": "Linux"}
         (run / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n")
     (folder / "finished" / "report.html").unlink()

@@ -1,4 +1,4 @@
-"""HTML pages, taken apart for tests."""
+"""Parsed HTML pages for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
 
 @dataclass
 class Node:
-    """An element. `text` is all that is inside it, `own` what is not inside another element."""
+    """An element. `text` is all text inside it, `own` the text that is not inside another element."""
 
     tag: str
     attributes: dict[str, str]
@@ -22,7 +22,7 @@ class Node:
 
     def all(self, tag: str) -> list[Node]:
         """Return the elements with this tag inside it, in the order of the page."""
-        return [found for each in self.below for found in ([each] if each.tag == tag else []) + each.all(tag)]
+        return [found for node in self.below for found in ([node] if node.tag == tag else []) + node.all(tag)]
 
     def __getitem__(self, name: str) -> str:
         return self.attributes.get(name, "")
@@ -82,10 +82,10 @@ class Page(HTMLParser):
         return [[cell.text for cell in row.below] for row in self.all("tr")]
 
     def facts(self) -> dict[str, str]:
-        """The lists of definitions: each term with what is said of it."""
-        return dict(zip((each.text for each in self.all("dt")), (each.text for each in self.all("dd")), strict=True))
+        """All definition lists, as a mapping from term to description."""
+        return dict(zip((node.text for node in self.all("dt")), (node.text for node in self.all("dd")), strict=True))
 
     def table(self, title: str) -> list[list[str]]:
         """The rows of the table in the region of this title."""
-        [region] = [each for each in self.all("div") if each["aria-label"] == title]
+        [region] = [node for node in self.all("div") if node["aria-label"] == title]
         return [[cell.text.strip() for cell in row.below] for row in region.all("tr")]

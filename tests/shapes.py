@@ -2,7 +2,7 @@
 
 `install()` wraps every function, method and dataclass of the lab whose annotations use jaxtyping, as its module is
 imported. All annotations of one call are checked together, so that the axis `B` is the same number in all of them. A
-value that does not fit raises ShapeError. To check every call would take a fifth of the time of tests that train, so
+value that does not fit raises ShapeError. Checking every call would take a fifth of the time of tests that train, so
 each test checks the first calls of every function, and some of those that follow. ELECTRA_LAB_SHAPES=0 turns the
 checks off.
 """
@@ -34,22 +34,22 @@ from jaxtyping import jaxtyped
 import registry
 
 OTHERS = ("data", "interop", "metrics", "model", "testing", "training")
-ROOMS = (*(each.home for each in registry.ALL), *(f"electra_lab.{room}" for room in OTHERS), "registry.contracts")
+ROOMS = (*(kind.home for kind in registry.ALL), *(f"electra_lab.{room}" for room in OTHERS), "registry.contracts")
 
-PLUGINS = "electra_lab_plugin_"  # modules of plug-in files: the lab itself names their mistakes
+PLUGINS = "electra_lab_plugin_"  # modules of plug-in files, whose mistakes the lab itself reports
 
 ShapeError = jaxtyping.TypeCheckError
-# Beartype looks at an element of a list at random, and must not draw from the global generator for that.
+# Beartype checks a random element of a list; it must not draw from the global generator for that.
 codemain.getrandbits = random.Random(0).getrandbits  # type: ignore[attr-defined]
-# Beartype's tower takes an int where a float is written, as mypy does.
+# Beartype's numeric tower accepts an int for a float, as mypy does.
 check = jaxtyped(typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
 
 # The checked functions, each with its module and its annotations that use jaxtyping.
 covered: list[tuple[Any, str, dict[str, Any]]] = []
-# How often a test has called each of them, by number: the first calls are checked, then one of so many.
+# How often a test has called each of them, by number: the first FIRST calls are checked, then every EVERY-th.
 calls: Counter[int] = Counter()
 FIRST, EVERY = 8, 16
-# Sizes of calls that were right, by types and numbers of axes: such calls need no second check.
+# Sizes of calls that passed, by types and numbers of axes: such calls need no second check.
 _right: dict[Any, list[list[int]]] = {}
 # The result of a call that is checked without calling the function again.
 _results: list[Any] = []
@@ -116,7 +116,7 @@ def check_module(module: ModuleType) -> None:
 
 
 def check_class(kind: Any) -> None:
-    """Wrap the methods of a class, in place; of a dataclass its construction."""
+    """Wrap the methods of a class, in place; for a dataclass, its construction."""
     if getattr(kind, "_is_protocol", False):
         return
     for name, member in list(vars(kind).items()):
@@ -160,7 +160,7 @@ def checked(function: Callable[..., Any], module: str, from_plugins: bool = True
 
 
 def _call(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a function and check it, unless arguments and results of such shapes and types have been right before."""
+    """Call a function and check it, unless arguments and results of the same shapes and types have passed before."""
     function, sizes = covered[number][0], list[int]()
     given = number, _kind(args, sizes), tuple(kwargs), _kind(kwargs, sizes)
     if _is_right(given, sizes):
@@ -178,7 +178,7 @@ def _call(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _kind(value: Any, sizes: list[int]) -> Any:
-    """Return the types of a value, of each part of a tuple or mapping; the sizes of its axes are added to `sizes`."""
+    """Return the type of a value, or of each part of a tuple or mapping; the sizes of its axes go to `sizes`."""
     if isinstance(value, tuple | list):
         return tuple([_kind(part, sizes) for part in value])
     if isinstance(value, dict):
@@ -189,7 +189,7 @@ def _kind(value: Any, sizes: list[int]) -> Any:
 
 
 def _is_right(kind: Any, sizes: list[int]) -> bool:
-    """Whether sizes were right that are equal only where these are: so are these, unless an annotation has numbers."""
+    """Whether sizes have passed that differ wherever these differ: so do these, unless an annotation has numbers."""
     for known in _right.get(kind, ()):
         if sizes == known:
             return True
@@ -213,7 +213,7 @@ def _has_numbers(number: int) -> bool:
 
 @functools.cache
 def _with_checks(number: int) -> Callable[..., Any]:
-    """Read the annotations of a function at its first call: its module may not be complete before."""
+    """Read the annotations of a function at its first call, as its module may be incomplete before."""
     function, module, written = covered[number]
     names = vars(sys.modules[module]) | _for_type_checkers(module)
     hints: dict[str, Any] = {}
@@ -236,7 +236,7 @@ def _with_checks(number: int) -> Callable[..., Any]:
 
 
 def _text(annotation: Any) -> str:
-    """Return an annotation as it is written; those of a NamedTuple are wrapped."""
+    """Return an annotation as text; those of a NamedTuple are wrapped."""
     return str(getattr(annotation, "__forward_arg__", annotation))
 
 

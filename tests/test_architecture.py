@@ -1,4 +1,4 @@
-"""The rules of the house: who may import whom, names of files, sizes of files.
+"""The rules of the code base: which room may import which, names of files, sizes of files.
 
 Row 11 of the scorecard has: no pickle, no eval.
 """
@@ -21,12 +21,12 @@ from tests.helpers import ROOT, python
 
 SOURCES = sorted(p for package in ("registry", "electra_lab") for p in (ROOT / package).rglob("*.py"))
 
-COMPONENTS = {each.home.removeprefix("electra_lab.") for each in registry.ALL}
+COMPONENTS = {components.home.removeprefix("electra_lab.") for components in registry.ALL}
 BELOW_CHECKS = {"registry", "metrics", "model", "data", "parallel", "training"}
 BELOW_ASSEMBLY = BELOW_CHECKS | {"checks", "planning", "pretrained", "config", "sources", "storage"} | COMPONENTS
 BELOW_JOBS = BELOW_ASSEMBLY | {"assembly", "analysis", "presentation", "version"}
 BELOW_CLI = BELOW_JOBS | {"jobs", "inference", "export", "interop"}
-# Each room and the rooms that it may import; a room may always import itself. A new room must be put in here.
+# Each room and the rooms that it may import; a room may always import itself. A new room must be added here.
 MAY_IMPORT = {
     "registry": set(),
     "version": set(),
@@ -117,7 +117,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def offenders(found: Callable[[Path], list[Any]]) -> dict[str, list[Any]]:
-    """Return what is found in each file of the two packages, without those in which nothing is."""
+    """Call `found` with each file of the two packages; returns the files for which it finds something."""
     by_name = {name_of(path): found(path) for path in SOURCES}
     return {name: wrong for name, wrong in by_name.items() if wrong}
 
@@ -126,7 +126,7 @@ def test_rooms_import_only_what_they_may() -> None:
     assert offenders(lambda path: wrong_imports(path, room(name_of(path)))) == {}
 
 
-def test_the_table_has_every_room_and_no_circle() -> None:
+def test_the_table_has_every_room_and_no_cycle() -> None:
     folders = {path.parent.name for path in (ROOT / "electra_lab").glob("*/__init__.py")}
     modules = {path.stem for path in (ROOT / "electra_lab").glob("*.py")}
     assert {"registry"} | folders | modules == MAY_IMPORT.keys()
@@ -197,7 +197,7 @@ def test_quick_rooms_load_nothing_heavy(tmp_path: Path) -> None:
     light = {"pydantic", "pydantic_core", "typer", "click", "yaml", "shellingham", "rich", "pygments", "markdown_it",
              "mdurl", "annotated_doc", "annotated_types", "typing_extensions", "typing_inspection"}  # fmt: skip
     assert {name for name in installed if not name.startswith("_")} <= light
-    # Every error, with the end of a command, goes through endings.
+    # The module endings handles every error, and the end of every command.
     ours = set(ours) - {"electra_lab.jobs", "electra_lab.jobs.endings"}
     assert {room(name) for name in ours} == {"registry", "config", "cli", "__init__", "version"}
     assert not list(tmp_path.iterdir())
@@ -217,7 +217,7 @@ for file in sys.argv[1:]:
 
 
 def test_a_check_does_not_load_torchs_compiler(tmp_path: Path) -> None:
-    """It would take longer than all else: the check of a small file takes less than twice as long as `import torch`."""
+    """Loading it would take longest: checking a small file takes less than twice as long as `import torch`."""
     names = ("transformer_tiny", "reformer_small", "performer_small", "electra_small")
     done = python("-c", CHECK, *(str(ROOT / "experiments" / f"{name}.yaml") for name in names), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -256,10 +256,10 @@ def test_a_nested_comprehension_is_found(code: str, lines: list[int]) -> None:
     assert nested(ast.parse(code)) == lines
 
 
-@pytest.mark.parametrize("each", registry.ALL, ids=lambda r: r.plural)
-def test_a_component_is_called_like_its_file(each: registry.Registry) -> None:
-    for name in each.names():
-        assert each.get(name).file.stem == name
+@pytest.mark.parametrize("components", registry.ALL, ids=lambda r: r.plural)
+def test_a_component_is_called_like_its_file(components: registry.Registry) -> None:
+    for name in components.names():
+        assert components.get(name).file.stem == name
 
 
 def test_commands_to_be_copied_are_quoted() -> None:
@@ -290,7 +290,7 @@ def pages_in_messages(path: Path) -> list[str]:
 
 
 def test_messages_name_pages_by_their_address() -> None:
-    """An installed package has no folder docs."""
+    """An installed package has no docs folder."""
     assert offenders(pages_in_messages) == {}
     templates = (ROOT / "electra_lab").rglob("*.j2")
     assert not [path.name for path in templates if "docs/" in path.read_text(encoding="utf-8")]

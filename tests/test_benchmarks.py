@@ -1,4 +1,4 @@
-"""Each script of benchmarks/ runs, on a case that is tiny: nothing is said about time.
+"""Each script of benchmarks/ runs on a tiny case; times are not checked.
 
 Most of them are slow, and `make test` only starts them.
 """
@@ -49,7 +49,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         return found
 
     yield run
-    for name in set(sys.modules) - before:  # names such as `memory` are the scripts' own
+    for name in set(sys.modules) - before:  # names such as `memory` are modules of the scripts
         if str(FOLDER) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
 
@@ -126,7 +126,7 @@ def test_startup(run: Run) -> None:
 
 
 WAYS = {f"electra_lab {kind}+off" for kind in ("fp32+fused", "bf16+fused", "fp32+products", "bf16+products")}
-# Scripts and their arguments, what was timed or measured, and what else must hold of the results.
+# Scripts and their arguments, the cases they measure, and further checks of the results.
 SLOW: dict[str, tuple[str, str, set[str], Callable[[Any], bool]]] = {
     "choices": ("--experiment bert_small --shapes 16x2 --widths 32 --rounds 1", "seconds", WAYS,
                 lambda found: found["rule"].keys() == {"precision", "attention", "compile"}),
@@ -161,7 +161,7 @@ def test_a_longer_script(script: str, run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("script", LONGER)
 def test_longer_scripts_start(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Their imports are still there; what they measure takes minutes."""
+    """Their imports still work; their measurements take minutes."""
     pytest.importorskip("psutil")
     monkeypatch.setattr(sys, "argv", [f"{script}.py", "--help"])
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # which data.py sets
@@ -172,7 +172,7 @@ def test_longer_scripts_start(script: str, monkeypatch: pytest.MonkeyPatch, caps
     shown = capsys.readouterr().out
     assert f"python benchmarks/{script}.py" in shown
     source = (FOLDER / f"{script}.py").read_text(encoding="utf-8")
-    assert ("--device" in shown) == ("given.device" in source), "an option that nobody reads"
+    assert ("--device" in shown) == ("given.device" in source), "an option that the script does not read"
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_parts_that_fail_stop_no_others(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts that raise, hang or write tables, in scripts of their own."""
+    """Parts that raise, hang or write tables, in separate scripts."""
     scripts = {
         "environment": "print('before'); raise SystemExit('no driver')",
         "equality": "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])",
@@ -211,7 +211,7 @@ def test_parts_that_fail_stop_no_others(gpu: Any, tmp_path: Path, monkeypatch: p
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
         part, command = gpu["PARTS"][name], [str(tmp_path / f"{name}.py")]
         object.__setattr__(part, "commands", lambda device, command=command: [command])
-        object.__setattr__(part, "share", 4.0 if name == "tests" else 1.0)  # what hangs has a fifth of the time
+        object.__setattr__(part, "share", 4.0 if name == "tests" else 1.0)  # the hanging part has a fifth of the time
     monkeypatch.setitem(gpu["main"].__globals__, "LEAST", 0.0)
     parts = ("--device", "cpu", "--minutes", "0.15", "--parts", *scripts)
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path / "out"), *parts])

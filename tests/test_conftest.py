@@ -65,7 +65,7 @@ def test_missing_devices_take_one_line_of_the_summary(pytester: pytest.Pytester)
 
 
 def test_ctrl_c_works_in_a_suite_that_a_background_shell_started() -> None:
-    """POSIX shells ignore SIGINT in what they start with `&`, and children inherit that."""
+    """POSIX shells ignore SIGINT in commands started with `&`, and child processes inherit that."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         runpy.run_path(str(ROOT / "tests" / "conftest.py"))

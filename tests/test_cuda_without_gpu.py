@@ -1,4 +1,4 @@
-"""A step of each experiment stays on one CUDA device, and the host never waits: asked of shapes, without a GPU.
+"""A step of each experiment stays on one CUDA device, and the host never waits: tested with shapes, without a GPU.
 
 `make check-cuda`: it needs a CUDA build of torch, as the CPU build cannot pretend. Tensors of torch's FakeTensorMode
 have a device, a type and a shape, but no memory. A mix of devices, a tensor that forgot its device, `.item()` and

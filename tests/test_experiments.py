@@ -1,4 +1,4 @@
-"""Every experiment that is shipped passes `check`, round-trips, and says what it is; paper sizes are the paper's."""
+"""Every shipped experiment passes `check`, round-trips, and describes itself; paper sizes match the paper."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.helpers import ROOT
 GLUE = ROOT / "experiments" / "downstream" / "glue.yaml"  # an ablation of fine-tunings
 ABLATIONS = sorted((ROOT / "experiments" / "ablations").rglob("*.yaml"))
 DOWNSTREAM = sorted({*(ROOT / "experiments" / "downstream").rglob("*.yaml")} - {GLUE})
-# A tokenizer in the place of one that has to be downloaded.
+# Replaces a tokenizer that would have to be downloaded.
 PIECES = [f"tokenizer.path={ROOT / 'tests' / 'data' / 'sentencepiece' / 'deberta.model'}"]
 FILES = sorted(set((ROOT / "experiments").rglob("*.yaml")) - {GLUE, *ABLATIONS, *DOWNSTREAM})
 
@@ -249,7 +249,7 @@ def test_every_shipped_reformer_hashes(file: Path, monkeypatch: pytest.MonkeyPat
 
 
 def moves(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that other hashes change what every network computes."""
+    """Check that other hashes change the output of every network."""
     networks: Any = build(loaded, stand_in_vocabulary(200), seed=0).networks.values()
     length = loaded.config.data.sequence_length
     tokens = torch.randint(5, 200, (2, length), generator=torch.Generator().manual_seed(0))

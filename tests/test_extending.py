@@ -1,4 +1,4 @@
-"""docs/extending.md is true: its files and commands run as written, and the lab answers as shown."""
+"""The files and commands of docs/extending.md run as written, and the lab answers as shown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHORT = "--set train.steps=2 --set schedules.learning_rate.warmup_steps=0"
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files of the page, and `experiments/` as shipped but for a corpus that takes seconds.
+    """A folder with the files of the page, and `experiments/` as shipped except for a corpus that takes seconds.
 
     Its vocabulary is as large as the real one: the page shows ids.
     """
@@ -73,7 +73,7 @@ def commands() -> list[tuple[str, str]]:
 
 
 def pattern(shown: str) -> str:
-    """Return a pattern in which `...` stands for anything, on a line of its own for any lines."""
+    """Return a pattern in which `...` matches any text, and on a separate line any number of lines."""
     lines = (re.escape(line).replace(r"\.\.\.", ".*").replace(r"\ ", " +") + "\n" for line in shown.splitlines())
     return "".join("(?:.*\n)*?" if line == ".*\n" else line for line in lines)
 
@@ -91,7 +91,7 @@ def test_a_sampler_of_ones_own_takes_fifteen_lines_and_four() -> None:
 
 @pytest.mark.parametrize(("command", "shown"), [c for c in commands() if c[0].startswith("electra-lab")])
 def test_a_command_answers_as_shown(command: str, shown: str, bench: Path, monkeypatch, capsys) -> None:
-    """With fewer steps than written, and none in a dry run."""
+    """With fewer steps than written; a dry run takes none."""
     monkeypatch.chdir(bench)
     code, said = answer(command.replace(WRITTEN, SHORT).replace("--dry-run", "--dry-run --no-trial"), capsys)
     assert code == 0, said
@@ -100,7 +100,7 @@ def test_a_command_answers_as_shown(command: str, shown: str, bench: Path, monke
 
 
 def test_the_files_obey_the_laws_by_the_command_that_is_shown(pytester: pytest.Pytester) -> None:
-    """In this process, which has torch already."""
+    """Run in this process, which has already imported torch."""
     assert {command.split()[0] for command, _ in commands()} == {"electra-lab", "pip", "python"}
     (command,) = [shlex.split(c) for c, _ in commands() if c.startswith("python")]
     assert command[:3] == ["python", "-m", "pytest"]
@@ -158,10 +158,10 @@ def test_the_mistakes_that_are_shown() -> None:
 
 def test_every_kind_is_in_the_table_with_its_parameters() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", PAGE, flags=re.M))
-    assert set(rows) == {each.plural for each in registry.ALL}
-    for each in registry.ALL:
-        shown = re.findall(r"`(\w+)`", rows[each.plural])
-        assert shown == [name for lead in each.leads for name in lead], each.plural
+    assert set(rows) == {components.plural for components in registry.ALL}
+    for components in registry.ALL:
+        shown = re.findall(r"`(\w+)`", rows[components.plural])
+        assert shown == [name for lead in components.leads for name in lead], components.plural
     assert all(f"`{name}`" in PAGE for name in registry.masking_strategies.required)
 
 

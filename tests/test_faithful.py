@@ -1,6 +1,6 @@
-"""docs/official.yaml tells the truth about the lab, and docs/faithful.md has its differences.
+"""docs/official.yaml describes the lab correctly, and docs/faithful.md lists the differences.
 
-What it says of google-research/electra was read there; numbers that follow from a formula are computed again.
+Its statements about google-research/electra were read there; numbers that follow from a formula are recomputed.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def parents(mapping: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
 
 @pytest.mark.parametrize("path", list(parents(SHORTEST)), ids=".".join)
 def test_the_shortest_file_cannot_be_shorter(path: tuple[str, ...]) -> None:
-    """Else what it writes has a default, which must be compared."""
+    """Otherwise a key of the file has a default, which must be compared, too."""
 
     def without(mapping: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
         first, *rest = path
@@ -153,7 +153,7 @@ def test_the_page_has_the_table() -> None:
 
 def test_the_formulas_of_the_official_code() -> None:
     def masks(tokens: int, mask_prob: float = 0.15) -> int:
-        """In float32; halves are rounded to the even number."""
+        """In float32; halves are rounded to even."""
         most = int((mask_prob + 0.005) * faithful.LENGTH)
         return max(1, min(most, int((torch.tensor(float(tokens)) * torch.tensor(mask_prob)).round())))
 

@@ -1,4 +1,4 @@
-"""What the pages of the studies say about an ablation stands in the files of numbers beside them."""
+"""The numbers on the pages of the studies match the data files next to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directories that releases have written: every later version must read them, or refuse them by name."""
+"""Directories written by releases: every later version must read them, or refuse them by name."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from electra_lab.storage.provenance import FORMAT
 from registry.errors import CheckpointError
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
-VERSIONS = sorted(each.name for each in GOLDEN.iterdir())
+VERSIONS = sorted(folder.name for folder in GOLDEN.iterdir())
 
 
 @pytest.fixture(params=VERSIONS)
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A copy of what a release has written; it lies elsewhere now."""
+    """A copy of the directories that a release has written, in another place."""
     return shutil.copytree(GOLDEN / request.param, tmp_path / "golden")
 
 

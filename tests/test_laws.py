@@ -1,4 +1,4 @@
-"""Every registered component obeys the laws of electra_lab.testing; a new component file is held to them at once."""
+"""Every registered component obeys the laws of electra_lab.testing; a new component file is tested at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def suite(kind: str | type, name: str, /, **options: Any) -> type:
 
 
 def variant(kind: str | type, name: str, /, **options: Any) -> type:
-    """Return the suite of an objective beside one with other options: `make test` takes metrics from that one alone."""
+    """Return another suite of an objective that has one: `make test` tests the metrics only in the first."""
     made = suite(kind, name, **options)
     if "ELECTRA_LAB_ALL" not in os.environ:
         made.test_metrics_are_those_of_the_rows = None  # type: ignore[attr-defined]
@@ -33,7 +33,7 @@ def variant(kind: str | type, name: str, /, **options: Any) -> type:
 
 class TestGumbel(testing.SamplerContract):
     name = "gumbel"
-    precisions = ("float32", "bfloat16", "float16", "autocast")  # one suite tries them all: the lab casts for everyone
+    precisions = ("float32", "bfloat16", "float16", "autocast")  # in one suite: the lab casts for all samplers
     rounds = 2
 
 
@@ -42,7 +42,7 @@ TestTemperature = suite("Sampler", "temperature")
 
 class TestGumbelHot(testing.SamplerContract):
     name, options = "gumbel", {"temperature": 2.0}
-    precisions = ()  # the small vocabulary shows what a temperature does
+    precisions = ()  # the small vocabulary is enough to show the effect of a temperature
 
     def distribution(self, logits: torch.Tensor) -> torch.Tensor:
         return (logits.double() / 2).softmax(-1)
@@ -214,14 +214,14 @@ class TestTwoStageSecond(TestTwoStage):
 
 class TestFrozenGenerator(testing.ObjectiveContract):
     name, options = "frozen_generator", {"run": Path("runs/earlier")}
-    tie = "none"  # what the networks share would be frozen in both
+    tie = "none"  # shared weights would be frozen in both networks
 
 
 class TestSas(testing.ObjectiveContract):
     name = "sas"
 
     def predicted(self, maskable: torch.Tensor, losses: Losses) -> int:
-        """The replaced tokens, and no more than are masked."""
+        """The replaced tokens, at most the number of masked ones."""
         assert losses.detection is not None
         replaced = int(losses.detection.replaced.sum())
         assert replaced <= super().predicted(maskable, losses)
@@ -244,7 +244,7 @@ class TestAmos(testing.ObjectiveContract):
     depths = 4, 1
 
     def test_a_sample_that_equals_the_original_is_original(self) -> None:
-        """All exits of the generator are certain of the original."""
+        """All exits of the generator predict the original with certainty."""
         objective, batch = self.build(), as_batch(torch.randint(5, self.size, (4, 20)))
         one_hot = torch.nn.functional.one_hot
         objective.generator.token_logits = lambda _, at: 1e4 * one_hot(batch.tokens.gather(1, at), self.size).float()
@@ -296,9 +296,9 @@ SUITES = [
 ELSEWHERE = ("generators", "corpora", "datasets", "tasks", "tokenizers", "trackers", "launchers")
 
 
-@pytest.mark.parametrize("each", [r for r in registry.ALL if r.plural not in ELSEWHERE], ids=lambda r: r.plural)
-def test_every_component_has_its_suite(each: registry.Registry[Any]) -> None:
-    assert set(each.names()) == {suite.name for suite in SUITES if suite.registry is each}
+@pytest.mark.parametrize("components", [r for r in registry.ALL if r.plural not in ELSEWHERE], ids=lambda r: r.plural)
+def test_every_component_has_its_suite(components: registry.Registry[Any]) -> None:
+    assert set(components.names()) == {suite.name for suite in SUITES if suite.registry is components}
 
 
 def test_every_launcher_has_its_suite() -> None:

@@ -69,8 +69,8 @@ RETURNED = "  return drawn"
 MASKED = "  return Masked(inputs, positions, valid)"
 STATES = "        return x\n"
 
-# Each case: the change to a good file, the line that is named (None: the experiment's), and what is. Tests of the
-# registry and of checks have the other mistakes.
+# Each case: the change to a good file, the line that is named (None: the experiment's), and the message. Tests of the
+# registry and of checks cover the other mistakes.
 SAMPLERS = {
     "syntax": ("mine(logits", "mine logits", 8, "SyntaxError: "),
     "import": ("import torch", "import torhc", 2, "ModuleNotFoundError: No module named 'torhc'"),
@@ -130,7 +130,7 @@ def experiment(folder: Path, kind: str, text: str) -> Path:
 
 @pytest.fixture
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the lab's own guards see shapes that the suite's checks of signatures would refuse (tests/shapes.py)."""
+    """Disable the suite's checks of signatures (tests/shapes.py), so that wrong shapes reach the lab's own guards."""
     monkeypatch.setattr(Masked, "__init__", inspect.unwrap(Masked.__init__))
 
 

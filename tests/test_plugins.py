@@ -50,7 +50,7 @@ class TestGenome(testing.CorpusContract):
 
 @pytest.mark.usefixtures("_examples")
 def test_the_best_detector_of_the_genome_needs_its_structure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The more is replaced, the less context tells; of independent letters it tells nothing."""
+    """The more is replaced, the less the context helps; for independent letters it does not help at all."""
     genome: Any = sys.modules[corpora.get("genome").component.__module__]
     few, many = genome.best_auc(rows=60, masked=0.05), genome.best_auc(rows=60, masked=0.4)
     assert 0.55 < many < few < 1
@@ -85,7 +85,7 @@ class TestRareTokens(testing.MaskingContract):
     name = "rare_tokens"
 
     def test_rare_tokens_are_masked_in_the_proportion_of_their_weights(self) -> None:
-        """One token a row, from two frequent and one rare one: the shares are those of the weights."""
+        """One token per row, from two frequent ones and a rare one: their shares are proportional to the weights."""
         words, rows = testing.vocabulary(40), 20_000
         tokens = torch.tensor([5, 6, 39]).expand(rows, 3)
         masked = self.component()(
@@ -126,7 +126,7 @@ def test_the_accuracy_of_three_classes_is_that_of_a_plain_count(tmp_path: Path) 
     found = evaluate(made.run.learner, made.validation, made.accumulate, seed=0, batch_size=4, precision="fp32",
                      device=made.device)  # fmt: skip
     mask_id, right, number, classes = made.run.learner.objective.vocabulary.mask_id, 0, 0, Counter[int]()
-    embedded = given["generator"]  # both networks have one embedding: it is called for the one, then for the other
+    embedded = given["generator"]  # both networks share one embedding, which is called for each of them
     for index, batch in enumerate(made.validation.in_order(4, made.device)):
         masked, inputs, logits = embedded[2 * index], embedded[2 * index + 1], given["logits"][index]
         for row, place in batch.attention_mask.nonzero().tolist():
@@ -135,7 +135,7 @@ def test_the_accuracy_of_three_classes_is_that_of_a_plain_count(tmp_path: Path) 
             right += int(logits[row, place].argmax()) == truth
             number, classes[truth] = number + 1, classes[truth] + 1
     assert found.metrics["class_accuracy"] == pytest.approx(right / number, rel=1e-12)
-    assert min(classes[truth] for truth in range(3)) > 10, "each class must be there, or this test says little"
+    assert min(classes[truth] for truth in range(3)) > 10, "this test needs every class"
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -144,7 +144,7 @@ def test_an_example_runs(name: str, tmp_path: Path, capsys) -> None:
     small = [f"corpus={{type: text_files, paths: [{tmp_path / 'corpus.txt'}]}}", "tokenizer.vocab_size=200",
              "data.held_out=0.3", f"data.store={tmp_path / 'store'}", "train.steps=3",
              "schedules.learning_rate.warmup_steps=0"]  # fmt: skip
-    overrides = [word for each in small for word in ("--set", each)]
+    overrides = [word for setting in small for word in ("--set", setting)]
     run = ["run", str(PLUGINS / f"{name}.yaml"), *overrides, "--out", str(tmp_path / "run")]
     code, said = ended(run, capsys)
     assert code == 0, said

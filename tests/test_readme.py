@@ -1,4 +1,4 @@
-"""The README is true: its YAML is the shipped one, its commands and snippets run as written."""
+"""The YAML of the README is the shipped one, and its commands and snippets run as written."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ def test_commands_answer(command: str, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert capsys.readouterr().out
 
 
-def test_the_component_of_ones_own_runs(
+def test_a_users_component_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The two files as they stand there, on a corpus that takes seconds."""
+    """With the two files as written, on a corpus that takes seconds."""
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     for name in ("my_samplers.py", "mine.yaml"):
         (tmp_path / name).write_text(snippet(name), encoding="utf-8")
     write_experiment(tmp_path)  # for its corpus
     small = ["corpus={type: text_files, paths: [corpus.txt]}", "tokenizer.vocab_size=200", "data.held_out=0.3",
              "data.store=store", "train.steps=2", "schedules.learning_rate.warmup_steps=0"]  # fmt: skip
-    options = [word for each in small for word in ("--set", each)]
+    options = [word for setting in small for word in ("--set", setting)]
     monkeypatch.chdir(tmp_path)
     code, said = exit_code("run", "mine.yaml", *options, "--out", "run"), capsys.readouterr().err
     assert code == 0, said

@@ -1,4 +1,4 @@
-"""A release says one version everywhere."""
+"""A release has the same version everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages in a browser: nothing runs out of the screen, and screenshots to look at. `make test-report` runs this.
+"""Pages in a browser: nothing overflows the screen. Also keeps screenshots. `make test-report` runs this.
 
 It needs chromium (or CHROMIUM, a path to it), and a folder for the pictures in ELECTRA_LAB_PICTURES.
 """
@@ -87,7 +87,7 @@ def browse(folder: Path, page: Path, scheme: str, size: tuple[int, int], *option
     return done.stdout
 
 
-# A frame has exactly the width that it is given, which a window may not; the page itself holds no script.
+# A frame has exactly the requested width, unlike a window; the page itself contains no script.
 FRAME = """<!doctype html><body style="margin: 0"><iframe id="f" src="{name}" style="border: 0; width: {width}px;
 height: {height}px"></iframe><pre id="found"></pre><script>
 document.getElementById("f").onload = () => {{
@@ -114,11 +114,11 @@ def framed(page: Path, width: int, folder: Path) -> Path:
 
 
 def measured(page: Path, width: int, folder: Path) -> dict[str, Any]:
-    """Return what the script in the frame has found."""
+    """Return the measurements of the script in the frame."""
     options = ("--allow-file-access-from-files", "--virtual-time-budget=5000", "--dump-dom")
     said = browse(folder, framed(page, width, folder), "light", (1400, 900), *options)
     found = re.search(r'<pre id="found">({.*?})</pre>', said)
-    assert found, "the frame said nothing"
+    assert found, "the frame reported nothing"
     values: dict[str, Any] = json.loads(html.unescape(found[1]))
     return values
 
@@ -129,7 +129,7 @@ def test_pages_fit_the_screen(pages: dict[str, Path], name: str, screen: str, tm
     width = SCREENS[screen][0]
     found = measured(pages[name], width, tmp_path)
     assert found["out"] == []
-    assert found["below"] == [], "what stands below is covered"
+    assert found["below"] == [], "the content below is covered"
     assert found["wide"] <= width
     assert found["high"] > 500
     assert found["text"] is None or found["text"] >= 9, "text in pictures is too small to read"

@@ -1,7 +1,7 @@
-"""The laws bite: they find defects of electra-pytorch 0.1.2 and mlm-pytorch 0.1.0 without a hint.
+"""The laws find defects of electra-pytorch 0.1.2 and mlm-pytorch 0.1.0 without hints.
 
 Numbers such as B1 name the defects in the order in which they were found in those packages. tests/electra_lab/interop
-has all of them, beside what the lab does; `make laws-peers` holds the packages' trainers to laws.
+has all of them, compared with the lab; `make laws-peers` tests the packages' trainers against the laws.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_b1_and_b2_are_found_by_the_property_itself(seed: Any) -> None:
 
 
 def test_b6_special_tokens_are_sampled() -> None:
-    """Its sampler is given every logit; through the lab's draw the same function never returns a special id."""
+    """Its sampler gets all logits; called through the lab's draw, the same function never returns a special id."""
 
     class Raw(testing.SamplerContract):
         def component(self) -> Callable[..., Tensor]:

@@ -1,4 +1,4 @@
-"""The run-time checks of shapes: what they refuse and accept, and that the lab's own code is under them."""
+"""The run-time checks of shapes: what they refuse and accept, and that they cover the lab's own code."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ ACCEPTED: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
 def test_refused(made: Any, call: Callable[[Any], object]) -> None:
     for _ in range(2):
-        made.add(X, X)  # a correct call excuses no other
+        made.add(X, X)  # a correct call does not excuse others
         with pytest.raises(ShapeError, match="made_for_shapes"):
             call(made)
 

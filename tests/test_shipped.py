@@ -42,7 +42,7 @@ def test_a_row_takes_its_place(log: Path) -> None:
 
 @pytest.mark.slow
 def test_an_experiment_is_run_and_noted(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that fail are named; what they gave before stays."""
+    """Experiments that fail are named; their earlier results stay."""
     write_experiment(tmp_path / "there")
     changes = [word for change in ("train.steps=2",) for word in ("--set", change)]
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), "tiny", "a", "--log", str(log), *changes])

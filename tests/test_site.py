@@ -1,4 +1,4 @@
-"""The site: it builds without network, all of its links lead somewhere, and it asks no other server for anything."""
+"""The site builds without network, all of its links resolve, and its pages load nothing from other servers."""
 
 from __future__ import annotations
 

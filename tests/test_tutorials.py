@@ -1,4 +1,4 @@
-"""The tutorials: their files and commands as they stand there, one after the other, with trainings of a few steps."""
+"""The tutorials: their files and commands run as written, in order, with trainings of a few steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.helpers import ROOT
 QUICK = ("train.steps=4", "train.batch_size=4", "schedules.learning_rate.warmup_steps=0", "evaluate.tokens=2000",
          "evaluate.test_tokens=2000")  # fmt: skip
 NARROW = ("embedding.dim=16", "discriminator.dim=16", "discriminator.heads=2")
-# What `--set` adds to the commands that begin like these patterns of a shell.
+# The settings that are added to commands matching these shell patterns.
 SMALL = {
     "run *": QUICK,
     "resume *": ("train.steps=8",),
@@ -76,7 +76,7 @@ def labelled(folder: Path) -> None:
 
 
 def shipped(folder: Path) -> None:
-    """The experiments of a clone, and texts of one's own."""
+    """The experiments of a clone, and a user's texts."""
     (folder / "experiments").symlink_to(ROOT / "experiments")
     rng = random.Random(0)
     texts = [" ".join(rng.choices(WORDS, k=200)) for _ in range(60)]
@@ -127,9 +127,9 @@ def released(folder: Path) -> None:
 PAGES: dict[str, Callable[[Path], object]] = {
     "first-run": shipped, "own-text": shipped, "log-anomalies": logs, "sequences": sequences,
     "broken-sentences": sentences, "finetune-predict": labelled, "continue": released,
-    **dict.fromkeys(("own-objective", "ablation-question"), lambda _: None),  # these bring all they need
+    **dict.fromkeys(("own-objective", "ablation-question"), lambda _: None),  # these need no other files
 }  # fmt: skip
-# What the last commands write: a file, its last columns, the number of its rows.
+# The output of the last commands: a file, its last columns, the number of its rows.
 WRITTEN = {
     "log-anomalies": ("scored.csv", "score,percentile", 1500),
     "sequences": ("scored.csv", "name,text,score", 2),
@@ -139,7 +139,7 @@ NAMED = re.compile(r"# (\w+\.(?:yaml|py))\b")
 
 
 def steps(page: str) -> Iterator[tuple[str, str]]:
-    """Yield the blocks of a page that mean something to do, console blocks by their commands."""
+    """Yield the blocks of a page that are to be executed; console blocks as their commands."""
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     for kind, block in re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.M | re.S):
         if kind == "console":
@@ -187,12 +187,12 @@ def test_a_tutorial_works_from_the_first_command_to_the_last(
             (folder / named[1]).write_text(block, encoding="utf-8")
             continue
         if block.startswith("hf download "):
-            continue  # of the hub; a narrow model lies there
+            continue  # from the hub; a narrow model is there
         if kind == "python":
             (folder / "snippet.py").write_text(block, encoding="utf-8")
         done = here("python snippet.py" if kind == "python" else block)
         assert done.returncode == 0, f"{block}\n{done.stderr}"
-    # What the last commands wrote.
+    # The output of the last commands.
     if page in WRITTEN:
         file, columns, number = WRITTEN[page]
         header, *rows = (folder / file).read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The wheel holds every file, and works where there is no repository."""
+"""The wheel contains every file and works without the repository."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 from tests.helpers import ROOT
 
 BUILT_FROM = ("electra_lab", "registry", "experiments", "pyproject.toml", "setup.py", "README.md", "LICENSE")
-# An example of a package, which is installed by itself; a page that links to docs/, which the wheel lacks.
+# A package example, which is installed separately; a page that links to docs/, which the wheel lacks.
 LEFT_OUT = ("plugins/package/", "LOG.md")
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Return what a command prints, without the settings that would lead it back to the repository."""
+    """Return the output of a command, run without the settings that would lead back to the repository."""
     away = ("PYTHONPATH", "PIP_REQUIRE_VIRTUALENV")
     environment = {key: value for key, value in os.environ.items() if key not in away}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
@@ -37,7 +37,7 @@ def files_below(folder: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what the wheel is built from: building leaves files behind, and would find older ones."""
+    """A copy of the sources of the wheel: a build leaves files behind, and picks up older ones."""
     folder = tmp_path_factory.mktemp("source")
     ignored = shutil.ignore_patterns("__pycache__", ".*", "build", "*.egg-info")
     for name in BUILT_FROM:
@@ -54,7 +54,7 @@ def build(kind: str, source: Path, into: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(source: Path) -> Path:
-    """The wheel, by way of the source distribution, as an upload would build it."""
+    """The wheel, built from the source distribution, as for an upload."""
     built = source.with_name("built")
     shutil.unpack_archive(build("sdist", source, built), built, filter="data")
     (unpacked,) = (path for path in built.iterdir() if path.is_dir())
@@ -74,11 +74,11 @@ class Environment:
         return run(self.programs / program, *arguments, cwd=self.folder)
 
     def borrow(self, *places: str | Path) -> None:
-        """Let it see the packages in these folders, too."""
+        """Make the packages in these folders importable, too."""
         (next(self.venv.rglob("site-packages")) / "borrowed.pth").write_text("\n".join(map(str, places)))
 
     def pip(self, verb: str, *arguments: str | Path) -> None:
-        """Install or uninstall without the network, by the pip of the tests."""
+        """Install or uninstall without network, with the pip of the tests."""
         pip = [sys.executable, "-m", "pip", "--python", self.programs / "python", verb, "--quiet"]
         offline = ["--no-index", "--no-deps", "--no-build-isolation"] if verb == "install" else ["--yes"]
         run(*pip, *offline, *arguments, cwd=self.folder)

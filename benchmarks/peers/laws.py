@@ -3,7 +3,7 @@
     python -m benchmarks.peers.laws [NAME ...]
 
 Writes the smallest counterexamples to build/laws_peers.md. ELECTRA_LAB_LAWS_PEERS names a folder with clones of
-microsoft/DeBERTa and richarddwang/electra_pytorch, as far as they are to be tried. Only the lab itself must obey.
+microsoft/DeBERTa and richarddwang/electra_pytorch, if they are to be tested. Only the lab itself must obey the laws.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ADAPTERS = (
     systems.electra_lab, systems.electra_pytorch, systems.mlm_pytorch, systems.transformers, systems.txtai,
     systems.zeldarose, systems.deberta_rtd, systems.deberta_mlm, systems.richarddwang,
 )  # fmt: skip
-Breach = str | None  # what is wrong; "" if nothing, None if the system has no such thing
+Breach = str | None  # the violation; "" if there is none, None if the system lacks the feature
 
 
 def of_special(ids: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def show(row: Tensor) -> str:
 
 
 def first(wrong: Tensor, tokens: Tensor, what: Callable[[int, int], str]) -> str:
-    """Describe the first wrong position."""
+    """Describe the first position that is wrong."""
     if not wrong.any():
         return ""
     row, place = wrong.nonzero()[0].tolist()
@@ -127,7 +127,7 @@ def batch(rows: list[list[int]]) -> Tensor:
 ROWS = st.lists(st.lists(st.integers(5, 23), min_size=1, max_size=24), min_size=1, max_size=5)
 GIVEN = st.tuples(ROWS.map(batch), st.integers(0, 1000))
 OPTIONS = settings(max_examples=150, deadline=None, database=None, suppress_health_check=[*HealthCheck])
-LONG = settings(OPTIONS, max_examples=5000)  # of a law that is known to be broken, perhaps rarely
+LONG = settings(OPTIONS, max_examples=5000)  # for a law that is known to be broken, perhaps rarely
 
 
 def smallest(run: Run) -> dict[str, Breach]:
@@ -152,7 +152,7 @@ def smallest(run: Run) -> dict[str, Breach]:
 
 
 def rate(run: Run) -> Breach:
-    """A share of .15, exactly or on average, of rows of 1 to 120 tokens beside padding."""
+    """A share of .15, exactly or on average, in rows of 1 to 120 tokens plus padding."""
     dice = Random(0)
     tokens = batch([[5] * dice.randint(1, 120) for _ in range(500)])
     ordinary = ~of_special(tokens)
@@ -173,7 +173,7 @@ def every_position(run: Run) -> Breach:
 
 
 def draws(run: Run) -> Breach:
-    """Ordinary tokens as by softmax(logits), one of them as often as it says."""
+    """Draws are ordinary tokens by softmax(logits); one token's frequency is checked."""
     found = step(run, batch([[5] * 62] * 1500), 0)
     if found.corrupted is None:
         return None
@@ -204,7 +204,7 @@ JSON = ROOT / "build" / "laws_peers.json"
 
 
 def write_table() -> None:
-    """Write what is known: a call for some systems leaves the others as they were."""
+    """Write the known results: a call for some systems keeps those of the others."""
     known = json.loads(JSON.read_text(encoding="utf-8"))
     ran = {name: row for name, row in known.items() if row["breaches"]}
     lines = ["| system | version | how it was called |", "|---|---|---|"]
@@ -224,12 +224,12 @@ def write_table() -> None:
 
 
 def tried(adapter: Callable[[], tuple[str, Run]]) -> str:
-    """Hold a system to all laws, write what is known, and return a line about it."""
+    """Test a system against all laws, write the results, and return a line about it."""
     name, breaches = adapter.__name__.replace("_", "-"), {}
     STEPS.clear()
     try:
         version, run = adapter()
-    except Exception as error:  # whatever an old library raises under new ones
+    except Exception as error:  # an old library may raise anything with newer dependencies
         if adapter is systems.electra_lab:
             raise
         version = f"not run: {error}"

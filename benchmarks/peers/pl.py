@@ -71,7 +71,7 @@ def train(out: str, result: str) -> int:
 
 
 def configured(file: str) -> int:
-    """Train as a YAML file says, by the library's own parser of arguments (LightningCLI is built on it)."""
+    """Train as a YAML file says, with the library's own argument parser (LightningCLI uses it)."""
     import lightning.pytorch as pl
     from jsonargparse import ArgumentParser
 

@@ -53,7 +53,7 @@ class Peer:
         return self.folder / "all" / "out"
 
     def train(self, **options: object) -> Ended:
-        """Train in `out`, from the last checkpoint on if there is one. Temporary files lie beside it, on its disk."""
+        """Train in `out`, from the last checkpoint on if there is one. Temporary files lie next to it."""
         (self.folder / "all" / "tmp").mkdir(parents=True, exist_ok=True)
         environment = {"TMPDIR": str(self.folder / "all" / "tmp"), **options.pop("environment", {})}  # type: ignore[dict-item]
         train = (f"{self.module.__name__}:train", self.out, self.folder / "result")
@@ -64,7 +64,7 @@ class Peer:
         (self.folder / "result").unlink(missing_ok=True)
 
     def again(self) -> str:
-        """Start it once more, and return what came of it."""
+        """Start it once more and return the outcome."""
         ended = self.train()
         if ended.code:
             return "cannot be continued"
@@ -95,7 +95,7 @@ def started(kind: str) -> Iterator[Peer]:
 
 
 def write_outcomes() -> None:
-    """Write what was counted; rows that an earlier call has counted stay."""
+    """Write the counts; rows that an earlier call has counted are kept."""
     file = FOLDER / "scorecard_peers.json"
     FOLDER.mkdir(exist_ok=True)
     found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -162,7 +162,7 @@ def row_6_damage(peer: Peer) -> None:
         peer.clean()
         shutil.copytree(kept, peer.folder / "all")
         place = peer.folder / "all" / newest
-        # Lightning keeps its newest checkpoint twice: the damage is to what would be loaded.
+        # Lightning keeps its newest checkpoint twice: damage the one that would be loaded.
         last = peer.out / "checkpoints" / "last.ckpt"
         files = sorted(place.iterdir()) if place.is_dir() else [last if last.exists() else place]
         file = dice.choice(files)

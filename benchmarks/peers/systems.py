@@ -1,4 +1,4 @@
-"""Trainers as the laws see them. An adapter's docstring says how it calls the system: as the system's own pages do.
+"""Trainers as the laws see them. An adapter's docstring says how it calls the system, following the system's docs.
 
 Nothing is taken from what a system reports. Hooks keep what its networks read, and the gradient of its loss at their
 logits, which is zero where a position does not count and whose sign tells the label. Only the positions that DeBERTa
@@ -32,7 +32,7 @@ LOGITS = torch.randn(SIZE, generator=torch.Generator().manual_seed(7))  # of eve
 
 @dataclass
 class Seen:
-    """One training or evaluation step; what a system does not have is None."""
+    """One training or evaluation step; parts that a system lacks are None."""
 
     inputs: Tensor  # Int[B T], what the generator reads
     chosen: Tensor  # Bool[B T], where its loss counts
@@ -47,7 +47,7 @@ Run = Callable[[Tensor, bool, int], Seen]
 
 
 class Watch:
-    """What a network reads, and the logits of its head."""
+    """Records the inputs of a network and the logits of its head."""
 
     def __init__(self, network: nn.Module, head: nn.Module) -> None:
         network.register_forward_pre_hook(self._read, with_kwargs=True)
@@ -202,7 +202,7 @@ def zeldarose() -> tuple[str, Run]:
 
     def run(tokens: Tensor, training: bool, _: int) -> Seen:
         keep = torch.isin(tokens, torch.tensor([PAD, CLS, SEP]))
-        # Evaluation too: validation_step masks and computes alike, but returns no loss.
+        # Evaluation too: validation_step masks and computes the same, but returns no loss.
         batch = TextBatch(tokens, tokens != PAD, keep, torch.zeros_like(tokens))
         return seen(model.train(training).training_step(batch, 0), *watches)
 

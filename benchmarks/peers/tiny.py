@@ -1,4 +1,4 @@
-"""What all peers train: a model with dropout, on random numbers that depend on the seed alone."""
+"""The training of all peers: a model with dropout, on random numbers that depend only on the seed."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def train(out: str, result: str) -> int:
 
 
 def configured(file: str) -> int:
-    """Train as a YAML file says, by the library's own parser of arguments."""
+    """Train as a YAML file says, with the library's own argument parser."""
     from transformers import HfArgumentParser, TrainingArguments
 
     (arguments,) = HfArgumentParser(TrainingArguments).parse_yaml_file(os.path.abspath(file))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Batches and losses of which every metric is known, for the tests of metrics."""
+"""Batches and losses with known metrics, for the tests of metrics."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ WORDS = replace(vocabulary(SIZE), counts=torch.arange(SIZE) ** 2 % 7)  # several
 def text(rows: int, length: int = 12, size: int = SIZE, seed: int = 0) -> Batch:
     """[CLS], ordinary tokens, [SEP], and padding on the right, or on the left of every third row.
 
-    What padding holds is an ordinary token, which must not count.
+    Padding holds ordinary tokens, which must not count.
     """
     numbers = torch.Generator().manual_seed(seed)
     tokens = torch.randint(5, size, (rows, length), generator=numbers)
@@ -37,7 +37,7 @@ def text(rows: int, length: int = 12, size: int = SIZE, seed: int = 0) -> Batch:
 
 
 def detected(batch: Batch, *, share: float = 0.3, size: int = SIZE, seed: int = 0) -> Losses:
-    """Some tokens replaced, and logits that know a little of it, with many ties, zeros among them."""
+    """Some replaced tokens, and weakly informative logits with many ties and zeros."""
     numbers = torch.Generator().manual_seed(seed)
     chosen = maskable(batch) & (torch.rand(batch.tokens.shape, generator=numbers) < share)
     inputs = torch.where(chosen, torch.randint(5, size, batch.tokens.shape, generator=numbers), batch.tokens)
@@ -94,7 +94,7 @@ def everything(found: PretrainingMetrics) -> dict[str, float]:
 
 
 def of_documents(batch: Batch, tokens: int) -> Batch:
-    """The text of a batch, as documents of so many positions, one behind the other and across rows."""
+    """The text of a batch as consecutive documents of `tokens` positions, which continue across rows."""
     return replace(batch, source_document_ids=torch.arange(batch.tokens.numel()).view_as(batch.tokens) // tokens)
 
 

@@ -71,7 +71,7 @@ def test_held_out_documents_are_those_that_the_run_did_not_read() -> None:
 
 
 def test_it_is_imported_by_programs_without_arguments_and_loads_nothing_heavy() -> None:
-    """Such as those that Python is embedded in; their Ctrl-C is theirs."""
+    """For example programs that embed Python, whose handling of Ctrl-C must not change."""
     code = "import signal, sys; sys.argv = []; before = signal.getsignal(2); import electra_lab; "
     code += "assert signal.getsignal(2) is before; print(*dir(electra_lab)); "
     code += "print({'torch', 'numpy', 'transformers', 'tokenizers'} & {*sys.modules})"

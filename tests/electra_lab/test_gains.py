@@ -1,6 +1,6 @@
-"""Gains over baselines: against the pairwise definition, closed forms of the literature, a bootstrap and simulations.
+"""Gains over baselines: against the pairwise definition, published closed forms, a bootstrap and simulations.
 
-Documents are drawn with effects that all of their tokens share, so that tokens are not independent.
+Simulated documents have effects shared by all of their tokens, so that tokens are not independent.
 """
 
 import math
@@ -32,7 +32,7 @@ Array = np.ndarray
 
 
 def drawn(sizes: Array, seed: int, *, skill: float = 1.0) -> tuple[Array, Array, Array, Array]:
-    """Labels, scores, ranks of a baseline, and documents: both are equally good, in each document more or less so."""
+    """Return labels, scores, ranks of a baseline, and documents: both are equally good, but vary per document."""
     numbers = np.random.default_rng(seed)
     documents = np.repeat(np.arange(len(sizes)), sizes)
     replaced = numbers.random(len(documents)) < 0.3
@@ -52,7 +52,7 @@ def difference(replaced: Array, ours: Array, theirs: Array) -> float:
 
 
 def error(gain: Gain, sizes: Array) -> float:
-    """The standard error behind an interval, if the effective number of documents is that of `sizes`."""
+    """Return the standard error of an interval whose effective number of documents is that of `sizes`."""
     effective = sizes.sum() ** 2 / (sizes**2).sum()
     return (gain[2] - gain[1]) / 2 / float(stats.t.ppf(0.975, effective - 1))
 
@@ -61,7 +61,7 @@ def error(gain: Gain, sizes: Array) -> float:
 
 
 def interval(gain: float, left: list[float], sizes: Array) -> object:
-    """The jackknife's interval from the values without each document; none with an effective number below 2."""
+    """Return the jackknife's interval from the leave-one-out values; none if the effective number is below 2."""
     effective = (sizes.sum(1) ** 2 / (sizes**2).sum(1)).min()
     if effective < 2:
         return None, None
@@ -73,7 +73,7 @@ def interval(gain: float, left: list[float], sizes: Array) -> object:
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), number=st.integers(3, 9))
 def test_the_auc_is_computed_anew_without_each_document(seed: int, number: int) -> None:
-    """By scikit-learn, from all the other tokens; documents in any order, and with any numbers."""
+    """Compared with scikit-learn on all other tokens; for documents in any order and with any numbers."""
     replaced, ours, theirs, documents = drawn(uneven(number, seed, 8.0), seed)
     numbers = np.random.default_rng(seed)
     order, names = numbers.permutation(len(documents)), numbers.permutation(100)[:number].astype(np.int32)
@@ -106,7 +106,7 @@ def test_the_mean_is_computed_anew_without_each_document(seed: int, number: int)
 
 
 def components(replaced: Array, ours: Array, theirs: Array) -> tuple[Array, Array]:
-    """The structural components of the difference, pair by pair: of each replaced token, and of each original one."""
+    """Return the structural components of the difference by pairs: of each replaced and of each original token."""
     pairs = [np.sign(scores[replaced][:, None] - scores[~replaced]) / 2 for scores in (ours, theirs)]
     return (pairs[0] - pairs[1]).mean(1), (pairs[0] - pairs[1]).mean(0)
 
@@ -155,7 +155,7 @@ def test_pseudo_values_are_those_of_leaving_a_document_out(seed: int, documents:
     assert found == pytest.approx(expected, abs=1e-12)
 
 
-# Where there is nothing to estimate
+# Without an estimate
 
 
 def test_a_single_document_has_a_gain_and_no_interval() -> None:
@@ -194,7 +194,7 @@ def test_a_baseline_below_chance_is_replaced_by_chance() -> None:
     assert auc_gain(replaced, ours, worse, documents)[0] == pytest.approx(roc_auc_score(replaced, ours) - 0.5)
 
 
-# Of a run
+# Gains of a run
 
 
 def test_gains_of_a_text() -> None:
@@ -247,7 +247,7 @@ def test_nothing_judged_has_no_gains() -> None:
 
 
 def test_equally_frequent_tokens_are_ties() -> None:
-    """Although their ids differ: the baseline cannot tell them apart, so its AUC is chance."""
+    """Although their ids differ, the baseline cannot distinguish them, so its AUC is 0.5."""
     words = replace(WORDS, counts=torch.full_like(WORDS.counts, 7))
     tokens = torch.arange(5, 25).view(4, 5)
     inputs = torch.where(tokens % 3 == 0, tokens + 10, tokens)

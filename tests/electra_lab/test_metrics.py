@@ -1,4 +1,4 @@
-"""The metrics of pre-training, against scikit-learn over all positions at once, and by hand."""
+"""The metrics of pre-training: against scikit-learn over all positions at once, and by hand."""
 
 import math
 from dataclasses import replace
@@ -35,7 +35,7 @@ from tests.electra_lab.metric_batches import (
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), share=st.floats(0.1, 0.9), rows=st.integers(4, 30))
 def test_detection_is_that_of_scikit_learn(seed: int, share: float, rows: int) -> None:
-    """To the last digit or two, with many ties."""
+    """Up to rounding, with many ties."""
     batch = text(rows, seed=seed)
     losses = detected(batch, share=share, seed=seed)
     replaced, logits, unigram = flat(batch, losses)
@@ -56,7 +56,7 @@ def test_detection_is_that_of_scikit_learn(seed: int, share: float, rows: int) -
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1000), cuts=st.lists(st.integers(0, 12), max_size=4))
 def test_any_split_into_batches_or_accumulators_gives_the_same(seed: int, cuts: list[int]) -> None:
-    """One after the other, or each in its own accumulator and merged, in any order; the areas bit for bit."""
+    """Sequentially, or in separate accumulators that are merged in any order; areas are equal bit for bit."""
     batch = of_documents(text(12, seed=seed), 5)
     asked = {"generator": predicted(batch, seed=seed), "discriminator": predicted(batch, seed=seed + 1)}
     losses = replace(detected(batch, seed=seed), predictions=asked)
@@ -85,7 +85,7 @@ def test_merging_leaves_the_other_as_it_was() -> None:
 
 
 def test_lost_logits_have_no_area_but_leave_the_rest() -> None:
-    """A logit that is not a number calls its token original."""
+    """A NaN logit counts as a prediction of "original"."""
     batch = text(8)
     losses = detected(batch)
     lost = losses.detection.logits.masked_fill(losses.detection.replaced, math.nan)
@@ -113,7 +113,7 @@ def test_with_one_class_alone_there_is_no_area(replaced: bool) -> None:
 
 
 def test_nothing_maskable_gives_no_metric() -> None:
-    """Neither at all, nor beside rows that have some."""
+    """Neither alone nor next to rows with maskable tokens."""
     tokens = torch.tensor([[CLS, SEP, PAD]])
     empty = Batch(tokens, tokens != PAD, torch.zeros_like(tokens), torch.arange(1))
     slots = torch.zeros(1, 2, dtype=torch.long)
@@ -126,7 +126,7 @@ def test_nothing_maskable_gives_no_metric() -> None:
 
 
 def test_ids_above_two_to_the_sixteenth() -> None:
-    """Each id has a count of its own, so that one taken for another would change the unigram's ranking."""
+    """Each id has a distinct count, so that confusing two ids would change the unigram's ranking."""
     size = 70_000
     numbers = torch.Generator().manual_seed(0)
     words = replace(vocabulary(size), counts=torch.randperm(size, generator=numbers))
@@ -140,7 +140,7 @@ def test_ids_above_two_to_the_sixteenth() -> None:
 
 
 def kept(found: object) -> int:
-    """The bytes of all arrays and tensors that an object holds."""
+    """Return the bytes of all arrays and tensors in an object."""
     if isinstance(found, dict):
         return sum(map(kept, found.values()))
     return sum(map(kept, found)) if isinstance(found, list | tuple) else int(getattr(found, "nbytes", 0))
@@ -171,7 +171,7 @@ def test_logits_of_any_precision(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("network", "prefix"), [("generator", "generator"), ("discriminator", "discriminator_token")])
 def test_losses_and_accuracies_are_means_over_the_slots_that_count(network: str, prefix: str) -> None:
-    """And at [MASK] over those where the network saw it; the word frequencies are those of the originals."""
+    """And for [MASK] over the slots where the network read it; word frequencies are those of the originals."""
     batch = text(20)
     asked = predicted(batch)
     spoiled = replace(asked, loss=asked.loss.masked_fill(~asked.valid, math.nan))
@@ -201,7 +201,7 @@ def test_without_a_mask_token_there_is_no_loss_at_mask() -> None:
 
 
 def test_examples_are_the_rows_that_were_asked_for() -> None:
-    """In order, without padding: the text, what the discriminator saw, and its probability of "replaced"."""
+    """In order, without padding: the text, the discriminator's input, and its probability of "replaced"."""
     batch = text(9)
     losses = detected(batch)
     seen = losses.detection
@@ -229,7 +229,7 @@ def test_examples_are_the_rows_that_were_asked_for() -> None:
 
 @pytest.mark.parametrize("rejects", [0, 1])
 def test_a_choice_is_credited_as_if_ties_were_broken_at_random(rejects: int) -> None:
-    """One slot after the other; batches merge; the gain is over the most frequent candidate, at the same slots."""
+    """Compared slot by slot; batches merge; the gain is over the most frequent candidate at the same slots."""
     batch = of_documents(text(20), 9)
     choice = chosen(batch, rejects=rejects)
     own, frequent, none = [], [], []
@@ -266,7 +266,7 @@ def test_every_value_is_declared() -> None:
     found = measured((batch, replace(detected(batch), predictions=asked, choice=chosen(batch, rejects=1))))
     undeclared = {"discriminator_loss", "choice_loss"}  # the evaluation computes them, from the terms
     assert found.values().keys() == found.metrics.keys() - undeclared
-    assert not any("_gain" in name for name in found.metrics), "gains are no lines of a report"
+    assert not any("_gain" in name for name in found.metrics), "gains are not lines of a report"
     assert found.metrics == PRETRAINING
 
 

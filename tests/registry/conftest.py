@@ -1,4 +1,4 @@
-"""Packages as pip leaves them, for the tests of entry points."""
+"""Packages as installed by pip, for the tests of entry points."""
 
 import sys
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ class Packages:
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packages]:
-    """An empty folder on sys.path; what was imported from it is gone afterwards."""
+    """An empty folder on sys.path; modules imported from it are removed afterwards."""
     folder = tmp_path / "site-packages"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))

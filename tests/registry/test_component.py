@@ -1,4 +1,4 @@
-"""Components inside components: validated, dumped and described for editors like those of a config."""
+"""Nested components are validated, dumped and described for editors like those of a config."""
 
 from __future__ import annotations
 

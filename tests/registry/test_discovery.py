@@ -1,4 +1,4 @@
-"""Plug-in files: loaded once, refused with file:line, and never half."""
+"""Plug-in files are loaded once, never partially, and refused with file:line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_plug_in_registers_like_a_built_in(tmp_path: Path):
     entry = samplers.get("plugged")
     assert (entry.file, entry.line, entry.summary) == (path, 4, "Version one.")
     assert sys.modules[entry.component.__module__].plugged is entry.component
-    assert os.listdir(tmp_path) == ["plug.py"]  # no __pycache__ beside the user's files
+    assert os.listdir(tmp_path) == ["plug.py"]  # no __pycache__ next to the user's files
 
 
 def test_loading_twice_runs_the_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -76,7 +76,7 @@ def test_the_hashed_source_runs_and_never_a_stale_cache(tmp_path: Path):
     path = written(tmp_path, GOOD)
     stamp = path.stat().st_mtime_ns
     py_compile.compile(str(path))
-    written(tmp_path, GOOD.replace("one", "two"))  # same size, same second
+    written(tmp_path, GOOD.replace("one", "two"))  # the same size, in the same second
     os.utime(path, ns=(stamp, stamp))
     load_plugin(path)
     assert samplers.get("plugged").component.__doc__ == "Version two."

@@ -1,4 +1,4 @@
-"""Errors know their exit codes, and suggest what was meant."""
+"""Errors have exit codes and suggest the intended name."""
 
 import errno
 import re

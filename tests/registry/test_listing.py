@@ -1,4 +1,4 @@
-"""Components are listed without being imported: from their source, and from the metadata of installed packages."""
+"""Components are listed without importing them: from their source, and from the metadata of installed packages."""
 
 import json
 import sys
@@ -122,7 +122,7 @@ def shop(packages: Packages, **modules: str) -> None:
 
 
 def test_modules_inside_packages(packages: Packages) -> None:
-    """The packages around a module are not run to list it and to read its summary."""
+    """The packages around a module are not executed to list it or to read its summary."""
     modules = {"inner": "shop.parts.inner", "outer": "shop.all", "front": "shop.front", "last": "shop.last"}
     shop(packages, **modules)
     packages.module("shop/__init__.py", "")
@@ -134,7 +134,7 @@ def test_modules_inside_packages(packages: Packages) -> None:
     packages.module("shop/last.py", good("last", "import shop.all\n"))
     assert [listing(name).summary for name in modules] == ["One of a package.", "", *["One of a package."] * 2]
     assert not [name for name in sys.modules if name.split(".")[0] == "shop"]
-    for name in reversed(modules):  # last imports an offered one, which a module inside the named one registers
+    for name in reversed(modules):  # `last` imports an offered module, in which an inner module registers the component
         assert samplers.get(name).package == "shop 1.2"
     assert samplers.get("outer").file.name == "outer.py"
 
@@ -159,7 +159,7 @@ def test_a_broken_module_is_named_with_package_file_and_line(packages: Packages,
     assert said.startswith(f"sampler 'broken' of the installed package shop 1.2 cannot be loaded: {where}:{reported}")
     assert "shop_broken" not in sys.modules
     assert refusal("broken") == said, "asking again gives another answer"
-    # ... and nothing else is affected.
+    # ... and other names are not affected.
     assert samplers.get("offered").package == "shop 1.2"
     assert samplers.get("gumbel").package is None
     assert {"broken", "offered", "gumbel"} <= set(samplers.names())
@@ -183,8 +183,8 @@ def half(progress, /):
 """
     packages.install(broken=GOOD + other + "raise RuntimeError('late')\n")
     assert refusal("broken").endswith("RuntimeError: late")
-    assert not any(entry.name in ("half", "broken") for each in ALL for entry in each.plugged_in())
-    assert refusal("broken").endswith("RuntimeError: late"), "the second time it counted as taken, or as loaded"
+    assert not any(entry.name in ("half", "broken") for components in ALL for entry in components.plugged_in())
+    assert refusal("broken").endswith("RuntimeError: late"), "the second time, it counted as taken or loaded"
 
 
 def test_a_broken_helper_is_reported_at_its_own_line_and_its_half_is_gone(packages: Packages) -> None:
@@ -224,11 +224,11 @@ def test_the_same_name_in_two_registries_is_no_conflict(packages: Packages) -> N
     assert listing("both").problem is None
     assert samplers.get("both").package == "shop 1.2"
     assert "both" not in backbones.names()
-    assert all("two" not in each.names() for each in ALL)
+    assert all("two" not in components.names() for components in ALL)
 
 
 def test_a_built_in_wins_over_an_offer_and_the_listing_says_so(packages: Packages) -> None:
-    """In a fresh process, where neither has been imported yet."""
+    """In a fresh process, which has imported neither."""
     packages.write("shop", "1.2", {"electra_lab.schedules:linear": "shop_linear"})
     packages.module("shop_linear.py", "raise RuntimeError('nobody asked')")
     code = (
@@ -257,7 +257,7 @@ def test_neither_a_plug_in_file_nor_another_module_may_take_an_offered_name(pack
 
 
 def test_a_package_may_be_found_twice(packages: Packages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An editable checkout beside an installed copy: the first on the path is what Python imports."""
+    """An editable checkout next to an installed copy: Python imports the first on the path."""
     packages.install(offered=GOOD)
     second = Packages(tmp_path / "second")
     second.install("shop", "1.3", offered=GOOD)
@@ -318,7 +318,7 @@ def test_an_experiment_with_a_broken_package_is_refused_at_its_line(packages: Pa
 
 @pytest.mark.parametrize("helper", ["shop_helper.py", "shop/__init__.py"])
 def test_components_of_a_failing_helper_are_gone_too(packages: Packages, helper: str) -> None:
-    """The module around or behind the offered one registers something and fails; Python forgets it, so must the lab."""
+    """An enclosing or imported module registers a component and fails; Python forgets it, and so must the lab."""
     module = "shop.inner" if "/" in helper else "shop_inner"
     packages.write("shop", "1.2", {"electra_lab.samplers:inner": module})
     packages.module(helper, good("extra") + "\nraise ValueError('no luck')\n")

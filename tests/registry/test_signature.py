@@ -1,4 +1,4 @@
-"""A signature becomes a strict schema, or is refused where it is written."""
+"""A signature becomes a strict schema, or is refused at its location."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def schema(component) -> type[Strict]:
     return schema_of(component, ((),), "here.py:1")[1]
 
 
-# Parameters of a sampler, and the reason that each is refused for.
+# Parameters of a sampler, and the reason why each is refused.
 REFUSED = {
     "logits, rng, /, *rest: int": r"\*rest.* hides options; name each one after a bare `\*`",
     "logits, rng, /, **options: float": r"\*\*options.* hides options",
@@ -110,7 +110,7 @@ def test_values_that_yaml_can_write_are_accepted(name, value, becomes):
     ("name", "value"),
     [
         ("whole", True), ("whole", 1.5), ("whole", 1e300), ("whole", "1"), ("word", 1.0), ("choice", 1.0),
-        ("whole", float(2**53)),  # beyond this a float no longer tells integers apart
+        ("whole", float(2**53)),  # beyond this, floats cannot represent all integers
         ("whole", None), ("real", "1.0"), ("real", True), ("yes", 1), ("yes", "true"), ("pair", [1]),
         ("pair", [1, 2, 3]), ("pair", "12"), ("file", 3), ("word", 3), ("choice", "c"), ("share", 1.0001),
         ("share", -1e-9), ("real", float("nan")), ("real", float("inf")), ("real", float("-inf")),
@@ -193,7 +193,7 @@ def test_options_that_a_contract_demands_and_their_types() -> None:
 
 
 @pytest.mark.parametrize("text", ["bert-base-uncased", "google/electra-small-discriminator", "a_b/c.d-1"])
-def test_a_name_is_one_unless_it_or_its_first_part_is_there(tmp_path: Path, text: str) -> None:
+def test_a_text_is_a_name_unless_its_path_or_the_first_part_of_it_exists(tmp_path: Path, text: str) -> None:
     assert FolderOrName(text).is_name(tmp_path)
     (tmp_path / text.split("/")[0]).mkdir()
     assert not FolderOrName(text).is_name(tmp_path)

@@ -1,4 +1,4 @@
-"""Counts the trials of every row. `make scorecard` runs all of them and writes build/scorecard.md and .json."""
+"""Count the trials of every row. `make scorecard` runs all of them and writes build/scorecard.md and .json."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Score:
     skipped: str = ""
 
     def chosen(self, cases: Iterable[T], words: Callable[[T], str] = str, number: int | None = None) -> list[T]:
-        """Return the cases to try: as many as rows.py says (in the small form, `number`), drawn by the seed.
+        """Return the cases to try, drawn by the seed: as many as in rows.py (in the small form, `number`).
 
-        words  a part of a trial's words that tells its case from the others
+        words  a part of a trial's words that identifies its case
         """
         found = list(cases)
         if ONLY:
@@ -58,7 +58,7 @@ class Score:
 
     @property
     def number(self) -> int:
-        """How many random cases to try."""
+        """Return the number of random cases to try."""
         row = ROWS[self.row]
         return row.full if FULL else row.small
 
@@ -67,12 +67,12 @@ class Score:
         return [n for n in range(self.number) if not ONLY or f"trial {n}:" in ONLY]
 
     def dice(self, words: object = "") -> random.Random:
-        """Return random numbers that depend on the seed alone."""
+        """Return random numbers that depend only on the seed."""
         return random.Random(f"{SEED} {self.test} {words}")
 
     @contextmanager
     def trial(self, words: str) -> Iterator[None]:
-        """Count what is tried inside; `words` say how to repeat it."""
+        """Count the block as a trial; `words` say how to repeat it."""
         if ONLY and ONLY not in words:
             yield
             return
@@ -86,7 +86,7 @@ class Score:
 
     @property
     def report(self) -> str:
-        shown = "\n".join(f"  {each}" for each in self.failed[:40])
+        shown = "\n".join(f"  {trial}" for trial in self.failed[:40])
         more = f"\n  and {len(self.failed) - 40} more" if len(self.failed) > 40 else ""
         tried = self.passed + len(self.failed)
         return f"row {self.row}, {self.test}: {len(self.failed)} of {tried} trials failed (seed {SEED})\n{shown}{more}"
@@ -102,7 +102,7 @@ def score(request: pytest.FixtureRequest) -> Score:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Fail a test of which a trial has failed."""
+    """Fail a test if one of its trials has failed."""
     counted: Any = pyfuncitem.funcargs.get("score")
     began = time.perf_counter()
     try:

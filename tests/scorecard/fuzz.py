@@ -1,4 +1,4 @@
-"""Experiment files with mistakes: how they are made, and what `check` says to them."""
+"""Make experiment files with mistakes, and run `check` on them."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ NASTY = (
 
 @dataclass
 class Case:
-    """A file, and what is known of the answer."""
+    """A file, and the expected answer as far as it is known."""
 
     words: str
     text: str  # base64 of its bytes
     sets: list[str] = field(default_factory=list)
-    code: int | None = None  # 2: it is wrong for sure
-    line: int | None = None  # ... and there
+    code: int | None = None  # 2: the file is certainly wrong
+    line: int | None = None  # ... in this line
     says: str = ""
 
 
@@ -85,12 +85,12 @@ def typo(dice: random.Random) -> Case:
         key[: max(place - 1, 0)] + key[max(place - 1, 0) : place + 1][::-1] + key[place + 1 :],
     ]
     wrong = dice.choice(kinds)
-    known = {key_of(each) for each in LINES} | {""}
+    known = {key_of(other) for other in LINES} | {""}
     indent = line[: len(line) - len(line.lstrip())]
     text = with_line(number, line.replace(f"{indent}{key}", f"{indent}{wrong}", 1))
     if wrong in known or wrong == key:
         return case(f"{key} written as {wrong!r}", text)
-    # The answer must name the key as it was meant, where the reader can tell it from one letter.
+    # The answer must name the intended key, where it can be told despite one wrong letter.
     return case(f"{key} written as {wrong!r}", text, code=2, line=number + 1, says=key if len(key) > 4 else "")
 
 
@@ -211,7 +211,7 @@ def cases(seed: object, number: int) -> list[Case]:
 
 
 def write(found: list[Case], file: Path) -> None:
-    file.write_text(json.dumps([asdict(each) for each in found]), encoding="utf-8")
+    file.write_text(json.dumps([asdict(case) for case in found]), encoding="utf-8")
 
 
 def judge(cases_file: str, answers_file: str) -> int:
@@ -219,9 +219,9 @@ def judge(cases_file: str, answers_file: str) -> int:
     from electra_lab.cli import main
 
     answers = []
-    for each in json.loads(Path(cases_file).read_text(encoding="utf-8")):
-        Path("fuzz.yaml").write_bytes(base64.b64decode(each["text"]))
-        sets = [part for one in each["sets"] for part in ("--set", one)]
+    for case in json.loads(Path(cases_file).read_text(encoding="utf-8")):
+        Path("fuzz.yaml").write_bytes(base64.b64decode(case["text"]))
+        sets = [part for setting in case["sets"] for part in ("--set", setting)]
         sys.argv = ["electra-lab", "check", "fuzz.yaml", *sets]
         out, err = io.StringIO(), io.StringIO()
         before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()

@@ -1,6 +1,6 @@
-"""What happens inside a command, beside faults of the file system: called in its process before it starts.
+"""Faults inside a command, other than those of the file system: called in its process before it starts.
 
-They hold on to torch's and Python's public hooks, so that no name within the lab matters to them.
+They use the public hooks of torch and Python, so that they do not depend on names inside the lab.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="1pt" height="1pt"><metadat
 
 
 def no_charts() -> None:
-    """Draw empty pictures: half of a tiny run is matplotlib."""
+    """Draw empty pictures: matplotlib takes half the time of a tiny run."""
     from matplotlib.figure import Figure
 
     Figure.savefig = lambda self, stream, **_: stream.write(SVG)  # type: ignore[method-assign,assignment]
 
 
 def stream(number: int, target: str) -> None:
-    """Replace a standard stream by a file, by a "pipe" that nobody reads, or by nothing if it is "closed"."""
+    """Replace a standard stream by a file or by a "pipe" without a reader, or close it ("closed")."""
     os.close(number)
     name, mode = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))[number]
     if target == "closed":
@@ -45,7 +45,7 @@ def stream(number: int, target: str) -> None:
 
 
 def encoded(encoding: str) -> None:
-    """Let standard output take this encoding alone, as PYTHONIOENCODING does."""
+    """Set the encoding of standard output, as PYTHONIOENCODING does."""
     sys.stdout = open(1, "w", encoding=encoding, closefd=False)  # noqa: SIM115
 
 
@@ -62,12 +62,12 @@ def signals(point: str, nth: int, numbers: list[int], gap: float = 0.0) -> None:
 
 
 def out_of_memory(point: str, nth: int) -> None:
-    """Raise what torch raises where memory ends."""
+    """Raise the error that torch raises when memory runs out."""
     _at(point, nth, lambda: _raise(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")))
 
 
 def bad_alloc(point: str, nth: int) -> None:
-    """Raise what torch raises on a CPU whose memory ends."""
+    """Raise the error that torch raises on a CPU when memory runs out."""
     said = "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried to allocate "
     said += "68719476736 bytes. Error code 12 (Cannot allocate memory)"
     _at(point, nth, lambda: _raise(RuntimeError(said)))
@@ -85,7 +85,7 @@ def poison_gradient(nth: int, value: float, whole: bool = False) -> None:
         nonlocal seen
         seen, parameters = seen + 1, list(parameters)
         if seen == nth:
-            given = [each.grad for each in parameters if each.grad is not None]
+            given = [parameter.grad for parameter in parameters if parameter.grad is not None]
             for gradient in given if whole else given[:1]:
                 gradient.mul_(value) if whole else gradient.view(-1)[0].fill_(value)
         return clip(parameters, *arguments, **options)
@@ -131,7 +131,7 @@ def threads(number: int) -> None:
 
 
 def limit_memory(point: str, nth: int, spare: int) -> None:
-    """Limit the address space, at a point, to what is in use then and `spare` bytes more."""
+    """Limit the address space, at a point, to the bytes in use then plus `spare`."""
     import resource
 
     def limit() -> None:
@@ -143,7 +143,7 @@ def limit_memory(point: str, nth: int, spare: int) -> None:
 
 
 def close_reader(stream: str, point: str, nth: int) -> None:
-    """Let the output go into a pipe, whose reader closes it at a point: `... | head`."""
+    """Send the output to a pipe whose reader closes it at a point, as in `... | head`."""
     number = {"out": 1, "err": 2}[stream]
     reader, writer = os.pipe()
     os.dup2(writer, number)
@@ -165,7 +165,7 @@ def hold(point: str, nth: int, mark: str) -> None:
 
 
 def journal(point: str, file: str) -> None:
-    """Add a letter to a file at each time of a point."""
+    """Append a letter to a file each time a point is reached."""
 
     def write() -> None:
         with open(file, "a") as stream:
@@ -175,7 +175,7 @@ def journal(point: str, file: str) -> None:
 
 
 def _at(point: str, nth: int, act: Callable[[], None]) -> None:
-    """Call `act` at the n-th time of a point, or at each of them (0).
+    """Call `act` the n-th time a point is reached, or every time (0).
 
     Points: forward and evaluation (passes of the objective), backward, step (of the optimizer), open:NAME (of a file).
     """
@@ -215,7 +215,7 @@ def _at(point: str, nth: int, act: Callable[[], None]) -> None:
 
 
 def _is_real(optimizer: Optimizer) -> bool:
-    """Return False for the optimizer of two parameters on which the lab tries a component before it trains."""
+    """Return False for the optimizer of two parameters with which the lab tries a component before training."""
     return sum(len(group["params"]) for group in optimizer.param_groups) > 2
 
 

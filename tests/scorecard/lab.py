@@ -1,6 +1,6 @@
-"""Commands of the lab in forked processes, with faults; and what two equal runs share.
+"""Commands of the lab in forked processes, with faults; and the comparison of runs that must be equal.
 
-The fixture `forks` of tests/conftest.py is the server that all tests of a session share: a command costs no imports.
+All tests of a session share the server of the fixture `forks` in tests/conftest.py: a command costs no imports.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.helpers import ROOT
 
 COUNT, KILL, TEAR, FAIL, SHORT, SIGNAL = range(6)  # as in faults.c
 TRACES = ("Traceback (most recent call last)", "internal error")
-TIMES = ("seconds", "tokens_per_second", "peak_memory_bytes")  # of records: all else is equal in equal runs
+TIMES = ("seconds", "tokens_per_second", "peak_memory_bytes")  # of records; all other fields are equal in equal runs
 
 
 def compiled_shim(folder: Path) -> Path | None:
-    """Compile the library that injects faults; None where there is no compiler, or no Linux with its LD_PRELOAD."""
+    """Compile the library that injects faults; None without a compiler, or without Linux and its LD_PRELOAD."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not sys.platform.startswith("linux") or compiler is None:
         return None
@@ -37,7 +37,7 @@ def compiled_shim(folder: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at the n-th call that changes something below a folder; see faults.c."""
+    """A fault at the n-th call that changes something below a folder; see faults.c."""
 
     below: Path
     action: int
@@ -60,22 +60,22 @@ class Fault:
 
 @dataclass(frozen=True, repr=False)
 class Ended:
-    """A command that came to its end."""
+    """A command that has ended."""
 
     code: int
     out: str
     err: str
     seconds: float  # of processor time
-    megabytes: float  # of memory, at most
+    megabytes: float  # peak of memory
 
     @property
     def traced(self) -> bool:
-        """It ended in a traceback."""
-        return any(each in self.err for each in TRACES)
+        """True if its error output has a traceback."""
+        return any(trace in self.err for trace in TRACES)
 
     @property
     def last(self) -> str:
-        """The end of what it said."""
+        """The end of its error output."""
         return " / ".join(line.strip() for line in self.err.strip().splitlines()[-3:])[-400:]
 
     def must(self, *codes: int) -> Ended:
@@ -96,11 +96,11 @@ class Running:
         self._ended: Ended | None = None
 
     def send(self, number: int) -> None:
-        """Send a signal; the process may have ended, and not be waited for."""
+        """Send a signal; the process may have ended without having been waited for."""
         os.kill(self.pid, number)
 
     def poll(self, timeout: float = 0.0) -> Ended | None:
-        """Return how it ended, None if it still runs."""
+        """Return the ended command, None if it still runs."""
         if self._ended is None:
             answer = self.lab.ask({"wait": self.pid, "timeout": timeout})
             if answer.get("timeout"):
@@ -171,7 +171,7 @@ class Lab:
         out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
         faults = asdict(fault) | {"below": str(fault.below)} if fault else None
         start = {
-            "arguments": [str(each) for each in arguments], "folder": str(cwd), "out": str(out), "err": str(err),
+            "arguments": [str(word) for word in arguments], "folder": str(cwd), "out": str(out), "err": str(err),
             "faults": faults, "hooks": list(hooks), "environment": environment or {}, "limits": limits or {},
         }  # fmt: skip
         return Running(self, self.ask({"start": start})["pid"], out, err)
@@ -181,7 +181,7 @@ class Lab:
         return self.start(*arguments, cwd=cwd, **options).wait(timeout)
 
     def calls(self, *arguments: object, cwd: Path, below: Path, kinds: str = "") -> list[str]:
-        """Return the calls below a folder that a command makes when nothing goes wrong: "open checkpoints/..."."""
+        """Return the calls below a folder in an undisturbed command: "open checkpoints/..."."""
         journal = self.folder / f"journal-{next(self._numbers)}"
         fault = Fault(below, COUNT, kinds=kinds, journal=str(journal))
         self(*arguments, cwd=cwd, fault=fault).must(0)
@@ -191,7 +191,7 @@ class Lab:
 
 @dataclass(frozen=True)
 class Likeness:
-    """What equal runs share, whatever happened to them on the way: bytes of tensors, and records but for times."""
+    """What must be equal in equal runs, however they were interrupted: bytes of tensors, and records except times."""
 
     checkpoint: str
     tensors: bytes
@@ -200,7 +200,7 @@ class Likeness:
     examples: str | None
 
     def differs(self, other: Likeness) -> list[str]:
-        """Return the names of what is different."""
+        """Return the names of the fields that differ."""
         return [name for name in self.__dataclass_fields__ if getattr(self, name) != getattr(other, name)]
 
 
@@ -211,13 +211,13 @@ def likeness(run: Path) -> Likeness:
         last.name,
         (last / "state.safetensors").read_bytes(),
         (last / "state.json").read_text(),
-        [{key: value for key, value in each.items() if key not in TIMES} for each in records(run)],
+        [{key: value for key, value in record.items() if key not in TIMES} for record in records(run)],
         examples.read_text() if examples.exists() else None,
     )
 
 
 def records(run: Path) -> list[dict[str, Any]]:
-    """Return the whole lines of metrics.jsonl."""
+    """Return the records of metrics.jsonl, without an incomplete last line."""
     file = run / "metrics.jsonl"
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
     return [json.loads(line) for line in lines]
@@ -243,7 +243,7 @@ def is_valid(checkpoint: Path) -> bool:
 
 
 def litter(run: Path) -> list[str]:
-    """Return what a finished run must not hold: temporary files, and checkpoints that are not whole."""
+    """Return the files that a finished run must not contain: temporary files and incomplete checkpoints."""
     hidden = [path for path in run.rglob(".*") if path.name != ".lock"]
     broken = [path for path in (run / "checkpoints").glob("*") if not is_valid(path)]
     return sorted(str(path.relative_to(run)) for path in {*hidden, *broken})

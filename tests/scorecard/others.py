@@ -13,7 +13,7 @@ from tests.scorecard.conftest import Score
 
 
 def count_tests(score: Score, folder: Path, *tests: str, **environment: str) -> None:
-    """Run test files in a process of its own; each test is a trial."""
+    """Run test files in a separate process; each test is a trial."""
     found = folder / "tests.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={found}", *tests]
     surroundings = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}

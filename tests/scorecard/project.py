@@ -1,4 +1,4 @@
-"""A tiny experiment in a folder of its own, what an undisturbed run of it gives, and how a user continues one."""
+"""A tiny experiment in a separate folder, the result of an undisturbed run, and the ways to continue a run."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ SECTIONS = {
 
 
 def sets(*settings: str) -> list[str]:
-    """Return options of the command line that change these settings."""
-    return [part for each in settings for part in ("--set", each)]
+    """Return command-line options that change these settings."""
+    return [part for setting in settings for part in ("--set", setting)]
 
 
 def sent(point: str, nth: int, *numbers: int, gap: float = 0.0) -> tuple[str, dict[str, Any]]:
-    """Return the hook that sends these signals at the n-th time of a point."""
+    """Return the hook that sends these signals the n-th time a point is reached."""
     return "signals", {"point": point, "nth": nth, "numbers": [int(number) for number in numbers], "gap": gap}
 
 
 def kills(calls: list[str]) -> list[tuple[int, int]]:
-    """Return (action, number of the call) to kill before each call, and in the middle of each write."""
+    """Return (action, number of the call) of a kill before each call and in the middle of each write."""
     numbered = list(enumerate(calls, start=1))
     return [(KILL, n) for n, _ in numbered] + [(TEAR, n) for n, name in numbered if name.startswith("write ")]
 
 
 def call(point: tuple[int, int]) -> str:
-    """Return the part of a trial's words that tells its call from others."""
+    """Return the part of a trial's words that identifies its call."""
     return f"call {point[1]} "
 
 
@@ -66,7 +66,7 @@ class Project:
         return cls(lab, folder, file, reference, likeness(reference))
 
     def new(self) -> Path:
-        """Return a place for a run."""
+        """Return a path for a new run."""
         return self.folder / f"run-{next(self._numbers)}"
 
     def copy(self, source: Path | None = None) -> Path:
@@ -75,7 +75,7 @@ class Project:
 
     @contextmanager
     def trial(self, score: Score, words: str, out: Path | None = None) -> Iterator[Path]:
-        """Count what is tried inside with a run, by default a new one, which is removed afterwards."""
+        """Count the block as a trial with a run, by default a new one; the run is removed afterwards."""
         out = out or self.new()
         with score.trial(words):
             yield out
@@ -90,7 +90,7 @@ class Project:
     def calls(
         self, out: Path, *more: object, verb: str = "run", below: Path | None = None, kinds: str = ""
     ) -> list[str]:
-        """Return the calls below a run, which ends undisturbed and stays."""
+        """Return the calls that change a run, which ends undisturbed and is kept."""
         words = ("resume", out) if verb == "resume" else ("run", self.file, "--out", out)
         return self.lab.calls(*words, *more, cwd=self.folder, below=below or out, kinds=kinds)
 
@@ -101,7 +101,7 @@ class Project:
         return out
 
     def again(self, out: Path, *more: object, **options: Any) -> Ended:
-        """Continue a run in the way that the documentation tells: `resume`, or `run` again if it never began."""
+        """Continue a run as documented: `resume`, or `run` again if it never began."""
         began = (out / "provenance.json").is_file()
         return self.resume(out, **options) if began else self.run(out, *more, **options)
 
@@ -121,7 +121,7 @@ class Project:
 
 
 class Store:
-    """A token store that `prepare` builds, the calls of that, and its files when nothing goes wrong."""
+    """A token store that `prepare` builds, with the calls of an undisturbed build and its files."""
 
     def __init__(self, project: Project, name: str) -> None:
         self.project, self.folder = project, project.folder / name
@@ -131,13 +131,13 @@ class Store:
         self.expected = contents(self.folder)
 
     def build(self, fault: Fault | None = None) -> Ended:
-        """Build it anew, with a fault, or what is missing of it."""
+        """Rebuild the store with a fault, or without one build only the missing parts."""
         if fault:
             shutil.rmtree(self.folder, ignore_errors=True)
         return self.project.lab("prepare", self.project.file, *self.setting, cwd=self.project.folder, fault=fault)
 
     def is_mended(self) -> None:
-        """Build what is missing and compare it with the undisturbed one. Raises AssertionError."""
+        """Build the missing parts and compare the store with the undisturbed one. Raises AssertionError."""
         self.build().must(0)
         found = contents(self.folder)
         assert found.keys() == self.expected.keys(), f"left over or missing: {found.keys() ^ self.expected.keys()}"
@@ -151,7 +151,7 @@ def newest(out: Path) -> int:
 
 def done(out: Path) -> int:
     """Return the last step that a run has recorded."""
-    return max((each["step"] for each in records(out)), default=0)
+    return max((record["step"] for record in records(out)), default=0)
 
 
 def little_is_lost(out: Path) -> None:
@@ -160,6 +160,6 @@ def little_is_lost(out: Path) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the files below a folder; a store's notes of what was verified have times."""
+    """Return the files below a folder, without a store's notes of verification, which contain times."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and ".verified" not in str(path)]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}

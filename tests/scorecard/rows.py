@@ -1,4 +1,4 @@
-"""The rows of the scorecard: their laws, and how many trials each has. The one place that decides about size."""
+"""The rows of the scorecard: their laws and numbers of trials, which are set only here."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ONLY = os.environ.get("ELECTRA_LAB_SCORECARD_ONLY", "")  # trials whose words co
 
 @dataclass(frozen=True)
 class Row:
-    """A law, and by how many trials `make test` and `make scorecard` try it.
+    """A law, and the number of trials by which `make test` and `make scorecard` test it.
 
     small  cases of each test that `make test` tries
-    full   cases that are made at random, in `make scorecard`
-    most   cases of each test that `make scorecard` tries, of those that can be listed; None for all
+    full   random cases of `make scorecard`
+    most   cases of each test that `make scorecard` tries, of those that can be enumerated; None for all
     """
 
     law: str

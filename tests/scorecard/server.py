@@ -25,7 +25,7 @@ from typing import Any
 
 from tests.scorecard import hooks as hooks_
 
-# What the commands import when they need it.
+# Modules that commands import on demand.
 HEAVY = (
     "torch", "torch._dynamo", "numpy", "safetensors.torch", "tokenizers", "filelock", "yaml", "jinja2", "rich.progress",
     "matplotlib.figure", "matplotlib.font_manager", "matplotlib.backends.backend_svg", "sklearn.metrics", "scipy.stats",
@@ -45,7 +45,7 @@ def serve() -> None:
     torch.set_num_threads(1)
     hooks_.no_charts()
     gc.collect()
-    gc.freeze()  # the children need not look at what is here already
+    gc.freeze()  # children need not scan the objects that exist already
     _answer({"ready": os.getpid()})
     for line in sys.stdin:
         request = json.loads(line)
@@ -85,7 +85,7 @@ def _fork(start: dict[str, Any]) -> int:
             try:
                 stream.flush()
             except OSError:
-                code = 120  # what the interpreter does
+                code = 120  # as the interpreter does
         os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
@@ -108,7 +108,7 @@ def _child(
     hooks        functions of tests/scorecard/hooks.py to call first, with their arguments
     limits       of setrlimit, by name
     """
-    os.setsid()  # a group of its own, as a shell gives it
+    os.setsid()  # a separate group, as a shell does
     os.chdir(folder)
     for number, path, flags in ((0, os.devnull, os.O_RDONLY), (1, out, _NEW), (2, err, _NEW)):
         os.dup2(os.open(path, flags, 0o644), number)
@@ -117,11 +117,11 @@ def _child(
     sys.stderr = io.TextIOWrapper(
         io.FileIO(2, "w", closefd=False), encoding="utf-8", errors="backslashreplace", write_through=True
     )
-    for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU):
-        signal.signal(each, signal.SIG_DFL)
+    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU):
+        signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(environment)
-    tempfile.tempdir = None  # it was found before TMPDIR was set
+    tempfile.tempdir = None  # it was determined before TMPDIR was set
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, name), (most, most))
     for name, options in hooks:
@@ -148,7 +148,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 def _set(below: str, kinds: str, nth: int, action: int, value: int, lasting: bool, journal: str) -> None:
-    shim = ctypes.CDLL(None)  # it was loaded before everything else
+    shim = ctypes.CDLL(None)  # it was imported before everything else
     shim.faults_set(below.encode(), kinds.encode(), ctypes.c_long(nth), action, value, int(lasting), journal.encode())
 
 

@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "reliability.md"
 def write_table(scores: Sequence[Score]) -> str:
     """Write build/scorecard.md and build/scorecard.json; returns the table."""
     where = {"seed": SEED, "commit": commit(), "date": time.strftime("%Y-%m-%d"), "processor": processor()}
-    rows = [_row(number, [each for each in scores if each.row == number]) for number in ROWS]
+    rows = [_row(number, [score for score in scores if score.row == number]) for number in ROWS]
     before = _before(where)
     rows = [row if row["trials"] or row["skipped"] else before.get(row["row"], row) for row in rows]
     lines = ["| row | law | passed | seconds |", "|--:|---|--:|--:|"]
@@ -49,7 +49,7 @@ def publish() -> None:
 
 
 def _before(where: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Return the rows that an earlier call has run, of the same code with the same seed."""
+    """Return the rows that an earlier call has run for the same code with the same seed."""
     try:
         found = json.loads((FOLDER / "scorecard.json").read_text(encoding="utf-8"))
         same = all(found[name] == where[name] for name in ("seed", "commit", "processor"))
@@ -59,17 +59,17 @@ def _before(where: dict[str, Any]) -> dict[int, dict[str, Any]]:
 
 
 def _row(number: int, scores: Sequence[Score]) -> dict[str, Any]:
-    passed, failed = sum(each.passed for each in scores), [line for each in scores for line in each.failed]
-    skipped = [each.skipped for each in scores if each.skipped]
+    passed, failed = sum(score.passed for score in scores), [line for score in scores for line in score.failed]
+    skipped = [score.skipped for score in scores if score.skipped]
     result = f"{passed}/{passed + len(failed)}" if passed or failed else "not run"
     return {
         "row": number, "law": ROWS[number].law, "result": result, "passed": passed, "trials": passed + len(failed),
-        "seconds": sum(each.seconds for each in scores), "failed": failed, "skipped": skipped,
+        "seconds": sum(score.seconds for score in scores), "failed": failed, "skipped": skipped,
     }  # fmt: skip
 
 
 def commit() -> str:
-    """Return the commit, with a + where files have changed since."""
+    """Return the commit, with a + if files have changed since."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
@@ -83,7 +83,7 @@ def commit() -> str:
 
 
 def processor() -> str:
-    """Return the name of the processor, without that of the machine."""
+    """Return the name of the processor, not that of the machine."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

@@ -31,7 +31,7 @@ def test_before_every_call_in_the_run_directory(score: Score, project: Project) 
 
 @pytest.mark.scorecard
 def test_before_every_call_of_a_resume(score: Score, project: Project) -> None:
-    """Continuing a run tidies up and shortens its records, which must be as safe as the run itself."""
+    """A resume cleans up and truncates the records; this must be as safe as the run itself."""
     begun = project.stopped(5)
     out = project.copy(begun)
     calls = project.calls(out, verb="resume")
@@ -56,7 +56,7 @@ def test_before_every_call_in_the_token_store(score: Score, project: Project) ->
 
 @pytest.mark.scorecard
 def test_at_random_times(score: Score, lab: Lab, project: Project, tmp_path: Path) -> None:
-    """From the first line to the report; every second run builds its own token store; a third is killed twice."""
+    """From the first line to the report; every second run builds its own token store, every third is killed twice."""
     times = []
     for again in range(0 if ONLY and not score.numbers() else 3):
         began, out = time.monotonic(), project.new()

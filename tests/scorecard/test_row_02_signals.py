@@ -16,8 +16,8 @@ from tests.scorecard.project import STEPS, Project, Store, done, newest, sent, s
 from tests.scorecard.rows import FULL
 
 TERM, INT = signal.SIGTERM, signal.SIGINT
-SENT = (TERM, INT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # by people and by schedulers
-# Files that are read first, forward passes (the rehearsal's, and each micro-batch's), backward passes, updates of the
+SENT = (TERM, INT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # sent by people and by schedulers
+# First reads of files, forward passes (of the rehearsal and of each micro-batch), backward passes, updates of the
 # weights, and batches of evaluations.
 POINTS = [
     *(("open:tiny.yaml", 1), ("open:corpus.txt", 1)),
@@ -37,7 +37,7 @@ def stopped_well(project: Project, out: Path, ended: Ended, number: int, least: 
 
     least  the step that must have been saved
     """
-    if ended.code == 0 and (out / "report.html").exists():  # it came while the report was written, or after that
+    if ended.code == 0 and (out / "report.html").exists():  # the signal came while the report was written, or later
         ended.must(0)
         return project.is_alike(out)
     ended.must(code(number))
@@ -54,7 +54,7 @@ def stopped_well(project: Project, out: Path, ended: Ended, number: int, least: 
 
 def test_in_every_phase_of_the_computation(score: Score, project: Project) -> None:
     cases = [(point, nth, number) for point, nth in POINTS for number in (SENT if FULL else SENT[:4])]
-    # Every point and every signal, though not each with each.
+    # Every point and every signal, but not all combinations.
     cases = [case for place, case in enumerate(cases) if place % len(SENT) in (0, place // len(SENT) % len(SENT))]
     for point, nth, number in score.chosen(cases, lambda c: f"{c[2].name} at {c[0]} {c[1]}"):
         with project.trial(score, f"{number.name} at {point} {nth}") as out:
@@ -64,7 +64,7 @@ def test_in_every_phase_of_the_computation(score: Score, project: Project) -> No
 
 @pytest.mark.scorecard
 def test_before_every_call_that_changes_a_file(score: Score, project: Project) -> None:
-    """While it starts, saves, records, reports; and, in a run that builds its own, in the token store."""
+    """While a run starts, saves, records and reports, and while it builds a token store."""
     out = project.new()
     own = len(project.calls(out))
     shutil.rmtree(out)
@@ -92,7 +92,7 @@ def test_while_the_token_store_is_built(score: Score, project: Project) -> None:
 
 @pytest.mark.scorecard
 def test_several_signals(score: Score, project: Project) -> None:
-    """Schedulers signal a process and its group: an echo changes nothing. A second Ctrl-C, later, stops at once."""
+    """Schedulers signal a process and its group: the echo changes nothing. A later second Ctrl-C stops at once."""
     for first, second, gap, saved in [
         (TERM, TERM, 0.03, True), (TERM, TERM, 0.7, True), (TERM, signal.SIGHUP, 0.03, True), (INT, INT, 0.03, True),
         (TERM, INT, 0.03, True), (signal.SIGUSR1, TERM, 0.1, True), (INT, INT, 0.7, False),

@@ -35,7 +35,7 @@ def rate(schedule: str, **others: str) -> dict[str, str]:
 
 
 WARM_UP = "type: warmup_linear, warmup_steps: 3"
-# The sections beside the defaults with which a component is used.
+# The sections, other than the defaults, that each component is tested with.
 USES: dict[str, dict[str, dict[str, str]]] = {
     "backbones": {
         "bert": {}, "transformer": encoder("transformer"),

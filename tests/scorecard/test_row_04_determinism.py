@@ -1,4 +1,4 @@
-"""Row 4: equal seeds, equal bits; and an explicit notice where other numbers are to be expected."""
+"""Row 4: equal seeds, equal bits; and an explicit notice where numbers may differ."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_seed_decides_the_numbers_and_micro_batches_do_not(score: Score, pro
             path = out.with_name(f"{out.name}-{rows}")
             project.run(path, *sets(*settings)).must(0)
             losses.append(likeness(path).records[0]["loss"])
-        assert losses[0] == pytest.approx(losses[1], rel=1e-5), "other masks or draws"
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5), "masks or draws differ"
 
 
 @pytest.mark.scorecard
@@ -48,10 +48,10 @@ def test_what_changes_numbers_is_said(score: Score, project: Project) -> None:
     begun = project.stopped(5)
     with project.trial(score, "resumed with two threads", project.copy(begun)) as out:
         ended = project.resume(out, hooks=[("threads", {"number": 2})]).must(0)
-        assert "threads" in ended.err.partition("not bit-exact")[2], "no word of the number of threads"
+        assert "threads" in ended.err.partition("not bit-exact")[2], "the number of threads is not mentioned"
     with project.trial(score, "resumed unchanged", project.copy(begun)) as out:
         assert "not bit-exact" not in project.resume(out).must(0).err
     for setting in ("train.precision=bf16", "train.parallel=ddp"):
         with project.trial(score, f"resumed with {setting}", project.copy(begun)) as out:
             ended = project.resume(out, *sets(setting))
-            assert ended.code == 2 or "not bit-exact" in ended.err, f"no word: {ended}"
+            assert ended.code == 2 or "not bit-exact" in ended.err, f"no warning: {ended}"

@@ -32,7 +32,7 @@ def flip(path: Path, dice: random.Random) -> str:
 
 
 def overwrite(path: Path, dice: random.Random) -> str:
-    """As a disk does that loses a block."""
+    """Overwrite a block, as a failing disk does."""
     content = bytearray(path.read_bytes())
     place = dice.randrange(len(content))
     content[place : place + 512] = bytes(len(content[place : place + 512]))
@@ -99,7 +99,7 @@ def test_whole_files(score: Score, project: Project) -> None:
 
 
 def test_all_checkpoints(score: Score, project: Project) -> None:
-    """Nothing is left to continue from: exit 4, and what is there stays as it is."""
+    """No checkpoint is left to resume from: exit 4, and the files stay unchanged."""
     every = [(do, name) for do in (cut, flip, overwrite, delete, empty) for name in FILES]
     for do, name in score.chosen(every, lambda case: case[1]):
         dice, out = score.dice(name), project.copy()

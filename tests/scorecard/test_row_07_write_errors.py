@@ -16,8 +16,8 @@ from tests.scorecard.conftest import Score
 from tests.scorecard.lab import FAIL, SHORT, Ended, Fault
 from tests.scorecard.project import Project, Store, little_is_lost
 
-GROWING = "open write mkdir rename link truncate"  # the calls that need room
-# errno, lasting, calls that it concerns, and of how many calls one is tried
+GROWING = "open write mkdir rename link truncate"  # the calls that need free space
+# errno, lasting, the calls that may fail, and n: every n-th of them is tried
 ERRORS = [
     (errno.ENOSPC, True, GROWING, 1), (errno.EIO, False, "", 1), (errno.EIO, True, "", 3), (errno.EROFS, True, "", 3),
     (errno.EACCES, False, "open mkdir rename remove", 3), (errno.EDQUOT, True, GROWING, 5),
@@ -25,13 +25,13 @@ ERRORS = [
 
 
 def faults(below: Path, calls: Sequence[str]) -> list[Fault]:
-    """Return the faults to try. A number counts the calls that the fault concerns."""
+    """Return the faults to try. Each is numbered among the calls that may fail with it."""
     found = []
-    for number, lasting, kinds, each in ERRORS:
+    for number, lasting, kinds, stride in ERRORS:
         concerned = [call for call in calls if not kinds or call.split()[0] in kinds]
         found += [
             Fault(below, FAIL, nth, number, lasting, kinds)
-            for nth in range(1 + number % each, len(concerned) + 1, each)
+            for nth in range(1 + number % stride, len(concerned) + 1, stride)
         ]
     writes = sum(call.startswith("write ") for call in calls)
     found += [Fault(below, SHORT, nth, errno.ENOSPC, False, "write") for nth in range(1, writes + 1, 3)]
@@ -44,14 +44,14 @@ def words(fault: Fault) -> str:
 
 
 def is_clear(ended: Ended, fault: Fault, *codes: int) -> None:
-    """One sentence, which names the reason or the file."""
+    """Check that the error names the reason or the file."""
     ended.must(*codes)
     named = os.strerror(fault.value) in ended.err or str(fault.below) in ended.last
     assert named, f"names neither the reason nor the file: {ended}"
 
 
 def goes_on(project: Project, out: Path, ended: Ended) -> None:
-    """Little is lost, and the run is continued; it may have done without a call, or have written the rest."""
+    """Check that little is lost and the run can be continued; it may also have ended well despite the fault."""
     ended.must(0, 2, 4)
     little_is_lost(out)
     if ended.code == 0:
@@ -85,7 +85,7 @@ def test_in_the_token_store(score: Score, project: Project) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, which only root may make."""
+    """A separate file system, which only root can create."""
     folder = tmp_path / "small"
     folder.mkdir()
     if shutil.which("mount") is None or mount("-t", "tmpfs", "-o", "size=20m", "tmpfs", folder):
@@ -100,7 +100,7 @@ def mount(*arguments: object) -> int:
 
 @pytest.mark.scorecard
 def test_on_a_file_system_that_is_full(score: Score, project: Project, small_disk: Path) -> None:
-    """A real one of 20 MB, of which something else takes all but a part of what a run writes; later there is room."""
+    """A real file system of 20 MB, nearly filled by another file, so that a run fails midway; later there is room."""
     needed = sum(path.stat().st_size for path in project.reference.rglob("*") if path.is_file())
     room = [needed * share // 20 for share in range(1, 20)]
     for free in score.chosen(room, lambda free: f"{free} bytes free"):
@@ -113,12 +113,12 @@ def test_on_a_file_system_that_is_full(score: Score, project: Project, small_dis
             goes_on(project, out, ended)
 
 
-CLOSED = {"out": CLOSED_PIPE, "err": 0}  # the exit codes: results go to standard output
+CLOSED = {"out": CLOSED_PIPE, "err": 0}  # exit codes: results go to standard output
 
 
 @pytest.mark.scorecard
 def test_a_terminal_that_closes(score: Score, project: Project) -> None:
-    """`run ... | head -3`: the reader of the output goes away, and the training goes on."""
+    """As in `run ... | head -3`: the reader of the output exits, and the training goes on."""
     for stream in CLOSED:
         with project.trial(score, f"the reader of standard {stream} goes away") as out:
             project.run(out, hooks=[("close_reader", {"stream": stream, "point": "step", "nth": 4})]).must(

@@ -1,4 +1,4 @@
-"""Row 8: what is kept and what is removed, also under kills while it is removed, and beside what is not ours."""
+"""Row 8: which checkpoints are kept and removed, also under kills during removal and next to the user's own files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.scorecard.lab import KILL, Fault, is_valid, records, saved
 from tests.scorecard.project import Project, newest, sets
 from tests.scorecard.rows import FULL
 
-# Settings, and the steps of which checkpoints are kept in the end; None for what the best metric decides.
+# Settings, and the steps of the checkpoints that are kept in the end; None where the best metric decides.
 KEPT = [
     (("checkpoint.keep=1",), {12}),
     (("checkpoint.keep=3",), {6, 9, 12}),

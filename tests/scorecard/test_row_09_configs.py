@@ -13,7 +13,7 @@ from tests.scorecard.conftest import Score
 from tests.scorecard.lab import TRACES, Lab
 from tests.scorecard.rows import FULL, ROWS, SEED
 
-BATCH = 500  # cases of one process
+BATCH = 500  # cases per process
 PLACE = re.compile(r"(fuzz\.yaml(:\d+)?|--set .*?): \S", re.S)
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x9b]")
 
@@ -27,7 +27,7 @@ def judged(answer: Any, case: fuzz.Case) -> None:
     assert grown < 200, f"took {grown:.0f} MB"
     assert not CONTROL.search(err), f"control characters reach the terminal: {err!r:.200}"
     if code == 2:
-        assert PLACE.match(err), f"does not begin with the place: {err.strip()[:200]!r}"
+        assert PLACE.match(err), f"does not begin with the location: {err.strip()[:200]!r}"
     if case.line is not None:
         assert f"fuzz.yaml:{case.line}:" in err, f"does not name line {case.line}: {err.strip()[:200]!r}"
     assert case.says in err, f"does not name {case.says}: {err.strip()[:200]!r}"

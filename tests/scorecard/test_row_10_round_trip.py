@@ -1,4 +1,4 @@
-"""Row 10: valid configs, written out complete and read again; and what the JSON schema makes of them.
+"""Row 10: valid configs are written out in full and read back, and the JSON schema accepts them.
 
 That it refuses what the lab refuses, tests/electra_lab/config/test_json_schema.py has.
 """
@@ -64,7 +64,7 @@ def test_what_is_written_out_is_read_back_equal(score: Score, tmp_path: Path) ->
         file = write_experiment(tmp_path, **sections)
         try:
             loaded = load(file)
-        except ConfigError:  # of values that are right by themselves, and do not go together
+        except ConfigError:  # with values that are valid one by one, but not together
             assume(False)
         accepted += 1
         with score.trial(f"config {accepted}: {sections}"):
@@ -72,8 +72,8 @@ def test_what_is_written_out_is_read_back_equal(score: Score, tmp_path: Path) ->
             complete.parent.mkdir(parents=True, exist_ok=True)
             complete.write_text(dump(loaded.config), encoding="utf-8")
             again = load(complete)
-            assert again.config == loaded.config, "is read back as another config"
-            assert dump(again.config) == dump(loaded.config), "is written out differently the second time"
+            assert again.config == loaded.config, "is read back as a different config"
+            assert dump(again.config) == dump(loaded.config), "is written differently the second time"
             for path in (file, complete):
                 wrong = [error.message for error in validator.iter_errors(read_file(path).plain())]
                 assert not wrong, f"the JSON schema refuses {path.name}: {wrong[:2]}"

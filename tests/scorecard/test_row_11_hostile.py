@@ -1,4 +1,4 @@
-"""Row 11: names, run directories and checkpoints made by somebody who means harm."""
+"""Row 11: malicious names, run directories and checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Change = Callable[[Path], object]  # of a checkpoint
 
 
 class Bomb:
-    """A pickle that creates a file when it is read."""
+    """A pickle that creates a file when it is loaded."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
@@ -39,7 +39,7 @@ class Bomb:
 
 
 def seal(checkpoint: Path) -> None:
-    """Write a manifest that is right, as somebody would who made the checkpoint."""
+    """Write a correct manifest, as the author of a malicious checkpoint would."""
     manifest = {
         path.name: {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "bytes": path.stat().st_size}
         for path in sorted(checkpoint.iterdir())
@@ -79,7 +79,7 @@ def each(names: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Change:
 
 
 HUGE = b'{"a":{"dtype":"F32","shape":[1125899906842624],"data_offsets":[0,4503599627370496]}}'
-SEALED: dict[str, Change] = {  # the manifest is right
+SEALED: dict[str, Change] = {  # with a correct manifest
     "state.json is a list": raw(STATE, b"[]"),
     "state.json is nested 100,000 deep": raw(STATE, b"[" * 100_000),
     "state.json is not UTF-8": raw(STATE, b"\xff\xff"),
@@ -134,23 +134,23 @@ UNSEALED: dict[str, Change] = {
 }
 
 
-# What is not the lab's own stays where it is, so it is taken away before a finished run is compared.
+# The lab leaves foreign files where they are, so they are removed before a finished run is compared.
 PLANTED = {
     "an empty step-99999999999999999999": lambda out: (out / "checkpoints/step-99999999999999999999").rmdir(),
     "step-00000099 is a file": lambda out: (out / "checkpoints/step-00000099").unlink(),
     "a step of other digits": lambda out: (out / "checkpoints/step-٠٠٠٠٠٠٩٩").rmdir(),
 }
-OTHER_RECORDS = "metrics.jsonl is a link to a file"  # one with a record, which then is the run's
+OTHER_RECORDS = "metrics.jsonl is a link to a file"  # the file holds a record, which then belongs to the run
 
 
 def link(path: Path) -> None:
-    """Let a file of the run be a link to the victim, which lies beside the run."""
+    """Replace a file of the run by a link to the victim, which lies next to the run directory."""
     path.unlink(missing_ok=True)
     path.symlink_to(path.parents[1] / "victim")
 
 
 def outside(project: Project, out: Path) -> dict[str, bytes]:
-    """Return all files around a run, but for the token store's notes."""
+    """Return all files outside of a run, except the token store's notes."""
     return {
         str(path): path.read_bytes()
         for path in project.folder.rglob("*")
@@ -223,7 +223,7 @@ def test_names(score: Score, lab: Lab, tmp_path: Path) -> None:
 
 
 def test_places(score: Score, project: Project, tmp_path: Path) -> None:
-    """`--out` into places that cannot be, or that are something else."""
+    """`--out` with paths that cannot exist, or that exist as something else."""
     (tmp_path / "file").write_text("mine")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
@@ -235,7 +235,7 @@ def test_places(score: Score, project: Project, tmp_path: Path) -> None:
             assert (tmp_path / "file").read_text() == (tmp_path / "full" / "mine.txt").read_text() == "mine"
 
 
-# Modules that run what they read, and calls that do. A plug-in, which the user lists, is code and is executed in one
+# Modules and calls that execute what they read. A plug-in, which the user lists, is code and is executed in one
 # place; torch's own files are read with weights_only, which refuses code.
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 CALLS = {"eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "os.system", "os.popen"}
@@ -243,15 +243,15 @@ ALLOWED = {("registry/discovery.py", "exec"), ("electra_lab/pretrained/hugging_f
 
 
 def ways(tree: ast.AST) -> list[tuple[int, str]]:
-    """Return what could run code that is read, with its line."""
+    """Return imports and calls that could execute code from files, with their lines."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [(node.lineno, each.name) for each in node.names if each.name.split(".")[0] in MODULES]
+            found += [(node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] in MODULES]
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in MODULES:
-            found += [(node.lineno, f"{node.module}.{each.name}") for each in node.names]
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
         if isinstance(node, ast.Call):
-            call, options = ast.unparse(node.func), {each.arg: ast.unparse(each.value) for each in node.keywords}
+            call, options = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
             unsafe = call == "torch.load" and options.get("weights_only") != "True"
             unsafe |= call in ("np.load", "numpy.load") and options.get("allow_pickle", "False") != "False"
             found += [(node.lineno, call)] if unsafe or call in CALLS else []

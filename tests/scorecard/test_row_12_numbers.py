@@ -14,7 +14,7 @@ from tests.scorecard.project import Project, sets
 
 EVERY_STEP = sets("checkpoint.every=1", "checkpoint.keep=100")
 NAN, INF = float("nan"), float("inf")
-# What is done, the settings, and the exit codes; where it ends with 0, training went on.
+# The fault, the settings, and the exit codes; with 0, training went on.
 Case = tuple[list[tuple[str, dict[str, Any]]], tuple[str, ...], tuple[int, ...]]
 INJECTED: list[Case] = [
     ([("poison_gradient", {"nth": 5, "value": NAN})], (), (5,)),
@@ -39,7 +39,7 @@ EXTREME = [
 
 
 def poisoned(out: Path) -> list[str]:
-    """Return the checkpoints with numbers that are not finite."""
+    """Return the checkpoints that contain non-finite numbers."""
     return [
         f"{path.name} ({name})"
         for path in saved(out)
@@ -67,7 +67,7 @@ def test_injected(score: Score, project: Project) -> None:
 
 @pytest.mark.scorecard
 def test_by_settings(score: Score, project: Project) -> None:
-    cases = [(each, *skip) for each in EXTREME for skip in ((), ("train.on_non_finite=skip",))]
+    cases = [(setting, *skip) for setting in EXTREME for skip in ((), ("train.on_non_finite=skip",))]
     for settings in score.chosen(cases, " ".join):
         with project.trial(score, " ".join(settings)) as out:
             is_sound(out, project.run(out, *EVERY_STEP, *sets(*settings)), (0, 2, 5))

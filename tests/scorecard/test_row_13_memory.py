@@ -1,4 +1,4 @@
-"""Row 13: memory ends, in every part of a step, in an evaluation, in a save, and while the text is read."""
+"""Row 13: memory runs out in every part of a step, in an evaluation, in a save, and while the text is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.scorecard.conftest import Score
 from tests.scorecard.lab import FAIL, Ended, Fault
 from tests.scorecard.project import Project, newest, sets
 
-# The hook's point, at which of its times, and the step that must have been saved by then.
+# The hook's point, the number of its call, and the step that must have been saved by then.
 POINTS = [
     ("forward", 1, 0), ("forward", 20, 6), ("backward", 3, 0), ("backward", 20, 6), ("step", 1, 0), ("step", 8, 6),
     ("evaluation", 1, 0), ("evaluation", 3, 4), ("evaluation", 9, 8),
@@ -43,7 +43,7 @@ def test_the_advice_can_be_followed(score: Score, project: Project) -> None:
 
 @pytest.mark.scorecard
 def test_while_saving(score: Score, project: Project) -> None:
-    """The kernel refuses memory to a write: the checkpoint before stays, and the run can be resumed."""
+    """The kernel refuses memory to a write: the previous checkpoint stays, and the run can be resumed."""
     for nth in score.chosen(range(1, 13)):
         out = project.new()
         fault = Fault(out / "checkpoints", FAIL, nth, errno.ENOMEM, False, "open write")

@@ -12,12 +12,12 @@ from tests.scorecard.others import count_tests
 
 @pytest.mark.scorecard
 def test_through_kills(score: Score, tmp_path: Path) -> None:
-    """24 cells on four workers of two launchers, 20 kills; one that is killed, then stopped."""
+    """24 cells on four workers of two launchers with 20 kills; and an ablation that is killed, then stopped."""
     tests = ("test_24_cells_through_20_kills", "test_killed_or_stopped_it_goes_on_and_ends_the_same")
-    count_tests(score, tmp_path, *(f"benchmarks/soak.py::{each}" for each in tests), ELECTRA_LAB_SOAK="1")
+    count_tests(score, tmp_path, *(f"benchmarks/soak.py::{test}" for test in tests), ELECTRA_LAB_SOAK="1")
 
 
 @pytest.mark.scorecard
 def test_cells_that_fail(score: Score, tmp_path: Path) -> None:
-    """The others go on, and the exit code is 7."""
+    """The other cells go on, and the exit code is 7."""
     count_tests(score, tmp_path, "tests/electra_lab/jobs/sweeps/test_run_failures.py")

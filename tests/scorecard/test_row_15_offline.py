@@ -1,4 +1,4 @@
-"""Row 15: no network, and a home directory that cannot be written."""
+"""Row 15: no network, and a read-only home directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.scorecard.others import count_tests
 from tests.scorecard.project import Project, sets
 from tests.scorecard.rows import FULL
 
-# Nobody can create a folder in /proc, not even root, for whom no folder is read-only.
+# Not even root, for whom no folder is read-only, can create a folder in /proc.
 NOWHERE = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HF_HOME", "MPLCONFIGDIR"), "/proc/nowhere")
 OFFLINE = ("no_network", {})
 

@@ -38,7 +38,7 @@ def test_an_export_is_there_whole_or_not_at_all(score: Score, project: Project) 
         before = contents(out) if earlier else {}
         fault = Fault(home, action, nth, errno.ENOSPC)
         with score.trial(f"{fault.words} ({calls[nth - 1]}) of an export{' over an earlier one' * earlier}"):
-            # An earlier export may have other calls before the last, so that the n-th does not come.
+            # An earlier export may change the number of calls, so that the n-th may not happen.
             codes = (0, 2, 4) if action == FAIL else (-signal.SIGKILL, 0)
             project.lab(*command, cwd=project.folder, fault=fault).must(*codes)
             found = contents(out) if out.exists() else {}

@@ -1,4 +1,4 @@
-"""Row 17: what has changed between a run and its resume: config, text, token store, code, place."""
+"""Row 17: changes between a run and its resume: of config, text, token store, code and location."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def source(project: Project) -> Path:
 
 @pytest.mark.scorecard
 def test_settings_and_plug_ins(score: Score, tmp_path: Path) -> None:
-    """What decided the steps so far is refused by name; what may change changes no weight; more steps go on."""
+    """Settings that shaped earlier steps are refused by name; others change no weight; a run may get more steps."""
     folder = "tests/electra_lab/jobs/pretraining"
     refused = f"{folder}/test_provenance.py::test_changed_plug_ins_are_refused"
     count_tests(score, tmp_path, f"{folder}/test_changes.py", f"{folder}/test_execute.py", refused)
@@ -48,7 +48,7 @@ def changed(path: Path, old: str, new: str) -> None:
 
 
 def overwritten(path: Path, do: Callable[[bytearray], object]) -> None:
-    """Change a file's bytes, neither its size nor its time."""
+    """Change a file's bytes, but neither its size nor its time."""
     content, before = bytearray(path.read_bytes()), path.stat()
     do(content)
     assert len(content) == before.st_size
@@ -65,14 +65,14 @@ def provenance(out: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A change, and what a resume makes of it."""
+    """A change, and the expected outcome of a resume."""
 
     name: str
     change: Callable[[Project, Path], object]
     codes: tuple[int, ...] = (0,)
-    says: str = ""  # a word that must occur, unless codes has 0 and the result is that of an undisturbed run
+    says: str = ""  # a word that the output must contain, unless codes has 0 and the result is undisturbed
     arguments: tuple[str, ...] = ()
-    alike: bool = True  # it ends as the undisturbed run
+    alike: bool = True  # its result equals that of the undisturbed run
 
 
 def moved(project: Project, out: Path) -> None:
@@ -129,8 +129,8 @@ def test_what_lies_around_the_run(score: Score, project: Project, source: Path) 
             store = stores(project)
             case.change(project, out)
             records = kept(out / "metrics.jsonl")
-            ended = project.resume(out, *(each.format(store=store) for each in case.arguments)).must(*case.codes)
-            assert case.says in ended.err, f"does not speak of {case.says}: {ended}"
+            ended = project.resume(out, *(word.format(store=store) for word in case.arguments)).must(*case.codes)
+            assert case.says in ended.err, f"does not mention {case.says}: {ended}"
             if ended.code == 0 and case.alike:
                 project.is_alike(out)
             if ended.code:
@@ -152,7 +152,7 @@ def test_the_run_directory_was_moved(score: Score, project: Project, source: Pat
 
 @pytest.mark.scorecard
 def test_the_code_of_the_lab_changed(score: Score, project: Project, source: Path, tmp_path: Path) -> None:
-    """The learning rate is halved in a copy of the lab: a real process, as a forked one has the old code."""
+    """The learning rate is halved in a copy of the lab: in a new process, as a forked one has the old code."""
     for room in ("electra_lab", "registry"):
         shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
     step = tmp_path / "electra_lab" / "training" / "step.py"

@@ -1,4 +1,4 @@
-"""Row 18: run directories of earlier releases, which lie in tests/data, and those of releases to come."""
+"""Row 18: run directories of earlier releases, which are in tests/data, and of future releases."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from tests.scorecard.others import count_tests
 
 @pytest.mark.scorecard
 def test_run_directories_of_other_releases(score: Score, tmp_path: Path) -> None:
-    """Earlier ones are resumed to the end they had, reported and exported; later ones are refused by name."""
+    """Those of earlier releases are resumed to the same end, reported and exported; future ones are refused by name."""
     count_tests(score, tmp_path, "tests/test_golden.py", "tests/electra_lab/jobs/pretraining/test_provenance.py")

@@ -1,4 +1,4 @@
-"""Row 19: two processes in one directory, and locks of processes that are gone."""
+"""Row 19: two processes in one directory, and locks of processes that have ended."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_two_that_start_at_once(score: Score, project: Project, tmp_path: Path) 
         with project.trial(score, f"trial {trial}: two runs into one directory at the same time") as out:
             command = ("run", project.file, "--out", out, *sets(f"data.store={store}"))
             both = [project.lab.start(*command, cwd=project.folder) for _ in range(2)]
-            ended = [each.wait().must(0, 2) for each in both]
-            assert sorted(each.code for each in ended) == [0, 2], ended
+            ended = [running.wait().must(0, 2) for running in both]
+            assert sorted(command.code for command in ended) == [0, 2], ended
             project.is_alike(out)
             assert not list(store.glob(".*"))
 

@@ -1,4 +1,4 @@
-"""The folders of the presentation's tests."""
+"""Fixtures shared with the tests of presentation."""
 
 from tests.electra_lab.presentation.conftest import folder, plain
 

@@ -13,7 +13,7 @@ def test_a_warning_names_the_place_and_the_variants_that_are_torn() -> None:
     torn, low, high = [0.53, 0.54, 0.71, 0.72, 0.70], [0.52, 0.53, 0.54, 0.53, 0.52], [0.7, 0.71, 0.72, 0.7, 0.71]
     apart = {"b": seeded(low), "c": seeded(high)}
     assert bimodal({"a": seeded(torn), **apart}) == (pytest.approx(0.62), ["a"])
-    # Variants that are far apart, each by itself, are what an ablation looks for.
+    # Variants that are far apart, each with one group of seeds, are what an ablation hopes to find: no warning.
     for values in (apart, {"a": seeded([0.5, 0.5]), "b": {}}, {"a": seeded([0.5] * 9)}):
         assert bimodal(values) is None
 
@@ -33,7 +33,7 @@ def test_two_groups_are_the_same_in_any_unit(unit: float, shift: float) -> None:
 
 @pytest.mark.parametrize(("shape", "step"), [((1, 5), 0.0), ((3, 12), 0.0), ((3, 12), 2.0)])
 def test_normal_numbers_are_seldom_taken_for_bimodal(shape: tuple[int, int], step: float) -> None:
-    """Nor are those of variants that differ by more and more: by the numbers of all seeds together, 8 of 10 were."""
+    """Not even if variants differ by more and more; pooling the seeds of all variants would warn in 8 of 10 cases."""
     rng, apart = np.random.default_rng(10), step * np.arange(shape[0])[:, None]
     warned = np.mean([bimodal(values_of(rng.normal(size=shape) + apart)) is not None for _ in range(300)])
     assert warned <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 300)

@@ -1,4 +1,4 @@
-"""The jobs below a folder: each kind and state, from the files that a job leaves behind."""
+"""The jobs below a folder: their kinds and states, from the files that a job leaves behind."""
 
 import json
 import shutil
@@ -122,7 +122,7 @@ def test_an_ablation_has_its_best_cell(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_long_file_is_enough(tmp_path: Path) -> None:
-    """Oracle: the reader of the whole file. The last evaluation lies far before the end."""
+    """Compared with reading the whole file. The last evaluation is far from the end."""
     run, train = write_run(tmp_path / "run"), {"split": "train", "tokens_per_second": 64.0}
     lines = [{"step": n, **train, "tokens": 128 * n, "filling": 0.123456789012} for n in range(1, 2001)]
     lines.insert(50, {"step": 50, "split": "validation", "generator_loss": 3.0})

@@ -53,7 +53,7 @@ def test_planned_comparisons_share_four_fifths_of_the_errors_and_all_others_one_
     for family, share in ((named, 0.8), (others, 0.2)):
         alone = comparisons.holm([d.p for d in family.values()])
         assert [both[key].holm for key in family] == pytest.approx([min(1, (p or 0) / share) for p in alone])
-    # A family that has the report to itself has all of it; what is not tested is no family.
+    # A family that is alone in a report has the whole error rate; untested comparisons are not a family.
     few = {key: difference({0: 1.0, 1: 1.5}, {0: 0.5, 1: 0.7}) for key in others}
     for rest in ({}, few):
         found = comparisons.corrected(named, rest)
@@ -75,7 +75,7 @@ def test_an_exploratory_primary_metric_leaves_nothing_to_test() -> None:
         assert d.low is not None
     assert found.against("loss")["v1"].why == "exploratory"
     assert comparisons.compare({"auc": many, "loss": few}, "auc", "v0").against("auc")["v1"].distinguishable
-    assert not comparisons.is_exploratory({"v0": {0: 0.5}}, "v0")  # nothing is there to be tested
+    assert not comparisons.is_exploratory({"v0": {0: 0.5}}, "v0")  # there is nothing to test
 
 
 def corrected_contrasts(values: comparisons.Parts, baseline: str) -> dict[tuple[str, str, str], Difference]:
@@ -97,7 +97,7 @@ def test_contrasts_are_scipys_tests_of_differences_of_differences() -> None:
         assert (d.low, d.high, d.p) == pytest.approx((low, high, oracle.pvalue))
         raw.append(float(oracle.pvalue))
     smallest = min(range(9), key=raw.__getitem__)
-    # A family of these, of three differences to the baseline by each reference, and of three pairs by each.
+    # The family has these 9, 3 differences to the baseline by each reference, and 3 pairs by each.
     assert [d.holm for d in found.values()][smallest] <= min(1, (9 + 9 + 9) * raw[smallest]) + 1e-12
     alone = comparisons.corrected({}, found)
     assert [d.holm for d in alone.values()][smallest] == pytest.approx(min(1, 9 * raw[smallest]))
@@ -119,7 +119,7 @@ def test_pairs_are_made_of_the_seeds_that_all_four_numbers_have() -> None:
 
 
 def test_equal_differences_are_not_certain() -> None:
-    """The spread of these contrasts is rounding, 1e-16; an interval of that width would claim certainty."""
+    """These contrasts differ by rounding only, 1e-16; an interval of that width would claim certainty."""
     luck = np.random.default_rng(4).uniform(0.01, 0.9, (3, 8))
     numbers = np.stack([np.stack([scores, scores + 1.37e-4 * (r + 1)]) for r, scores in enumerate(luck)])
     found = corrected_contrasts(tiny.parts(numbers), "v0")

@@ -1,4 +1,4 @@
-"""Whether a report says which variants were still in the midst of learning, from curves whose shape is known."""
+"""Reports name the variants that were still learning at the end: curves of known shapes."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tests.electra_lab.presentation.synthetic import SCALES, write_folder
 pytestmark = pytest.mark.usefixtures("plain")
 LABELS = list(SCALES)
 AUC, LOSS = "discriminator_auc_gain", "discriminator_token_mask_loss_gain"
-Gain = Callable[[float], float]  # at a share of training
+Gain = Callable[[float], float]  # of the fraction of training
 EVALUATED = [0.1 * i for i in range(1, 11)]
 
 
@@ -41,7 +41,7 @@ def test_the_share_is_what_the_last_third_added(tmp_path: Path, name: str) -> No
 
 
 def test_the_share_is_that_of_the_mean_gain_of_trained_cells(tmp_path: Path) -> None:
-    """A seed that gained twice as much counts twice; what has not been trained to its end does not count."""
+    """A seed that gained twice as much counts twice; cells that have not finished training do not count."""
     folder = write_folder(tmp_path, SCALES, (0, 1, 2), state={"v0-s2": "unfinished"})
     with_gains(folder, {"v0-s0": lambda t: 2 * min(t, 0.6), "v0-s1": lambda t: 0.6 * (t == 1), "v0-s2": lambda t: t**4})
     assert late_gain(read(folder).of(LABELS[0])) == pytest.approx(0.6 / (1.2 + 0.6))

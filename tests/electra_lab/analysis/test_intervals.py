@@ -28,7 +28,7 @@ def test_a_paired_difference_is_scipys(pairs: list[tuple[float, float]]) -> None
     found = difference(seeded(ours), seeded(theirs))
     assert found.mean == pytest.approx(np.mean(np.subtract(ours, theirs)))
     if np.std(np.subtract(ours, theirs), ddof=1) <= 1e-12 * max(map(abs, ours + theirs)):
-        return  # rounding decides; below it is said what has to come then
+        return  # rounding decides: see UNTESTED
     oracle = stats.ttest_rel(ours, theirs)
     interval = oracle.confidence_interval(0.95)
     if len(pairs) < ENOUGH:
@@ -41,7 +41,7 @@ def test_a_paired_difference_is_scipys(pairs: list[tuple[float, float]]) -> None
 UNTESTED = [
     ([], [1.0], 0, "no seed in common"),
     ([1.0], [0.5], 1, "one seed"),
-    ([0.1, 0.2, 0.3], [0.0, 0.1, 0.2], 3, "the same difference with every seed"),  # but for a spread of 1e-17
+    ([0.1, 0.2, 0.3], [0.0, 0.1, 0.2], 3, "the same difference with every seed"),  # except for a spread of 1e-17
     ([0.7, 0.7], [0.7, 0.7], 2, "the same difference with every seed"),
 ]
 
@@ -99,7 +99,7 @@ def test_documents_never_make_an_interval_narrower() -> None:
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_documents_are_known_by_the_seeds_that_have_them(side: int) -> None:
-    """One that lacks them must not make the interval as narrow as if nobody had them."""
+    """A seed without documents must not make the interval as narrow as if no seed had them."""
     rng = np.random.default_rng(4)
     numbers = rng.normal(0, 1, (2, 5, 9)) + rng.normal(0, 3, (2, 1, 9))
     ours, theirs = (dict(enumerate(values.tolist())) for values in numbers)
@@ -112,7 +112,7 @@ def test_documents_are_known_by_the_seeds_that_have_them(side: int) -> None:
         assert found.layers == {"documents": expected}
         assert (found.half or 0) > 1.5 * (alone.half or 0)
         del lacking[left - 1]
-    assert difference(*means, {"documents": (ours, theirs)}) == alone  # one seed does not tell its share
+    assert difference(*means, {"documents": (ours, theirs)}) == alone  # a single seed cannot tell
     lacking.clear()
     assert difference(*means, {"documents": (ours, theirs)}) == alone
 
@@ -129,7 +129,7 @@ def test_documents_of_other_texts_are_not_compared() -> None:
 
 
 def test_a_small_p_value_is_that_of_an_integral() -> None:
-    """Over the two variances that the data leave possible, by scipy's quadrature; no interaction with the seeds."""
+    """The integral is over the two possible variances, by scipy's quadrature; seeds have no interaction."""
     seeds = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])[:, None] / 100
     units = np.linspace(-1, 1, 8)[None, :] / 40
     numbers = 0.12 + seeds + units

@@ -12,7 +12,7 @@ from electra_lab.storage.plan import Expected, Shared
 
 
 def test_the_spread_by_seeds_is_not_that_by_documents() -> None:
-    """More seeds lessen the one alone; what is known of 5 seeds foretells 20."""
+    """More seeds reduce only the former; estimates from 5 seeds predict 20."""
     rng, pooled = np.random.default_rng(15), list[Expected]()
     for _ in range(200):
         numbers = rng.normal(0, 0.01, (5, 1)) + rng.normal(0, 0.05, (1, 10)) + rng.normal(0, 0.03, (5, 10))
@@ -41,7 +41,7 @@ def test_four_of_five_find_it_where_references_differ() -> None:
 
 
 def test_deviations_are_pooled_by_their_degrees_of_freedom() -> None:
-    """Two seeds know a deviation far worse than twelve do, and one does not know it."""
+    """Two seeds estimate a deviation far worse than twelve do, and one seed cannot."""
     rng = np.random.default_rng(0)
     ours = [rng.normal(0, size, n) for size, n in ((3.0, 2), (1.0, 12), (2.0, 5), (1.0, 1))]
     differences = [difference(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0)) for values in ours]
@@ -54,7 +54,7 @@ def test_deviations_are_pooled_by_their_degrees_of_freedom() -> None:
 
 @pytest.mark.parametrize(("seeds", "comparisons"), [(5, 3), (8, 2), (20, 1)])
 def test_the_detectable_difference_has_the_power_of_the_noncentral_t(seeds: int, comparisons: int) -> None:
-    """At the first level of Holm's procedure for the planned comparisons, which share 4/5 of 5 %."""
+    """At the first level of Holm's procedure for the planned comparisons, which have 4/5 of the 5 %."""
     size = detectable(seeds, comparisons) or 0
     limit = stats.t.isf(0.04 / comparisons / 2, seeds - 1)
     assert stats.nct.sf(limit, seeds - 1, size * math.sqrt(seeds)) == pytest.approx(0.8)

@@ -27,7 +27,7 @@ def test_the_test_counts_and_before_it_the_last_validation() -> None:
 
 
 def test_training_seconds_are_tokens_over_rates_without_evaluation() -> None:
-    """100 tokens at 50/s and 300 more at 100/s take 5 s, whatever `seconds` says."""
+    """100 tokens at 50/s and 300 more at 100/s take 5 s, regardless of `seconds`."""
     assert training_seconds(TRAIN) == pytest.approx(5.0)
 
 

@@ -1,4 +1,4 @@
-"""The folder of an ablation as values: of the runs where they have begun, of the plan where not."""
+"""The folder of an ablation as values: of the runs that have begun, otherwise of the plan."""
 
 import json
 import shutil
@@ -42,7 +42,7 @@ def test_a_cell_without_a_metric_is_left_out_and_named(folder: Path) -> None:
     assert results.values("reference_auc")["generator.scale=0.75"].keys() == {1}
     assert results.lacking.keys() == {"reference_accuracy", "own_loss"}
     for [cell] in results.lacking.values():
-        assert cell.plan.id == "v1-s1"  # v2-s0 is not measured in full
+        assert cell.plan.id == "v1-s1"  # v2-s0 is only partly measured
 
 
 def test_numbers_that_are_not_finite_or_not_declared_do_not_count(folder: Path) -> None:
@@ -80,7 +80,7 @@ def test_cells_are_counted_by_their_state(tmp_path: Path) -> None:
 
 
 def test_a_cell_whose_measures_failed_is_trained_all_the_same(tmp_path: Path) -> None:
-    """Its compute and its curves count; one whose training failed has neither."""
+    """Its compute and curves count; a cell whose training failed has neither."""
     folder = write_folder(tmp_path, SCALES, (0, 1), state={"v0-s0": "failed", "v2-s0": "unmeasured"})
     fail(folder, "v2-s0", "out of luck")
     by_id = {cell.plan.id: cell for cell in read(folder).cells}
@@ -96,7 +96,7 @@ def test_references_that_failed_say_why_with_the_names_of_files_in_the_folder(fo
     (folder / "plan.json").write_text(json.dumps(plan))
     fail(folder, "reference-a", f"{folder}/cells/reference-a: is damaged; see {folder}.")
     assert [*read(folder).failed_references] == ["reference-a"]
-    (folder / "shared" / CORRUPTION).mkdir(parents=True)  # the only measure that needs it has used it
+    (folder / "shared" / CORRUPTION).mkdir(parents=True)  # the only measure that needs the reference has used it
     assert read(folder).failed_references == {}
 
 

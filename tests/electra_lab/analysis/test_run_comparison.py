@@ -1,4 +1,4 @@
-"""What differs between runs, whether their tests compare, and the test rows that all show."""
+"""Differences between runs, whether their tests are comparable, and the test rows that all of them show."""
 
 import json
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def test_what_makes_tests_incomparable(tmp_path: Path, changed: dict[str, Any], 
 
 
 def with_data(path: Path, **values: Any) -> None:
-    """Change what the provenance of a run says of its data."""
+    """Change the data section of a run's provenance."""
     provenance = json.loads((path / "provenance.json").read_text())
     provenance["data"] |= values
     (path / "provenance.json").write_text(json.dumps(provenance))
@@ -69,7 +69,7 @@ def test_other_text_is_named_by_its_keys(tmp_path: Path) -> None:
 
 
 def test_the_tokenizer_of_a_run_and_its_copy_are_the_same(tmp_path: Path) -> None:
-    """As in continued pre-training: another recipe, so another token store, with the same tokens."""
+    """As in continued pre-training: another recipe and therefore another token store, but the same tokens."""
     first, second = paths = write(tmp_path, "one", "other")
     with_data(second, store="another")
     change(second, tokenizer={"type": "pretrained", "path": "one/tokenizer.json"})

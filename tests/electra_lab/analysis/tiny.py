@@ -16,10 +16,10 @@ def parts(numbers: Numbers) -> dict[str, dict[str, dict[int, float]]]:
 def simulated(
     rng: np.random.Generator, variants: int = 4, seeds: int = 5, planted: float = 0.0, noise: float = 0.004
 ) -> Numbers:
-    """Return Float64[R V S]: everything that a run's luck and skill may do to its numbers but an interaction.
+    """Return Float64[R V S]: random effects on the numbers of runs, without interaction of variant and reference.
 
-    References differ in how hard they are, seeds in their luck, also with a reference or a variant, and variants in
-    how good they are. `planted` is what the last variant gains by the last reference alone.
+    There are effects of references, seeds and variants, and interactions of seeds with references and variants.
+    `planted` is a gain of the last variant by the last reference alone.
     """
     made: Numbers = 0.6 + rng.normal(0, 0.1, (3, 1, 1)) + rng.normal(0, 0.05, (1, variants, 1))
     made = made + rng.normal(0, 0.05, (1, 1, seeds)) + rng.normal(0, 0.02, (3, 1, seeds))

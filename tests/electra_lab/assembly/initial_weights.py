@@ -97,7 +97,7 @@ def resaved(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -
 
 
 def refusal(file: Path, kind: type[LabError] = ConfigError, key: str = "discriminator") -> str:
-    """Return the one sentence of check, dry run and run, without its place. Data that is not there is a note first."""
+    """Return the refusal of check, dry run and run without its location. `check` returns missing data as a note."""
     loaded = load(file)
     said = set()
     if kind is DataError:

@@ -63,7 +63,7 @@ def grouped(parameters: list[torch.Tensor], decay: float) -> list[dict[str, Any]
             for wide in (True, False)]  # fmt: skip
 
 
-@cache  # many keys change no weight
+@cache  # many keys do not change the weights
 def by_hand(
     file: Path, *, optimizer: Callable[[Any], Any] | None = None, rates: Rates = lambda *_: 1.0, steps: int = STEPS,
     batch: int = BATCH, clip: float = 1e9, bf16: bool = False, networks: tuple[Rates, ...] = (),

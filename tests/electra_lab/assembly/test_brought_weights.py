@@ -1,4 +1,4 @@
-"""Weights that a component brings stay, and a run says where the weights of each part come from."""
+"""Weights that a component loads itself are kept, and a run reports the origin of each part's weights."""
 
 import json
 from pathlib import Path
@@ -90,7 +90,7 @@ class Known(TextClassification):
 
 
 def write_weights(folder: Path) -> dict[str, Tensor]:
-    """Write the tensors of a BERT, numbers that no initialization draws, into backbone.safetensors; returns them."""
+    """Write backbone.safetensors with the tensors of a BERT, whose numbers no initialization draws; returns them."""
     (folder / "mine.py").write_text(PLUG_IN)
     tensors = {name: torch.full_like(t, 0.25) + torch.arange(len(t)).view(-1, *[1] * (t.dim() - 1))
                for name, t in Bert(16, 1, 2, 16).state_dict().items()}  # fmt: skip
@@ -112,7 +112,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose backbone and generator bring their weights, and which changes none."""
+    """A run whose backbone and generator load their own weights, and whose training changes none of them."""
     folder = tmp_path_factory.mktemp("loaded")
     write_weights(folder)
     still = {"train": "{steps: 1, batch_size: 4, learning_rate: 1.0e-30}", "optimizer": "{weight_decay: 0.0}"}

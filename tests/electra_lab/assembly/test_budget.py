@@ -80,12 +80,12 @@ def test_a_step_costs_what_the_formula_says(tmp_path, sections, at_first, later)
 
 
 def test_a_length_that_is_padded_for_the_backbone_costs_its_padding(tmp_path: Path) -> None:
-    """Torch's own count of a reformer whose rows of 10 are padded to 16 is that of rows of 16, but for the head."""
+    """Torch counts the same for a reformer with rows of 10 padded to 16 and with rows of 16, except for the head."""
     reformer = "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 8, hashes: 1}"
     costs = []
     for length in (10, 16):
         data = f"{{sequence_length: {length}}}"
-        masking = "{type: replace_prob, mask_prob: 1.0e-9}"  # one slot, whatever the length
+        masking = "{type: replace_prob, mask_prob: 1.0e-9}"  # one slot at any length
         made = sketched(tmp_path, discriminator=reformer, data=data, masking=masking)
         costs.append(made.flops.per_step // BATCH // 3)
     assert costs[1] - costs[0] == 2 * 6 * (16 * 16 + 16)
@@ -119,7 +119,7 @@ def test_too_little_for_one_step_is_refused_with_its_price(tmp_path: Path, budge
 
 
 def test_parameters_are_counted_once_where_they_are_shared() -> None:
-    """By hand: 6 of one, 12 of the other, 4 of them the same."""
+    """By hand: 6 and 12, of which 4 are shared."""
     one = nn.Linear(2, 2)
     other = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     other[0].weight = one.weight
@@ -144,7 +144,7 @@ def test_slots_are_for_the_largest_share_of_the_whole_training(tmp_path, schedul
 
 
 def test_an_objective_may_price_itself(tmp_path: Path) -> None:
-    """It asks for a network by name, forward alone or also backward; one that is not there costs nothing."""
+    """It asks for the price of a network by name, with or without backward pass; a missing network costs nothing."""
     made = sketched(tmp_path)
     asked: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""The one builder: shapes and numbers agree, all is built once, and refusals are at the line that caused them."""
+"""The builder: shapes and numbers agree, everything is built once, and refusals name the line that caused them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -114,7 +114,7 @@ def counting(folder: Path, options: str = "", **sections: str) -> tuple[Path, li
 
 
 def test_networks_are_built_once_for_a_check_and_once_more_for_a_dry_run_or_a_run(tmp_path: Path) -> None:
-    """Discriminator and generator; before a run, all is checked from shapes, and plug-ins are tried once in memory."""
+    """Both networks; before a run, everything is checked from shapes, and plug-ins are tried once with memory."""
     file, built = counting(tmp_path)
 
     def times(act: Callable[[], object]) -> int:
@@ -145,7 +145,7 @@ def test_a_component_that_reads_numbers_is_built_again_with_memory(tmp_path: Pat
 
 @pytest.mark.parametrize(("error", "attempts"), [("value", 1), ("assert", 1), ("runtime", 2)])
 def test_a_refusal_is_final_unless_it_may_be_about_numbers(tmp_path: Path, error: str, attempts: int) -> None:
-    """A network that is too large must not be built with memory only to be refused again; torch says RuntimeError."""
+    """A network that is too large must not be built with memory just to be refused again; torch raises RuntimeError."""
     file, built = counting(tmp_path, f", refuses: {error}")
     assert refusal(file) == f"{file}:{line_of('discriminator')}: discriminator: counting refuses this: never with me"
     assert built == [16] * attempts
@@ -231,7 +231,7 @@ def test_what_the_optimizer_refuses_is_at_its_line(tmp_path: Path) -> None:
 
 
 def test_the_optimizer_has_everything_that_learns_once(tmp_path: Path) -> None:
-    """A frozen generator is left out, shared tables are there once, and the file's options are the optimizer's."""
+    """A frozen generator is left out, shared tables occur once, and the optimizer has the file's options."""
     options = "{type: adamw, weight_decay: 0.25, betas: [0.5, 0.75], epsilon: 0.125}"
     file = write_experiment(tmp_path, optimizer=options, train="{steps: 1, learning_rate: 0.0625}")
     loaded = load(file)
@@ -268,11 +268,11 @@ def test_masking_sampler_and_embeddings_have_the_options_of_the_file(tmp_path: P
 
 
 def test_weights_are_also_drawn_for_what_the_objective_itself_adds(tmp_path: Path) -> None:
-    """Normal weights and no bias for the gate of all_tokens_mlm, which is in no network."""
+    """The gate of all_tokens_mlm, which is not part of a network, has normal weights and no bias."""
     wide = {"discriminator": "{type: bert, dim: 256, depth: 1, heads: 2}", "generator": "{scale: 0.25}"}
     loaded = load(write_experiment(tmp_path, objective="{type: all_tokens_mlm}", **wide))
     first, again, other = (build(loaded, stand_in_vocabulary(200), seed=seed).learner.objective for seed in (0, 0, 1))
     gate: Any = first.copy
     assert not gate.bias.any()
     assert float(gate.weight.std()) == pytest.approx(0.0176, rel=0.2)
-    assert [torch.equal(gate.weight, each.copy.weight) for each in (again, other)] == [True, False]
+    assert [torch.equal(gate.weight, objective.copy.weight) for objective in (again, other)] == [True, False]

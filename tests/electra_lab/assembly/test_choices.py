@@ -71,15 +71,15 @@ def test_a_value_that_the_experiment_names_stands_without_a_reason(monkeypatch: 
     processor(monkeypatch, "AMX")
     named = Train(steps=1, precision="fp32", attention="fused", compile="off")
     assert decide(named, LARGE, CPU, ALONE) == choices.Choices("fp32", "fused", "off", {})
-    # The rules of the other keys go by the precision that is named.
+    # The rules of the other keys use the precision that the experiment names.
     assert by_rules(LARGE, precision="fp32") == "fp32 fused off"
-    processor(monkeypatch, "")  # bf16 is slow there, whatever the experiment says
+    processor(monkeypatch, "")  # bf16 is slow on this processor
     assert by_rules(LARGE, precision="bf16") == "bf16 fused off"
 
 
 @pytest.mark.parametrize("device", [CPU, CUDA])
 def test_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
-    """Is an error if the experiment says so, also on a rank whose rank 0 has one; `auto` compiles nothing."""
+    """An error if the experiment asks for compilation; with `auto` nothing is compiled."""
     processor(monkeypatch, "AMX")
     long, train = Scale(WIDE, SHORT_ROWS, 10**16), Train(steps=1, precision="bf16")
     assert decide(train, long, device, ALONE).compile == "layers"
@@ -108,7 +108,7 @@ def test_rank_0_decides_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An experiment that is wide enough for bf16, on a processor that has it."""
+    """An experiment that is wide enough for bf16, on a processor that supports it."""
     processor(monkeypatch, "AVX-512 BF16")
     monkeypatch.setattr(choices, "WIDE", 16)
     return experiment(tmp_path, train=TRAIN, embedding="{dim: 8, max_length: 16, dropout: 0.0}", discriminator=BERT)

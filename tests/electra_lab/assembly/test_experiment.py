@@ -1,4 +1,4 @@
-"""From a file to an experiment: its data, its settings, its rehearsal, and data that is not here."""
+"""From a file to an experiment: its data, settings and rehearsal, and missing data."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ def store_key(file: Path, *overrides: str) -> str:
 
 
 def test_the_store_depends_on_everything_that_makes_it_and_on_nothing_else(tmp_path: Path) -> None:
-    """Corpus, share held out, split and tokenizer with their options; not the networks, the seed or the training."""
+    """On corpus, held-out share, split and tokenizer with their options; not on networks, seed or training."""
     file = write_experiment(tmp_path)
     (tmp_path / "more.txt").write_text("another document\n\nand one more")
     others = ("seed=3", "train.steps=9", "data.sequence_length=12", "sampler={type: argmax}", "discriminator.dim=32")
@@ -86,7 +86,7 @@ def test_only_a_changed_plug_in_that_makes_data_tokenizes_again(tmp_path, source
         (tmp_path / version).mkdir()
         (tmp_path / version / "mine.py").write_text(f"# {version}\n{source}")
         file = write_experiment(tmp_path / version, imports="[mine.py]", **{section: value})
-        with for_a_module():  # as a process that has not loaded the other version
+        with for_a_module():  # as in a process that has not loaded the other version
             keys.add(store_key(file))
     assert len(keys) == (2 if section == "corpus" else 1)
 

@@ -1,4 +1,4 @@
-"""Weights that training starts from: the right tensors in the right network, a step like transformers', refusals."""
+"""Initial weights from models: the right tensors in the right network, a step equal to transformers', refusals."""
 
 import json
 from collections.abc import Callable
@@ -223,7 +223,7 @@ def test_a_network_that_starts_from_nothing_or_by_itself_has_no_init(tmp_path, p
         load(file)
 
 
-# What is new
+# New parts
 
 
 def test_a_bert_starts_the_discriminator_and_what_is_new_is_said_and_recorded(tmp_path: Path, capsys) -> None:
@@ -245,7 +245,7 @@ def test_a_bert_starts_the_discriminator_and_what_is_new_is_said_and_recorded(tm
                     for init in ({"init": "{discriminator: bert}"}, {}))  # fmt: skip
     assert torch.equal(found.embeddings.tokens.weight, bert.bert.embeddings.word_embeddings.weight)
     for name, parameter in found.heads.named_parameters():
-        assert torch.equal(parameter, usual.heads.get_parameter(name)), "what is new is drawn from the seed as ever"
+        assert torch.equal(parameter, usual.heads.get_parameter(name)), "new parts are drawn from the seed as usual"
 
 
 def test_parameters_of_the_objective_itself_are_new(tmp_path: Path, pair: dict[str, Any]) -> None:
@@ -258,7 +258,7 @@ def test_parameters_of_the_objective_itself_are_new(tmp_path: Path, pair: dict[s
 
 
 def test_the_stored_config_has_whole_paths_and_names_as_they_are(tmp_path: Path) -> None:
-    """A folder is relative to the file that names it, which may be another one than is run."""
+    """A folder is relative to the file that names it, which need not be the file that is run."""
     discriminator(tmp_path / "base" / "model")
     write(tmp_path / "base", init="{discriminator: model, generator: google/electra-small-generator}")
     (tmp_path / "run.yaml").write_text("extends: base/tiny.yaml\n")
@@ -283,7 +283,7 @@ def test_what_training_starts_from_is_part_of_a_cells_identity(tmp_path: Path) -
     assert json.loads(content_of(started))["init"] == mine
 
 
-# Tokens: the same as the experiment's, or it is refused
+# A model is refused unless its tokens are the experiment's
 
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "number", "sat", "on", "mat", "and", "saw", "dogs"]
@@ -318,7 +318,7 @@ def test_a_model_goes_on_with_its_own_tokenizer(tmp_path: Path) -> None:
         (55, "swapped", "has other tokens: 'cat' is token 5 here and token 6 there. Write tokenizer: {{type: "
          "pretrained, path: {model}}}."),
         (53, "model", f"does not fit: {TABLE} has the shape [53, 8], not [55, 8]."),
-        # more rows than tokens, and nobody knows which tokens they are
+        # more rows than tokens, and it is unknown which tokens they are
         (64, "words", f"does not fit: {TABLE} has the shape [64, 8], not [55, 8]."),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Weights that training starts from: run directories, and how a run that started so is resumed."""
+"""Initial weights from run directories, and resuming a run that started from them."""
 
 import shutil
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def test_a_run_that_goes_on_from_another_begins_where_that_one_ended(tmp_path: P
         for start in experiment.init.values():
             assert (start.new, start.unused, start.tokenizer) == ([], [], True)
     fresh = validated(made(write(tmp_path, tie=tie, **sections)))
-    assert abs(fresh["loss"] - ended["loss"]) > 1e-3, "three steps changed something"
+    assert abs(fresh["loss"] - ended["loss"]) > 1e-3, "three steps must change the loss"
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def heads(experiment: Any) -> dict[str, tuple[set[str], set[str]]]:
     """Return the heads of each network that are new, and those that were not used."""
     found = {}
     for name, start in experiment.init.items():
-        new, unused = ({tensor.split(".")[1] for tensor in each} for each in (start.new, start.unused))
+        new, unused = ({tensor.split(".")[1] for tensor in names} for names in (start.new, start.unused))
         found[name] = (new, unused)
     return found
 
@@ -126,8 +126,8 @@ LLAMA = "{type: hugging_face, model_type: llama, dim: 16, depth: 1, heads: 2"
     ],
     ids=["lab", "transformers"],
 )  # fmt: skip
-def test_the_theta_of_rotary_positions_may_be_written_anew(tmp_path, network, theta, key, buffer) -> None:
-    """As for longer rows. One that is not written would be changed by mistake."""
+def test_the_theta_of_rotary_positions_may_be_changed(tmp_path, network, theta, key, buffer) -> None:
+    """For example for longer rows. If it is not written, it must not change by mistake."""
     run(write(tmp_path, discriminator=f"{network}, {theta % '2.0e+4'}}}", **SAME_SIZES), tmp_path / "run")
     said = refusal(write(tmp_path, init=STARTED, discriminator=f"{network}}}", **SAME_SIZES), key="generator")
     assert f"generator.{key}" in said

@@ -1,4 +1,4 @@
-"""Rows at a time that fit into memory, by what shapes say and by a trial, on a machine whose memory is ours to say."""
+"""The number of rows at a time that fit into memory, by shapes and by a trial, with simulated memory."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def rows_of(path: Path) -> Any:
 
 
 def memory(monkeypatch: pytest.MonkeyPatch, free: float, state: float = 0, row: float = 1) -> None:
-    """Let so much memory be left to tensors, of which the state takes some, and each row of a micro-batch some."""
+    """Simulate `free` bytes for tensors; the state takes `state` of them, and each row of a micro-batch `row`."""
     monkeypatch.setattr(needs, "free_bytes", lambda device: free / FREE)
     monkeypatch.setattr(Workload, "state_bytes", lambda self: state)
     monkeypatch.setattr(Workload, "working_bytes", lambda self: row * self.settings.micro_batch_size)
@@ -89,7 +89,7 @@ def test_of_two_stages_the_second_is_tried(auto: Path, tmp_path: Path, monkeypat
 
 
 class Two(World):
-    """A process of two, whose memory is alike."""
+    """One of two processes with equal memory."""
 
     size = 2
 
@@ -142,7 +142,7 @@ def test_the_rows_of_another_number_of_processes_are_not_kept(auto: Path, tmp_pa
 
 
 def test_rows_are_tried_at_their_full_length(auto: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where batches are cut to their longest row, the first one may be short."""
+    """Batches are cut to their longest row, so the first one may be short."""
     shapes: list[tuple[int, ...]] = []
     losses = Learner.losses
 
@@ -167,7 +167,7 @@ def test_where_no_row_fits_nothing_is_written(auto: Path, tmp_path: Path, monkey
 
 
 def test_a_dry_run_says_how_many_rows_would_fit_here(auto: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the same rule: at a memory between what two and what four rows need."""
+    """By the same rule: with more memory than two rows need and less than four."""
 
     def planned(*overrides: str) -> str:
         return execute.dry_run(auto, ["evaluate.batch_size=1", *overrides], None, "cpu", tries=False)

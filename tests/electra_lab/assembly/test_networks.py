@@ -39,7 +39,7 @@ def lab_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_may_remove_what_was_read(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fine-tuning, `init` and a frozen generator keep the checksum of what they have read, and read nothing twice."""
+    """Fine-tuning, `init` and a frozen generator note the checksum of the files they read, and read no file twice."""
     run = Path(shutil.copytree(model, tmp_path / "run"))
     newest = max((run / "checkpoints").glob("step-*"))
     checksum = sha256(newest / "state.safetensors")
@@ -73,7 +73,7 @@ def test_an_export_has_the_states_of_its_run(tmp_path: Path, request: pytest.Fix
         sums = [sha256(folder / part / "model.safetensors") for part in parts]
         assert list(of_export.start.sha256.values()) == sums
         given = inputs(of_run.vocabulary.size, 2, 9)
-        ours, theirs = (states(each.networks["discriminator"], given) for each in (of_run, of_export))
+        ours, theirs = (states(opened.networks["discriminator"], given) for opened in (of_run, of_export))
         assert torch.equal(ours[given["attention_mask"].bool()], theirs[given["attention_mask"].bool()])
         assert of_export.length == of_run.length == of_export.longest == of_run.longest == 16
         assert of_export.tokenizer.get_vocab() == of_run.tokenizer.get_vocab()
@@ -100,7 +100,7 @@ def test_weights_that_cannot_be_drawn_again_name_the_run(tmp_path: Path, lab_mod
         source(tmp_path, folder, seed=0)
     drawn = source(tmp_path, lab_model, seed=0).networks["discriminator"]
     trained = dict(source(tmp_path, lab_model).networks["discriminator"].named_parameters())
-    changed = [name for name, each in drawn.named_parameters() if not torch.equal(each, trained[name])]
+    changed = [name for name, parameter in drawn.named_parameters() if not torch.equal(parameter, trained[name])]
     assert len(changed) == len(trained)
 
 

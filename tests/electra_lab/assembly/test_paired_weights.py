@@ -14,14 +14,14 @@ from electra_lab.jobs.sweeps.file import load_ablation
 from tests.helpers import ROOT, write_experiment
 
 ABLATIONS = sorted((ROOT / "experiments" / "ablations").glob("*.yaml"))
-# What is varied at full size, others of these files vary at a small one.
+# Ablations at full size have counterparts at a small one, so they are slow tests.
 FILES = [pytest.param(f, id=f.stem, marks=[pytest.mark.slow] * f.stem.endswith("_full")) for f in ABLATIONS]
 Weights = dict[str, Tensor]
 
 
 def weights(loaded: Loaded, seed: int | None = None) -> Weights:
-    """By network and name, every parameter, shared ones under both networks."""
-    torch.manual_seed(torch.seed())  # what was drawn before must not matter
+    """Every parameter by network and name; shared ones under both networks."""
+    torch.manual_seed(torch.seed())  # earlier draws must not matter
     made = build(loaded, stand_in_vocabulary(200), seed=loaded.config.seed if seed is None else seed)
     own = made.networks | {"objective": made.learner.objective}
     return {
@@ -33,15 +33,15 @@ def weights(loaded: Loaded, seed: int | None = None) -> Weights:
 
 
 def unlike(one: Weights, other: Weights) -> list[str]:
-    """The parameters of the same network, name and shape that differ."""
+    """Return the parameters of equal network, name and shape that differ."""
     both = one.keys() & other.keys()
     return sorted(n for n in both if one[n].shape == other[n].shape and not torch.equal(one[n], other[n]))
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_variants_of_every_shipped_ablation_are_paired(file: Path) -> None:
-    """Whatever is shared or varied. A generator's own table, which `tie` gives to it or takes away, is another part,
-    and so is a single layer of both networks.
+    """Regardless of sharing and variation. Exceptions: a generator's own table, which depends on `tie`, and a single
+    layer that both networks share.
     """
     one_layer = ["discriminator.depth=1"] if "_full" in file.stem and file.stem != "backbones_full" else []
     ablation = load_ablation(file, one_layer)
@@ -71,7 +71,7 @@ def test_the_discriminators_table_starts_equal_however_it_is_tied(tmp_path: Path
 def test_seeds_networks_names_and_shapes_have_weights_of_their_own(tmp_path: Path) -> None:
     sizes = {"discriminator": "{type: bert, dim: 16, depth: 2, heads: 2}", "generator": "{type: bert, scale: 1.0}"}
     loaded = load(write_experiment(tmp_path, embedding="{dim: 8, max_length: 16, tie: none}", **sizes))
-    first, again, other = weights(loaded), weights(loaded), weights(loaded, seed=1)  # each after other draws
+    first, again, other = weights(loaded), weights(loaded), weights(loaded, seed=1)  # each after different draws
     matrices = [name for name, value in first.items() if value.ndim > 1]
     assert not unlike(first, again)
     assert not {name for name in matrices if torch.equal(first[name], other[name])}

@@ -1,4 +1,4 @@
-"""Weights of earlier runs: the right network of the right run; more in objectives/test_frozen_generator."""
+"""Weights of earlier runs: the right network of the right run. See also objectives/test_frozen_generator."""
 
 import hashlib
 import shutil
@@ -37,7 +37,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(no_report: None, shared: Path, tmp_path: Path) -> Path:
-    """The earlier runs beside an experiment of the same data."""
+    """The earlier runs in a folder for an experiment with the same data."""
     return Path(shutil.copytree(shared, tmp_path / "folder"))
 
 
@@ -52,7 +52,7 @@ def frozen(shared: Path, folder: Path, kind: str = "electra", **sections: str) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_generator_is_that_of_the_earlier_run(shared: Path, folder: Path, kind: str) -> None:
-    """Or its model, if it has no generator; provenance says which checkpoint, and by which bytes."""
+    """Or its model, if it has no generator; provenance names the checkpoint and its checksum."""
     path = run(frozen(shared, folder, kind), folder / "run")
     before, after = tensors(folder / kind), tensors(path)
     network = "generator" if kind == "electra" else "discriminator"

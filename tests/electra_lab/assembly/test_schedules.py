@@ -1,4 +1,4 @@
-"""Scheduled numbers, wired: each reaches its component at every step, evaluation has the last, compiled once."""
+"""Scheduled numbers reach their component at every step; evaluation has the last; code is compiled once."""
 
 import json
 import math
@@ -60,10 +60,10 @@ def test_a_whole_experiment_with_schedules_is_compiled_once_into_one_graph(tmp_p
     assert_compiled_once(made, range(2))
 
 
-# Objectives with the options that they must be given; two_stage in its second stage.
+# Objectives with their required options; two_stage in its second stage.
 OPTIONS = {"two_stage": ", generator_steps: 1", "frozen_generator": ", run: earlier", "coco_lm": ", group: 2"}
-# Their passes have the parts of others, which stay quick: of electra (the whole experiment above), of all_tokens_mlm
-# (copies), of teams (choices), of amos (a generator that learns from the discriminator).
+# These share their parts with other objectives, which stay quick tests: electra (the experiment above), all_tokens_mlm
+# (copies), teams (choices), amos (a generator that learns from the discriminator).
 ALIKE = {
     "electra", "electra_masked_only", "two_stage", "frozen_generator", "mlm", "replace_mlm", "electra_correct",
     "mc_bert", "adversarial",
@@ -96,7 +96,7 @@ def test_every_number_of_an_objective_is_compiled_once(tmp_path: Path, name: str
 
 
 def assert_compiled_once(made: Any, steps: range) -> None:
-    """Into one graph, and every step has the terms that it has when it is not compiled."""
+    """Check that there is one graph, and that every step has the same terms as uncompiled."""
     learner, objective = made.run.learner, made.run.learner.objective
     torch._dynamo.reset()
     compiled = torch.compile(objective, backend="eager", fullgraph=True)
@@ -104,9 +104,9 @@ def assert_compiled_once(made: Any, steps: range) -> None:
         for step in steps:
             batch = made.train.training_batch(0, step, 2, torch.device("cpu"))
             terms = []
-            for each in (compiled, objective):
+            for variant in (compiled, objective):
                 learner.at_step(0, step)
-                terms.append(each(batch, Streams(0, step, batch.example_ids)).terms)
+                terms.append(variant(batch, Streams(0, step, batch.example_ids)).terms)
             found, expected = terms
             for name, term in expected.items():
                 torch.testing.assert_close(found[name].sum, term.sum)
@@ -134,7 +134,7 @@ def test_a_log_line_weighs_each_step_by_its_own_weight(tmp_path: Path) -> None:
         logged[every] = lines(execute.run(file, [], tmp_path / str(every), "cpu"), "train")
     for record, weight in zip(logged[1], (0, 50 / 3, 100 / 3, 50), strict=True):
         assert record["loss"] == pytest.approx(record["generator_loss"] + weight * record["discriminator_loss"])
-    # Rows are full, so every step has as many tokens and means of means are means.
+    # Rows are full, so every step has the same number of tokens, and a mean of means is the mean.
     steps = [record["loss"] for record in logged[1]]
     means = [(steps[0] + steps[1]) / 2, (steps[2] + steps[3]) / 2]
     assert [record["loss"] for record in logged[2]] == pytest.approx(means, rel=0.01)
@@ -183,7 +183,7 @@ def test_a_plug_in_may_keep_its_parts_under_any_name(tmp_path: Path) -> None:
     made.run.learner.at_step(0, 0)
     assert float(made.run.learner.objective.draws.options["temperature"]) == 3.0
     assert float(made.run.learner.objective.strategy.options["mask_prob"]) == 0.5
-    # A number that it does not keep under its option's name cannot reach it; check says so, not only run.
+    # A number that it does not keep under its option's name cannot be scheduled; check refuses it, not only run.
     numbers = {"objective.weight": (1.0, 2.0)}
     sections["schedules"] = scheduled(numbers)
     with pytest.raises(ConfigError, match=r"objective\.weight: cannot be scheduled: renamed keeps no number"):

@@ -1,4 +1,4 @@
-"""From equal weights, two seeds and two steps differ in everything that is drawn; and nothing else does."""
+"""With equal weights, all random draws differ between two seeds and between two steps, and nothing else does."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ def assembled(folder: Path, backbone: str, seed: int, *overrides: str) -> Experi
 
 
 def at_rest(made: Experiment) -> tuple[list[Any], list[Any]]:
-    """Train at a learning rate of 0; returns what the objective saw in training and in evaluation."""
+    """Train at a learning rate of 0; returns the objective's passes in training and in evaluation."""
     passes()
     settings = replace(made.settings, rate=lambda *_: 0.0)
     before = {name: p.detach().clone() for name, p in made.run.learner.objective.named_parameters()}
@@ -49,7 +49,7 @@ def at_rest(made: Experiment) -> tuple[list[Any], list[Any]]:
 
 @pytest.fixture(params=BACKBONES, scope="module")
 def two_seeds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Both seeds with the weights of the first, and the first once more."""
+    """Runs of two seeds, and of the first once more, all with the first seed's weights."""
     folder = tmp_path_factory.mktemp("seeds")
     runs = []
     weights: list[torch.Tensor] = []
@@ -80,7 +80,7 @@ def test_seeds_and_steps_differ_in_training(two_seeds: Any, what: str) -> None:
 
 
 def test_evaluation_depends_on_the_seed_and_not_on_the_step(two_seeds: Any) -> None:
-    """Its rows and states on neither; but a Performer is evaluated with the features that it was trained with."""
+    """Rows and states depend on neither, except that a Performer is evaluated with the features it was trained with."""
     (_, first), (_, other), (_, again) = two_seeds.first, two_seeds.other, two_seeds.again
     batches = len(first) // 4
     for what in DRAWN if two_seeds.name != "features" else DRAWN[:2]:

@@ -1,4 +1,4 @@
-"""Every key reaches what it controls: weights against torch's own optimizers, records and files against the file."""
+"""Every key has its effect: on weights, compared with torch's own optimizers, and on records and files."""
 
 import json
 import math
@@ -28,7 +28,7 @@ from tests.electra_lab.assembly import plain_loop
 from tests.electra_lab.assembly.plain_loop import BATCH, LENGTH, STEPS, adafactor, adamw, at, by_hand, equal, overrides
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module, lines, passes, run, tensors
 
-# Checked with others of OTHERS, by the tests of jobs (checkpoints, divergence), or with several processes.
+# Checked with other keys in OTHERS, by the tests of jobs (checkpoints, divergence), or with several processes.
 SHARED = {
     "train.epochs", "train.batch_warmup", "train.flops", "train.paper_flops", "train.log_every", "train.parallel",
     "train.on_non_finite", "train.spike", "train.most_rollbacks", "run.max_minutes", "evaluate.test_tokens",
@@ -39,8 +39,8 @@ WARM = {f"schedules.learning_rate.{key}": None for key in ("type", "start", "end
 ADAFACTOR = {"optimizer": "{type: adafactor}", "train.learning_rate": 0.05}
 
 
-# Keys, with the changes that set them, and the plain loop that they should be equal to. That an optimizer or a schedule
-# does what its other options say is the matter of its own tests; here some show that options arrive.
+# Keys, with the changes that set them, and the options of an equal plain loop. The effect of further options of
+# optimizers and schedules is covered by their own tests; here a few show that options arrive.
 WEIGHTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "train.steps": ({"train.steps": 2}, {"steps": 2}),
     "train.batch_size": ({"train.batch_size": 6}, {"batch": 6}),
@@ -82,11 +82,11 @@ def test_a_key_changes_the_weights_as_the_plain_loop_does(plain: Any, tmp_path: 
     assert not equal(unchanged, got), "the key makes no difference here"
 
 
-# What does not show in the weights of a plain loop
+# Keys that do not affect the weights of a plain loop
 
 
 def seen(file: Path, out: Path, changes: dict[str, Any]) -> tuple[Path, list[Any], list[Any]]:
-    """Return the run, and what its objective saw in training and in evaluation."""
+    """Return the run, and its objective's passes in training and in evaluation."""
     path = run(file, out, *overrides(changes))
     found = passes()
     return path, [p for p in found if p.training], [p for p in found if p.evaluating]
@@ -100,7 +100,7 @@ def check_micro_batch_size(file: Path, out: Path) -> None:
 
 
 def check_compile(file: Path, out: Path) -> None:
-    """By a backend that only records what it is given; the numbers are the matter of training/test_compilation.py."""
+    """With a backend that only records graphs; training/test_compilation.py checks the numbers."""
     with patch.object(compilation, "BACKEND", "eager"), redirect_stderr(StringIO()) as printed:
         torch._dynamo.reset()
         counters.clear()
@@ -108,7 +108,7 @@ def check_compile(file: Path, out: Path) -> None:
     assert counters["stats"]["unique_graphs"]
     assert RunDirectory.open(path).provenance().environment.compile == "layers"
     assert re.search(r"^compiled in \d+ s$", printed.getvalue(), re.MULTILINE)
-    assert equal(by_hand(file), tensors(path)), "the warm-up must leave nothing behind"
+    assert equal(by_hand(file), tensors(path)), "the warm-up must leave no trace"
     counters.clear()
     seen(file, out.with_name("off"), {"train.compile": "off"})
     assert not counters["stats"]
@@ -141,7 +141,7 @@ def check_activation_checkpointing(file: Path, out: Path) -> None:
 
 
 def check_budgets(file: Path, out: Path) -> None:
-    """Also train.flops and train.paper_flops: what pays for 3.9 or 2.9 steps buys whole ones."""
+    """Also train.flops and train.paper_flops: a budget of 3.9 or 2.9 steps buys 3 or 2."""
     loaded = load(file, overrides({}))
     made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
     paper, flops = made.paper_flops // made.settings.steps, made.settings.flops.per_step
@@ -166,7 +166,7 @@ def check_skip_limit(file: Path, out: Path) -> None:
 
 
 def check_evaluation(file: Path, out: Path) -> None:
-    """All keys of evaluations, which change no weight; and the step of each log line."""
+    """All keys of evaluations, which do not change the weights; and the step of each log line."""
     changes = {"train.log_every": 3, "evaluate.every": 2, "evaluate.at_start": True, "evaluate.batch_size": 3}
     changes |= {"evaluate.tokens": 32, "evaluate.test_tokens": 64, "evaluate.examples": 2}
     path, _, evaluated = seen(file, out, changes)

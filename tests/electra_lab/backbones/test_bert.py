@@ -104,12 +104,12 @@ def test_states_and_logits_are_those_of_transformers(kind: type, embedding_dim: 
     for found, expected in pairs:
         assert found.dtype == dtype
         torch.testing.assert_close(found[mask], expected[mask], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-        assert expected[mask].std() > 0.1, "nothing was computed"
+        assert expected[mask].std() > 0.1, "the states are zero"
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_documents_are_separated_as_in_transformers(dtype: torch.dtype) -> None:
-    """Given a matrix of who sees whom, and positions that restart."""
+    """With a matrix of visible positions, and positions that restart."""
     model = theirs(ElectraModel, 8, dtype)
     network = ours(ElectraModel, model, 8, dtype)
     tokens, mask, segments = inputs()
@@ -124,7 +124,7 @@ def test_documents_are_separated_as_in_transformers(dtype: torch.dtype) -> None:
         ).last_hidden_state  # fmt: skip
         whole = network.hidden(tokens, mask, segments)
     torch.testing.assert_close(found[mask], expected[mask], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-    assert not torch.allclose(found[mask], whole[mask], atol=0.1), "documents change nothing"
+    assert not torch.allclose(found[mask], whole[mask], atol=0.1), "documents make no difference"
 
 
 def test_gradients_are_those_of_transformers() -> None:
@@ -142,7 +142,7 @@ def test_gradients_are_those_of_transformers() -> None:
 
 
 def test_dropout_acts_on_attention_and_on_what_both_halves_add(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The three places of google-research/electra."""
+    """In the three places where google-research/electra has it."""
     asked: list[float] = []
     attention = F.scaled_dot_product_attention
     monkeypatch.setattr(F, "dropout", lambda t, p: asked.append(p) or t)

@@ -78,7 +78,7 @@ def rows(length: int) -> tuple[Tensor, Tensor]:
 )
 @pytest.mark.parametrize("length", [7, 40, 150])
 def test_states_and_gradients_are_those_of_transformers(length: int, changes: dict[str, Any]) -> None:
-    """In rows within the buckets that are not shared, within the longest distance, and beyond it."""
+    """In rows within the exact buckets, within the longest distance, and beyond it."""
     model = theirs(**changes)
     backbone, (tokens, mask) = ours(model), rows(length)
     expected = model(input_ids=tokens, attention_mask=mask.long()).last_hidden_state[mask]
@@ -94,7 +94,7 @@ def test_states_and_gradients_are_those_of_transformers(length: int, changes: di
 
 
 def test_blocks_are_the_same_attention_with_the_same_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In float64, compared with gathered scores, which a compiler gets; some keys are too far from any of a block."""
+    """In float64, compared with gathered scores, as in compiled code; some keys are too far from all of a block."""
     torch.manual_seed(0)
     backbone: Any = Deberta(16, 2, 2, 400, ff_mult=2, buckets=32, max_distance=40, mask_decoder=True).double()
     for parameter in backbone.parameters():
@@ -125,7 +125,7 @@ def test_a_document_is_read_as_if_it_were_alone(mask_decoder: bool) -> None:
 
 
 def test_position_tables_are_not_repeated_for_rows() -> None:
-    """Twice the rows keep less than twice the memory of the tables: nothing [B, H, R, d] is saved."""
+    """Twice the rows keep less than twice the memory of the tables: no tensor [B, H, R, d] is saved."""
     backbone = Deberta(DIM, 1, HEADS, 64, dropout=0.0, attention_dropout=0.0)
     sizes: list[tuple[int, ...]] = []
     x, mask = torch.randn(5, 24, DIM), torch.ones(5, 24, dtype=torch.bool)

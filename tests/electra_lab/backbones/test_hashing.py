@@ -1,4 +1,4 @@
-"""The lab's layers of a reformer beside those of reformer-pytorch, which they stand for."""
+"""The lab's reformer layers compared with those of reformer-pytorch, which they replace."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class LibrarysLocalAttention(LocalAttention):  # the library has no types
 
 
 def librarys(attention: Any, rotary: torch.nn.Module | None) -> LSHSelfAttention:
-    """Return one of the library with the same weights, but with rotary positions for local heads, too."""
+    """Return the library's layer with the same weights, but with rotary positions for local heads, too."""
     size, dropout = attention.bucket_size, attention.lsh_attn.dropout.p
     made = LSHSelfAttention(
         DIM, HEADS, size, attention.lsh_attn.n_hashes, dropout=dropout, post_attn_dropout=dropout,
@@ -44,7 +44,7 @@ def librarys(attention: Any, rotary: torch.nn.Module | None) -> LSHSelfAttention
 def test_attention_is_the_librarys(hashes: int, options: dict[str, Any], real: int, rotary: bool) -> None:
     """Forward and backward, at real positions, with the same rotations and dropout.
 
-    In float64, as the library loses digits where a position sees itself alone.
+    In float64, as the library loses digits where a position sees only itself.
     """
     model = reformer(rotary=rotary, hashes=hashes, dropout=0.3, **options).double()
     ours = attentions(model)[0]
@@ -70,7 +70,7 @@ def test_attention_is_the_librarys(hashes: int, options: dict[str, Any], real: i
 @pytest.mark.parametrize("hashes", [1, 2])
 @pytest.mark.parametrize("training", [True, False])
 def test_the_encoder_is_the_librarys(training: bool, hashes: int, rotary: bool) -> None:
-    """What padding becomes in one layer decides in the next which positions share a bucket with real ones.
+    """States of padding in one layer decide which positions share a bucket with real ones in the next layer.
 
     In training rows are hashed at the length of the batch, in eval each at its own.
     """
@@ -99,7 +99,7 @@ def test_evaluation_asks_no_generator_of_a_device(monkeypatch: pytest.MonkeyPatc
 
     model = reformer().double().eval()
     before = torch.get_rng_state()
-    monkeypatch.setattr("torch.random.fork_rng", refused)  # asks the driver for the state of the device's generator
+    monkeypatch.setattr("torch.random.fork_rng", refused)  # would ask the driver for the device's generator state
     with torch.no_grad():
         model(torch.ones(2, LENGTH, DIM, dtype=torch.float64), torch.arange(LENGTH) < torch.tensor([[LENGTH], [5]]))
     assert torch.equal(torch.get_rng_state(), before)

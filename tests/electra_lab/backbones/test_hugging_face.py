@@ -1,4 +1,4 @@
-"""`hugging_face`: what AutoModel computes from tokens, for every family that can be a backbone."""
+"""`hugging_face`: the same states as AutoModel, for every family that can be a backbone."""
 
 import os
 import re
@@ -25,7 +25,7 @@ from tests.helpers import ROOT, exit_code
 pytest.importorskip("transformers")
 
 ALL = "ELECTRA_LAB_ENCODERS" in os.environ  # make test-encoders
-QUICK = "roberta", "albert", "gemma3_text"  # the laws hold them in tests/test_laws.py
+QUICK = "roberta", "albert", "gemma3_text"  # tests/test_laws.py has them
 # Windows that are shorter than the rows of the tests
 FIRST_LAYER = {"layer_types": ["sliding_attention", "full_attention"]}
 SLIDING: dict[str, Any] = {"sliding_window": 4}
@@ -79,7 +79,7 @@ def test_states_are_those_of_transformers(model_type: str, config: dict[str, Any
     model, tokens = theirs(backbone, table), torch.randint(10, 50, (3, 20))
     mask = torch.arange(20) < torch.tensor([[20], [11], [5]])
     tokens = tokens.masked_fill(~mask, model.config.pad_token_id)
-    for rows in (slice(0, 3), slice(0, 1)):  # with padding; without, where transformers leaves out masks
+    for rows in (slice(0, 3), slice(0, 1)):  # with padding, and without, when transformers leaves out masks
         expected = model(input_ids=tokens[rows], attention_mask=mask[rows].long()).last_hidden_state[mask[rows]]
         found = backbone(table[tokens[rows]], mask[rows])[mask[rows]]
         assert expected.abs().max() > 0.5
@@ -87,7 +87,7 @@ def test_states_are_those_of_transformers(model_type: str, config: dict[str, Any
 
 
 def test_embedding_dropout_is_the_labs_and_there_is_one() -> None:
-    """Whether the model has a dropout there, or none; other rates are those of the config."""
+    """Whether or not the model has a dropout there; other rates are those of the config."""
     x, mask = torch.ones(1, 24, 32), torch.ones(1, 24, dtype=torch.bool)
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     for model_type, config in (("roberta", still), ("esm", still), ("eurobert", {}), ("gpt_neox", {})):
@@ -132,7 +132,7 @@ def test_weights_are_drawn_as_transformers_draws_them() -> None:
 
 
 def test_torch_counts_the_operations_of_berts_formula() -> None:
-    """On the device without numbers too, where forecasts count."""
+    """Also on the meta device, which forecasts use."""
     expected = backbones.get("bert").component(32, 2, 4, 24).flops(24)
     for device in ("cpu", "meta"):
         with torch.device(device):
@@ -182,7 +182,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_transformers_loads_what_the_labs_class_saves(tmp_path: Path) -> None:
-    """With the buffers that files lack."""
+    """With the buffers that are missing from files."""
     from electra_lab.interop.hugging_face.models import ElectraLabConfig, ElectraLabModel
 
     backbone = {"type": "hugging_face", "model_type": "roberta", "dim": 32, "depth": 2, "heads": 4}

@@ -46,7 +46,7 @@ def rows(length: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("length", [9, 10, 40, 75])
 @pytest.mark.parametrize("window", [WINDOW, 7])
 def test_states_and_gradients_are_those_of_transformers(length: int, window: int) -> None:
-    """Where everything is near, in whole blocks and in cut ones; an odd window has the smaller half on each side."""
+    """In rows within one window, in full and in partial blocks; an odd window is rounded down on each side."""
     model = theirs(window)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -65,7 +65,7 @@ def test_states_and_gradients_are_those_of_transformers(length: int, window: int
 
 
 def test_what_is_computed_again_gives_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In float64, compared with torch's operations one by one, which a compiler gets."""
+    """In float64, compared with separate torch operations, which compiled code uses."""
     backbone = ours(theirs()).double()
     x, mask = torch.randn(2, 40, DIM, dtype=torch.float64), torch.arange(40) < torch.tensor([[40], [20]])
     found = []
@@ -80,7 +80,7 @@ def test_what_is_computed_again_gives_the_same_gradients(monkeypatch: pytest.Mon
 
 
 def test_normed_queries_and_keys_have_directions_alone() -> None:
-    """With scales of their own for each head."""
+    """With separate scales for each head."""
     torch.manual_seed(0)
     x, mask = torch.randn(2, 30, DIM), torch.ones(2, 30, dtype=torch.bool)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""FAVOR+ against exact softmax attention, the distribution and the error of its features, and what changes in time."""
+"""FAVOR+ against exact softmax attention, the distribution and error of its features, and their redrawing."""
 
 import re
 from itertools import pairwise
@@ -46,7 +46,7 @@ def error(features: int, seed: int, visible: Tensor) -> float:
 
 @pytest.mark.parametrize("padding", [0, 7])
 def test_the_error_falls_with_the_number_of_features(padding: int) -> None:
-    """As one over the square root: sixteen times the features, a quarter of the error; padding plays no part."""
+    """With the inverse square root: sixteen times the features, a quarter of the error; padding has no effect."""
     means = []
     for features in (32, 512, 8192):
         means.append(sum(error(features, seed, masks(padding)) for seed in range(10)) / 10)
@@ -63,9 +63,9 @@ def test_features_are_orthogonal_within_a_block() -> None:
 
 
 def test_each_feature_is_gaussian() -> None:
-    """Wherever it stands in its block: mean 0, covariance I, and squared norms as chi-square has them.
+    """At every position of its block: mean 0, covariance I, and chi-square distributed squared norms.
 
-    Q of a QR decomposition has a diagonal that leans to one side; bounds are six standard errors.
+    The diagonal of Q in a QR decomposition is biased; bounds are six standard errors.
     """
     blocks = 10_000
     features = random_features(blocks * WIDTH, WIDTH, seeded(0)).view(blocks, WIDTH, WIDTH).double()
@@ -80,7 +80,7 @@ def test_each_feature_is_gaussian() -> None:
 
 @pytest.mark.parametrize("padding", [0, 7])
 def test_gradients_are_those_of_the_plain_formula(padding: int) -> None:
-    """The shifts that keep it in range cancel, in the gradient too."""
+    """The shifts against overflow cancel, in the gradient too."""
     projection, visible = random_features(32, WIDTH, seeded(3)).double(), masks(padding)
     inputs = [t.requires_grad_() for t in attention_inputs()]
 
@@ -99,7 +99,7 @@ def test_gradients_are_those_of_the_plain_formula(padding: int) -> None:
 
 @pytest.mark.parametrize("scale", [0.1, 10, 1e3, 1e6])
 def test_weights_add_up_to_one_however_large_the_inputs(scale: float) -> None:
-    """So the mean of ones is one, and gradients are finite: no division by next to nothing."""
+    """So the mean of ones is one, and gradients are finite: no division by almost zero."""
     query, key, value = (t.float().requires_grad_() for t in attention_inputs(scale))
     projection = random_features(64, WIDTH, seeded(0))
     ones = favor_attention(query, key, torch.ones_like(value), masks(7), projection)
@@ -110,7 +110,7 @@ def test_weights_add_up_to_one_however_large_the_inputs(scale: float) -> None:
 
 
 def test_exponentials_are_float32_under_autocast() -> None:
-    """Of the bfloat16 numbers that arrive, the attention is exact to float32's precision."""
+    """Given bfloat16 inputs, attention has float32 precision."""
     query, key, value = (t.bfloat16() for t in attention_inputs(2.0))
     projection = random_features(64, WIDTH, seeded(0))
     expected = favor_attention(query.double(), key.double(), value.double(), masks(3), projection)
@@ -136,7 +136,7 @@ def test_the_whole_encoder_nears_softmax_attention(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_encoder_turns_queries_and_keys_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the same vector stands at every position, products of the two are functions of the distance."""
+    """With the same vector at every position, their products depend only on the distance."""
     products = []
 
     def spy(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensor:
@@ -175,7 +175,7 @@ def features_at(model: Performer, seed: int, step: int) -> Tensor:
 
 
 def test_features_are_redrawn_at_their_interval_alone() -> None:
-    """Whatever was drawn before and whatever torch's own generator does, which is left alone."""
+    """Independent of earlier draws and of torch's global generator, whose state does not change."""
     model = performer(redraw_every=10)
     first, second = features_at(model, 0, 0), features_at(model, 0, 10)
     assert not torch.equal(second, first)
@@ -194,12 +194,12 @@ def test_features_are_redrawn_at_their_interval_alone() -> None:
 
 
 def test_a_checkpoint_holds_the_features_that_its_weights_know() -> None:
-    """Loaded and evaluated without a step, the states are the same; so they are after the step that comes next."""
+    """Loaded and evaluated without a step, the states are the same; so they are after the next step."""
     trained, loaded = performer(redraw_every=10), performer(redraw_every=10)
     x = torch.randn(2, LENGTH, DIM, generator=seeded(1))
     untrained = trained.eval()(x, masks(0))
     trained.at_step(3, 25)
-    assert (trained(x, masks(0)) - untrained).abs().max() > 1e-3, "features change what is computed"
+    assert (trained(x, masks(0)) - untrained).abs().max() > 1e-3, "features affect the states"
     loaded.load_state_dict(trained.state_dict())
     assert torch.equal(loaded.eval()(x, masks(0)), trained.eval()(x, masks(0)))
     loaded.at_step(3, 26)
@@ -228,8 +228,8 @@ def test_dropout_acts_in_training_alone() -> None:
     assert torch.equal(model.eval()(x, masks(0)), model(x, masks(0)))
 
 
-def test_features_that_were_loaded_from_another_interval_are_drawn_anew() -> None:
-    """As by a rollback to a checkpoint of the interval before."""
+def test_features_that_were_loaded_from_another_interval_are_redrawn() -> None:
+    """For example after a rollback to a checkpoint of the previous interval."""
     model = performer(redraw_every=10)
     drawn = features_at(model, 0, 25)
     model.features.zero_()
@@ -264,7 +264,7 @@ def test_the_errors_are_those_that_the_docstring_states() -> None:
 
 
 def test_networks_of_equal_head_width_share_their_features() -> None:
-    """In the layers that both have, whatever their own width, after a redraw too; and no two layers do."""
+    """In the layers that both have, for any network width, also after a redraw. Layers do not share features."""
     assert "generator and discriminator share them if their heads are of equal width" in TEXT
     wide, narrow, other = (Performer(*sizes, 64) for sizes in ((128, 3, 4), (64, 2, 2), (64, 2, 1)))
     first = wide.features.clone()

@@ -69,7 +69,7 @@ def test_reversible_keeps_no_more_for_more_layers(reversible: bool) -> None:
 
 
 def test_two_forwards_before_one_backward() -> None:
-    """As where generator and discriminator share an encoder: the sum of separate backward passes."""
+    """As when generator and discriminator share an encoder: gradients are the sum of separate backward passes."""
     model = reformer()
     (first, mask), (second, _) = batch(1), batch(2)
     loss(model, first, mask, seed=5).backward()

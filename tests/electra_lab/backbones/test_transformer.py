@@ -28,7 +28,7 @@ def parts(kind: Any, **options: Any) -> list[Any]:
 
 def test_dropout_acts_on_attention_and_within_the_feed_forward() -> None:
     assert [module.p for module in parts(nn.Dropout, dropout=0.3)] == [0.3] * 4
-    assert [attend.dropout for attend in parts(Attend, dropout=0.3)] == [0.3] * 2  # what the fused kernel reads
+    assert [attend.dropout for attend in parts(Attend, dropout=0.3)] == [0.3] * 2  # as the fused kernel reads them
     assert {module.p for module in parts(nn.Dropout)} == {0.1}
 
 
@@ -57,7 +57,7 @@ def computed(model: Transformer, mask: Tensor, documents: Tensor | None) -> list
 @pytest.mark.parametrize("rotary", [True, False])
 @pytest.mark.parametrize("by_document", [True, False])
 def test_attention_and_norms_are_the_librarys(rotary: bool, by_document: bool) -> None:
-    """With padding, a row of padding alone, and dropout. States of padding may be others."""
+    """With padding, a row of only padding, and dropout. States of padding may differ."""
     torch.manual_seed(0)
     ours, theirs = (Transformer(64, 2, 4, 32, rotary=rotary).double() for _ in range(2))
     for parameter in ours.parameters():
@@ -81,7 +81,7 @@ def test_attention_and_norms_are_the_librarys(rotary: bool, by_document: bool) -
     "options", [{"rotary": True}, {}, {"qk_norm": True, "value_residual": True}, {"rotary": True, "softcap": 1.0}]
 )
 def test_local_heads_that_see_the_whole_row_are_the_others(options: dict[str, Any], kernel: Kernel) -> None:
-    """Two windows beside each other are the row; each head keeps its weights."""
+    """Two adjacent windows cover the row; each head keeps its weights."""
     torch.manual_seed(0)
     heads: Any = {"local_heads": 3, "window": 10}, {}
     near, far = (Transformer(64, 2, 4, 32, dropout=0.0, **options, **local).double() for local in heads)
@@ -97,7 +97,7 @@ def test_dropout_acts_on_the_weights_of_local_heads() -> None:
     model = Transformer(64, 1, 2, 32, local_heads=1, window=4, dropout=0.5)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
-            module.p = 0.0  # of what layers add; attention has its own number
+            module.p = 0.0  # of the layers' outputs; attention has its own number
     (attention,) = (module for module in model.modules() if isinstance(module, Attention))
     torch.nn.init.zeros_(attention.to_out.weight[:, 32:])
     x, mask = torch.randn(2, 24, 64), torch.ones(2, 24, dtype=torch.bool)
@@ -128,7 +128,7 @@ def ours(**options: Any) -> Transformer:
 
 
 def librarys(model: Transformer, options: dict[str, Any]) -> Encoder:
-    """Return the library's encoder with the same weights. Biases that it cannot leave out are zero."""
+    """Return the library's encoder with the same weights. Biases that it always has are zero."""
     capped, bias = bool(options["softcap"]), options["bias"]
     made = Encoder(
         dim=DIM, depth=DEPTH, heads=HEADS, attn_dim_head=WIDTH, verbose=False, use_rmsnorm=options["rmsnorm"],
@@ -175,7 +175,7 @@ def pairwise() -> list[dict[str, Any]]:
 
 
 def test_every_pair_is_as_in_the_library() -> None:
-    """States and gradients; no parameter is without one, and torch counts as many operations as the formula."""
+    """Same states and gradients; every parameter has a gradient, and torch counts as many operations as the formula."""
     x = torch.randn(2, 12, DIM, generator=torch.Generator().manual_seed(1)).requires_grad_()
     visible = MASK[:, None] & (DOCUMENTS[..., None] == DOCUMENTS[:, None])
     visible = (visible | ~visible.any(-1, keepdim=True))[:, None]
@@ -212,7 +212,7 @@ def test_what_is_new_begins_neutral_and_scales_do_not_decay() -> None:
 
 
 def test_a_cap_holds_in_long_rows_of_documents_with_dropout() -> None:
-    """However few weights are dropped."""
+    """Even if hardly any weights are dropped."""
     options = ALL | {"theta": 1e4}
     model, x = ours(**options, dropout=1e-9), torch.randn(1, 340, DIM)
     documents = (torch.arange(340) >= 280).long()[None]
@@ -243,7 +243,7 @@ def test_what_makes_no_sense_is_refused_at_its_line(tmp_path: Path, capsys: Any,
     "options", [{"local_heads": 1, "window": 4}, {"rotary": True, "flash": False}, {"rmsnorm": True, "rotary": True}]
 )
 def test_states_of_inner_layers_with_options(options: dict[str, Any]) -> None:
-    """Values of the first layer in later ones would carry a gradient past every depth."""
+    """If later layers reused values of the first layer, a gradient would bypass every depth."""
     contract: Any = type("Suite", (BackboneContract,), {"name": "transformer", "options": options})()
     contract.test_states_of_inner_layers("cpu")
     assert not ours(value_residual=True).inner_states

@@ -1,4 +1,4 @@
-"""Two causal encoders, against torch's own layers."""
+"""Two causal encoders, compared with torch's own layers."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def through(layers: list[BertLayer], x: Tensor) -> Tensor:
 
 
 def test_states_are_those_of_torch_over_the_tokens_before_and_after() -> None:
-    """Each half by a row that ends before the position, or begins after it; nothing is zero. Padding is not read."""
+    """Each half sees only the tokens before, or only those after; a half without any is zero. Padding is not read."""
     torch.manual_seed(0)
     towers = TwoTowers(16, 2, 2, 8, dropout=0.0).double()
     x, real = torch.randn(2, 6, 16, dtype=torch.float64), torch.ones(2, 6, dtype=torch.bool)

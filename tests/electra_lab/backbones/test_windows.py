@@ -1,4 +1,4 @@
-"""Attention among neighbours against torch's with a mask of the same band; options that several backbones have."""
+"""Sliding-window attention against torch's with a banded mask; options that several backbones have."""
 
 from typing import Any
 
@@ -30,13 +30,13 @@ def drawn(seed: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
     share=st.sampled_from([0.0, 0.2, 0.7, 1.0]),
 )
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_it_is_softmax_attention_over_a_window_and_those_beside(device, kernel, seed, window, windows, share) -> None:
+def test_it_is_softmax_attention_over_a_window_and_its_neighbours(device, kernel, seed, window, windows, share) -> None:
     length = window * windows
     visible = torch.rand(2, length, generator=torch.Generator().manual_seed(seed)) < share
     block = torch.arange(length) // window
     band = (block.unsqueeze(1) - block).abs() <= 1
     allowed = band & visible.unsqueeze(1)  # [2 T T]
-    seeing = allowed.any(-1)[:, None, :, None]  # the others are given an arbitrary finite result
+    seeing = allowed.any(-1)[:, None, :, None]  # the other positions have an arbitrary finite result
     given_ = [t.to(device).requires_grad_() for t in drawn(seed, length)]
     wanted = [t.detach().clone().requires_grad_() for t in given_]
     allowed = (allowed | ~allowed.any(-1, keepdim=True)).unsqueeze(1)
@@ -57,7 +57,7 @@ def test_it_is_softmax_attention_over_a_window_and_those_beside(device, kernel, 
 )
 @pytest.mark.parametrize("separate", [False, True])
 def test_sliding_attention_sees_what_is_near(device: str, separate, seed: int, reach: int, length: int, share) -> None:
-    """Visible keys at most `reach` away, of the same document if there are documents; any length."""
+    """Keys at most `reach` away are visible, within the same document if there are documents; for any length."""
     source = torch.Generator().manual_seed(seed)
     visible = torch.rand(2, length, generator=source) < share
     documents = torch.randint(2, (2, length), generator=source).cumsum(-1) if separate else None
@@ -108,7 +108,7 @@ MASK = torch.ones(2, LENGTH, dtype=torch.bool)
 @pytest.mark.parametrize(("rotary", "positions"), [(True, "own"), (False, "lab")])
 @pytest.mark.parametrize("name", PLAIN)
 def test_without_rotary_positions_the_lab_gives_them(name: str, rotary: bool, positions: str) -> None:
-    """Then the encoder itself does not know the order of its input; with them it does."""
+    """Without them the encoder ignores the order of its input; with them it does not."""
     model, order = built(name, rotary=rotary, **PLAIN[name]), torch.randperm(LENGTH)
     assert model.positions == positions
     same = torch.allclose(model(states(), MASK)[:, order], model(states()[:, order], MASK), atol=1e-5)
@@ -134,7 +134,7 @@ def test_local_heads_need_whole_windows(name: str) -> None:
 @pytest.mark.parametrize(("changed", "seeing"), [(0, range(0, 8)), (13, range(8, 20)), (23, range(16, 24))])
 @pytest.mark.parametrize("name", WINDOWS_OF_FOUR)
 def test_a_local_head_sees_its_window_and_its_neighbours(name: str, changed: int, seeing: range, rotary: bool) -> None:
-    """In the encoder: of a layer in which only the local head is heard; local heads come first."""
+    """In the encoder, with a layer that uses only the local head's output; local heads come first."""
     model, x = built(name, rotary=rotary, local_heads=1, **WINDOWS_OF_FOUR[name]), states()
     for path, weight in model.named_parameters():
         if path.endswith(("to_out.weight", "attended.weight")):

@@ -1,4 +1,4 @@
-"""The module that is named is the innermost one whose own code goes wrong, not its neighbours."""
+"""The diagnosis names the innermost module whose own code fails, not its neighbours."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ def fine(x: Tensor) -> Tensor:
 
 
 def root(x: Tensor) -> Tensor:
-    """0, with an infinite slope."""
+    """The value is 0, the slope infinite."""
     return (x - x.detach()).sqrt() + x
 
 

@@ -1,4 +1,4 @@
-"""A component that breaks its contract is refused by its name and line; a good one passes untouched."""
+"""A component that breaks its contract is refused with its name and line; a correct one passes untouched."""
 
 import re
 from collections.abc import Callable
@@ -38,7 +38,7 @@ GUMBEL, REPLACE = samplers.get("gumbel"), masking_strategies.get("replace_prob")
 
 
 def spoiled(value: Any, **fields: Any) -> Any:
-    """Return a copy that breaks the contract, as a plug-in may; a new one would be checked as it is built here."""
+    """Return a copy that breaks the contract, as a plug-in may; a new instance would be checked during construction."""
     made = copy(value)
     for name, field in fields.items():
         object.__setattr__(made, name, field)
@@ -91,7 +91,7 @@ def test_what_is_given_must_be_left_as_it_is() -> None:
 
 
 def test_options_reach_the_component_and_a_temperature_excludes_the_fast_way() -> None:
-    """Also one of a schedule, whatever it is now."""
+    """Also a scheduled temperature, at any value."""
     given: list[dict[str, Any]] = []
 
     def draws(logits: Tensor, _: Any, **options: Any) -> Tensor:
@@ -124,7 +124,7 @@ def without_mask(masked: Masked, other: int) -> Masked:
 
 
 def calls_until_caught(kind: str, right: int) -> int:
-    """Return how many calls pass once a component has begun to go wrong, after so many right ones."""
+    """Return the number of wrong calls that pass, after a number of correct ones."""
     calls = 0
 
     def draws(logits: Tensor, _: Any) -> Tensor:
@@ -155,7 +155,7 @@ def calls_until_caught(kind: str, right: int) -> int:
 
 @pytest.mark.parametrize("kind", ["sampler", "fast sampler", "masking"])
 def test_on_the_cpu_a_component_that_goes_wrong_later_is_caught_soon(kind: str) -> None:
-    """The first calls are all read, then every EVERY-th."""
+    """All of the first calls are checked, then every EVERY-th."""
     assert [calls_until_caught(kind, right) for right in range(ALL)] == [0] * ALL
     assert [calls_until_caught(kind, right) for right in (ALL, EVERY, EVERY + 1)] == [EVERY - ALL, 0, EVERY - 1]
 

@@ -1,4 +1,4 @@
-"""The rehearsal of a step and an evaluation, and the trial of an optimizer: what breaks a contract is named."""
+"""The rehearsal of a step and an evaluation and the trial of an optimizer name the part that breaks a contract."""
 
 import re
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def test_after_a_rehearsal_features_are_those_of_the_seed() -> None:
 
 
 def test_a_rehearsal_restores_buffers_that_change_by_themselves() -> None:
-    """Such as the averages of batch normalization; and the objective refuses in its own name, also in eval mode."""
+    """For example the averages of batch normalization; and a refusal names the objective, also in eval mode."""
     objective = build()
     objective.extra = nn.BatchNorm1d(16)
     late: list[str] = ["late"]
@@ -150,12 +150,12 @@ def double(optimizer: Any) -> None:
 
 
 def count(optimizer: Any) -> None:
-    """Keep the number of steps where schedule-free optimizers do."""
+    """Keep the step count where schedule-free optimizers keep it."""
     optimizer.param_groups[0]["k"] = optimizer.param_groups[0].get("k", 0) + 1
 
 
 def grow(optimizer: Any) -> None:
-    """Let the weights depend on a number of steps that is in no state."""
+    """Let the weights depend on a step count that is not part of the state."""
     optimizer.calls = getattr(optimizer, "calls", 0) + 1
     for group in optimizer.param_groups:
         torch._foreach_add_([parameter.data for parameter in group["params"]], optimizer.calls)
@@ -166,7 +166,7 @@ def with_state(**state: Any) -> Callable[[Any], Any]:
 
 
 def beginning_elsewhere(optimizer: Any) -> Any:
-    """Keep a copy of the first weights, as averaging optimizers do, in a step that is not fused."""
+    """Keep a copy of the initial weights, as averaging optimizers do, in an unfused step."""
     optimizer._step_supports_amp_scaling = False
     for group in optimizer.param_groups:
         group["fused"] = False

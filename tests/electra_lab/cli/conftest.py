@@ -20,7 +20,7 @@ CPU = ("--device", "cpu")
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Lab:
     """`lab("check", file)` runs the command line in an empty folder: (exit code, stdout, stderr).
 
-    `lab.fails(2, "check", file)` expects an exit code and no answer, and returns what stderr has.
+    `lab.fails(2, "check", file)` expects an exit code and an empty stdout, and returns stderr.
     """
     here = tmp_path / "here"
     here.mkdir()
@@ -45,13 +45,13 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
-    """Give a command bytes as its standard input."""
+    """Set the bytes that a command reads from standard input."""
     return lambda data: monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the tiny experiment with checkpoints after steps 8 and 12; not to be changed."""
+    """A run of the tiny experiment with checkpoints after steps 8 and 12; tests must not change it."""
     folder = tmp_path_factory.mktemp("model")
     with for_a_module():
         return run(experiment(folder), folder / "run")

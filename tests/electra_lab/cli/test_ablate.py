@@ -1,4 +1,4 @@
-"""electra-lab ablate: what it is refused for, at file and line, before anything is made; its options, its answer."""
+"""electra-lab ablate: mistakes are refused at file and line before anything is written; its options and answer."""
 
 import re
 from functools import partial
@@ -25,7 +25,7 @@ START = {
 
 
 def write(folder: Path, file: str = "size.yaml", /, **sections: str | None) -> Path:
-    """The ablation with some of its lines rewritten or left out; further sections are added at the end."""
+    """Write the ablation with some sections replaced or left out; new sections are appended."""
     write_experiment(folder)
     path = folder / file
     text = [f"{key}: {value}\n" for key, value in (START | sections).items() if value is not None]
@@ -38,7 +38,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def refused(lab: Any, path: Path, *arguments: object, verb: str = "ablate") -> list[str]:
-    """The lines that it says; nothing is written, nowhere."""
+    """Return the lines of the refusal; checks that nothing is written anywhere."""
     before, here = files(path.parent), Path.cwd()
     err = lab.fails(2, verb, path, *arguments)
     assert files(path.parent) == before
@@ -59,7 +59,7 @@ MANY = f"{{generator.scale: {[n / 1000 for n in range(1, 502)]}}}"
 FLOPS = "{flops: 1.0e9}"
 KEYS = list(yaml.safe_load(EXPERIMENT))[1:]
 
-# What is wrong, and the lines that are said about it: a number is a line of the file {f} in the folder {d}.
+# Each mistake, and the lines of its message: a number is a line of the file {f} in the folder {d}.
 WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
     "empty seeds": ({"seeds": "[]"}, ["5: seeds: *1 item, not 0."]),
     "a seed twice": ({"seeds": "[0, 3, 3]"}, ["5: seeds: 3 "]),
@@ -208,7 +208,7 @@ def test_what_a_parent_wrote_is_reported_at_its_line(lab, tmp_path: Path):
 
 
 def test_a_folder_of_something_else_is_left_alone(lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    # It takes seconds, and is not asked for.
+    # It takes seconds and is not requested.
     monkeypatch.setattr("electra_lab.jobs.sweeps.run.forecast", lambda *_: None)
     path = write(tmp_path / "there")
     out = tmp_path / "out"
@@ -254,7 +254,7 @@ def test_a_reference_that_is_one_of_the_cells(lab, tmp_path: Path):
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...]]]:
-    """The calls of `ablate` and `dry_run`, which do nothing."""
+    """Replace `ablate` and `dry_run` by functions that only record their calls; returns the calls."""
     found: list[tuple[str, tuple[Any, ...]]] = []
 
     def call(name: str, answer: object, *arguments: Any, **options: Any) -> object:

@@ -1,4 +1,4 @@
-"""electra-lab check: notes and errors, the cells of an ablation, nothing written."""
+"""electra-lab check: notes and errors, the cells of an ablation; nothing is written."""
 
 import os
 import re

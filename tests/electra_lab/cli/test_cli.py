@@ -1,4 +1,4 @@
-"""The command line as a user meets it: exit codes, one clear sentence, nothing left behind."""
+"""The command line as users see it: exit codes, one clear sentence, no leftovers."""
 
 import re
 import sys
@@ -54,8 +54,8 @@ def test_bash_completes_verbs_and_options(monkeypatch, capsys, words: str, expec
 @pytest.mark.parametrize(("verb", "right"), [("train", "run"), ("sweep", "ablate"), ("runn", "run")])
 def test_a_verb_of_another_program_is_answered_with_ours(lab, verb: str, right: str):
     assert f"'{right}'" in lab.fails(2, verb, "a.yaml")
-    assert set(SYNONYMS.values()) <= {each.__name__ for each in VERBS}
-    assert not set(SYNONYMS) & {each.__name__ for each in VERBS}
+    assert set(SYNONYMS.values()) <= {verb.__name__ for verb in VERBS}
+    assert not set(SYNONYMS) & {verb.__name__ for verb in VERBS}
 
 
 @pytest.mark.parametrize("arguments", [("nope",), ("run",), ("run", "a.yaml", "--device", "tpu"), ("run", "--nope")])
@@ -78,7 +78,7 @@ def test_an_out_that_is_not_empty_is_kept(lab, tmp_path: Path, occupied: str):
 
 @pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
 def test_an_out_around_the_token_stores_is_refused_before_there_are_any(lab, tmp_path: Path, arguments: list[str]):
-    """`--out runs`, where they lie by default, was refused once the corpus had been read: it was no longer empty."""
+    """`--out runs`, the default folder of the stores, used to be refused only after the corpus had been read."""
     file = write_experiment(tmp_path / "there", data="{sequence_length: 16, held_out: 0.3, store: runs/.store}")
     out = tmp_path / "there" / "runs"
     err = lab.fails(2, "run", file, "--out", out, *arguments)

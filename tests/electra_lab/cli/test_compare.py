@@ -32,7 +32,7 @@ def test_a_listing_is_a_row_per_job(lab: Lab, runs: list[Path]) -> None:
     found = json.loads(lab("list", "runs", "--json", "--filter", "run", "--filter", "seed=3")[1])
     assert {Path(job["path"]) for job in found} == {*runs}
     assert {(job["kind"], job["state"], job["done"]) for job in found} == {("run", "finished", n) for n in (360, 400)}
-    # Nothing found is no answer.
+    # Without runs there is no answer.
     code, out, err = lab("list", "--filter", "running")
     assert (code, out, err.count("\n")) == (0, "", 1)
     assert json.loads(lab("list", "--filter", "running", "--json")[1]) == []
@@ -84,7 +84,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_pages_of_both_kinds_are_written_in_the_order_of_the_command(lab: Lab, folder: Path) -> None:
     run = folder / "cells" / "v0-s0"
     other = shutil.copytree(folder / "cells" / "v1-s0", folder.parent / "other")
-    pages = [each / "report.html" for each in (run, folder, other)]
+    pages = [path / "report.html" for path in (run, folder, other)]
     assert lab("report", run, folder, other) == (0, "".join(f"{page}\n" for page in pages), "")
     for page, said in zip(pages, ("after step 400", "4 variants, 2 seeds, 8 cells", "after step 360"), strict=True):
         assert said in Page(page).text

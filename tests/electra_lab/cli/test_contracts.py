@@ -1,5 +1,5 @@
-"""Components that break their contract in any way are named with file and line, by exit code 2; `check` sees it too,
-but for what only a corpus shows. Before anything is written."""
+"""Components that break their contract are refused with file, line and exit code 2 before anything is written, also
+by `check`, except for mistakes that only a corpus reveals."""
 
 import re
 from pathlib import Path
@@ -57,22 +57,22 @@ ACCUMULATOR = """
 OF_OBJECTIVES = {
     "no counts": NO_COUNTS,
     "no module": NO_MODULE,
-    **{f"counts {each}": OBJECTIVE + COUNTS.format(each) for each in (
+    **{f"counts {text}": OBJECTIVE + COUNTS.format(text) for text in (
         "None", "list(counts)", "{}", "{name: 3 for name in counts}",
         "{name: one.float() for name, one in counts.items()}",
         "{name: one.expand(2) for name, one in counts.items()}", "{name: one + 1 for name, one in counts.items()}")},
-    **{f"terms {each}": OBJECTIVE + FORWARD.format(each) for each in (
+    **{f"terms {text}": OBJECTIVE + FORWARD.format(text) for text in (
         "return None", "return one.sum", "return Losses(None)", "return Losses(list(terms.values()))",
         "terms['generator'] = one.sum", "terms['generator'] = Term(3.0, one.count, 1.0)",
         "terms['generator'] = Term(one.sum, 3, 1.0)", "terms['generator'] = Term(one.sum, one.count.float(), 1.0)",
         "terms['generator'] = Term(one.sum, one.count > 0, 1.0)", "terms['generator'] = Term(one.sum, one.count, 'x')",
         "terms['generator'] = Term(one.sum, one.count, None)", "terms[0] = terms.pop('generator')",
         "return Losses(terms, list(losses.predictions))", "return Losses(terms, None)")},
-    **{f"accumulator {each}": OBJECTIVE + ACCUMULATOR.format(each) for each in (
+    **{f"accumulator {text}": OBJECTIVE + ACCUMULATOR.format(text) for text in (
         "values = None", "metrics = None", "metrics = {'generator_loss': 'x'}", "def values(self): return [1.0]",
         "def values(self): return {'generator_loss': 'x'}", "def gains(self): return [1]",
         "def gains(self): return {'x': 'y'}", "def examples(self): return 3", "def examples(self): return ['x']")},
-    **{f"member {each}": f"{OBJECTIVE}    {each}\n" for each in (
+    **{f"member {text}": f"{OBJECTIVE}    {text}\n" for text in (
         "accumulator = 3", "needs = {'generator': True}", "conflicts = 3", "def flops(self, price): return 3",
         "def earlier_runs(self): return ['x']", "def at_step(self, step): pass", "def forward(self, batch): pass")},
 }  # fmt: skip
@@ -153,11 +153,11 @@ OF_OTHERS = {
     ),
 }  # fmt: skip
 OF_CORPORA = changed(
-    CORPUS, *((('"more"'), each) for each in ("None", "b'x'", "3", "Document(None)", "Document('x', 3)",
+    CORPUS, *((('"more"'), text) for text in ("None", "b'x'", "3", "Document(None)", "Document('x', 3)",
                                               "Document('x', split='dev')")),
     ('"same"', "None"), ('"same"', "3"), ("def fingerprint", "def print"),
 )  # fmt: skip
-# Each case: the section of the file, the plug-in, and the verb that finds out: `check` reads no text.
+# Each case: the section of the file, the plug-in, and the command that notices: `check` reads no text.
 CASES = {
     **{case: ("objective", text, "check") for case, text in OF_OBJECTIVES.items()},
     **{f"{kind} {case}": (kind, text, "check") for kind, cases in OF_OTHERS.items() for case, text in cases.items()},
@@ -221,7 +221,7 @@ class Mine(objectives.get("electra").component):
         found = Term(found.sum + loss, found.count, found.weight)
         return Losses({"generator": generator, "discriminator": found}, losses.predictions, losses.detection)
 '''
-# A backbone of any kind that brings its own head for the objective's.
+# A backbone with its own head in place of the objective's.
 OWN_HEAD = (
     HEADS.partition("@objectives")[0]
     + '''
@@ -294,7 +294,7 @@ STEP = """
     def step(self, closure=None):
         return super().step()
 """
-# Three of its classes have the same name.
+# Three of the plug-in's classes have the same name.
 WHOLE = START + SAMPLERS + GENERATOR + OBJECTIVE + FORWARD.format("return losses") + OPTIMIZER + STEP
 DRAWS, LOSSES, STEPS = "return helper(logits.argmax(-1))", "return losses\n", "return super().step()"
 SECTIONS = {
@@ -319,7 +319,7 @@ READING = "reading the corpus (once; the result is kept)\n"
     ],
 )
 def test_of_several_components_the_one_that_is_wrong_is_named(lab, tmp_path: Path, right, wrong, sentence) -> None:
-    """By kind, name and the line of the mistake."""
+    """With kind, name and the line of the mistake."""
     text = WHOLE.replace(right, f"{wrong}\n")
     (tmp_path / "mine.py").write_text(text)
     file = write_experiment(tmp_path, **(GUESSES if right == LOGITS else SECTIONS))

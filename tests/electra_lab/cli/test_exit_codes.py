@@ -1,4 +1,4 @@
-"""`run`, `resume` and their exit codes by a real cause; 2 to 4 are in other files, 7 with ablations."""
+"""The exit codes of `run` and `resume`, each by a real cause; 2 to 4 are in other files, 7 with ablations."""
 
 import json
 import re
@@ -99,7 +99,7 @@ class Greedy:
     ],
 )
 def test_6_too_little_memory_for_the_data(lab: Any, tmp_path: Path, verb: str, wanted: str, said: str) -> None:
-    """In the words of Python and of libraries; also from inside a plug-in, which is not to blame."""
+    """As Python and libraries report it; also from inside a plug-in, which is not to blame."""
     refuse = "\n    def refuse(self, words): raise RuntimeError(words)\n"
     (tmp_path / "greedy.py").write_text(GREEDY.replace("WANTED", wanted) + refuse)
     err = lab.fails(6, verb, experiment(tmp_path, corpus="{type: greedy}\nimports: [greedy.py]"))
@@ -107,7 +107,7 @@ def test_6_too_little_memory_for_the_data(lab: Any, tmp_path: Path, verb: str, w
 
 
 def test_6_too_little_memory_for_training(lab: Any, tmp_path: Path) -> None:
-    """torch's own complaint, which on the CPU is a plain RuntimeError."""
+    """torch's own error, which on the CPU is a plain RuntimeError."""
     path = tmp_path / "run"
     for arguments in (("run", spy(tmp_path / "there", ", greed: 2"), "--out", path), ("resume", path)):
         err = lab.fails(6, *arguments)
@@ -119,7 +119,7 @@ def test_6_too_little_memory_for_training(lab: Any, tmp_path: Path) -> None:
     [(75, signal.SIGHUP, "SIGHUP"), (130, signal.SIGINT, "Ctrl-C")],
 )
 def test_75_and_130_a_signal_saves_and_the_resume_ends(lab, tmp_path, code: int, number: int, name: str) -> None:
-    """The resume of a run that is stopped in the same step again would not end: that step is done."""
+    """The run can be resumed to its end: the step in which it was stopped is not repeated."""
     file, path = spy(tmp_path / "there", f", strike: 2, signal: {int(number)}"), tmp_path / "run"
     err = lab.fails(code, "run", file, "--out", path)
     second = "; a second Ctrl-C stops without saving" if name == "Ctrl-C" else ""

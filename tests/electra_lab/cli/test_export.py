@@ -1,4 +1,4 @@
-"""electra-lab export: what it writes, how to load it, what it refuses."""
+"""electra-lab export: its files, how to load them, and refusals."""
 
 import json
 from pathlib import Path

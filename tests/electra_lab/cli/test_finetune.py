@@ -1,4 +1,4 @@
-"""electra-lab finetune, and what resume, check, report and schema do with fine-tunings."""
+"""electra-lab finetune, and resume, check, report and schema for fine-tunings."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""report and resume on a run directory that somebody else has written."""
+"""report and resume on a run directory from an untrusted source."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_a_report_is_a_sentence(lab: Any, copy: Path, case: str) -> None:
 
 @pytest.mark.parametrize("other", [None, FORMAT + 1])
 def test_a_folder_of_another_format_is_left_as_it_is(lab: Any, copy: Path, other: int | None) -> None:
-    """As the version before wrote it, without a format and without the metrics that the objective declares."""
+    """As the previous version wrote it: without a format and without the metrics that the objective declares."""
     file = copy / "provenance.json"
     before = {key: value for key, value in json.loads(file.read_text()).items() if key not in ("format", "metrics")}
     file.write_text(json.dumps(before | ({"format": other} if other else {}) | {"electra_lab": "0.5"}))

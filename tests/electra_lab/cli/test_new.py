@@ -1,4 +1,4 @@
-"""electra-lab new: each shipped experiment is copied with all that it needs, and nothing is overwritten."""
+"""electra-lab new: each shipped experiment is copied with all files it needs, and nothing is overwritten."""
 
 import os
 import re
@@ -76,7 +76,7 @@ def test_a_copy_brings_no_more_than_it_needs(lab, name: str, needs: list[str]):
     own = name.removesuffix(".yaml") + ".yaml"
     assert sorted(written(Path("my lab"))) == sorted([own, *needs])
     assert shlex.split(out)[-1] == str(Path("my lab") / own), "the command cannot be pasted"
-    # Another one shares what it extends.
+    # Another experiment extends the same file.
     code, out, _ = lab("new", "bert_small", "my lab")
     assert (code, out.splitlines()[:-1]) == (0, [str(Path("my lab/bert_small.yaml"))])
 
@@ -139,7 +139,7 @@ KINDS = [r.singular.replace(" ", "_") for r in registry.ALL]
 
 
 def laws(*folders: str) -> subprocess.CompletedProcess[str]:
-    """Run the tests of new packages, in one process."""
+    """Run the tests of new packages in one process."""
     words = [sys.executable, "-m", "pytest", "-q", "-rpf", "-p", "no:cacheprovider", *folders]
     return subprocess.run(
         words, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Objectives that do not fit the rest of the file are refused at the line with a cure."""
+"""Objectives that do not fit the rest of the file are refused at their line, with advice."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ ELECTRIC = {"objective": "{type: electric}"}
 TOWERS = "{type: two_towers, dim: 16, depth: 1, heads: 2}"
 CHANGES = "{learning_rate: {warmup_steps: 0}, %s: {type: linear, start: 0.3, end: 0.15}}"
 
-# The sections of a file, and the key that is named, with numbers and cure; the line is that of its section.
+# The sections of a file, and the key that is named, with numbers and advice; the line is that of its section.
 WRONG: dict[str, tuple[dict[str, str], str]] = {
     "a generator for mlm": (MLM | {"generator": "{scale: 0.5}"}, "generator: mlm .* null"),
     "a sampler for mlm": (MLM | {"sampler": "{type: gumbel}"}, "sampler: mlm .* null"),
@@ -82,7 +82,7 @@ def test_its_neighbour_is_accepted(lab, tmp_path: Path, case: str) -> None:
 
 
 def test_a_budget_in_flops_must_pay_for_both_stages(lab, tmp_path: Path) -> None:
-    """It takes the vocabulary to know what a step costs, so this is found by `run`, before it writes anything."""
+    """The cost of a step depends on the vocabulary, so `run` finds this, before it writes anything."""
     file = write_experiment(tmp_path, **(TWO_STAGE | {"train": "{flops: 5.0e+5, batch_size: 2}"}))
     err = lab.fails(2, "run", file, "--out", tmp_path / "out", "--set", f"data.store={tmp_path}/store")
     place = rf"{re.escape(str(file))}:{line_of('objective')}: objective\.generator_steps: "

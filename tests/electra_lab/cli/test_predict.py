@@ -1,4 +1,4 @@
-"""predict: texts and records in, the same with predictions out."""
+"""electra-lab predict: texts and records with their predictions."""
 
 import csv
 import io
@@ -85,13 +85,13 @@ def test_fields_pairs_questions_and_words(lab: Any, tuned: Tuned, tmp_path: Path
     assert same == {"question": "who?", "context": context, **{k: row[k] for k in row if k not in "qc"}}
     [same] = answered(answers, *file("a.txt", f"who?\t{context}\n"))
     assert same["prediction"] == row["prediction"]
-    # A tab is of one text, as far as an exported model knows.
+    # A tab does not separate two texts, as far as an exported model knows.
     [row] = answered(tuned["pairs"] / "seed-4" / "model", *file("tab.txt", "the\tcat\n"))
     assert (row["text"], "pair" in row) == ("the\tcat", False)
     # Words, and texts in which they are found.
     one, other = answered(tuned["tags"], *file("b.jsonl", '{"tokens": ["the", "cat"]}\n{"text": "the  cat"}\n'))
     assert (one["prediction"], other["offsets"], "offsets" in one) == (other["prediction"], [[0, 3], [5, 8]], False)
-    # Half of a character is refused where it is read, and printed where it is kept.
+    # Half a character is refused where it is read, and printed where it is kept.
     half = file("half.jsonl", '{"a": {"b": "\\ud800"}, "c": "x"}\n{"a": {"b": "x"}, "c": "x", "d": "\\ud800"}\n')
     for form in ("--json", "--csv"):
         code, out, err = lab("predict", tuned["pairs"], *half, form, "--on-error", "skip", *CPU)
@@ -106,7 +106,7 @@ def test_bad_rows_stop_after_the_answers_before_them_or_are_left_out(lab, tuned,
     skip = ("--json", "--on-error", "skip", *CPU)
     code, out, err = lab("predict", tuned["labels"], "--file", path, *skip)
     assert (code, [row["n"] for row in rows(out)]) == (0, ["1", "4"])
-    (tmp_path / "unnamed.csv").write_text("review,n,,\nthe cat,1,,\n")  # as spreadsheets write it
+    (tmp_path / "unnamed.csv").write_text("review,n,,\nthe cat,1,,\n")  # as spreadsheets write CSV
     assert len(rows(lab("predict", tuned["labels"], "--file", tmp_path / "unnamed.csv", "--json", *CPU)[1])) == 1
     assert [line for line in range(2, 7) if f"{path}:{line}: " in err] == [3, 4, 5]
     other.write_text('{"review": 3}\n[]\n{"a": 1}\nno\n{"review": "the cat"}\n')
@@ -130,7 +130,7 @@ def test_a_table_without_rows_has_the_header_of_others(
 
 
 def test_a_file_without_records_has_the_header_of_others(lab: Any, tuned: Tuned) -> None:
-    """The field is that of training, as in records; without --csv nothing is printed."""
+    """The header has training's field name, as for records; without --csv nothing is printed."""
     Path("empty.jsonl").write_text("")
     Path("one.jsonl").write_text('{"review": "the cat"}\n')
     predict = ("predict", tuned["labels"], *CPU, "--file")
@@ -191,7 +191,7 @@ def test_verbs_of_pairs_name_predict_and_predict_names_finetune(lab: Any, tuned:
 
 @pytest.mark.parametrize("name", ["labels", "pairs", "tags", "answers"])
 def test_the_commands_that_are_named_work(lab: Any, tuned: Tuned, name: str) -> None:
-    """At the end of a fine-tuning, and in refusals: with a second text where the task needs one."""
+    """Those at the end of a fine-tuning and in refusals, with a second text where the task needs one."""
     folder = FinetuningFolder(tuned[name])
     ends = what_is_left(folder, finetuned_config(folder.seed(folder.seeds()[0]).path).config)
     for said in (ends, lab.fails(2, "detect", tuned[name], "the cat", *CPU)):

@@ -1,4 +1,4 @@
-"""electra-lab prepare: the store that `run` then finds, what is in it, and what cannot be read."""
+"""electra-lab prepare: the store that `run` then finds, its content, and unreadable data."""
 
 import gzip
 import json
@@ -56,7 +56,7 @@ def test_the_answer_for_programs(lab: Lab, tmp_path: Path) -> None:
     answer = prepared(lab, file)
     assert (answer["left_out"], answer["lost"], answer["unknown"]) == ({}, {"records": 2}, 0)
     assert (answer["read"], answer["ignored"]) == ([str(tmp_path / "text.jsonl")], [])
-    assert [each.split(": ")[0] for each in answer["skipped"]] == [f"{tmp_path}/text.jsonl:{n}" for n in (61, 62)]
+    assert [line.split(": ")[0] for line in answer["skipped"]] == [f"{tmp_path}/text.jsonl:{n}" for n in (61, 62)]
     manifest = json.loads((Path(answer["store"]) / "manifest.json").read_text())
     train = manifest["shards"]["train"]["train-00000"]
     assert (answer["tokens"]["train"], answer["overlap"]) == (train["tokens"], manifest["overlap"])
@@ -144,7 +144,7 @@ def test_all_that_is_lost_is_counted_and_all_files_are_listed(lab: Lab, tmp_path
 
 
 def test_many_documents_left_out_are_pointed_out(lab: Lab, tmp_path: Path) -> None:
-    """Lines that come again and again, as in logs: most are like held-out ones."""
+    """Repeated lines, as in logs: most are similar to held-out ones."""
     frame = " ".join(f"word{n}" for n in range(40))
     file = written(tmp_path, MIXED, b"")
 
@@ -157,10 +157,10 @@ def test_many_documents_left_out_are_pointed_out(lab: Lab, tmp_path: Path) -> No
     keeping, warning = answer["keeping_overlap"], "of the training documents are left out"
     assert answer["left_out"]["they share too much with held-out text"] > answer["documents"]["train"] / 9
     assert warning in said
-    # What it says would keep all of them does, and a hundredth less does not.
+    # The suggested overlap keeps all documents, and a hundredth less does not.
     assert 0.1 < keeping <= 1
     assert f"data.overlap: {keeping:g} would keep" in said
-    kept, less = (prepared(lab, file, "--set", f"data.overlap={each}") for each in (keeping, keeping - 0.01))
+    kept, less = (prepared(lab, file, "--set", f"data.overlap={share}") for share in (keeping, keeping - 0.01))
     assert (kept["left_out"], bool(less["left_out"])) == ({}, True)
     answer, said = answered(100)
     assert answer["left_out"]["they share too much with held-out text"] > 0

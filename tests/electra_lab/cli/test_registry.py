@@ -76,7 +76,7 @@ def test_every_component_is_listed_with_place_and_summary(lab):
     assert re.search(r"^samplers \(\d+\)  registry/contracts: Sampler$", out, re.MULTILINE)
     assert re.search(r"^  gumbel +\S*samplers/gumbel\.py:\d+ +Draw from softmax", out, re.MULTILINE)
     kinds = json.loads(lab("registry", "list", "--json")[1])
-    assert [*kinds] == [each.plural for each in registry.ALL]
+    assert [*kinds] == [components.plural for components in registry.ALL]
     for name in (entry["name"] for entries in kinds.values() for entry in entries):
         assert re.search(rf"^  {name} ", out, re.MULTILINE)
     gumbel = next(entry for entry in kinds["samplers"] if entry["name"] == "gumbel")
@@ -92,7 +92,7 @@ def test_every_component_is_listed_with_place_and_summary(lab):
     [
         ("masking_strategies", "masking_strategies"), ("masking-strategy", "masking_strategies"),
         ("masking", "masking_strategies"), ("discriminator", "backbones"),
-        *((each.singular, each.plural) for each in registry.ALL),
+        *((components.singular, components.plural) for components in registry.ALL),
     ],
 )  # fmt: skip
 def test_a_kind_is_understood_singular_plural_and_by_its_key(lab, kind: str, plural: str):

@@ -1,4 +1,4 @@
-"""What commands print: answers arrive as they are or the command fails, messages may be lost."""
+"""Output of commands: answers arrive unchanged or the command fails; messages may be lost."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def here(forks: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answered() -> Iterator[Any]:
-    """Every command with one of the targets, `--help` with all; the other pairs, of the same code, are slow tests."""
+    """Every command with one target, `--help` with all; the other pairs run the same code and are slow tests."""
     targets = [("/dev/full", 3), ("pipe", 141), ("closed", 3)]
     for place, arguments in enumerate(ANSWERS):
         for number, target in enumerate(targets):
@@ -85,7 +85,7 @@ def test_an_answer_that_cannot_be_printed_is_an_error(forks, here, arguments, ta
     ended = forks(*arguments, cwd=here, hooks=[("stream", {"number": 1, "target": target})])
     assert (ended.code, ended.traced) == (code, False), ended
     assert code != 3 or "standard output" in ended.err.splitlines()[-1]
-    if "--out" in arguments and arguments[0] != "embed":  # the work is done all the same
+    if "--out" in arguments and arguments[0] != "embed":  # the work is done nevertheless
         assert (here / arguments[arguments.index("--out") + 1] / "report.html").is_file()
 
 
@@ -154,7 +154,7 @@ INTERRUPTS = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime
 
 @pytest.mark.parametrize("module", ["pydantic", "torch"])
 def test_ctrl_c_while_modules_are_imported(tmp_path: Path, module: str) -> None:
-    """From the first one on. One that turns every exception into another, as libraries do, changes nothing."""
+    """From the first module on; also if a module converts every exception into another, as libraries do."""
     body = INTERRUPTS.replace("\n", "\n    ")
     (tmp_path / f"{module}.py").write_text(f"try:\n    {body}pass\nexcept BaseException:\n    raise ImportError\n")
     done = python("-m", "electra_lab", "detect", "none", "text", cwd=tmp_path)

@@ -37,7 +37,7 @@ def rows(out: str) -> list[Any]:
 
 
 def plain(results: Any) -> Any:
-    """As JSON gives them back: its keys are text."""
+    """Convert answers as a round trip through JSON does: keys become text."""
     return [json.loads(json.dumps(result.as_dict())) for result in results]
 
 
@@ -65,7 +65,7 @@ def test_texts_are_read_as_those_of_a_corpus(lab, model, tmp_path, given, verb, 
     words, place, before, good, bad = {
         "file": (["--file", tmp_path / "a.txt"], f"{tmp_path}/a.txt:2", READ[:1], READ, [2, 5]),
         "standard input": (["-"], "standard input:2", READ[:1], READ, [2, 5]),
-        "arguments": ([os.fsdecode(each) for each in (b"the \xff cat", "one", b"\xe9")], "TEXT 1", [], ["one"], [1, 3]),
+        "arguments": ([os.fsdecode(word) for word in (b"the \xff cat", "one", b"\xe9")], "TEXT 1", [], ["one"], [1, 3]),
     }[way]
     given(LINES)
     code, out, err = lab(verb, model, *words, "--json", *CPU)
@@ -140,20 +140,20 @@ def test_mistakes_are_sentences(lab: Any, model: Path, arguments: str, code: int
 
 def test_embeddings_are_those_of_the_python_api(lab: Any, model: Path, tmp_path: Path, given: Any) -> None:
     pair, file, out = electra_lab.load(model, device="cpu"), tmp_path / "texts.txt", tmp_path / "all.npy"
-    texts = [f"the cat number {n} sat" if n % 7 else "" for n in range(70)]  # more than are read at once
+    texts = [f"the cat number {n} sat" if n % 7 else "" for n in range(70)]  # more lines than are read at once
     file.write_text("\n".join(texts) + "\n")
     embed = ("embed", model, "--file", file, "--batch-size", 1, *CPU)
     for pooling in ("mean", "cls"):
         expected = pair.embed(texts, pooling=pooling, batch_size=1).numpy()
         code, answer, _ = lab(*embed, "--pooling", pooling, "--json")
-        assert (code, [each["text"] for each in rows(answer)]) == (0, texts)
-        assert np.array_equal(np.array([each["embedding"] for each in rows(answer)], np.float32), expected)
+        assert (code, [row["text"] for row in rows(answer)]) == (0, texts)
+        assert np.array_equal(np.array([row["embedding"] for row in rows(answer)], np.float32), expected)
         assert lab(*embed, "--pooling", pooling, "--out", out) == (0, f"{out}\n", "")
         assert np.array_equal(np.load(out), expected)
     _, answer, _ = lab("embed", model, texts[1], *CPU)
     assert np.array_equal(np.array(answer.split(), np.float32), pair.embed(texts[1]).numpy())
 
-    # The file is whole or not there; without texts it has no rows.
+    # The file is complete or absent; without texts it has no rows.
     file.write_bytes(b"the cat\n\xff\n")
     assert lab(*embed, "--out", tmp_path / "bad.npy")[0] == 3
     assert not list(tmp_path.glob("*bad.npy*"))
@@ -212,14 +212,14 @@ def test_percentiles_are_among_normal_texts(lab: Any, model: Path, tmp_path: Pat
     (tmp_path / "empty_first.txt").write_text("\n7 dogs\n")
     table = scored(lab, model, "--file", tmp_path / "empty_first.txt", "--normal", normal, "--csv")
     assert [row["percentile"] == "" for row in table] == [True, False]
-    # Of the text that the run kept from training, the lowest score.
+    # The lowest score of the run's held-out text.
     lowest = min(electra_lab.load(model, device="cpu").score(held_out(model)), key=lambda found: found.score)
     [row] = scored(lab, model, lowest.text, "--normal", "validation")
     assert 0 <= row["percentile"] < 100
 
 
 def test_columns_of_the_answer(lab: Any, model: Path, tmp_path: Path) -> None:
-    """A field of the same name is refused where it would be overwritten; a table without rows has a header."""
+    """A field that would be overwritten is refused; a table without rows has a header."""
     path, both = tmp_path / "a.csv", ("--normal", "validation")
     path.write_text("score,text\n1,the cat\n")
     assert f"{path}:2: has the field 'score'" in lab.fails(3, "score", model, "--file", path, "--csv", *CPU)
@@ -235,7 +235,7 @@ def test_columns_of_the_answer(lab: Any, model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress], ids=["gz", "xz"])
 def test_compressed_files_are_read(lab: Any, model: Path, tmp_path: Path, pack: Any) -> None:
-    """Every ending of a line and a text without one are as in the same file without compression."""
+    """With all line endings, also a missing one at the end, they are read as without compression."""
     ending = {gzip.compress: "gz", lzma.compress: "xz"}[pack]
     table = b"n\ttext\r\n1\tthe cat\n\n2\tsat\r on the mat"
     (tmp_path / "a.tsv").write_bytes(table)

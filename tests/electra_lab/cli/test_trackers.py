@@ -1,4 +1,4 @@
-"""Trackers on the command line: what is refused before a run, and what never stops one."""
+"""Trackers on the command line: mistakes that are refused before a run, and failures that never stop one."""
 
 import json
 from pathlib import Path
@@ -53,7 +53,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_fine_tunings_have_trackers_too(lab: Any, tmp_path: Path, model: Path) -> None:
-    """A run of the tracker for each seed; a missing library is refused before anything is written."""
+    """Each seed is a run of the tracker; a missing library is refused before anything is written."""
     own = {"type": "diary", "path": str(tmp_path / "diary")}
     short = {"train": {"epochs": 1, "batch_size": 6, "precision": "fp32", "log_every": 2}, "evaluate": {}}
     plugins, tuned = {"imports": [str(PLUGIN), str(DIARY)], **short}, tmp_path / "tuned"
@@ -63,7 +63,7 @@ def test_fine_tunings_have_trackers_too(lab: Any, tmp_path: Path, model: Path) -
     seeds = [tuned / f"seed-{seed}" for seed in (3, 5)]
     begun = [[f"animals-tuned-{seed.name}", "animals", str(seed)] for seed in seeds]
     assert [start[:3] for start in diary(tmp_path, "start")] == begun
-    assert given(tmp_path) == [each for seed in seeds for each in expected(seed)]
+    assert given(tmp_path) == [record for seed in seeds for record in expected(seed)]
     file = write_finetuning(tmp_path, model, trackers=[own | {"fails": "check"}], **plugins)
     assert PAPER in lab.fails(2, "finetune", file, "--out", tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
@@ -87,7 +87,7 @@ def test_fine_tunings_that_are_varied_or_measures_are_refused_beforehand_too(lab
 
 
 def test_the_cells_of_an_ablation_have_those_of_the_base(lab, tmp_path: Path, monkeypatch) -> None:
-    """Each has a run of its own in the group of the ablation; what tracks a cell does not make it another one."""
+    """Each cell has a separate run in the group of the ablation; trackers do not change the identity of a cell."""
     monkeypatch.undo()  # a cell is finished when it has its report
     launchers.register("in_process")(InProcess)
     base, file, out = tracked(tmp_path, {}, **SHORT), tmp_path / "pair.yaml", tmp_path / "pair"

@@ -1,4 +1,4 @@
-"""Paths that cannot be: too long, links in a circle, below a file, not UTF-8; and a working directory that is gone."""
+"""Unusable paths: too long, circular links, below a file, not UTF-8; and a deleted working directory."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for config values, from the types and bounds of options: what a user may write, as JSON."""
+"""Hypothesis strategies for config values that users may write, as JSON, from the types and bounds of options."""
 
 import types
 import typing
@@ -23,7 +23,7 @@ KINDS: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def value(annotation: Any, bounds: tuple[Any, ...] = ()) -> st.SearchStrategy[Any]:
-    """Return the values that a YAML file may hold for a type with pydantic's bounds."""
+    """Generate the values that a YAML file may contain for a type with pydantic's bounds."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if marks := [bound for bound in bounds if isinstance(bound, component_.Of)]:
         return st.deferred(lambda: inside(marks[0]))
@@ -79,7 +79,7 @@ def section(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def component(of: Of) -> st.SearchStrategy[Any]:
-    """Return components of a registry, or of the second one that may stand there, by name with options."""
+    """Generate components of a registry, or of a second one that is allowed there, by name with options."""
     choices = [named(of.registry, name, sized=of.sized) for name in of.registry.names()]
     choices += [named(of.also, name) for name in of.also.names()] if of.also else []
     if of.scaled:
@@ -89,13 +89,13 @@ def component(of: Of) -> st.SearchStrategy[Any]:
 
 
 def inside(of: component_.Of) -> st.SearchStrategy[Any]:
-    """Return components that are options of a component, which hold none themselves."""
+    """Generate components that are options of a component and contain no components themselves."""
     schemas = {name: of.registry.get(name).schema for name in of.registry.names()}
     return st.one_of(named(of.registry, name) for name, schema in schemas.items() if not holds_components(schema))
 
 
 def holds_components(model: type[BaseModel]) -> bool:
-    """Return True if a component may stand somewhere in a mapping of this model."""
+    """Return True if a mapping of this model may contain a component at any depth."""
     for field in model.model_fields.values():
         models = [model for model in (field.annotation, *typing.get_args(field.annotation)) if isinstance(model, type)]
         if any(isinstance(mark, component_.Of) for mark in field.metadata):
@@ -111,7 +111,7 @@ def named(registry: Registry[Any], name: str, *, sized: bool = False) -> st.Sear
 
 
 def file(model: type[BaseModel], **others: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Return files of a kind whose every value is right by itself; together they need not be."""
+    """Generate files of a kind in which every value is valid by itself, though perhaps not in combination."""
     fields: dict[str, st.SearchStrategy[Any]] = {}
     for name, field in model.model_fields.items():
         marks = [mark for mark in field.metadata if isinstance(mark, Of)]

@@ -31,7 +31,7 @@ from tests.helpers import line_of, write_experiment
 
 
 def read(of: Of, value: Any) -> Component | None:
-    """Return `value` as a field with this mark holds it."""
+    """Return `value` as validated by a field with this mark."""
     model = create_model("Holder", __base__=Strict, held=(Annotated[Component | None, of], Field(None)))
     return validate(model, {"held": value}).held
 
@@ -42,7 +42,7 @@ def refusal(of: Of, value: Any) -> list[tuple[str, str]]:
     return [(".".join(map(str, error["loc"])), error["msg"]) for error in refused.value.errors()]
 
 
-def test_a_sized_component_has_sizes_beside_its_options() -> None:
+def test_a_sized_component_has_sizes_in_addition_to_its_options() -> None:
     found: Any = read(Of(backbones, sized=True), {"type": "bert", "dropout": 0, "heads": 2, "dim": 8, "depth": 1})
     assert found.sizes.model_dump() == {"dim": 8, "depth": 1, "heads": 2}
     assert "dim" not in found.keywords()
@@ -107,7 +107,7 @@ REFORMER = "{type: reformer, dim: 64, depth: 3, heads: 4, hashes: 7}"
         ("{scale: 0.5, bucket_size: 2}", ("reformer", 32, 3, 2, 7, 2)),
         ("{}", ("reformer", 16, 3, 1, 7, 64)),  # a quarter, as in google-research/electra
         ("{depth: 1, scale: 1}", ("reformer", 64, 1, 4, 7, 64)),
-        ("{type: bert, scale: 0.5}", ("bert", 32, 3, 2, None, None)),  # another type takes over sizes alone
+        ("{type: bert, scale: 0.5}", ("bert", 32, 3, 2, None, None)),  # another type inherits sizes only
         ("{dim: 20}", ("reformer", 20, 3, 4, 7, 64)),
         ("{heads: 8}", ("reformer", 64, 3, 8, 7, 64)),
     ],
@@ -229,7 +229,7 @@ def test_a_factor_that_cannot_lead_the_learning_rate_is_named() -> None:
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -0.1])
-def test_a_number_that_is_not_finite_is_no_factor(number: float) -> None:
+def test_a_factor_must_be_finite(number: float) -> None:
     def odd(progress, /):
         """Odd at the end."""
         return number if progress == 1 else 1.0

@@ -1,4 +1,4 @@
-"""The JSON schema accepts whatever `check` accepts, and refuses what is wrong by itself."""
+"""The JSON schema accepts everything that `check` accepts, and refuses values that are wrong by themselves."""
 
 import re
 from collections import Counter
@@ -45,7 +45,7 @@ class Inner(Strict):
 
 
 class Plugged:
-    """A backbone with an option that must be set, and one that holds others."""
+    """A backbone with a required option, and one that contains other components."""
 
     def __init__(
         self, dim, depth, heads, max_length, /, *, window: Annotated[int, Field(ge=2)], inner: Inner | None = None
@@ -59,7 +59,7 @@ def bounded(logits, rng, /, *, edge: Annotated[float, Field(gt=0, lt=0.5)] = 0.1
 
 @pytest.fixture(scope="module")
 def schema() -> Iterator[dict[str, Any]]:
-    """The schema of experiments, with two components that a plug-in brought."""
+    """The schema of experiments, with two components of a plug-in."""
     with backbones.isolated(), samplers.isolated():
         backbones.register("plugged")(Plugged)
         samplers.register("bounded")(bounded)
@@ -81,7 +81,7 @@ def errors_of(values: dict[str, Any], model: type[BaseModel] = ExperimentConfig)
 
 
 def by_itself(error: dict[str, Any]) -> bool:
-    """True for an unknown key or a wrong value; False for a missing key, or one that does not go with another."""
+    """True for an unknown key or a wrong value; False for a missing key, or a combination that is not allowed."""
     return re.match("unknown parameter|must (be|match|have) (?!none:)", error["msg"]) is not None
 
 
@@ -96,7 +96,7 @@ def test_it_is_a_valid_schema_whose_references_are_defined_and_used(schema: dict
     assert set(re.findall(r"#/\$defs/([\w.]+)", str(schema))) == {*schema["$defs"]}
 
 
-# Whatever `check` accepts is accepted
+# Everything that `check` accepts is accepted
 
 
 def test_every_shipped_file_and_all_that_they_extend_pass_as_written():
@@ -116,7 +116,7 @@ def test_every_shipped_file_and_all_that_they_extend_pass_as_written():
 
 @pytest.mark.usefixtures("schema")
 def test_files_whose_values_are_right_by_themselves_pass_and_so_do_their_parts(accepts: Callable[[Any], bool]):
-    """As `check` finds them: the strategy draws no value that it refuses by itself."""
+    """`check` agrees: the strategy draws no value that is wrong by itself."""
     seen: Counter[bool] = Counter()
     scheduled = st.dictionaries(st.sampled_from(["learning_rate", "sampler.temperature", "masking.mask_prob"]),
                                 generated.component(Of(schedules)), max_size=2)  # fmt: skip
@@ -160,7 +160,7 @@ def test_a_file_may_leave_out_anything(accepts: Callable[[Any], bool], values: d
     assert accepts({"extends": "parent.yaml"} | values)
 
 
-# What is wrong by itself is refused
+# Values that are wrong by themselves are refused
 
 
 JUNK: list[Any] = [None, True, -1, 0, 1, 2.5, 1e12, "", "bert", [], ["a"], [0.5, 0.5], [1], {}, {"share": 0.5}]
@@ -177,7 +177,7 @@ STARTS["sampler"]["bounded"] = {"type": "bounded"}
 @pytest.mark.usefixtures("schema")
 @pytest.mark.parametrize("key", [*SECTIONS, *COMPONENTS])
 def test_every_option_is_judged_as_by_check(key: str, schema: dict[str, Any]):
-    """Beside a written type: what `check` refuses for itself is refused, what it accepts is accepted."""
+    """For a component whose type is written: the schema refuses an option by itself exactly if `check` does."""
     verdicts: Counter[bool] = Counter()
     field = ExperimentConfig.model_fields[key]
     section = create_model("Section", __base__=Strict, **{key: (field.annotation, field)})
@@ -237,7 +237,7 @@ def test_bounds_are_those_of_check(accepts: Callable[[Any], bool], key: str, goo
         assert any(map(by_itself, errors_of(values))) != expected, value
 
 
-# What editors show
+# Texts for editors
 
 
 @pytest.mark.parametrize("make", [experiment_schema, ablation_schema], ids=["experiment", "ablation"])

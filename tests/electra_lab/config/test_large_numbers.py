@@ -1,4 +1,4 @@
-"""Numbers beyond all sense are refused by `check`, or are harmless: of every whole number that a file can set."""
+"""Absurdly large numbers are refused by `check` or harmless, for every integer that a file can set."""
 
 import json
 import typing
@@ -21,7 +21,7 @@ from tests.helpers import write_experiment
 
 
 def whole_numbers(schema: type[BaseModel], key: str = "") -> Iterator[str]:
-    """Yield the dotted keys of the fields that may be a whole number."""
+    """Yield the dotted keys of the fields that may be an integer."""
 
     def kinds(annotation: Any) -> Iterator[Any]:
         if isinstance(annotation, type) and (annotation is int or issubclass(annotation, BaseModel)):
@@ -36,7 +36,7 @@ def whole_numbers(schema: type[BaseModel], key: str = "") -> Iterator[str]:
 
 
 KEYS = list(dict.fromkeys(whole_numbers(ExperimentConfig)))
-HARMLESS = 10**9  # at most as much, if nothing is allocated or counted by it
+HARMLESS = 10**9  # largest value of a key that neither allocates nor counts anything
 MOST = {"train.steps", "train.log_every", "evaluate.every", "evaluate.tokens", "evaluate.test_tokens",
         "checkpoint.every", "checkpoint.keep", "seed", "train.skip_limit", "train.most_rollbacks"}  # fmt: skip
 OPTIONS = []

@@ -1,4 +1,4 @@
-"""A file becomes a complete config, or one error that names every line to mend."""
+"""A file becomes a complete config, or one error that names every line to correct."""
 
 import re
 from pathlib import Path
@@ -135,7 +135,7 @@ def test_a_list_of_plug_ins_that_hides_the_one_a_component_needs_is_named(tmp_pa
          "embedding.tie generator.type sampler objective.generator_steps"),
         ({"objective": "{type: mlm}", "generator": "null", "sampler": "null",
           "schedules": "{learning_rate: {warmup_steps: 2}}"}, "schedules.learning_rate"),
-        # What would follow from a missing part is not reported.
+        # Consequences of a missing part are not reported.
         ({"generator": "null", "objective": "{type: two_stage, generator_steps: 9}"}, "generator"),
         ({"sampler": "null", "schedules": "{sampler.temperature: {type: linear, start: 2.0, end: 1.0}, "
                                           "learning_rate: {warmup_steps: 0}}"}, "sampler"),
@@ -252,7 +252,7 @@ def test_a_null_over_a_default_and_a_default_path_survive_the_filled_in_config(t
 
 
 def test_errors_come_in_line_order_whatever_the_order_of_the_keys(tmp_path: Path) -> None:
-    """Twelve lines, so that line 9 must come before line 10; an error without a line stands at the first."""
+    """Twelve lines, so that line 9 must come before line 10; an error without a line belongs to the first."""
     wrong = {"name": "Tiny", "data": "{held_out: 2}", "sampler": "{type: gumbl}", "train": "{steps: 0}", "corpus": "3"}
     lines = write_experiment(tmp_path, **wrong).read_text().splitlines()
     path = tmp_path / "turned.yaml"

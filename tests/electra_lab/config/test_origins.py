@@ -1,4 +1,4 @@
-"""Every value of the printed config is followed by its origin, and the text is still the config."""
+"""Every value of the printed config is followed by its origin, and the text is still a valid config."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ class Inner(Strict):
 
 
 class Nesting:
-    """A backbone with options that hold others."""
+    """A backbone with options that contain other components."""
 
     def __init__(self, dim, depth, heads, max_length, /, *, windows: list[int], taken: Inner, own: Inner):
         """Nothing."""
@@ -104,7 +104,7 @@ def test_comments_are_aligned_but_for_long_lines(tmp_path: Path):
     lines = dump_with_origins(load(write_experiment(tmp_path / folder))).splitlines()
     values = [line.rpartition("  # ")[0] for line in lines if "  # " in line]
     long = [value for value in values if folder in value]
-    assert [value.endswith(("/corpus.txt", "/.store")) for value in long] == [True] * len(long)  # no blanks behind them
+    assert [value.endswith(("/corpus.txt", "/.store")) for value in long] == [True] * len(long)  # no trailing spaces
     longest = max(len(value.rstrip()) for value in values if value not in long)
     assert {len(value) for value in values if value not in long} == {longest}
 

@@ -1,4 +1,4 @@
-"""Keys of an experiment that moved, that do not fit together, and numbers that change during training."""
+"""Keys of an experiment that were renamed or do not fit together, and numbers that change during training."""
 
 import re
 from pathlib import Path

@@ -92,7 +92,7 @@ def test_text_that_yaml_or_the_lab_refuses_is_reported_with_its_line(text: str, 
 
 
 def test_deep_nesting_is_refused_however_deep_python_may_go():
-    """Libraries raise the limit of recursion, torch's compiler among them."""
+    """Libraries such as torch's compiler raise the recursion limit."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(100_000)
     try:
@@ -126,7 +126,7 @@ def test_files_that_are_not_an_experiment_or_cannot_be_read(tmp_path: Path):
     for name, (text, reason) in cases.items():
         path = tmp_path / name if text is None else written(tmp_path / name, text)
         assert refusal(path) == f"{path}{reason}"
-    assert "is larger than" in refusal(Path("/dev/zero"))  # which is not read to its end
+    assert "is larger than" in refusal(Path("/dev/zero"))  # which is not read to the end
 
 
 @pytest.mark.parametrize("wrong", ["mine.yml", "mine.yam", "mien.yaml"])
@@ -286,7 +286,7 @@ def test_a_changed_type_replaces_the_whole_mapping(tmp_path: Path, section, base
     assert read_file(child).plain() == overridden(f"{section}: {base}", f"{section}={own}") == {section: merged}
 
 
-# What errors quote: one's own file, and nothing of a file that only another one names
+# Errors quote the user's own file, but no file that only another file names
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_a_changed_type_replaces_the_whole_mapping(tmp_path: Path, section, base
     ],
 )
 def test_nothing_is_quoted_from_a_file_that_only_another_one_names(tmp_path: Path, text: str, kind: str) -> None:
-    """Whoever sends an experiment need not be allowed to read all that the lab can read."""
+    """The author of an experiment may not be allowed to read every file that the lab can read."""
     file = written(tmp_path / "kept", text)
     said = refusal(written(tmp_path / "child.yaml", "extends: kept\n"))
     assert said.startswith(f"{file}:")

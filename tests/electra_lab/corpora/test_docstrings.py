@@ -25,14 +25,14 @@ def python_file(folder: Path, name: str, text: str | bytes) -> tuple[Path, str]:
 
 
 def found(monkeypatch: pytest.MonkeyPatch, files: list[tuple[Path, str]], minimum: int = 80) -> list[str]:
-    """The corpus over the given files; the help topics are left out."""
+    """Return the corpus over the given files, without the help topics."""
     monkeypatch.setattr(docstrings, "installed_files", lambda: files)
     monkeypatch.setattr("pydoc_data.topics.topics", {})
     return [document.text for document in Docstrings(min_characters=minimum)]
 
 
 def test_docstrings_of_every_kind_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those given to compiled functions. Which ones there are is tested in sources."""
+    """Also those that torch assigns to compiled functions. The tests of sources cover which docstrings are found."""
     file = python_file(
         tmp_path, "a.py",
         f'"""Module. {LONG}"""\nclass A:\n    def b(self):\n        """Method. {LONG}\n\n'
@@ -79,7 +79,7 @@ def test_the_files_are_pythons_and_torchs_in_one_order(installed: list[tuple[Pat
 
 
 def test_the_fingerprint_of_docstrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other for other options, files, names and content; where the files lie does not matter."""
+    """Depends on options, files, names and content, but not on the location of the files."""
     assert Docstrings().fingerprint() != Docstrings(min_characters=81).fingerprint()
 
     def of(*files: tuple[Path, str]) -> str:
@@ -145,7 +145,7 @@ KNOWN = ("python/json/__init__.py", "torch/nn/modules/linear.py", "torch/_torch_
 def test_every_installation_has_enough_text_and_known_ones(
     installed: list[tuple[Path, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As far as a sample of the files says, beside the help topics."""
+    """Judged by a sample of the files, in addition to the help topics."""
 
     def documents_of(files: list[tuple[Path, str]]) -> list[str]:
         monkeypatch.setattr(docstrings, "installed_files", lambda: files)
@@ -158,7 +158,7 @@ def test_every_installation_has_enough_text_and_known_ones(
     assert len({*documents}) == len(documents)
     assert min(map(len, documents)) >= 80
     assert all(text == text.strip() for text in documents)
-    # A docstring of the standard library, one of torch, one that torch gives to a compiled function, a help topic.
+    # A docstring of the standard library, one of torch, one that torch assigns to a compiled function, a help topic.
     known = documents_of([document for document in installed if document[1] in KNOWN])
     for described in (json.dumps, torch.nn.Linear):
         assert inspect.cleandoc(described.__doc__ or "").strip() in known

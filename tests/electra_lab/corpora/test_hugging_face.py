@@ -1,4 +1,4 @@
-"""Hugging Face datasets: local folders as they are, the hub as far as it can be tried without a network."""
+"""Hugging Face datasets: real local folders, and the hub as far as possible without a network."""
 
 import json
 import re
@@ -116,7 +116,7 @@ def test_a_folder_that_changes_while_it_is_read(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_of_a_folder_is_of_its_files(tmp_path: Path) -> None:
-    """Also of their names, which say what is train and what is test."""
+    """Also of their names, which tell train from test."""
     same = [corpus(json_folder(tmp_path / name, **THREE)).fingerprint() for name in "ab"]
     assert same[0] == same[1]
     swapped = {**THREE, "train": THREE["test"], "test": THREE["train"]}
@@ -134,7 +134,7 @@ def test_the_hub_without_a_network_is_a_sentence() -> None:
 
 
 def test_the_hub_is_asked_once_for_what_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The network is replaced: what it would bring is a dataset in memory."""
+    """The network is replaced by a dataset in memory."""
     brought = datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": ["one"]})})
     asked = Mock(return_value=brought)
     monkeypatch.setattr("datasets.load_dataset", asked)
@@ -153,13 +153,13 @@ def test_a_missing_library_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_values_of_csv_files_stay_as_they_are_written(tmp_path: Path) -> None:
-    """The library would read 01 as 1, True as a truth value and NA as nothing."""
+    """The library would read 01 as 1, True as a boolean and NA as missing."""
     values = ["01", "True", "NA", "null", "1e5", "1.0", "nan", "-0", "None", "2020-01-01", "0x1F", "007 ", "é"]
     for ending, delimiter in {"csv": ",", "tsv": "\t"}.items():
         (tmp_path / ending).mkdir()
         rows = "".join(f"{value}{delimiter}{value}\n" for value in values)
         (tmp_path / ending / f"train.{ending}").write_text(f"id{delimiter}text\n{rows}")
-        # Numbers alone, with other columns: each file has its types.
+        # Only numbers, with different columns: each file has its own types.
         (tmp_path / ending / f"test.{ending}").write_text(f"text{delimiter}n\n010{delimiter}2\n020{delimiter}3\n")
         expected = [Document(value.strip(), value) for value in values]
         assert list(corpus(tmp_path / ending, key="id")) == expected
@@ -168,14 +168,14 @@ def test_values_of_csv_files_stay_as_they_are_written(tmp_path: Path) -> None:
         assert list(made) == ["010", "020"]
     (tmp_path / "csv" / "train.csv").write_text('text,n\n"two\nlines, ""quoted""",1\n\n,2\n')
     assert list(corpus(tmp_path / "csv")) == ['two\nlines, "quoted"']
-    # Of rows with more columns than the header the library takes the first for a number, and shifts the others.
+    # In rows with more columns than the header, the library takes the first for an index and shifts the others.
     (tmp_path / "csv" / "train.csv").write_text("text,label\nhello, world,1\n")
     with pytest.raises(DataError, match=r": train: cannot be read \(.*columns"):
         list(corpus(tmp_path / "csv"))
 
 
 def test_the_files_that_are_read(tmp_path: Path) -> None:
-    """The library reads files of one kind alone, and the splits that are asked for."""
+    """The library reads only files of one format, and the requested splits."""
     folder = json_folder(tmp_path / "a", **THREE)
     (folder / "notes.txt").write_text("one")
     for options, count in (({}, 1), ({"splits": Splits()}, 3)):

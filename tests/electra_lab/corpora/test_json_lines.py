@@ -1,4 +1,4 @@
-"""JSON lines: fields, keys, and lines that are not what they should be."""
+"""JSON lines: fields, keys, and malformed lines."""
 
 import gzip
 import json
@@ -142,7 +142,7 @@ def test_an_array_is_read_in_bounded_memory(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_that_changes_is_said_to_change(tmp_path: Path) -> None:
-    """One that is being written to need not be corrected."""
+    """A file that is still being written needs no correction."""
     (tmp_path / "a.json").write_text('{"text": "one"}\n{"text": \n{"text": "two"}\n')
     for on_error in ("stop", "skip"):
         made = JsonLines(paths=[tmp_path / "a.json"], on_error=on_error)

@@ -39,7 +39,7 @@ def test_parts_one_after_the_other_and_again(tmp_path: Path) -> None:
 
 
 def test_splits_and_what_was_skipped_stay(tmp_path: Path) -> None:
-    """A part with splits beside one that has none; what was skipped is counted once."""
+    """A part with splits next to one without; skipped documents are counted once."""
     pytest.importorskip("datasets")
     (tmp_path / "data").mkdir()
     for split in ("train", "validation", "test"):

@@ -89,7 +89,7 @@ def test_a_damaged_file(tmp_path: Path, content: bytes | str) -> None:
 
 @pytest.mark.parametrize("batch", [100, 10_000])
 def test_damage_in_a_group_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
-    """The other groups are read, and so are the rows before the damage, as far as they were read before it."""
+    """The other groups are read, and so are the batches of rows before the damage."""
     monkeypatch.setattr(module, "_rows", lambda group, columns: batch)
     texts = [f"row {number} of many rows" for number in range(1000)]
     file, table = tmp_path / "a.parquet", pyarrow.table({"id": range(1000), "text": texts})
@@ -103,7 +103,7 @@ def test_damage_in_a_group_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         list(Parquet(paths=[file]))
     found = list(Parquet(paths=[file], key="id", on_error="skip"))
     (skipped,) = [item for item in found if isinstance(item, Skipped)]
-    begin = 250 if batch == 10_000 else 350  # a batch needs a page more than it has
+    begin = 250 if batch == 10_000 else 350  # reading a batch needs one page beyond it
     assert skipped.place == f"{file}: rows {begin + 1} to 500"
     assert (skipped.number, skipped.unit) == (500 - begin, "records")
     kept = [text for number, text in enumerate(texts) if not begin <= number < 500]
@@ -112,7 +112,7 @@ def test_damage_in_a_group_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
-    """Arrow does not check it; one such row spoils no other."""
+    """Arrow does not check it; one such row does not affect others."""
     wrong = pyarrow.array([b"one", b"\xff", b"two"]).view(pyarrow.string())
     with pytest.raises(DataError, match=r"a\.parquet: row 2: is not UTF-8\."):
         list(corpus(tmp_path, text=wrong))
@@ -121,7 +121,7 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
-    """Or becomes a pipe, which nobody waits for."""
+    """Or becomes a pipe, which the reader must not wait for."""
     made = corpus(tmp_path, text=["one"])
     list(made)
     pq.write_table(pyarrow.table({"text": ["other"]}), tmp_path / "a.parquet")

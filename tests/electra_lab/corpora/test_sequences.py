@@ -1,4 +1,4 @@
-"""FASTA files, ids, and lines with patterns: what is read, where it is wrong, and what stays together."""
+"""FASTA files, ids, and lines with patterns: their content, the location of errors, and keys that stay together."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ def test_records_are_cut_into_windows_with_overlap(tmp_path: Path) -> None:
         ("one", "ACGT"), ("one", "TACG"), ("one", "GTA"), ("two", "ACGT"), ("two", "TU"),
     ]  # fmt: skip
     assert texts(fasta(tmp_path, gzip.compress(content), "b.fa.gz"))[0] == ("one", "ACGTACGTA")
-    assert texts(fasta(tmp_path, b">x\nACGTACGT\n", window=4, overlap=2))[-1] == ("x", "ACGT")  # nothing new is left
+    assert texts(fasta(tmp_path, b">x\nACGTACGT\n", window=4, overlap=2))[-1] == ("x", "ACGT")  # no new part is left
 
 
 @settings(max_examples=150, deadline=None)
@@ -49,7 +49,7 @@ def test_records_are_cut_into_windows_with_overlap(tmp_path: Path) -> None:
 def test_windows_are_those_of_the_whole_sequence(
     tmp_path_factory: Any, sequence: str, line: int, block: int, window: int, gap: int | None, lower_case: str
 ) -> None:
-    """Wherever lines and blocks end: an oracle that cuts the whole sequence."""
+    """For any ends of lines and blocks: compared with cutting the whole sequence."""
     lines = [sequence[at : at + line] for at in range(0, len(sequence), line)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "BLOCK", block)
@@ -114,7 +114,7 @@ def test_a_record_of_gaps_has_letters_but_no_window(tmp_path: Path) -> None:
 
 
 def test_short_windows_of_a_long_line_take_little_time(tmp_path: Path) -> None:
-    """Time in proportion to the sequence, whatever the window: not a copy of the rest of the block for each."""
+    """Time is proportional to the sequence for any window: the rest of the block is not copied for each window."""
     (tmp_path / "a.fa").write_bytes(b">a\n" + b"ACGT" * 250_000)
     before = process_time()
     assert sum(1 for _ in Fasta(paths=[tmp_path / "a.fa"], window=10)) == 100_000

@@ -1,4 +1,4 @@
-"""Text files: what a document is, what cannot be read, what the fingerprint says."""
+"""Text files: documents, unreadable files, and the fingerprint."""
 
 import gzip
 import hashlib
@@ -149,7 +149,7 @@ def test_what_is_not_utf8_is_named_by_line_and_byte(
     ],
 )
 def test_damage_within_documents(tmp_path: Path, options: Any, whole: list[str], line_alone: list[str]) -> None:
-    """Twice: in the middle of a paragraph, and in a line that is one."""
+    """In the middle of a paragraph, and in a paragraph of one line."""
     write(tmp_path, a=b"a b\n\nc\nd\n\xffe\nf\n\nzz\xfe\n\ng")
     for on_error, expected, skipped in (
         ("skip", whole, [(":5", 12)]),
@@ -180,11 +180,11 @@ def test_all_lines_before_a_cut_are_kept(tmp_path: Path, ending: str) -> None:
         assert kept[-1] == "next"
         assert kept[:-1] == lines[: len(kept) - 1]
         left = len(text) - sum(len(line) + 1 for line in kept[:-1])
-        assert left < 0.3 * len(text) + 2 * (1 << 17)  # zstandard has blocks of 128 KiB
+        assert left < 0.3 * len(text) + 2 * (1 << 17)  # zstandard uses blocks of 128 KiB
 
 
 def test_a_store_of_damaged_files_is_not_taken_for_one_that_kept_less(tmp_path: Path) -> None:
-    """Files that read well keep their fingerprint, which earlier versions had; every option has another one."""
+    """The fingerprint of undamaged files is that of earlier versions; every other option changes it."""
     write(tmp_path, a="one")
     options = {"documents": "paragraphs", "join_lines": False, "on_error": "stop"}
     digest = hashlib.sha256(b"one").digest()
@@ -198,7 +198,7 @@ def test_a_store_of_damaged_files_is_not_taken_for_one_that_kept_less(tmp_path: 
 
 
 def test_one_giant_line_is_read_in_bounded_memory(tmp_path: Path) -> None:
-    """As text8 is: 100 MB without a line break. Here it is one line of two million words, 24 MB."""
+    """Such as text8: 100 MB without a line break. Here, one line of two million words, 24 MB."""
     with (tmp_path / "a.txt").open("wb") as stream:
         for begin in range(0, 2_000_000, 100_000):
             stream.write(b"".join(b"word%07d " % number for number in range(begin, begin + 100_000)))

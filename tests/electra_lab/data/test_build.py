@@ -1,4 +1,4 @@
-"""Building a store: in pieces, by other processes, through kills, and without what overlaps."""
+"""Building a store: in pieces, by other processes, despite kills, and without overlapping documents."""
 
 import os
 import resource
@@ -40,7 +40,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_pieces")
 def test_shards_do_not_change_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor do other processes, by the launcher that `prepare` uses by default, change a byte."""
+    """Nor do other processes, started by the default launcher of `prepare`, change a byte."""
     many = open_store(tmp_path / "many", recipe(Documents(TEXT), words), [].append)
     launcher = Local(workers=2, threads=1, gpus=0)
     there = open_store(tmp_path / "there", recipe(Documents(TEXT), words, launcher=lambda _: launcher), [].append)
@@ -99,7 +99,7 @@ def test_a_build_that_another_release_began_begins_again(tmp_path: Path, monkeyp
 
 def test_what_a_launcher_leaves_behind_is_removed(tmp_path: Path) -> None:
     def logging(work: Work, folder: str, ids: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
-        """Keeps its logs in the folder, as Slurm does."""
+        """A launcher that keeps its logs in the folder, as Slurm does."""
         (Path(folder) / "slurm" / "logs").mkdir(parents=True)
         yield from ((piece, work(folder, piece)) for piece in ids)
 
@@ -108,7 +108,7 @@ def test_what_a_launcher_leaves_behind_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_corpus_that_changed_before_it_was_read_is_refused_and_a_rebuild_keeps_what_is_there(tmp_path: Path) -> None:
-    """Otherwise other text would be found by this corpus's fingerprint for ever."""
+    """Otherwise this corpus's fingerprint would permanently lead to other text."""
     corpus = Documents(TEXT)
     made = recipe(corpus, words)
     corpus.documents.append("w1 w2 w3")
@@ -127,7 +127,7 @@ def test_a_corpus_that_changed_before_it_was_read_is_refused_and_a_rebuild_keeps
 
 @pytest.mark.parametrize("name", ["bpe", "bytes", "characters", "unigram", "wordpiece"])
 def test_a_special_token_that_is_written_is_text_for_every_tokenizer(tmp_path: Path, name: str) -> None:
-    """[MASK] in a document is several pieces of text, although some models have it among their pieces."""
+    """[MASK] in a document becomes several pieces of text, although some models have it as a piece."""
     options = {} if name == "bytes" else {"vocab_size": 400}
     trainer = partial(tokenizers.get(name).component, **options)
     special = ("[MASK]", "[SEP]", "[PAD]", "[UNK]", "[CLS]")
@@ -140,7 +140,7 @@ def test_a_special_token_that_is_written_is_text_for_every_tokenizer(tmp_path: P
 
 
 def to_be_killed() -> None:
-    """Build a store by workers of its own; in a process of its own."""
+    """Build a store with worker processes; called in a separate process."""
     raw_documents.LEAST = 4000
     launcher = Local(workers=2, threads=1, gpus=0)
     Path("started").touch()
@@ -149,7 +149,7 @@ def to_be_killed() -> None:
 
 @pytest.mark.skipif("ELECTRA_LAB_SOAK" not in os.environ, reason="takes minutes: make soak")
 def test_kills_change_nothing(forks: Lab, tmp_path: Path) -> None:
-    """SIGKILL at moments that are spread over the build; then the same bytes as without."""
+    """SIGKILL at moments spread over the build; afterwards the bytes are the same as without."""
     kills, killed = 20, 0
 
     def start() -> Running:
@@ -179,7 +179,7 @@ class Killed(BaseException): ...
 
 @pytest.mark.usefixtures("small_pieces")
 def test_a_killed_build_continues_with_what_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between any two of its files, whichever these are."""
+    """After a kill between any two of its files."""
     expected = open_store(tmp_path / "whole", recipe(Documents(TEXT), words), [].append)
     names, real = list[str](), module.write_text
 
@@ -212,9 +212,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 def test_a_damaged_leftover_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damages: list[str], tidied: bool
 ) -> None:
-    """Any file of a build that was killed while it encoded, or while it cleaned up behind itself.
+    """Any file of a build that was killed while it was encoding or cleaning up.
 
-    The quick test damages each file in one way, and files of a kind in several; the slow ones every file in every way.
+    The quick test damages each file in one way, so that files of a kind get different ones; the slow tests try all.
     """
     monkeypatch.setattr(raw_documents, "LEAST", 12_000)  # two pieces
     corpus, whole = Documents(TEXT), tmp_path / "whole"
@@ -282,7 +282,7 @@ def test_training_text_that_repeats_held_out_text_is_left_out(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("small_pieces")
 def test_more_shards_than_open_files_are_allowed(tmp_path: Path) -> None:
-    """The limit that most systems begin with is raised, as each shard stays open."""
+    """The default limit of most systems is raised, as each shard stays open."""
     store = open_store(tmp_path, recipe(Documents(TEXT), words), [].append)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (60, hard))
@@ -296,7 +296,7 @@ def test_more_shards_than_open_files_are_allowed(tmp_path: Path) -> None:
 
 
 def test_checksums_are_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And again after a change and in a copy, also on a disk that is only read."""
+    """They are compared again after a change and in a copy, also on a read-only disk."""
     store = open_store(tmp_path / "a", recipe(Documents(TEXT), words), [].append)
     compared = Mock(wraps=module.sha256)
     monkeypatch.setattr(module, "sha256", compared)

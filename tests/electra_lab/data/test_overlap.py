@@ -1,4 +1,4 @@
-"""Runs of 13 tokens against an oracle of plain Python sets."""
+"""Runs of 13 tokens, compared with plain Python sets."""
 
 import itertools
 
@@ -16,7 +16,7 @@ documents = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=40), min_s
 
 @pytest.fixture(autouse=True, params=[1, 50, 1 << 18])
 def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many tokens are looked at together."""
+    """Vary the number of tokens that are processed at once."""
     monkeypatch.setattr(overlap, "AT_ONCE", request.param)
 
 
@@ -26,7 +26,7 @@ def arrays(texts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plain(text: list[int]) -> list[tuple[int, ...]]:
-    """The runs of a document; one that is shorter is a run itself."""
+    """Return the runs of a document; a document shorter than a run is one run."""
     return [tuple(text[i : i + RUN]) for i in range(max(1, len(text) - RUN + 1))]
 
 
@@ -54,7 +54,7 @@ def test_hashes_do_not_depend_on_the_place_in_a_long_stream() -> None:
 def test_documents_that_share_too_much_are_left_out(
     held_out: list[list[int]], left_out: list[list[int]], texts: list[list[int]], most: float
 ) -> None:
-    """Runs of documents that the test leaves out count for the sufficient overlap alone."""
+    """Runs of documents that are left out of the test count only for the sufficient overlap."""
     known = Known.of(*(runs(*arrays(side))[0] for side in (held_out, left_out)))
     there = {run for text in held_out for run in plain(text)}
     known_at_all = there | {run for text in left_out for run in plain(text)}
@@ -101,7 +101,7 @@ def shared_runs(text: list[int], there: set[tuple[int, ...]]) -> int:
 
 
 def least(held_out: list[list[int]], texts: list[list[int]]) -> float:
-    """The smallest share, in hundredths, with which no text is left out, by trying all."""
+    """Return the smallest share, in hundredths, with which no text is left out, by trying all shares."""
     there = {run for text in held_out for run in plain(text)}
     for n in range(101):
         if all(shared_runs(text, there) <= n / 100 * len(plain(text)) for text in texts):

@@ -17,7 +17,7 @@ from registry import LONGEST, Document, Skipped
 
 
 class Given:
-    """A corpus of whatever it is given; `prints` are its fingerprints, one after the other."""
+    """A corpus of the given documents; `prints` are its successive fingerprints."""
 
     def __init__(self, documents: Any, prints: str = "aaaa") -> None:
         self.documents, self.prints = documents, iter(prints)
@@ -65,7 +65,7 @@ def test_every_document_comes_back_once_in_order_in_its_split(
 
 
 def test_pieces_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to a limit, so that few are needed for much text, and small ones for little."""
+    """Up to a limit: a large corpus has few pieces, a small one has small pieces."""
     monkeypatch.setattr(raw_documents, "LEAST", 100)
     monkeypatch.setattr(raw_documents, "MOST", 400)
     held_out = [Document(split, split=split) for split in HELD_OUT]
@@ -87,7 +87,7 @@ def test_documents_of_one_key_stay_together(tmp_path: Path) -> None:
 
 
 def test_long_documents_are_cut_and_half_characters_replaced(tmp_path: Path) -> None:
-    """How they are cut is tested in tests/registry/contracts/test_corpus.py."""
+    """tests/registry/contracts/test_corpus.py tests how they are cut."""
     own = [Document("v", split="validation"), Document("t", split="test")]
     train = ["x" * (2 * LONGEST + 5), "a \ud83d b \ud83d\ude00"]
     written(tmp_path, [*(Document(text, split="train") for text in train), *own])
@@ -98,7 +98,7 @@ def test_long_documents_are_cut_and_half_characters_replaced(tmp_path: Path) -> 
 def test_held_out_text_has_a_limit_that_does_not_depend_on_the_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those with the smallest numbers stay; what is beyond is neither trained on nor evaluated."""
+    """Documents with the smallest hashes stay; those beyond the limit are neither trained on nor evaluated."""
     monkeypatch.setattr(raw_documents, "MOST_HELD_OUT", 300)
     documents, found = [f"document {n}" + "x" * (n % 17) for n in range(200)], []
     for seed in range(4):

@@ -23,12 +23,12 @@ numbers = st.integers(1, 13)
 
 
 def counting(number: int, length: int = 5) -> Rows:
-    """`number` rows, told apart by their content."""
+    """Return `number` rows of distinct content."""
     return Rows(Contiguous(ArrayTokens([range(5, 4 + number * (length - 2))]), length, WORDS))
 
 
 def uneven(number: int, length: int = 64, *, group: bool = True) -> Rows:
-    """`number` documents, each a row of its own, of 1 to 62 tokens that all are the document's number."""
+    """Return `number` documents, one per row, each of 1 to 62 tokens that equal the document's number."""
     sizes = np.random.RandomState(number).randint(1, length - 1, number)
     texts = [[5 + document] * size for document, size in enumerate(sizes.tolist())]
     return Rows(Documents(ArrayTokens(texts), length, WORDS), group_by_length=group)
@@ -59,7 +59,7 @@ def test_an_order_has_every_row_once(number: int, seed: int, epoch: int) -> None
 
 @pytest.mark.parametrize("number", [2, 5, 12])
 def test_every_row_is_as_likely_at_every_place(number: int) -> None:
-    """And every pair of rows as likely to be neighbours."""
+    """And every pair of rows is equally likely to be neighbours."""
     orders = np.array([order(seed, 0, number) for seed in range(3000)])
     uniform = torch.full((number,), 1 / number, dtype=torch.float64)
     for place in range(number):
@@ -82,7 +82,7 @@ def test_orders_of_large_stores_are_found_place_by_place(number: int) -> None:
 
 
 def test_the_order_of_published_runs() -> None:
-    """If this fails, every run in the world reads its data in another order: do not change the literals."""
+    """If this fails, every existing run would read its data in another order: do not change the literals."""
     assert order(0, 0, 12) == [10, 6, 2, 0, 9, 3, 11, 1, 5, 8, 4, 7]
     assert order(1, 3, 7) == [6, 1, 3, 2, 4, 5, 0]
     assert permuted(5, np.array([2, 2, 9]), np.array([0, 10**6, 5]), 10**7).tolist() == [1409203, 5276974, 6265332]
@@ -91,7 +91,7 @@ def test_the_order_of_published_runs() -> None:
 @settings(deadline=None)
 @given(number=numbers, size=st.integers(1, 30), seed=st.integers(0, 2**40))
 def test_each_epoch_reads_every_row_once_without_a_gap(number: int, size: int, seed: int) -> None:
-    """Whatever the batch size, also where a batch is longer than an epoch; it changes only the cuts."""
+    """For any batch size, even larger than an epoch; the batch size only changes the cuts."""
     made = counting(number)
     assert len(made) == number
     whole = one_batch(made).tokens
@@ -115,7 +115,7 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
 @settings(deadline=None)
 @given(number=numbers, size=st.integers(1, 15))
 def test_evaluation_reads_all_rows_once_in_order(number: int, size: int) -> None:
-    """An example's index is the row's own, so that batch size changes nothing."""
+    """An example's index is that of its row, so that the batch size has no effect."""
     made = counting(number)
     batches = list(made.in_order(size, CPU))
     assert [len(batch) for batch in batches[:-1]] == [size] * (len(batches) - 1)
@@ -125,7 +125,7 @@ def test_evaluation_reads_all_rows_once_in_order(number: int, size: int) -> None
 
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_evaluation_knows_the_document_of_each_position(size: int) -> None:
-    """Of the split, not of the batch or the sample; parts of a batch keep it. Training neither has nor asks for it."""
+    """Numbered within the split, not the batch or sample; parts of a batch keep it. Training does not use it."""
     texts = [[5 + document] * (3 + document % 4) for document in range(30)]
     made = Rows(Contiguous(ArrayTokens(texts), 7, WORDS))
     for rows in (made, made.sample(50)):
@@ -162,7 +162,7 @@ def test_a_packing_need_not_know_the_documents() -> None:
 
 @pytest.mark.parametrize("made", [counting(9), uneven(9)])
 def test_a_row_has_one_number_in_every_epoch(made: Rows) -> None:
-    """Its place in the packing; parts and slices of a batch keep it, and evaluations do not have it."""
+    """Its position in the packing; parts and slices of a batch keep it, and evaluations do not have it."""
     whole = made.packing.rows(np.arange(9)).tokens
     for step in range(6):
         batch = made.training_batch(0, step, 4, CPU)
@@ -190,9 +190,9 @@ def test_a_part_reads_no_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     ("tokens", "expected"), [(1, [0]), (50, [*range(0, 40, 4)]), (52, None), (200, [*range(40)]), (10**9, [*range(40)])]
 )
 def test_a_sample_is_spread_over_all_rows(tokens: int, expected: list[int] | None) -> None:
-    """Its rows keep the example ids that they have without it, so that masks and draws are the same."""
+    """Its rows keep the example ids of the whole split, so that masks and draws are the same."""
     made = counting(40)
-    made.training_batch(0, 0, 10, CPU)  # whose order a sample does not have
+    made.training_batch(0, 0, 10, CPU)  # a sample has a different order
     sampled = made.sample(tokens)
     ids = [id for batch in sampled.in_order(3, CPU) for id in batch.example_ids.tolist()]
     assert len(sampled) == len(ids) == len(expected or range(11))
@@ -209,7 +209,7 @@ def test_a_sample_is_spread_over_all_rows(tokens: int, expected: list[int] | Non
 def test_batches_of_growing_size_read_the_same_rows_in_the_same_order(
     full: int, start: int, increment: int, every: int, number: int
 ) -> None:
-    """None is skipped or repeated, also across windows; and grouped by length, every row comes once per epoch."""
+    """No row is skipped or repeated, also across windows; also grouped by length, every row comes once per epoch."""
     sizes, steps = BatchSizes(full + start, start, increment, every), 2 * 10 + 3
     grown = [min(full + start, start + increment * (step // every)) for step in range(steps)]
     assert [sizes.at(step) for step in range(steps)] == grown
@@ -234,7 +234,7 @@ def documents(batch: Batch) -> list[int]:
 @settings(deadline=None, max_examples=25)
 @given(number=st.integers(1, 150), size=st.integers(1, 20), seed=st.integers(0, 2**40))
 def test_grouped_rows_come_once_per_epoch(number: int, size: int, seed: int) -> None:
-    """Whole rows, of the epoch and the window that they are of without grouping."""
+    """Complete rows, in the same epoch and window as without grouping."""
     made, plain = uneven(number), uneven(number, group=False)
     steps = -(-2 * number // size)
     batches = [made.training_batch(seed, step, size, CPU) for step in range(steps)]
@@ -252,7 +252,7 @@ def test_grouped_rows_come_once_per_epoch(number: int, size: int, seed: int) -> 
 
 
 def test_grouped_batches_hold_rows_of_similar_lengths() -> None:
-    """Cut to multiples of an eighth of the length, and no longer in the order of their lengths."""
+    """Batches are cut to multiples of an eighth of the length, and are not sorted by length."""
     made, size = uneven(2000), 16
     batches = [made.training_batch(0, step, size, CPU) for step in range(2000 // size)]
     lengths = [batch.attention_mask.sum(1) for batch in batches]
@@ -278,7 +278,7 @@ def test_a_grouped_batch_is_a_function_of_its_step() -> None:
 @settings(deadline=None)
 @given(rows=st.lists(st.lists(st.sampled_from([-1, -1, 0, 1, 2, 3]), min_size=6, max_size=6), min_size=1, max_size=3))
 def test_documents_are_counted(rows: list[list[int]]) -> None:
-    """The documents and the pieces of padding of each row; nothing if a document continues after another one."""
+    """Documents and pieces of padding of each row; None if a document continues after another one."""
     documents = np.array(rows)
     found = document_counts(documents, documents >= 0)
     numbers, returns = [], False

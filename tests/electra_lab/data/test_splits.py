@@ -1,4 +1,4 @@
-"""The split of a document depends on its key alone, or on its place."""
+"""The split of a document depends only on its key, or on its position."""
 
 from collections import Counter
 from contextlib import nullcontext, suppress
@@ -13,7 +13,7 @@ from registry import Document, Skipped
 
 
 def test_the_share_is_halved_between_validation_and_test() -> None:
-    """Within five standard deviations. A larger share only adds to what is held out."""
+    """Within five standard deviations. A larger share only adds held-out documents."""
     texts = [f"text {n}".encode() for n in range(20_000)]
     found = Counter(split_of(text, 0.2) for text in texts)
     assert 0.0894 < found["validation"] / 20_000 < 0.1106
@@ -30,7 +30,7 @@ def test_the_numbers_never_change() -> None:
 
 @given(st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=3, max_size=40), st.floats(0.01, 0.9))
 def test_by_order_holds_out_the_last_documents_and_keeps_keys_together(keys: list[str | None], held_out: float) -> None:
-    """Keys that follow one another stay together; of a key on both sides, or too few documents, there is an error."""
+    """Consecutive documents of one key stay together; a key on both sides or too few documents are an error."""
     documents = [Document(f"text {n}", key) for n, key in enumerate(keys)]
     half = max(1, round(len(keys) * held_out / 2))
     runs = [key for key, _ in groupby(keys) if key]
@@ -44,7 +44,7 @@ def test_by_order_holds_out_the_last_documents_and_keeps_keys_together(keys: lis
         assert len({split for split, other in zip(found, keys, strict=True) if other == key}) == 1
     if not any(keys):
         assert Counter(found) == {"train": len(keys) - 2 * half, "validation": half, "test": half}
-    # A boundary is later than its place only within documents of one key.
+    # A boundary is later than its nominal position only within documents of one key.
     for boundary, split in ((len(keys) - 2 * half, "train"), (len(keys) - half, "validation")):
         assert split not in found[boundary:] or keys[boundary] == keys[boundary - 1] is not None
 

@@ -1,4 +1,4 @@
-"""The token store: built once, also by several processes, found by its content, whole or not there at all."""
+"""The token store: built once, also by several processes, found by its content, complete or absent."""
 
 import hashlib
 import itertools
@@ -59,7 +59,7 @@ def words(documents: Iterable[str], numbers: range = range(100)) -> Tokenizer:
 def recipe(
     corpus: Any = None, trainer: Any = TRAINER, held_out: float = 0.4, description: Any = None, **others: Any
 ) -> Recipe:
-    """A recipe that is encoded by this process, with everything in its identity that decides the content."""
+    """Return a recipe that this process encodes; its identity has everything that determines the content."""
     corpus = corpus or Documents(DOCUMENTS)
     identity = {"corpus": corpus.fingerprint(), "held_out": held_out} | (description or {})
     options = {"overlap": 0.1, "tokenizer_characters": 1e6, "launcher": lambda _: None} | others
@@ -77,7 +77,7 @@ def stream(store: Store, split: str) -> list[int]:
 
 
 def sides(store: Store) -> dict[str, list[tuple[str, ...]]]:
-    """Each split's documents as words, in order."""
+    """Return each split's documents as words, in order."""
     found: dict[str, list[tuple[str, ...]]] = {split: [] for split in SPLITS}
     for split, documents in found.items():
         document: list[str] = []
@@ -92,7 +92,7 @@ def sides(store: Store) -> dict[str, list[tuple[str, ...]]]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a store, but for the note of what was verified, which has times."""
+    """Return the files of a store, except the note of verification, which contains times."""
     files = sorted(file for file in folder.iterdir() if not file.name.startswith(".verified-"))
     return {file.name: file.read_bytes() for file in files}
 
@@ -120,7 +120,7 @@ def test_built_once_and_found_again(tmp_path: Path) -> None:
 def test_streams_hold_every_id_of_the_vocabulary(tmp_path: Path, size: int, kind: str) -> None:
     last = size - 1
     corpus = Documents(f"w{5 + n} w{last - n} w{last}" for n in range(60))
-    store = opened(tmp_path, corpus, partial(words, numbers=range(5, size)))  # words are called by their ids
+    store = opened(tmp_path, corpus, partial(words, numbers=range(5, size)))  # words are named after their ids
     assert store.manifest.dtype == kind
     assert store.tokenizer.get_vocab_size() == size
     assert set(sides(store)["train"]) <= {tuple(document.split()) for document in corpus.documents}
@@ -153,7 +153,7 @@ def test_what_decides_the_content_decides_the_key(tmp_path: Path) -> None:
 
 
 some_documents = st.lists(st.integers(0, 99).map(lambda n: f"w{n}"), min_size=1, max_size=30)
-# Of w0 .. w99 some always fall into each split.
+# Each split always gets some of w0 .. w99.
 ANCHORS = [f"w{n}" for n in range(20)]
 
 
@@ -162,7 +162,7 @@ ANCHORS = [f"w{n}" for n in range(20)]
 def test_the_split_goes_by_the_text(
     tmp_path_factory: pytest.TempPathFactory, documents: list[str], added: list[str]
 ) -> None:
-    """No document on both sides, duplicates together, and nothing moves when documents are added."""
+    """No document is on both sides, duplicates stay together, and no document moves when others are added."""
     root = tmp_path_factory.mktemp("split")
     few, many = ANCHORS + documents, added + documents + ANCHORS
     before, after = (sides(opened(root, Documents(texts), words)) for texts in (few, many))
@@ -189,10 +189,10 @@ OVERLAPPING = [Document("a b", split="train"), Document("a b", split="validation
         (OVERLAPPING, 0.4, r"the training split has no tokens.*\(data\.overlap 0\.1\)"),
     ],
 )
-def test_a_corpus_that_is_no_use_is_a_sentence(
+def test_an_unusable_corpus_is_a_clear_error(
     tmp_path: Path, documents: list[str], held_out: float, message: str
 ) -> None:
-    """And nothing is left, not even the folders that were made for it."""
+    """And no file is left, not even the folders created for it."""
     with pytest.raises(DataError, match=message):
         opened(tmp_path / "new" / "store", Documents(documents), held_out=held_out)
     assert left(tmp_path) == []
@@ -249,14 +249,14 @@ def flip(path: Path) -> None:
 
 def test_leftovers_of_a_killed_build_are_cleared(tmp_path: Path) -> None:
     key = opened(tmp_path / "elsewhere").key
-    root, other = tmp_path / "store", ".0123456789abcdef.part"  # another store's, perhaps being built
+    root, other = tmp_path / "store", ".0123456789abcdef.part"  # of another store, which may be under construction
     (root / f".{key}.part" / "spool").mkdir(parents=True)
     (root / f".{key}.part" / "spool" / "train-00000.txt").write_text("half a docu")
     (root / f".{key}.lock").touch()
     (root / other).mkdir()
     assert opened(root).key == key
     assert left(root) == [other, key]
-    # And the lock of one that was killed right after the store was complete, unless somebody holds it.
+    # And the lock of a process that was killed right after the store was complete, unless another process holds it.
     file = root / f".{key}.lock"
     with lock(file):
         opened(root)
@@ -274,8 +274,8 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("refused", ["storage.files.os.fsync", "data.store.lock", "data.store.build"])
-def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
-    """Also if not even the empty folder can be removed, which stays then."""
+def test_a_failing_disk_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    """Also if not even the empty folder can be removed; then it stays."""
     full = Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr(f"electra_lab.{refused}", full)
     if refused != "storage.files.os.fsync":
@@ -287,14 +287,14 @@ def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_overlap_that_keeps_every_document(tmp_path: Path, seed: int) -> None:
-    """Documents of the test that are left out bring runs with them, which training documents may share."""
+    """Left-out test documents contain runs that training documents may share."""
     rng = np.random.default_rng(seed)
     phrases = [" ".join(map("w{}".format, row)) for row in rng.integers(0, 100, (60, 20))]
     pairs = rng.integers(0, 60, (80, 2))
     corpus = Documents(f"{phrases[left]} w{number} {phrases[right]}" for number, (left, right) in enumerate(pairs))
 
     def left_out(overlap: float) -> tuple[list[int], float]:
-        """The numbers of documents left out of train, validation and test, and the overlap that suffices."""
+        """Return the numbers of documents left out of train, validation and test, and the sufficient overlap."""
         manifest = opened(tmp_path, corpus, words, overlap=overlap, description={"overlap": overlap}).manifest
         numbers = dict.fromkeys(SPLITS, 0)
         for split, shards in manifest.shards.items():
@@ -369,7 +369,7 @@ print(opened(Path("store"), Slow(DOCUMENTS)).key)
 
 
 def test_two_processes_build_one_store(tmp_path: Path) -> None:
-    """Of the same bytes as this process builds, whatever their hash seeds."""
+    """With the same bytes as this process builds, regardless of their hash seeds."""
     processes = []
     for name, seed in (("a", "1"), ("b", "2")):
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}

@@ -38,7 +38,7 @@ def seen(batch: Any) -> list[tuple[list[int], list[int], int, list[int]]]:
         assert (tags[size:] == IGNORED).all()
         found.append((tokens[:size].tolist(), segments[:size].tolist(), int(number), tags[:size].tolist()))
     real = batch.attention_mask
-    assert real.sum(1).max() == real.shape[1]  # nothing is wider than its longest row
+    assert real.sum(1).max() == real.shape[1]  # no batch is wider than its longest row
     return found
 
 

@@ -1,4 +1,4 @@
-"""Texts and words as tokens: the tokens that the model read in pre-training, each at its place."""
+"""Texts and words as tokens: the same tokens as in pre-training, with their positions."""
 
 import itertools
 from typing import Any
@@ -30,7 +30,7 @@ def make(kind: str) -> Tokenizer:
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if kind.startswith("unigram without"):
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
-    # It would add special tokens, which are not asked for.
+    # It would add special tokens, which are not wanted.
     ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     return tokenizer
@@ -81,7 +81,7 @@ def test_the_tokenizer_never_joins_words(encoder: TextEncoder) -> None:
 
 
 def test_words_have_the_tokens_that_they_have_in_a_text(encoder: TextEncoder) -> None:
-    """As transformers reads pretokenized words, where the tokenizer puts a space before the first word."""
+    """As transformers reads pretokenized words, if the tokenizer puts a space before the first word."""
     before = encoder._tokenizer.pre_tokenizer
     spaced = getattr(before, "add_prefix_space", True) and getattr(before, "prepend_scheme", "") != "never"
     for words, found in zip(SENTENCES, encoder.words(SENTENCES), strict=True):
@@ -128,4 +128,4 @@ def test_the_name_of_a_special_token_is_text(encoder: TextEncoder) -> None:
     for word, length in enumerate((3, 6, 8)):
         within = itertools.chain.from_iterable(itertools.starmap(range, spans_of(word, tagged)))
         assert [*within] == list(range(length))
-    assert not encoder._tokenizer.encode_special_tokens, "as it was before"
+    assert not encoder._tokenizer.encode_special_tokens, "unchanged"

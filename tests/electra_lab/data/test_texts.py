@@ -1,4 +1,4 @@
-"""Texts in windows: every token is judged once, far from the ends of its window, at its place in the text."""
+"""Texts in windows: every token is judged once, far from the ends of its window, with its position in the text."""
 
 import pytest
 import torch
@@ -74,7 +74,7 @@ MARKED = [
 
 @pytest.mark.parametrize("words", [marked.split() for marked in MARKED])
 def test_offsets_hold_the_marks_that_the_tokenizer_drops(words: list[str], tokenizer: Tokenizer) -> None:
-    """Of the word that they are written in, and no other one's; what else it drops belongs to no token."""
+    """Marks belong to the word they are written in; other dropped characters belong to no token."""
     text = tokenize(tokenizer, [" ".join(words)])[0]
     ends = [(start, end) for start, end in text.offsets if start < end]
     borders = {len(words[0]), len(words[0]) + 1}

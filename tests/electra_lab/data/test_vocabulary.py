@@ -1,4 +1,4 @@
-"""What components may know of a tokenizer: special tokens, beginnings of words, counts."""
+"""The facts about a tokenizer that components may use: special tokens, beginnings of words, counts."""
 
 import random
 import re
@@ -14,7 +14,7 @@ from registry import Vocabulary, tokenizers
 from registry.errors import DataError
 
 CPU = torch.device("cpu")
-# The special tokens anywhere, as in tokenizers from elsewhere.
+# Special tokens anywhere, as in foreign tokenizers.
 NAMES = ["the", "[SEP]", "##ly", "[PAD]", "[UNK]", ".", "cat", "[MASK]", "[CLS]", "##s", "\u0120dog", "\u2581cow"]
 
 
@@ -36,7 +36,7 @@ def at(mask: Tensor | None) -> list[int]:
 
 
 def test_tokens_of_bytes_are_shown_as_the_letters_of_their_text() -> None:
-    """Hangul and Cyrillic; white space keeps its symbol, and a byte of a letter that is cut stays as it is."""
+    """Hangul and Cyrillic; white space keeps its symbol, and bytes of a cut letter stay unchanged."""
     text = "\uc11c\uc6b8\n \u041c\u043e\u0441\u043a\u0432\u0430 caf\u00e9"
     learned = tokenizers.get("bpe").component([text] * 9, vocab_size=300)
     shown = [readable_token(learned, id) for id in learned.encode(text, add_special_tokens=False).ids]
@@ -70,7 +70,7 @@ def test_a_tokenizer_without_special_tokens_is_refused(missing: list[str]) -> No
     [
         (None, [0, 2, 4, 5, 6, 9, 10, 11]),  # of a list of words, all
         (decoders.WordPiece(), [0, 4, 5, 6, 10, 11]),
-        (decoders.ByteLevel(), [2, 4, 5, 9, 10, 11]),  # those with a mark, and what is neither letter nor digit
+        (decoders.ByteLevel(), [2, 4, 5, 9, 10, 11]),  # with a mark, or neither letter nor digit
         (decoders.Metaspace(), [2, 4, 5, 9, 11]),
     ],
 )
@@ -96,7 +96,7 @@ WORDS = {
 def test_words_are_never_split(kind: str, script: str) -> None:
     """Not even where they fall into bytes, or into letters and their combining marks."""
     words = WORDS[script].split()
-    # Trained on letters in any order, and to join few of them.
+    # Trained on letters in any order, with few merges.
     shuffle = random.Random(0)
     letters = []
     for _ in range(200):
@@ -112,7 +112,7 @@ def test_words_are_never_split(kind: str, script: str) -> None:
 
 
 def sentencepiece_of_llama() -> Tokenizer:
-    """A BPE model with bytes for unknown characters, whose marks are put and removed by replacing spaces."""
+    """A BPE model with bytes for unknown characters, which marks words by replacing spaces."""
     names = ["<unk>", "\u2581ca", "f", "<0xC3>", "<0xA9>", "<0x2D>", "-", "\u0301", "\u2581", *SPECIAL_NAMES]
     made = Tokenizer(models.BPE({name: id for id, name in enumerate(names)}, [], unk_token="<unk>", byte_fallback=True))
     made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
@@ -163,7 +163,7 @@ def test_counts_are_those_of_the_training_tokens() -> None:
     ],
 )
 def test_special_tokens_are_found_whatever_they_are_called(names: list[str], special: tuple[int, ...]) -> None:
-    """BERT's names win where there are several."""
+    """BERT's names take precedence."""
     assert made(tokenizer(names)).special_ids == special
 
 
@@ -186,6 +186,6 @@ def test_a_stand_in_has_shapes_alone() -> None:
     ],
 )
 def test_ends_of_sentences_by_the_text_of_a_token(decoder: object, names: str, ends: list[int]) -> None:
-    """Of any script and kind of tokenizer; special tokens end none."""
+    """For any script and kind of tokenizer; special tokens do not end sentences."""
     rest = [name for name in SPECIAL_NAMES if name not in names]
     assert at(made(tokenizer([*names.split(), *rest], decoder)).sentence_end) == ends

@@ -1,4 +1,4 @@
-"""Words that training has read."""
+"""The number of words that training has read."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def text(documents: list[range], words: list[int]) -> Any:
 
 
 def test_the_first_step_that_has_read_them() -> None:
-    """A document a row, of different numbers of words, read in the order of training: two epochs and a bit."""
+    """One document per row, with different numbers of words, read in training order for a little over two epochs."""
     documents = [range(5, 6 + number % 7) for number in range(30)]
     words = [1 + number * number % 11 for number in range(30)]
     rows = Rows(Documents(text(documents, words), 12, VOCABULARY))
@@ -39,7 +39,7 @@ def test_the_first_step_that_has_read_them() -> None:
 
 
 def test_an_epoch_has_all_words_however_documents_are_cut() -> None:
-    """Of a document that is cut in two rows, each has its share; padding, [CLS] and [SEP] have none."""
+    """If a document is cut into two rows, each has its share of words; padding, [CLS] and [SEP] have none."""
     documents, words = [range(5, 9), range(5, 17), range(5, 6)], [2, 6, 1]
     tokens = text(documents, words)
     rows = Rows(Contiguous(tokens, 9, VOCABULARY))

@@ -1,4 +1,4 @@
-"""BLiMP: paradigms, fields, ids, and lines that are not what they should be."""
+"""BLiMP: paradigms, fields, ids, and malformed lines."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""CoNLL's columns: words, tags in any scheme, and lines that are not what they should be."""
+"""CoNLL's columns: words, tags in any scheme, and malformed lines."""
 
 import re
 from pathlib import Path
@@ -179,7 +179,7 @@ BROKEN = "a O\nb\n\nc O\n\nd X O\n\ne L.A\n\nf O\ng O\nh I-A\n\ni B-A\n\nj B-A\n
         ("a U-A\nb B-A\nc I-A\nd L-A\ne O\n", {}, "a/B-A b/B-A c/I-A d/I-A e/O"),
         ("a U-A\nb O\n", {"scheme": "BILOU"}, "a/B-A b/O"),
         ("a S\nb B\nc M\nd E\n\ne B\nf E\n", {"scheme": "BMES"}, "a/B b/B c/I d/I | e/B f/I"),
-        # Bad sentences that are left out.
+        # Malformed sentences are left out.
         (BROKEN, {"on_error": "skip"}, "c/O | i/B-A | j/B-A"),
         (b"a O\nf\xff O\n\n# \xff\nb O\n\nc \xff\n", {"on_error": "skip"}, "b/O"),
     ],
@@ -214,7 +214,7 @@ def test_files_as_people_have_them(
 def test_what_cannot_be_read_is_named(
     content: str | bytes, options: dict[str, Any], lines: list[int], tmp_path: Path
 ) -> None:
-    """All of it at once, and the first word of each sentence that is wrong."""
+    """All mistakes are reported at once, each by the first wrong word of a sentence."""
     with pytest.raises(DataError) as refused:
         list(conll(tmp_path, content, **options).read("test"))
     named = [line for line in str(refused.value).splitlines() if line.startswith(str(tmp_path))]

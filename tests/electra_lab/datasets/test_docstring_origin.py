@@ -1,4 +1,4 @@
-"""Which package a docstring comes from: texts, names that are hidden, splits by modules."""
+"""The package that a docstring comes from: texts, hidden names, splits by modules."""
 
 from collections import Counter
 from pathlib import Path
@@ -30,7 +30,7 @@ def package(folder: Path, monkeypatch: pytest.MonkeyPatch, **modules: list[str])
 
 
 def many(*packages: str, modules: int = 10, docstrings: int = 2) -> dict[str, list[str]]:
-    """Return modules of packages, each with so many docstrings; the texts number all of them."""
+    """Return `modules` modules of each package with `docstrings` numbered docstrings each."""
     found, number = dict[str, list[str]](), 0
     for name in packages:
         for n in range(modules):
@@ -63,7 +63,7 @@ def test_every_docstring_has_its_package_and_modules_are_in_one_split(tmp_path: 
 
 
 def test_modules_that_do_not_fit_a_share_are_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hash of a module decides, and not its place."""
+    """The hash of a module decides its split, not its position."""
     modules = many("one", "two", docstrings=1)
     package(tmp_path, monkeypatch, **modules)
     found = read()
@@ -167,7 +167,7 @@ def test_packages_that_cannot_be(packages: list[str]) -> None:
 
 
 def test_the_packages_of_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as two of the small ones say: to read all of them takes several seconds."""
+    """Tested with two of the small ones; reading all of them takes several seconds."""
     installed = installed_files()
     names = {name.removeprefix("python/").replace("/", ".") for _, name in installed}
     for wanted in PACKAGES:

@@ -1,4 +1,4 @@
-"""What all readers of files have in common: compression, line ends, encodings, paths, held-out examples."""
+"""Common features of all readers of files: compression, line ends, encodings, paths, held-out examples."""
 
 import gzip
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from electra_lab.datasets.table import TableFiles
 from registry.errors import DataError
 from tests.electra_lab.datasets.written import answer, article, articles, json_lines, question, write
 
-# Of each reader: how it is made, the name and the content of a file, and the split that this is.
+# For each reader: its constructor, the name and content of a file, and the split of this file.
 READERS: dict[str, tuple[Callable[[Path], Any], str, str, str]] = {
     "glue": (lambda file: Glue(name="STS-B", folder=file.parent), "train.tsv",
              "sentence1\tsentence2\tscore\nA grüße\tB\t1.5\nC\tD\t2.5\n", "train"),

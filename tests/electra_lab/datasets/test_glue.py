@@ -13,7 +13,7 @@ from registry.errors import DataError
 from tests.electra_lab.datasets.written import write
 
 STS_HEADER = "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2"
-# Of each task: rows of train, with the header if there is one, and what is read from them; the same for the test.
+# For each task: rows of train, with a header if there is one, and the examples read from them; the same for test.
 TASKS: dict[str, tuple[str, list[tuple[Any, ...]], str, tuple[str, str | None]]] = {
     "CoLA": (
         'gj04|1||One more.\ncj99|0|*|They "drank the pub.\n',
@@ -144,7 +144,7 @@ def test_mrpc_as_microsoft_has_it(tmp_path: Path) -> None:
     before = dataset.fingerprint()
     write(tmp_path / "dev_ids.tsv", "1\t2\n")
     assert glue("MRPC", tmp_path).fingerprint() != before
-    alone = glue("MRPC", tmp_path, dev=tsv(header + second))  # what dev.tsv has is in Microsoft's file, too
+    alone = glue("MRPC", tmp_path, dev=tsv(header + second))  # Microsoft's file contains dev.tsv, too
     assert alone.splits == ["train", "validation", "test"]
     assert values(alone.read("train")) == [("C", "D", "0"), ("E", "F", "1")]
     prepared = glue("MRPC", tmp_path, train=tsv(header + first), dev=tsv(header + third))

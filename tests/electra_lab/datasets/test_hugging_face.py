@@ -1,4 +1,4 @@
-"""Hugging Face datasets: fields, names of labels, splits; local folders as they are, the hub without a network."""
+"""Hugging Face datasets: fields, names of labels, splits; real local folders, the hub without a network."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""JSON lines: fields, labels of every type, and lines that are not what they should be."""
+"""JSON lines: fields, labels of every type, and malformed lines."""
 
 import re
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_fields_by_name(tmp_path: Path) -> None:
     ],
 )
 def test_labels(tmp_path: Path, value: Any, word: str | None, number: float | str | None) -> None:
-    """As words and as numbers; a text that begins with "is" says why they are neither."""
+    """Labels as words and as numbers; an expectation that begins with "is" is an error message."""
     for label_type, expected in (("word", word), ("number", number)):
         line = json_lines({"text": "a", "label": value})
         if str(expected).startswith("is "):
@@ -78,11 +78,11 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
 
 
 def test_the_texts_decide_what_is_held_out(tmp_path: Path) -> None:
-    """So that a pair that is there twice, with other labels, is not in train and in validation."""
+    """A pair that occurs twice, with different labels, must not be in both train and validation."""
     records = [{"text": f"a{n % 50}", "pair": f"b{n % 40}", "label": n} for n in range(800)]
     dataset = JsonLines(train=write(tmp_path / "a.jsonl", json_lines(*records)), pair="pair", held_out=0.4)
     train = {(example.text, example.pair) for example in dataset.read("train")}
     validation = {(example.text, example.pair) for example in dataset.read("validation")}
     assert not train & validation
     assert len(train | validation) == 200
-    assert {text for text, _ in train} & {text for text, _ in validation}  # of pairs both texts count
+    assert {text for text, _ in train} & {text for text, _ in validation}  # for pairs, both texts count

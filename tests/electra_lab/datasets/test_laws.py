@@ -111,7 +111,7 @@ class TestDocstringOrigin(DatasetContract):
 
     @pytest.fixture(autouse=True)
     def sources(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        """Two packages in the folder of the test: to read real ones takes seconds."""
+        """Two packages in the folder of the test: reading real ones takes seconds."""
         for number, name in enumerate(f"{package}/m{n}.py" for package in ("one", "two") for n in range(9)):
             text = f"What the module number {number} does, in more than forty characters."
             write(tmp_path / name, f'"""{text}"""\ndef f():\n    """{text.upper()}"""\n')

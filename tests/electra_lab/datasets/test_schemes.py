@@ -1,4 +1,4 @@
-"""Schemes of tags, by what entities become in each of them, and by seqeval."""
+"""Schemes of tags, tested by encoding entities and against seqeval."""
 
 from itertools import product
 
@@ -9,12 +9,12 @@ from seqeval import scheme as theirs
 
 from electra_lab.datasets._schemes import SCHEMES, TAG, misfit, to_iob2
 
-Entity = tuple[str, int, int]  # its type, the first word, and the one after the last
+Entity = tuple[str, int, int]  # type, index of the first word, index after the last word
 
 
 @st.composite
 def sentences(draw: st.DrawFn) -> tuple[list[Entity], int]:
-    """Draw entities, many of them side by side, and the number of words."""
+    """Draw entities, many of them adjacent, and the number of words."""
     place, found = 0, []
     for gap, length, kind in draw(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 3), st.sampled_from("AB")))):
         found.append((kind, place + gap, place + gap + length))
@@ -23,7 +23,7 @@ def sentences(draw: st.DrawFn) -> tuple[list[Entity], int]:
 
 
 def written(entities: list[Entity], words: int, scheme: str) -> list[str]:
-    """Return the tags of entities, from the definition of each scheme."""
+    """Return the tags of entities by the definition of each scheme."""
     tags = ["O"] * words
     for number, (kind, first, end) in enumerate(entities):
         before = entities[number - 1] if number else None

@@ -55,7 +55,7 @@ def test_nothing_is_held_out_otherwise(sources: dict[str, list[Any]]) -> None:
 
 
 def test_the_key_alone_decides() -> None:
-    """Not the order, nor other examples, nor the process; a larger share holds out more of the same."""
+    """Neither order, other examples nor process matter; a larger share only adds held-out examples."""
     held = {*texts(Listed(0.1, train=MANY), "validation")}
     assert {*texts(Listed(0.1, train=MANY[::-2]), "validation")} == held & {*MANY[::-2]}
     assert held < {*texts(Listed(0.3, train=MANY), "validation")}

@@ -1,4 +1,4 @@
-"""SQuAD: both versions, answers that are not at their place, and files that are not what they should be."""
+"""SQuAD: both versions, answers at wrong positions, and malformed files."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""CSV and TSV: columns, quotes, labels, and rows that are not what they should be."""
+"""CSV and TSV: columns, quotes, labels, and malformed rows."""
 
 import csv
 import io
@@ -67,7 +67,7 @@ def test_csv_quotes_and_tsv_does_not(tmp_path: Path) -> None:
     assert [example.place.rpartition(":")[2] for example in found] == ["2", "5"]
     odd = read(tmp_path, 'text\tlabel\n"a\tx\nb"\ty\n"c, d"\tz\n', ".tsv")
     assert [example.text for example in odd] == ['"a', 'b"', '"c, d"']
-    # Rows without content are left out, such as those that Excel writes at the end.
+    # Empty rows are left out, such as those that Excel writes at the end.
     assert len(read(tmp_path, "text,label\n\na,b\n,\n , \n")) == 1
     assert len(read(tmp_path, "text\tlabel\n\na\tb\n\t\n \t \n", ".tsv")) == 1
     # Python's reader has a limit of 131,072 characters.

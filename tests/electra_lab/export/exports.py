@@ -11,13 +11,13 @@ from electra_lab.pretrained.opening import open_model
 from tests.electra_lab.jobs.pretraining.tiny import experiment, run
 
 CPU = torch.device("cpu")
-SHAPES = [(1, 1), (2, 7), (3, 16), (2, 48)]  # rows and tokens; no backbone of the tests pads to a divisor of all
+SHAPES = [(1, 1), (2, 7), (3, 16), (2, 48)]  # (rows, tokens): every backbone that pads has to pad one
 
 
 def finished(folder: Path, **sections: str) -> Path:
     """Train a tiny pair that reads up to 48 tokens, with checkpoints after steps 8 and 12.
 
-    With a rate that makes weights large: those of the beginning hide mistakes, as attention is nearly uniform.
+    The learning rate makes weights large: with initial weights, attention is nearly uniform, which hides mistakes.
     """
     train = "{steps: 12, batch_size: 4, precision: fp32, log_every: 5, learning_rate: 0.1}"
     settings = {"embedding": "{dim: 8, max_length: 48}", "train": train}
@@ -44,7 +44,7 @@ def states(network: Any, given: dict[str, Tensor]) -> Tensor:
 
 @torch.no_grad()
 def logits(network: Any, given: dict[str, Tensor]) -> Tensor:
-    """Return the lab's logits, of the head that the network has."""
+    """Return the lab's logits of the network's head."""
     hidden = states(network, given)
     if "replaced" in network.heads:
         return network.replaced_logits(hidden)
@@ -52,7 +52,7 @@ def logits(network: Any, given: dict[str, Tensor]) -> Tensor:
 
 
 def assert_close(theirs: Tensor, ours: Tensor, given: dict[str, Tensor], tolerance: float = 1e-5) -> None:
-    """Compare what was computed at real positions: what padding holds means nothing."""
+    """Compare results at real positions: those of padding are arbitrary."""
     real = given["attention_mask"].bool()
     assert theirs.shape == ours.shape
     assert torch.isfinite(ours[real]).all()

@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face hub on this machine, as far as pushes and downloads need one, and an account of its
+"""A stand-in for the Hugging Face hub on this machine, with the parts that pushes and downloads need, and a log of its
 requests.
 
 Files of .safetensors are large (LFS): they go to another address, whose requests must carry no token.
@@ -24,7 +24,7 @@ class Repository:
 
 
 class Hub(ThreadingHTTPServer):
-    """Its repositories and large objects; what was asked; and what goes wrong, by the beginning of a request."""
+    """Its repositories and large objects, the requests, and the simulated failures by the beginning of a request."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -41,11 +41,11 @@ class Hub(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def said(self, word: str) -> list[str]:
-        """Return the requests with this word."""
+        """Return the requests that contain this text."""
         return [request for request in self.requests if word in request]
 
     def handle_error(self, *_: object) -> None:
-        """A client that has gone is no error."""
+        """Ignore clients that have disconnected."""
 
 
 class Handler(BaseHTTPRequestHandler):

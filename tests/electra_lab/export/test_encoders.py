@@ -79,10 +79,10 @@ def test_all_backbones_are_tried() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_run_from_an_export_begins_where_the_run_ended(name: str, tmp_path: Path) -> None:
-    """With the losses on held-out text that the run had after its last step."""
+    """With the same losses on held-out text as the run after its last step."""
     sections = {"discriminator": ALL[name], "generator": "{scale: 1.0}", "evaluate": "{every: 3}",
                 "train": "{steps: 3, batch_size: 4, precision: fp32, learning_rate: 0.05}"}  # fmt: skip
-    if name == "two_towers":  # which are no discriminator
+    if name == "two_towers":  # they cannot be a discriminator
         sections |= {"discriminator": ALL["bert"], "generator": ALL[name], "objective": "{type: electric}"}
     first = run(experiment(tmp_path / "first", **sections), tmp_path / "run")
     limits = export(first, tmp_path / "out").networks[0].limits

@@ -1,4 +1,4 @@
-"""A folder of an export is whole or not there, and nothing that is not an export is overwritten."""
+"""The folder of an export is complete or absent, and only exports are overwritten."""
 
 import json
 import sys
@@ -50,9 +50,9 @@ def test_two_exports_are_the_same_bytes(run: Path, out: Path, tmp_path: Path, mo
         export(run, tmp_path / name)
         assert_whole(tmp_path / name, 12)
         assert content(tmp_path / name) == content(out)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "new", "out"]  # nothing beside them
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "new", "out"]  # nothing else
     files = [path for path in out.rglob("*") if path.is_file()]
-    assert len({path.stat().st_mode for path in files}) == 1, "all may be read"
+    assert len({path.stat().st_mode for path in files}) == 1, "all files have the same permissions"
 
 
 def test_an_earlier_export_is_replaced(run: Path, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_an_earlier_export_is_replaced(run: Path, tmp_path: Path) -> None:
 
 
 def refused(run: Path, folder: Path, reason: str) -> None:
-    """Not a byte of it changes."""
+    """Check that the export is refused and does not change the folder."""
     before = content(folder)
     with pytest.raises(ConfigError, match=f"{folder}: {reason}"):
         export(run, folder)

@@ -30,7 +30,7 @@ SHAPES = [(1, 1), (1, 3), (2, 16), (3, 17), (5, LONGEST)]
 
 
 def network(kind: str, heads: tuple[str, ...] = ("replaced",), depth: int = 1, **options: Any) -> Network:
-    """Rows are longer than the windows, and than distances with a bucket of their own."""
+    """Rows are longer than the windows, and than the distances with exact buckets."""
     torch.manual_seed(0)
     depth = 2 if kind == "modernbert" else depth
     backbone: Any = backbones.get(kind).component(16, depth, 4, LONGEST, **options)
@@ -65,11 +65,11 @@ def test_an_export_has_the_discriminator(tmp_path: Path, capsys: Any) -> None:
     ours, folder = opened(run), tmp_path / "out" / "discriminator"
     assert_computed(folder / "model.onnx", ours.networks["discriminator"], ours.vocabulary.size)
     files = sorted(path.name for path in folder.rglob("*.onnx*"))
-    assert files == ["model.onnx", "model_int8.onnx"]  # no file of weights beside them
+    assert files == ["model.onnx", "model_int8.onnx"]  # no separate file of weights
     card = (folder / "README.md").read_text()
     assert "- `model.onnx` turns `input_ids`, `attention_mask`, `token_type_ids` into `last_hidden_state`" in card
 
-    # fp32 has the AUC that the run measured on its test text, int8 another one.
+    # fp32 has the AUC that the run measured on its test text, int8 a different one.
     tested = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
     (change,) = exported.int8
     assert change.auc[0] == pytest.approx(tested["discriminator_auc"], abs=1e-6)
@@ -104,7 +104,7 @@ TRACED = [("modernbert", {"local_attention": 8, "global_every": 2}), ("deberta",
 @pytest.mark.parametrize(("kind", "options"), TRACED)
 @torch.no_grad()
 def test_what_is_traced_takes_any_length(kind: str, options: dict[str, Any]) -> None:
-    """Without ONNX, which takes a minute: torch refuses code that looks at the length."""
+    """Without ONNX, which takes a minute: torch refuses code that depends on the length."""
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1, max=LONGEST)
     shapes, made = {name: {0: batch, 1: length} for name in INPUTS}, network(kind, ("tokens",), **options)
     prefers = {"prefer_deferred_runtime_asserts_over_guards": True}
@@ -117,7 +117,7 @@ def test_what_is_traced_takes_any_length(kind: str, options: dict[str, Any]) -> 
 
 @slow
 def test_hashes_of_a_fixed_size_are_written(tmp_path: Path) -> None:
-    """Quick tests: the hashes of all lengths in one pass, below, and fixed sizes with another backbone."""
+    """Quick tests cover hashing all lengths in one pass, below, and fixed sizes with another backbone."""
     ours = network("reformer", bucket_size=4, hashes=2, local_heads=1)
     write_onnx(tmp_path / "model.onnx", NamedOutputs(ours), 60, LONGEST, (3, 22))
     assert_computed(tmp_path / "model.onnx", ours, 60, (3, 22))
@@ -127,7 +127,7 @@ def test_hashes_of_a_fixed_size_are_written(tmp_path: Path) -> None:
     "options", [{}, {"hashes": 2, "memory": 8}, {"hashes": 1, "local_heads": 2}, {"reversible": True, "hashes": 3}]
 )
 def test_reformer_hashes_rows_of_all_lengths_in_one_pass(monkeypatch: pytest.MonkeyPatch, options: Any) -> None:
-    """Each row at its own length, as in evaluation, whatever it is padded to."""
+    """Each row at its own length, as in evaluation, regardless of padding."""
     ours = network("reformer", bucket_size=4, **options)
     wide: Any = ours.backbone
     given = inputs(60, 6, 45)
@@ -170,7 +170,7 @@ def fine_tuned(kind: str, backbone: str, folder: Path) -> Any:
 
 
 def segments(theirs: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the segments, for a class that has them; the others would take them for positions."""
+    """Return the segments for classes that have them; other classes would take them for positions."""
     return {} if type(theirs).__name__.startswith("Modern") else {"token_type_ids": given["token_type_ids"]}
 
 
@@ -185,7 +185,7 @@ HEADS = {
 @pytest.mark.parametrize("backbone", OPTIONS)
 @torch.no_grad()
 def test_a_file_would_have_the_logits_of_transformers(tmp_path: Path, backbone: str) -> None:
-    """Of each class of a task: what is traced equals transformers' model, before torch and onnxruntime have a say."""
+    """For each class of a task, the module equals transformers' model before torch exports it."""
     for kind, (names, _) in HEADS.items():
         theirs = fine_tuned(kind, backbone, tmp_path / kind)
         ours = with_head(tmp_path / kind, read_part(tmp_path / kind, "discriminator"))
@@ -222,8 +222,8 @@ def test_fine_tuned_heads_are_those_of_transformers(tmp_path: Path, kind: str, b
 
 
 @slow
-def test_weights_of_a_large_network_are_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of ONNX holds 2 GB at most; the two files can be moved together. Here the head is that for tokens."""
+def test_weights_of_a_large_network_are_in_a_second_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ONNX file holds 2 GB at most; the two files can be moved together. The head here is the token head."""
     monkeypatch.setattr(module, "LARGEST", 1000)
     ours = network("bert", ("tokens",))
     (tmp_path / "made").mkdir()
@@ -234,7 +234,7 @@ def test_weights_of_a_large_network_are_beside_it(tmp_path: Path, monkeypatch: p
 
 
 class _Sixteen(nn.Module):
-    """Computes something else at one length."""
+    """Behaves differently at one length."""
 
     length_multiple, positions = 1, "own"
 
@@ -254,7 +254,7 @@ def test_what_depends_on_the_sizes_of_its_input_needs_fixed_ones(tmp_path: Path)
 
 
 class _Odd(nn.Module):
-    """Adds what onnxruntime computes in another way."""
+    """Adds random numbers, which onnxruntime draws differently."""
 
     length_multiple, positions = 1, "own"
 

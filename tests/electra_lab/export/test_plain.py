@@ -1,4 +1,4 @@
-"""An exported `bert` pair is a pair of plain transformers models, with the weights and the logits of the run."""
+"""An exported `bert` pair consists of plain transformers models with the weights and logits of the run."""
 
 import json
 from collections.abc import Iterator
@@ -153,7 +153,7 @@ def test_the_card_says_where_the_model_comes_from(made: tuple[Path, Path]) -> No
         "  dim: 16\n  depth: 2\n",
     ):
         assert fact in card.content, fact
-    assert str(run.parent) not in card.content  # folders of its author
+    assert str(run.parent) not in card.content  # folders on the author's machine
 
 
 def test_the_card_has_no_values_as_python_writes_them() -> None:

@@ -31,7 +31,7 @@ COMMIT = "POST /api/models/me/x/commit/main"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run that keeps the steps 0, 5 and 12, of which the first two are milestones, and 8."""
+    """A run with checkpoints of the steps 0 and 5, which are milestones, 8 and 12."""
     with for_a_module():
         checkpoint = "{every: 4, keep: 2, milestones: {tokens: [300]}}"
         yield finished(tmp_path_factory.mktemp("pushed"), checkpoint=checkpoint)
@@ -47,7 +47,7 @@ def hub() -> Iterator[Hub]:
 
 @pytest.fixture
 def pushed(forks: Lab, hub: Hub, run: Path, tmp_path: Path) -> Push:
-    """`pushed("--milestones")` pushes the run to me/x; nothing that it prints has the token."""
+    """`pushed("--milestones")` pushes the run to me/x and checks that the token is never printed."""
 
     def call(*words: object, model: Path = run, **environment: str) -> Ended:
         here = {"HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": TOKEN,
@@ -70,12 +70,12 @@ def test_a_new_repository_has_the_milestones_as_branches_and_main_last(
     branches = {"step-0": 0, "tokens-300": 5, "main": 12}
     assert [(answer["branch"], answer["step"]) for answer in answers] == list(branches.items())
     assert repository.private
-    # A branch is there before its files are sent, and main is last.
+    # A branch is created before its files are sent, and main comes last.
     words = [request.split("/me/x/")[-1] for request in hub.requests]
     order = [word for word in words if word.startswith(("branch/", "preupload/", "commit/"))]
     new = [f"{act}/{name}" for name in ("step-0", "tokens-300") for act in ("branch", "preupload", "commit")]
     assert order == [*new, "preupload/main", "commit/main"]
-    # The weights are those of the steps. Their storage belongs to others and gets no token.
+    # The weights are those of the steps. Their storage is a third party's and gets no token.
     for (branch, step), answer in zip(branches.items(), answers, strict=True):
         export(run, tmp_path / branch, step)
         tree = repository.trees[branch]
@@ -86,7 +86,7 @@ def test_a_new_repository_has_the_milestones_as_branches_and_main_last(
             assert tree[f"{name}model.safetensors"] == oid
             assert hub.objects[oid] == weights
     assert hub.tokens_at_storage == [None] * 6
-    # The card has what was given, and the numbers that the run measured.
+    # The card has the given metadata and the numbers that the run measured.
     card = ModelCard(repository.trees["main"]["README.md"].decode()).data
     assert (card.license, card.language, card.library_name) == ("mit", ["en"], "transformers")
     test = lines(run, "test")[-1]
@@ -163,7 +163,7 @@ def test_a_dry_run_lists_the_files_and_uses_no_network(lab: Any, run: Path, tmp_
     for name in ("config.json", "model.safetensors"):
         assert answer["files"][name] == (tmp_path / "out" / "discriminator" / name).stat().st_size
         assert answer["files"][f"generator/{name}"] == (tmp_path / "out" / "generator" / name).stat().st_size
-    # An export has the same files, one network of it its own. Its card may have been edited; weights may not.
+    # An export has the same files; one of its networks can be pushed alone. Its card may be edited, its weights not.
     card = tmp_path / "out" / "discriminator" / "README.md"
     card.write_text(card.read_text() + "\nMine.\n")
     generator = {name.removeprefix("generator/") for name in answer["files"] if "/" in name}

@@ -1,4 +1,4 @@
-"""Generators that are not networks: what they draw, and where they are allowed."""
+"""Generators that are not networks: their draws, and where they are allowed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +39,7 @@ def drawn(generator: nn.Module, rows: int = 20_000) -> torch.Tensor:
     ],
 )
 def test_what_is_drawn(name: str, options: dict[str, float], weights: list[float]) -> None:
-    """Frequencies plus one, by their power; never a special token; [UNK], id 1, is an ordinary one."""
+    """By powers of the add-one frequencies; special tokens are never drawn, and [UNK], id 1, is an ordinary token."""
     shares = torch.tensor(weights, dtype=torch.float64)
     counts = drawn(generators.get(name).component(WORDS, **options))
     assert counts[shares == 0].sum() == 0
@@ -60,7 +60,7 @@ def experiment(folder: Path, **sections: str):
     return assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
 
 
-def test_its_loss_is_the_entropy_that_is_reported_beside_it(tmp_path: Path) -> None:
+def test_its_loss_is_the_entropy_that_is_reported_with_it(tmp_path: Path) -> None:
     made = experiment(tmp_path, generator="{type: unigram}")
     found = evaluate(
         made.run.learner, made.test, made.accumulate, seed=0, batch_size=4, precision="fp32", device=made.device

@@ -1,4 +1,4 @@
-"""Heads that plug-ins bring, everywhere that heads matter: checks, weights, FLOPs, checkpoints, exports."""
+"""Heads of plug-ins, in all places where heads matter: checks, weights, FLOPs, checkpoints, exports."""
 
 import json
 from pathlib import Path
@@ -111,7 +111,7 @@ def test_an_objective_asks_for_heads_of_both_networks_and_sets_their_options(fil
 
 
 def test_the_weights_the_flops_and_the_memory_of_plug_in_heads(file: Path) -> None:
-    """The lab draws what asks for it; the weights of `summary` stay as its constructor left them."""
+    """The lab initializes heads that ask for it; the weights of `summary` stay as its constructor set them."""
     loaded, plain = load(file), load(file, ["objective.type=electra"])
     made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
     with_heads, without = sketch(loaded), sketch(plain)
@@ -180,7 +180,7 @@ def test_one_head_may_be_named_by_a_string() -> None:
 
 
 def test_the_token_head_has_no_table_of_its_own() -> None:
-    """The one that is passed in counts, so that a shared table stays one parameter."""
+    """It uses the table that is passed in, so that a shared table stays one parameter."""
     head, table = TokenHead(8, EmbeddingSizes(30, 16, 8, 0.0), None), torch.randn(30, 16)
     assert [name for name, _ in head.named_parameters() if name.endswith("weight")] == ["dense.weight", "norm.weight"]
     assert not head.bias.any()

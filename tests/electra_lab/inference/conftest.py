@@ -1,4 +1,4 @@
-"""A pair that was trained for some steps."""
+"""A pair trained for a few steps."""
 
 from pathlib import Path
 

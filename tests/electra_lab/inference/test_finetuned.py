@@ -1,4 +1,4 @@
-"""Fine-tuned models in use: the predictions that the fine-tuning wrote, and those of transformers' pipelines."""
+"""Predictions of fine-tuned models: the same as the fine-tuning wrote, and as transformers' pipelines."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ EXPORTED = ["labels", "pairs", "numbers", "tags"]
 
 
 def items(name: str, folder: Path, seed: int = 4) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Return the predictions that were written for validation data, and these data as a user gives them."""
+    """Return the predictions that were written for validation data, and the data in the form that users pass."""
     written = FinetuningFolder(folder).predictions(seed, "validation")
     if name.endswith("answers"):
         [file] = folder.parents[1].glob(f"{name.replace(' ', '_')}-validation.json")
@@ -48,7 +48,7 @@ def opened(folder: Path, **options: Any) -> FineTuned:
 
 @pytest.mark.parametrize(("name", "seed"), [*((name, 4) for name in TASKS), *((name, 7) for name in TWICE)])
 def test_predictions_are_those_that_the_fine_tuning_wrote(tuned: dict[str, Path], name: str, seed: int) -> None:
-    """Whatever the batches are: the order, the neighbours and the padding. The pre-trained model is gone."""
+    """For any batches: order, neighbours and padding do not matter. The pre-trained model no longer exists."""
     written, given = items(name, tuned[name], seed)
     model = opened(tuned[name], seed=seed)
     labels = [answer["prediction"] for answer in written]
@@ -67,7 +67,7 @@ def test_predictions_are_those_that_the_fine_tuning_wrote(tuned: dict[str, Path]
 
 @pytest.mark.parametrize("name", EXPORTED)
 def test_transformers_pipelines_agree(tuned: dict[str, Path], name: str) -> None:
-    """On the exported folder alone, whose rows may be as long as its network reads; the word [MASK] is text."""
+    """Only the exported folder is used; its rows may have the full length of the network; the word [MASK] is text."""
     exported = tuned[name] / "seed-4" / "model"
     _, given = items(name, tuned[name])
     model = opened(exported)
@@ -88,7 +88,7 @@ def test_transformers_pipelines_agree(tuned: dict[str, Path], name: str) -> None
 
 
 def test_answers_of_the_exported_model(tuned: dict[str, Path]) -> None:
-    """transformers 5 has no pipeline for questions, so its model is asked: the best span of the context."""
+    """transformers 5 has no pipeline for questions, so the best span of the context is taken from its model."""
     folder = tuned["answers"] / "seed-4" / "model"
     _, given = items("answers", tuned["answers"])
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -127,7 +127,7 @@ def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatc
     worst = min(values, key=values.__getitem__)
     file = folder.seed(worst).path / "results.json"
     before = file.read_text()
-    file.write_text(before.replace('"accuracy": ', '"accuracy": 1'))  # now it is the best
+    file.write_text(before.replace('"accuracy": ', '"accuracy": 1'))  # makes it the best
     assert opened(folder.path).predict(given) == by_seed[worst]
     file.write_text(before)
     assert opened(folder.path / "seed-7").predict(given) == by_seed[7]
@@ -142,7 +142,7 @@ def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatc
 
 
 def test_spans_of_several_seeds_are_averaged(tuned: dict[str, Path]) -> None:
-    """A span of one question has the mean of its probabilities, by the beams of the models."""
+    """A span's probability is the mean over the models' beams."""
     _, given = items("joint answers", tuned["joint answers"])
     by_seed = [opened(tuned["joint answers"], seed=seed).predict(given) for seed in (4, 7)]
     both = opened(tuned["joint answers"], seed="all").predict(given)
@@ -238,14 +238,14 @@ ENDINGS = {"pairs": "SequenceClassification", "numbers": "SequenceClassification
 # The heads of ModernBERT are also in export/test_onnx.py; its layers, in the laws and in pretrained/test_families.py.
 @pytest.fixture(scope="module", params=[pytest.param("ModernBert", marks=pytest.mark.slow), "DebertaV2"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]]:
-    """Rows are longer than a window, and than the distances with a bucket of their own."""
+    """Rows are longer than a window, and than the distances with exact buckets."""
     chosen = {name: ({**TASKS[name][0], "head": "transformers"}, TASKS[name][1]) for name in ENDINGS}
     with for_a_module():
         yield request.param, all_tuned(tmp_path_factory.mktemp("encoders"), chosen, ENCODERS[request.param], epochs=2)
 
 
 def test_they_leave_and_come_back(made: tuple[str, dict[str, Path]], tmp_path: Path) -> None:
-    """With their layers, the labels, and the numbers of the fine-tuning, which are those of transformers."""
+    """With their layers and labels; they still give the numbers of the fine-tuning, which equal transformers'."""
     prefix, folders = made
     for name, ending in ENDINGS.items():
         model = folders[name] / "seed-4" / "model"
@@ -260,7 +260,7 @@ def test_they_leave_and_come_back(made: tuple[str, dict[str, Path]], tmp_path: P
         for item, answer, returned in zip(given, ours, again, strict=True):
             text = (" ".join(item),) if name == "tags" else item if isinstance(item, tuple) else (item,)
             read = tokenizer(*text, return_tensors="pt", return_token_type_ids=False)
-            fits = read["input_ids"].shape[1] <= 20  # the fine-tuning reads longer texts in another way
+            fits = read["input_ids"].shape[1] <= 20  # the fine-tuning reads longer texts differently
             with torch.no_grad():
                 logits = plain.eval()(**read)
             if name == "pairs":
@@ -279,7 +279,7 @@ def test_they_leave_and_come_back(made: tuple[str, dict[str, Path]], tmp_path: P
                 assert answer.prediction == returned.prediction
                 assert answer.probability == pytest.approx(returned.probability, abs=2e-5)
 
-    # In a pipeline, and as the start of another fine-tuning, whose head is new.
+    # They work in a pipeline, and as the start of another fine-tuning with a new head.
     model = folders["pairs"] / "seed-4" / "model"
     _, given = items("pairs", folders["pairs"])
     pipeline = transformers.pipeline("text-classification", model=str(model), device="cpu")
@@ -304,7 +304,7 @@ def test_they_leave_and_come_back(made: tuple[str, dict[str, Path]], tmp_path: P
     ],
 )
 def test_what_can_leave_is_known_before_training(name: str, head: str | None, leaves: str) -> None:
-    """As a class of transformers, of the lab, or not at all: ELECTRA, ModernBERT, DeBERTa."""
+    """Whether as a class of transformers, of the lab, or not at all: ELECTRA, ModernBERT, DeBERTa."""
     facts = {"labels": ["a", "b"], "tags": ["O"], "usual": "O", "low": 0, "high": 1, "unanswerable": True}
     for model_type, expected in zip(("electra", "modernbert", "deberta-v2"), leaves.split(), strict=True):
         task: Any = tasks.get(name).component(head=head)

@@ -1,4 +1,4 @@
-"""A pair in use: its answers are those of its networks, however texts are batched, cut and streamed."""
+"""The answers of a pair are those of its networks, no matter how texts are batched, cut and streamed."""
 
 import math
 from collections import Counter
@@ -57,7 +57,7 @@ def test_a_long_text_is_read_in_windows_of_the_length_that_was_trained(pair: Pai
     ids = pair.tokenizer.encode(LONG).ids
     found = pair.detect(LONG).probabilities
     assert len(found) == len(ids) > 14
-    # 14 tokens fit, neighbours share 3: the first window is asked for its first 13, the second for those up to 24.
+    # 14 tokens fit, neighbouring windows share 3: tokens up to 13 are from the first window, up to 24 from the second.
     assert found[:13] == pytest.approx(verdict(pair, ids[:14])[:13].tolist(), abs=1e-6)
     assert found[13:24] == pytest.approx(verdict(pair, ids[11:25])[2:13].tolist(), abs=1e-6)
 
@@ -98,7 +98,7 @@ def test_a_stream_reads_no_further_than_it_must_and_answers_what_it_has_read(pai
 
 
 def test_a_stream_holds_few_characters_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twelve lines of 5 MB took 5 GB, as they were read together."""
+    """Twelve lines of 5 MB took 5 GB when they were read together."""
     monkeypatch.setattr("electra_lab.inference.pair.CHARACTERS", 20)
     held = list[list[str]]()
     detect = pair.detect
@@ -153,7 +153,7 @@ def test_candidates_are_the_generators_and_draws_follow_them(pair: Pair) -> None
     assert stats.chisquare(seen, (expected / expected.sum() * sum(seen)).numpy()).pvalue > 1e-4
     # From all tokens, one draw for each place.
     assert len(set(pair.corrupt("cat sat mat " * 4, mask_prob=1.0, temperature=1e9).inputs)) > 8
-    # The smallest temperature draws the best.
+    # The smallest temperature draws the most probable token.
     found = pair.corrupt("the cat sat on the mat", mask_prob=1.0, temperature=1e-300)
     assert [found.inputs[i] for i in found.candidates] == [best[0].token for best in found.candidates.values()]
 
@@ -183,7 +183,7 @@ def test_options_that_make_no_sense_are_refused(pair: Pair, verb: Any, wrong: di
 
 
 def test_a_long_text_costs_no_more_because_of_all_the_others(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers for its whole length are drawn for the texts of its batch alone; none depends on those beside it."""
+    """Only texts of its batch get random numbers for its full length; the numbers do not depend on neighbours."""
     drawn: list[int] = []
     uniform = Random.uniform
 
@@ -211,14 +211,14 @@ BACKBONES = {
 }
 
 
-# That padding never matters is a law of each backbone, in test_laws.py: here one has windows, and one looks at lengths.
+# test_laws.py checks padding for every backbone; here one has windows, and one depends on lengths.
 @pytest.mark.parametrize(
     "backbone",
     [pytest.param(name, marks=[] if name in ("transformer", "reformer") else pytest.mark.slow) for name in BACKBONES],
 )
 def test_an_answer_does_not_depend_on_the_other_texts(tmp_path: Path, backbone: str) -> None:
     discriminator, generator = f"{{type: {backbone}, {SIZES}{BACKBONES[backbone]}}}", "{scale: 1.0}"
-    if backbone == "two_towers":  # which are no discriminator
+    if backbone == "two_towers":  # they cannot be a discriminator
         discriminator, generator = f"{{type: bert, {SIZES}}}", discriminator
     train = "{steps: 8, batch_size: 4, precision: fp32, learning_rate: 0.1}"  # weights are large, attention is sharp
     with for_a_module():
@@ -295,7 +295,7 @@ def test_a_pair_says_what_it_lacks(tmp_path: Path, pair: Pair) -> None:
         unigram = load(
             run(experiment(tmp_path / "unigram", generator="{type: unigram}"), tmp_path / "other"), device="cpu"
         )
-    # One guesses by frequency, whatever the context.
+    # The generator guesses by frequency, without context.
     first, second = unigram.fill(["[MASK] cat", "the dogs [MASK]"], top=1)
     assert first.candidates == second.candidates
     assert unigram.corrupt("the cat").probabilities is not None
@@ -305,7 +305,7 @@ def test_a_pair_says_what_it_lacks(tmp_path: Path, pair: Pair) -> None:
         mlm.detect("the cat")
     with pytest.raises(ConfigError, match="device is 'gpu'"):
         load(tmp_path / "run", device="gpu")
-    # Windows of nothing would never come to an end.
+    # Empty windows would never end.
     with pytest.raises(ConfigError, match=r"^it: reads 2 tokens at once; it needs at least 3"):
         Pair("it", pair.tokenizer, pair.vocabulary, 2, discriminator=pair.discriminator)
     assert Pair("it", pair.tokenizer, pair.vocabulary, 3, discriminator=pair.discriminator).detect(TEXTS[0])

@@ -22,7 +22,7 @@ FILLED = Filled("a [MASK]ly [MASK]", [(2, 8), (11, 17)], NICE)
 
 
 def text_of(html: str) -> str:
-    """Return the text of a result without what is struck out."""
+    """Return the text of a result without struck-out parts."""
     kept = re.sub(r"<s\b[^>]*>.*?</s>", "", html).replace("<br>", "\n")
     return "".join(Page(kept).parts).replace("\xa0", "")
 
@@ -43,7 +43,7 @@ def test_a_notebook_shows_the_text_with_stronger_colours_for_stronger_suspicion(
     assert sorted(colours) == [colours[i] for i in (0, 3, 1, 2)]
     assert colours[0] == 0.0
     assert text_of(Results([DETECTED, FILLED])._repr_html_()) == f"{TEXT}a nicelys"
-    # A replacement stands beside the struck original, with its candidates.
+    # A replacement is shown next to the struck-out original, with its candidates.
     html = CORRUPTED._repr_html_()
     titles = [span["title"] for span in Page(html).all("span") if span["title"]]
     assert (text_of(html), [part.text for part in Page(html).all("s")]) == ("The <b> dog\nsat", ["cat"])
@@ -58,13 +58,13 @@ def test_a_terminal_shows_every_probability_and_a_log_the_same_without_colour() 
     for result in (DETECTED, FILLED):
         assert printed(result, colour=False) == f"{result}\n"
     coloured = printed(DETECTED, colour=True)
-    assert "48;2;208;52;44mcat" in coloured  # of the strongest suspicion
-    assert "The" in coloured.split("\x1b")[0]  # none: no colour
+    assert "48;2;208;52;44mcat" in coloured  # the strongest suspicion
+    assert "The" in coloured.split("\x1b")[0]  # no suspicion, no colour
     assert "\x1b[2;9mcat" in printed(CORRUPTED, colour=True)
 
 
 def test_what_is_not_a_character_of_its_own_is_not_shown_unless_it_is_replaced() -> None:
-    """Tokenizers of bytes put a space before the first word; the first letter has the verdict of its own token."""
+    """Byte-level tokenizers put a space before the first word; the first letter has the verdict of its own token."""
     found = Detected("a🐈b", ["a", "x", "y", "b"], [(0, 1), (1, 2), (1, 2), (2, 3)], [0.1, 0.2, 0.3, 0.4])
     assert text_of(found._repr_html_()) == "a🐈b"
     given = "zoo", ["\u0120", "zoo"], [(0, 0), (0, 3)]

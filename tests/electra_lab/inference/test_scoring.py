@@ -1,4 +1,4 @@
-"""Scores, reduced to one for each text; and pairs whose tokenizer reads bytes, as their exports and transformers do."""
+"""Scores, reduced to one per text; and pairs with byte-level tokenizers, compared with exports and transformers."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ def odds(pair: Pair, ids: list[int]) -> list[float]:
 
 @torch.no_grad()
 def surprise(pair: Pair, ids: list[int], masked: list[int], place: int) -> float:
-    """The generator itself, on one row: the negative log-probability of the token at a place, one of the masked."""
+    """The generator itself, on one row: the negative log-probability of the token at one of the masked places."""
     network: Any = pair.generator
     asked = [pair.vocabulary.mask_id if other in masked else id for other, id in enumerate(ids)]
     logits = network.token_logits(network.hidden(*row(pair, asked)), torch.tensor([[place + 1]]))
@@ -49,7 +49,7 @@ def test_detection_is_the_log_odds_reduced(pair: Pair) -> None:
 
 @pytest.mark.parametrize("backbone", ["bert", "transformer"])
 def test_energies_are_the_discriminators_in_a_run_and_in_its_export(tmp_path: Path, backbone: str) -> None:
-    """The default of a pair that `electric` has trained; in transformers' format and in the lab's own."""
+    """The default of a pair trained by `electric`, in transformers' format and in the lab's own."""
     sections = {"objective": "{type: electric}", "generator": "{type: unigram}"}
     sections["discriminator"] = f"{{type: {backbone}, dim: 16, depth: 1, heads: 2}}"
     with for_a_module():
@@ -83,7 +83,7 @@ def test_likelihood_masks_every_token_once(pair: Pair, mask_prob: float | None, 
 
 
 def test_long_texts_are_scored_in_windows(pair: Pair) -> None:
-    """14 tokens fit, neighbours share 3: the first window is asked for its first 13, the second for those up to 24."""
+    """14 tokens fit, windows share 3: tokens up to 13 come from the first window, up to 24 from the second."""
     ids = pair.tokenizer.encode(LONG).ids
     found = pair.score(LONG, by="likelihood", mask_prob=None).values
     assert len(found) == len(ids) > 24
@@ -204,11 +204,11 @@ def test_the_first_letter_has_its_own_verdict(pairs: tuple[Pair, Pair, Path]) ->
     assert found.offsets[:3] == [(0, 0), (0, 1), (1, 2)]
     shown = [span for span in found.spans() if span.text]
     assert (shown[0].text, shown[0].strength) == ("z", found.probabilities[1])
-    assert pair.detect(" zebra").offsets[0] == (0, 1), "a space that is there"
+    assert pair.detect(" zebra").offsets[0] == (0, 1), "the space exists"
 
 
 def test_pieces_of_sentences_too() -> None:
-    """Metaspace, as in SentencePiece."""
+    """With Metaspace, as in SentencePiece."""
     words = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "<unk>", "\u2581", "\u2581the", "\u2581sat", "z", "o"]
     tokenizer = Tokenizer(models.Unigram([(word, -float(i)) for i, word in enumerate(words)], unk_id=4))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()

@@ -1,4 +1,4 @@
-"""Fine-tunings of each task with two seeds, which their pre-trained model does not outlive."""
+"""Fine-tunings of each task with two seeds; their pre-trained model is deleted."""
 
 import json
 import random
@@ -13,7 +13,7 @@ from tests.electra_lab.jobs.finetuning.small import pretrained, write_finetuning
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 
 BERT = "{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.0}"
-LONG = "the mat on the mat and 9 and 5 saw the mat, "  # so that a row does not hold the text
+LONG = "the mat on the mat and 9 and 5 saw the mat, "  # so that a row does not fit the text
 JOINT = {"type": "question_answering", "head": "joint", "beam": 4, "stride": 3, "max_answer": 4}
 TASKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "labels": ({"type": "text_classification", "head": "dense"}, {"type": "table", "text": "review", "label": "what"}),
@@ -64,7 +64,7 @@ _FOUND: dict[str, Path] = {}
 
 @pytest.fixture(scope="session")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Fine-tunings, by name; once for all rooms."""
+    """Fine-tunings by name, created once for all test folders."""
     if not _FOUND:
         with for_a_module():
             _FOUND.update(all_tuned(tmp_path_factory.mktemp("tuned")))

@@ -1,4 +1,4 @@
-"""Networks for the tests of the drop-in classes, and both packages under one roof."""
+"""Networks for the tests of the drop-in classes, and both packages under one interface."""
 
 import functools
 import inspect
@@ -26,7 +26,7 @@ BOTH_KINDS = pytest.mark.parametrize("kind", ["Electra", "MLM"])
 
 
 class Tiny(nn.Module):
-    """Tokens to [B T width], each position knowing those before it. Keeps what it was shown."""
+    """Maps tokens to [B T width], each position depending on those before it. Keeps its input."""
 
     def __init__(self, width: int, size: int = SIZE) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Tiny(nn.Module):
 
 
 class Constant(nn.Module):
-    """The same logits at every position. Keeps what it was shown."""
+    """Returns the same logits at every position. Keeps its input."""
 
     def __init__(self, logits: Tensor) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Constant(nn.Module):
 
 
 def build(package: Any, kind: str, network: nn.Module | None = None, **options: Any) -> tuple[nn.Module, Any]:
-    """A trainer and the network in it that predicts tokens."""
+    """Return a trainer and its network that predicts tokens."""
     torch.manual_seed(0)
     network = network or Tiny(SIZE)
     if kind == "Electra":
@@ -80,10 +80,10 @@ def text(rows: int = 6, length: int = 20, padding: int = 5) -> Tensor:
 
 
 def give_them_the_choices_of(ours: Electra | MLM, tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """electra-pytorch and mlm-pytorch mask what ours just masked, and draw what ours just drew.
+    """Let electra-pytorch and mlm-pytorch use the masks and draws that ours has just used.
 
-    Masks and draws are read off what the networks in ours were shown, so nothing of ours is replaced. Everything that
-    is masked must have become [MASK].
+    Masks and draws are read from the inputs of our networks, so that nothing in our code is replaced. Every masked
+    token must have become [MASK].
     """
     chosen = (ours.generator if isinstance(ours, Electra) else ours.transformer).seen != tokens
     exact = SimpleNamespace(  # labels are float32 there, which costs a float64 comparison half of its digits
@@ -101,7 +101,7 @@ def give_them_the_choices_of(ours: Electra | MLM, tokens: Tensor, monkeypatch: p
 
 
 def gradients(networks: list[nn.Module], loss: Tensor) -> dict[str, Tensor]:
-    """By name, each shared parameter once; those that get one."""
+    """Return the gradients by name, without parameters that get none; a shared parameter occurs once."""
     root = nn.ModuleList(networks)
     root.zero_grad()
     loss.backward(retain_graph=True)
@@ -115,7 +115,7 @@ def assert_same_gradients(found: dict[str, Tensor], expected: dict[str, Tensor],
 
 
 def watch(network: nn.Module) -> nn.Module:
-    """`network`, which from now on keeps the tokens that it was shown last."""
+    """Let `network` keep the tokens of its last call in `seen`."""
 
     def keep(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         module.seen = arguments[0]
@@ -125,7 +125,7 @@ def watch(network: nn.Module) -> nn.Module:
 
 
 def gone(match: str, failure: type[Exception] = AssertionError) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A law of a `package` that fails on theirs, in the way that is known of it, and holds on ours."""
+    """Mark a law of a `package` that fails on theirs, in the known way, and holds on ours."""
 
     def test_of(law: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(law)

@@ -1,6 +1,6 @@
-"""The known defects of electra-pytorch 0.1.2 and mlm-pytorch 0.1.0, by their numbers: there, and gone here.
+"""The known defects of electra-pytorch 0.1.2 and mlm-pytorch 0.1.0, by number: present there, absent here.
 
-A law is written once. It must fail on theirs, which is the control, and hold on ours.
+Each law is written once. It must fail on theirs, as a control, and hold on ours.
 """
 
 import copy
@@ -97,7 +97,7 @@ def test_b5_mask_is_not_put_in_at_random(package: Any, kind: str) -> None:
     trainer, network = net.build(package, kind, **options)
     trainer(tokens)
     assert (network.seen != MASK).all(), "[MASK] was put in"
-    # One of the three ordinary tokens, which also are what is there; so replace_prob plays no part.
+    # Replaced by one of three ordinary tokens, among them the original; so replace_prob has no effect.
     changed = int((network.seen != tokens).sum())
     assert binomial_p(changed, tokens.numel(), 2 / 3) > SIGNIFICANCE
 
@@ -122,7 +122,7 @@ def test_b6_special_tokens_are_never_drawn(package: Any) -> None:
 @pytest.mark.parametrize("arrives", ["bfloat16", "float16"])
 @net.gone("not the softmax")
 def test_b7_draws_in_half_precision(package: Any, arrives: str) -> None:
-    """Every token alike, as the logits are, at the full vocabulary."""
+    """With equal logits, all tokens of the full vocabulary are equally likely."""
     size, tokens = 30_522, net.row(0, 25, 0)
     expected = torch.ones(size).double()
     expected[[PAD, CLS, SEP, MASK]] = 0
@@ -145,7 +145,7 @@ def test_b7_under_autocast_losses_and_draws_are_float32() -> None:
             assert (network(tokens).dtype == torch.bfloat16) == enabled
         assert {value.dtype for value in results} == {torch.float32}
         drawn.append(trainer.discriminator.seen)
-    # Logits are rounded to 8 bits, so a draw here and there may change, but not the draws as a whole.
+    # Logits are rounded to 8 bits, so a few draws may change, but not many.
     assert (drawn[0] == drawn[1]).float().mean() > 0.98
 
 
@@ -172,7 +172,7 @@ def test_b9_evaluation_depends_on_the_text_alone(package: Any, kind: str) -> Non
 
 @net.BOTH_KINDS
 def test_b9_training_depends_on_seed_and_step_alone(kind: str) -> None:
-    """Every step differs; a state_dict goes on where it was made, whatever the global generator did."""
+    """Every step differs; a loaded state_dict continues where it was saved, regardless of the global generator."""
 
     def run(trainer: nn.Module) -> list[Tensor]:
         torch.rand(1)
@@ -190,7 +190,7 @@ def test_b9_training_depends_on_seed_and_step_alone(kind: str) -> None:
 
 @net.gone("the global generator plays a part")
 def test_b9_reformers_evaluate_alike(package: Any) -> None:
-    """Their hashing draws from torch's global generator in eval too; it is lent a fresh one, and left as it was."""
+    """Their hashing draws from torch's global generator in eval mode too; ours seeds it meanwhile and restores it."""
     trainer, losses = package.Electra(*net.pair(), **net.MAGIC, **net.IDS).eval(), []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
@@ -213,7 +213,7 @@ def test_b10_arguments_reach_both_networks(package: Any, layer: str | int) -> No
 
 @net.gone("the projection was computed")
 def test_b11_nothing_after_the_layer_is_computed(package: Any) -> None:
-    """The first call finds out that the layer speaks once; from then on the projection to the vocabulary is not run."""
+    """The first call finds that the layer runs once; from then on the projection to the vocabulary is skipped."""
     tokens, (generator, discriminator) = net.row(0, 32, 0), net.pair()
     trainer = package.Electra(generator, discriminator, **net.MAGIC, **net.IDS)
     trainer(tokens)
@@ -234,7 +234,7 @@ def _one_process(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("_one_process")
 @net.gone("finished reduction", RuntimeError)
 def test_b12_reversible_reformers_train_distributed(package: Any) -> None:
-    """By torch's defaults, with the gradients of one process."""
+    """With torch's defaults, and the same gradients as one process."""
     trainer = package.Electra(*net.pair(), **net.MAGIC, **net.IDS)
     alone, distributed = copy.deepcopy(trainer), DistributedDataParallel(trainer)
     for _ in range(2):
@@ -249,7 +249,7 @@ def test_b12_reversible_reformers_train_distributed(package: Any) -> None:
 
 @pytest.mark.usefixtures("_one_process")
 def test_b12_a_layer_that_needs_later_ones_is_refused() -> None:
-    """What is defined after the layer is not averaged over processes, so it must not take part."""
+    """Gradients of modules after the layer are not averaged over processes, so the layer must not depend on them."""
 
     class Backwards(net.Tiny):
         def forward(self, tokens: Tensor, **options: Any) -> Tensor:
@@ -276,7 +276,7 @@ def test_b13_the_discriminator_stays_as_it_was_given(package: Any) -> None:
 
 
 def test_b14_an_output_layer_follows_the_shared_table() -> None:
-    """The recipe's assignment leaves it with the table that went away; `tie` moves every use."""
+    """The recipe's assignment leaves it with the replaced table; `tie` updates every use."""
     generator, discriminator = net.reformer(weight_tie_embedding=True), net.reformer()
     old, new = generator.token_emb.weight, discriminator.token_emb.weight
     generator.token_emb = discriminator.token_emb
@@ -290,7 +290,7 @@ def test_b14_an_output_layer_follows_the_shared_table() -> None:
     assert other.out[1].tensor is other.token_emb.weight is new
 
     trainer = Electra(generator, discriminator, **net.MAGIC, **net.IDS)
-    torch.optim.SGD(trainer.parameters(), lr=0.1)  # it would warn of a parameter that is there twice
+    torch.optim.SGD(trainer.parameters(), lr=0.1)  # it would warn of a duplicate parameter
     trainer(net.row(0, 32, 0)).mlm_loss.backward()
     assert new.grad[5:].any(1).all(), "every token's row learns through the output"
     with pytest.raises(ValueError, match="cannot become one of"):
@@ -324,7 +324,7 @@ def test_without_replacements_accuracy_is_that_of_the_originals() -> None:
 @net.BOTH_KINDS
 @net.gone("NoneType", TypeError)
 def test_b17_a_vocabulary_without_padding(package: Any, kind: str) -> None:
-    """Where 0 is a word as any other, it is predicted and judged as any other."""
+    """Where 0 is an ordinary word, it is predicted and judged like any other."""
     tokens = net.row(0, 40, 0)
     tokens[:, ::2] = 0
     trainer, network = net.build(package, kind, mask_prob=1.0, replace_prob=1.0, pad_token_id=None)

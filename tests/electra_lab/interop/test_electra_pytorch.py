@@ -1,4 +1,4 @@
-"""The drop-in classes: the interface of electra-pytorch and mlm-pytorch, their numbers where right, any ids."""
+"""The drop-in classes: the interface of electra-pytorch and mlm-pytorch, their numbers where correct, any ids."""
 
 import copy
 import inspect
@@ -45,7 +45,7 @@ def test_results_and_attributes_have_their_names(kind: str) -> None:
 def test_losses_and_gradients_are_those_of_electra_pytorch(
     monkeypatch: pytest.MonkeyPatch, magic: dict[str, Any], dtype: torch.dtype, tolerance: float
 ) -> None:
-    """Given the masks and samples of ours. Rows have [CLS], [SEP] and padding; the two networks share their table."""
+    """With our masks and samples. Rows have [CLS], [SEP] and padding; the two networks share their table."""
     tokens = net.text()
     options = {} if magic else {"mask": tokens != PAD}
     torch.manual_seed(0)
@@ -87,14 +87,14 @@ def test_the_loss_and_its_gradients_are_those_of_mlm_pytorch(
 def test_the_reformer_recipe_has_the_gradients_of_electra_pytorch(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tolerance: float
 ) -> None:
-    """LSH attention, reversible layers, tied embeddings, features by a hook; also once the network is left early."""
+    """LSH attention, reversible layers, tied embeddings, features by a hook; also when the forward pass ends early."""
     tokens = net.row(0, 32, 0)
     generator, discriminator = (net.watch(network.to(dtype)) for network in net.pair())
     ours = Electra(generator, discriminator, replace_prob=1.0, **net.IDS, **net.MAGIC).to(dtype)
     theirs = net.THEIRS.Electra(generator, discriminator, **net.IDS, **net.MAGIC)
     theirs.discriminator[1] = head = ours.discriminator.head
     for step in range(2):
-        torch.manual_seed(step)  # of the rotations, the only thing that ours draws there
+        torch.manual_seed(step)  # for the rotations, the only numbers that ours draws from it
         result = ours(tokens)
         found = net.gradients([generator, discriminator, head], result.loss)
         with monkeypatch.context() as patch:
@@ -103,7 +103,7 @@ def test_the_reformer_recipe_has_the_gradients_of_electra_pytorch(
             known = theirs(tokens)
         torch.testing.assert_close(result.loss, known.loss, rtol=tolerance, atol=0)
         net.assert_same_gradients(found, net.gradients([generator, discriminator, head], known.loss), tolerance)
-        discriminator.reformer._forward_hooks.clear()  # theirs, which stays (B13)
+        discriminator.reformer._forward_hooks.clear()  # theirs is never removed (B13)
         theirs.discriminator[0].hook_registered = False
 
 
@@ -115,7 +115,7 @@ def test_weights_and_settings_are_read_at_every_call() -> None:
     results = trainer(tokens)
     torch.testing.assert_close(results.loss, 2 * results.mlm_loss + 3 * results.disc_loss)
     assert (network.seen[(tokens > 4)] == MASK).all()
-    for temperature in (0.0, 1e-6):  # none, and one that leaves no other token a chance
+    for temperature in (0.0, 1e-6):  # the latter is too low for any other token
         trainer.temperature = temperature
         trainer(tokens)
         guess = network(network.seen).index_fill(-1, torch.tensor([PAD, CLS, SEP, MASK]), float("-inf")).argmax(-1)
@@ -123,7 +123,7 @@ def test_weights_and_settings_are_read_at_every_call() -> None:
 
 
 def test_evaluation_of_a_row_depends_on_neither_batch_nor_padding() -> None:
-    """Its masks and draws follow from what stands in it; different rows get different ones."""
+    """Its masks and draws depend only on its tokens; different rows get different ones."""
     tokens, (trainer, network) = net.text(), net.build(net.OURS, "Electra", replace_prob=1.0)
     trainer.eval()
     alone = []
@@ -186,7 +186,7 @@ def test_a_discriminator_called_0_and_1_is_not_renamed() -> None:
 
 
 def test_outputs_of_transformers_need_no_adapter() -> None:
-    """Logits inside an output; a layer that returns a tuple or an output; layers by index, from either end."""
+    """Logits in an output object; layers that return a tuple or an output object; layers by index from either end."""
     sizes = {"vocab_size": net.SIZE, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 2,
              "intermediate_size": 16}  # fmt: skip
     torch.manual_seed(0)
@@ -218,20 +218,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "sentence"), REFUSED)
-def test_mistakes_show_when_it_is_made(options: dict[str, Any], sentence: str) -> None:
+def test_mistakes_are_refused_at_construction(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         net.build(net.OURS, "Electra", **options)
 
 
 def test_a_sigmoid_before_the_loss_is_warned_of() -> None:
-    """As in electra-pytorch's own test, whose loss takes logits."""
+    """As in electra-pytorch's own test; the loss takes logits."""
     with pytest.warns(UserWarning, match="ends in a Sigmoid") as caught:
         Electra(net.Tiny(net.SIZE), nn.Sequential(net.Tiny(8), nn.Linear(8, 1), nn.Sigmoid()), **net.IDS)
     assert caught[0].filename == __file__
 
 
 def test_data_parallel_is_refused() -> None:
-    """Its replicas are thrown away after each call, and the step with them: every step would mask alike."""
+    """Its replicas are discarded after each call, and with them the step: every step would have the same masks."""
     trainer, _ = net.build(net.OURS, "MLM")
     trainer._is_replica = True
     with pytest.raises(RuntimeError, match="use DistributedDataParallel"):
@@ -269,7 +269,7 @@ def test_int32_tokens_and_ids_outside_the_vocabulary() -> None:
 
 
 class Spacious(net.Tiny):
-    """Takes any id: one row of the table is for all that have no logit."""
+    """Takes any id: ids without a logit share one row of the table."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width, net.SIZE + 1)
@@ -302,7 +302,7 @@ def test_special_tokens_need_no_logit(monkeypatch: Any, kind: str, ids: Any, tra
     result = ours(tokens)
     found, shown = net.gradients(networks, net.loss_of(result)), [network.seen for network in networks]
     assert all(torch.equal(seen[special], tokens[special]) for seen in shown)
-    assert (shown[0] != tokens).any(1).all(), "something is masked in every row"
+    assert (shown[0] != tokens).any(1).all(), "every row must have masked tokens"
     net.give_them_the_choices_of(ours, tokens, monkeypatch)
     two = theirs(tokens)
     torch.testing.assert_close(net.loss_of(result), net.loss_of(two), rtol=1e-9, atol=0)
@@ -315,7 +315,7 @@ def test_special_tokens_need_no_logit(monkeypatch: Any, kind: str, ids: Any, tra
 
 @net.BOTH_KINDS
 def test_what_a_mask_calls_padding_may_be_anything(kind: str) -> None:
-    """Ids without a logit too, which are not pad_token_id; the networks are shown them, and nothing else changes."""
+    """Also ids without a logit that differ from pad_token_id; the networks read them, and nothing else changes."""
     plain = net.text(padding=12)
     real, losses = plain != PAD, []
     torch.manual_seed(0)
@@ -332,7 +332,7 @@ def test_what_a_mask_calls_padding_may_be_anything(kind: str) -> None:
 
 @net.BOTH_KINDS
 def test_an_ordinary_token_without_a_logit_is_an_error(kind: str) -> None:
-    """As there: a target that the network cannot predict must not become another one."""
+    """As in theirs: a target that the network cannot predict must not be replaced by another."""
     tokens = net.row(0, 20, 0)
     tokens[:, 3] = net.SIZE
     for package in (net.THEIRS, net.OURS):
@@ -341,7 +341,7 @@ def test_an_ordinary_token_without_a_logit_is_an_error(kind: str) -> None:
 
 
 def test_a_mask_of_floats_is_not_read_as_padding() -> None:
-    """It may be one to add to attention scores, where 0 means real."""
+    """It may be an additive attention mask, where 0 means real."""
     tokens = net.text()
     assert torch.equal(interop._real(tokens, PAD, {"attention_mask": torch.zeros(tokens.shape)}), tokens != PAD)
     assert torch.equal(interop._real(tokens, PAD, {"mask": torch.ones(20, 20, dtype=torch.bool)}), tokens != PAD)

@@ -1,4 +1,4 @@
-"""The helper functions that scripts import from electra-pytorch, by their laws and against theirs where it is right."""
+"""The helper functions that scripts import from electra-pytorch: their laws, and equality where theirs is correct."""
 
 import itertools
 import math
@@ -53,7 +53,7 @@ CALLS: list[Callable[[], Tensor]] = [
 
 @pytest.mark.parametrize("call", CALLS)
 def test_choices_follow_the_global_generator(call: Callable[[], Tensor]) -> None:
-    """Scripts call the helpers by themselves, so their seed must count; and calls differ."""
+    """Scripts call the helpers directly, so their seed must matter; and calls differ."""
     made = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
@@ -66,7 +66,7 @@ def test_choices_follow_the_global_generator(call: Callable[[], Tensor]) -> None
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), prob=st.one_of(st.sampled_from([0.0, 1e-9, 0.15, 0.5, 1.0]), st.floats(0, 1)))
 def test_exactly_the_share_of_each_row(data: st.DataObject, prob: float) -> None:
-    """ceil(prob * m) of the m True positions, and no other; rows with none included."""
+    """ceil(prob * m) of the m True positions, and no other; also in rows without any."""
     length = data.draw(st.integers(1, 60))
     rows = st.lists(st.booleans(), min_size=length, max_size=length)
     mask = torch.tensor(data.draw(st.lists(rows, min_size=1, max_size=4)))

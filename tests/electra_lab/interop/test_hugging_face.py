@@ -1,4 +1,4 @@
-"""Networks around other backbones than `bert` load through the same Auto classes, and are changed as people do."""
+"""Networks around backbones other than `bert` load through the same Auto classes and support the usual changes."""
 
 import json
 from collections.abc import Iterator
@@ -144,7 +144,7 @@ def test_what_the_network_shares_is_shared_after_loading(made: tuple[str, Path, 
     ours = opened(run).networks["discriminator"]
     model = load(HEADS["discriminator"], folder / "discriminator")
     assert repeated(model.base_model.network) == repeated(ours)
-    for name, buffer in ours.named_buffers():  # those that are in no file, too
+    for name, buffer in ours.named_buffers():  # also those that are not in the file
         assert torch.equal(model.base_model.network.get_buffer(name), buffer)
 
 
@@ -282,7 +282,7 @@ def config(kind: str, **more: Any) -> models.ElectraLabConfig:
 
 @pytest.fixture
 def memory_holds_nan() -> Iterator[None]:
-    """Fill what nobody set with NaN."""
+    """Fill uninitialized memory with NaN."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -291,7 +291,7 @@ def memory_holds_nan() -> Iterator[None]:
 @pytest.mark.usefixtures("memory_holds_nan")
 @pytest.mark.parametrize("kind", CHANGED)
 def test_a_part_that_a_file_lacks_has_what_it_was_built_with(kind: str) -> None:
-    """Gains of 1 or, as offsets, of 0; a table that is drawn elsewhere than by `initialise` keeps its draw."""
+    """Gains are 1 or, as offsets, 0; a table that is not drawn by `initialise` keeps its draw."""
     torch.manual_seed(0)
     new = models.ElectraLabForMaskedLM(config(kind))
     nothing = {"x": torch.zeros(1)}
@@ -328,7 +328,7 @@ def test_zeros_of_a_library_stay_zeros(tmp_path: Path) -> None:
         nothing = {"x": torch.zeros(1)}
         model = models.ElectraLabModel.from_pretrained(None, config=config("zero_output"), state_dict=nothing)
         with torch.no_grad():
-            model.network.backbone.inner.weight.zero_()  # as a fresh page of memory is
+            model.network.backbone.inner.weight.zero_()  # like fresh memory
         model._init_weights(model.network.backbone.inner)
     assert not model.network.backbone.out.weight.any()
     assert model.network.backbone.inner.weight.any() or model.network.backbone.inner.weight._is_hf_initialized

@@ -1,4 +1,4 @@
-"""Networks of users: one of their layers, and what they return."""
+"""Networks of users: the output of a layer, and return values."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.electra_lab.interop.networks import IDS, SIZE, First, Tiny, text
 
 
 class Deep(nn.Module):
-    """Children called first, inner (with a child of its own) and last."""
+    """With the children first, inner (which has a child) and last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def test_a_layer_that_speaks_several_times_is_read_the_last_time() -> None:
 
 
 def test_the_layers_of_a_wrapped_network_are_the_wrappers() -> None:
-    """torch.compile's module passes on `mix`, but its own layer is called otherwise."""
+    """torch.compile's module forwards `mix`, but its own layer has another name."""
     tokens, network = text(), Tiny(8)
     compiled = torch.compile(network, backend="eager")
     with pytest.raises(ValueError, match=r"no layer 'mix'\. It has: _orig_mod\."):

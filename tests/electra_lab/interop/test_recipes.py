@@ -1,4 +1,4 @@
-"""Scripts written for electra-pytorch and mlm-pytorch run with another import line and nothing else changed.
+"""Scripts written for electra-pytorch and mlm-pytorch run with only the import line changed.
 
 They make the same calls as those packages' READMEs and as the course note with the Reformer example.
 """

@@ -15,11 +15,11 @@ from electra_lab.pretrained.hugging_face import locate, read_config
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import ConfigError, LabError
 
-ARGUMENTS = {"check": 2, "run": 4, "dry_run": 4, "resume": 3, "report": 1}  # that every command gives
+ARGUMENTS = {"check": 2, "run": 4, "dry_run": 4, "resume": 3, "report": 1}  # how many each command passes
 
 
 def test_every_kind_of_file_has_a_row() -> None:
-    assert {kind.name for kind in KINDS} == {*KEYS, "experiment"} - {"suite"}  # which is refused by its new form
+    assert {kind.name for kind in KINDS} == {*KEYS, "experiment"} - {"suite"}  # a suite is refused with its new form
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -34,14 +34,14 @@ def test_every_function_is_there_and_takes_what_commands_give(kind: Kind) -> Non
 
 
 def test_a_folder_of_jobs_is_refused_with_one_of_them(tmp_path: Path) -> None:
-    """The newest run, or the one with a similar name. Whatever opens it: resuming, a run directory, a trained model."""
+    """It names the newest run, or one with a similar name, whether a resume, a run directory or a model is opened."""
     marks = {"sweep": "plan.json", "20261102-a": "source.yaml", "20261101-b": "source.yaml", "notes": "text.txt"}
     for age, (name, mark) in enumerate(marks.items()):
         (tmp_path / name).mkdir()
         (tmp_path / name / ".lock").touch()
         (tmp_path / name / mark).touch()
         os.utime(tmp_path / name / mark, (100 - age, 100 - age))
-        os.utime(tmp_path / name, (age, age))  # a report was written again
+        os.utime(tmp_path / name, (age, age))  # as if reports had been rewritten
     for refused in (of_folder, RunDirectory.open, lambda path: read_config(locate(str(path)))):
         with pytest.raises(LabError, match=rf" Did you mean {tmp_path}/20261102-a,"):
             refused(tmp_path)

@@ -36,7 +36,7 @@ class Clock:
 
 
 def simulated(steps: int, every: int | None, save_every: int, milestones: tuple[int, ...]) -> list[tuple[float, float]]:
-    """Train by the clock; return the time and the estimate of the time left after each part."""
+    """Train with a simulated clock; return the time and the estimate of the time left after each part."""
     settings, clock = replace(SETTINGS, steps=steps, evaluate_every=every, evaluate_batch_size=10), Clock()
     pace = Pace(settings, 0, ROWS, save_every, milestones, clock)
     assert pace.left() is None
@@ -67,11 +67,11 @@ def test_the_time_left_is_that_of_steps_evaluations_and_saves_to_come(every, sav
     found = simulated(100, every, save_every, milestones)
     end = found[-1][0]
     assert found[-1][1] == 0
-    # Once each part was measured, which is so after 40 steps if it comes more than once, it is exact.
+    # The estimate is exact once each part was measured, after 40 steps if the part is repeated.
     later = [(now, left) for now, left in found if now > 40 * STEP + 300 * ROW]
     if every and save_every < 100:
         assert [left for _, left in later] == pytest.approx([end - now for now, _ in later])
-    # From the third step on it is near.
+    # From the third step on it is close.
     assert max(abs(left - (end - now)) for now, left in found[3:]) < 0.2 * end
 
 
@@ -87,11 +87,11 @@ def test_the_speed_is_that_of_recent_steps_and_falls_between_them() -> None:
     pace.paused()
     clock.now += 3
     pace.stepped(601)
-    assert pace.left() == pytest.approx(399 * 3, rel=0.02)  # the pause is no part of a step
+    assert pace.left() == pytest.approx(399 * 3, rel=0.02)  # the pause does not count as a step
 
 
 def slowed(*arguments: str) -> None:
-    """Run a command whose training is so slow that a bar which is drawn ten times a second shows every part."""
+    """Run a command with training so slow that a bar drawn ten times a second shows every part."""
 
     def slow(method: Callable[..., Any], seconds: float) -> Callable[..., Any]:
         return lambda *given: (time.sleep(seconds), method(*given))
@@ -130,7 +130,7 @@ def test_the_bar_of_a_run_shows_its_phases_losses_speed_and_time_left(forks: Lab
 
 
 def job(page: LivePage, error: Exception) -> None:
-    """Record something twice, and fail."""
+    """Record twice, then fail."""
     with page:
         page()
         page(now=True)

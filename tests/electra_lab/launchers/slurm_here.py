@@ -12,7 +12,7 @@ from pathlib import Path
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
 
 # Requeued jobs wait until their credentials have expired, hence cred_expire. Jobs of `low` make room for those of
-# `high`, and are told some seconds before.
+# `high`, and are notified some seconds before.
 CONFIG = """
 ClusterName=here
 SlurmctldHost={host}(127.0.0.1)
@@ -46,10 +46,10 @@ PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 
 
 def missing() -> str:
-    """Why there can be no Slurm here; nothing if there can."""
+    """Return the reason why Slurm cannot run here, or an empty string."""
     if os.geteuid() != 0:
         return "starting Slurm needs root"
-    # Debian has the daemons where only root's PATH leads.
+    # Debian installs the daemons outside of users' PATH.
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     absent = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     return f"needs {', '.join(absent)}: apt-get install slurmctld slurmd munge" if absent else ""
@@ -57,7 +57,7 @@ def missing() -> str:
 
 @contextmanager
 def slurm_here(folder: Path) -> Iterator[dict[str, str]]:
-    """Start it in `folder`; gives the environment in which Slurm's commands find it. Ends its daemons by their ids."""
+    """Start Slurm in `folder`; yields the environment for its commands. Ends its daemons by their process ids."""
     folder.chmod(0o755)
     for name in ("state", "spool"):
         (folder / name).mkdir()
@@ -110,7 +110,7 @@ def _wait_for_a_node(environment: dict[str, str], folder: Path) -> None:
 
 
 def _let_jobs_end(environment: dict[str, str]) -> None:
-    """What watches over a job outlives the daemons, as it waits for them to take its report."""
+    """Job supervisors outlive the daemons, as they wait for them to accept a report."""
     where = os.environ | environment
     subprocess.run(["scancel", "--user=root"], env=where, check=False)
     for _ in range(60):

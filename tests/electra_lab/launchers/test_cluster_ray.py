@@ -40,14 +40,14 @@ def _no_other_cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("PYTHONPATH", str(ROOT))  # the workers import this file
-        patch.setenv("RAY_AUTH_MODE", "token")  # by a token of these tests, and not the one that Ray keeps at home
+        patch.setenv("RAY_AUTH_MODE", "token")  # with a token of these tests, not the one in the home directory
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
         yield
 
 
 @pytest.fixture(scope="module")
 def address(_no_other_cluster: None) -> Iterator[str]:
-    """A cluster that is there before the launcher and stays after it."""
+    """A cluster that exists before the launcher starts and remains afterwards."""
     program = (
         "import ray, sys; ray.init(address='local', num_cpus=2, object_store_memory=80 * 2**20, "
         "include_dashboard=False, logging_level='ERROR'); "
@@ -64,14 +64,14 @@ def address(_no_other_cluster: None) -> Iterator[str]:
 
 
 class TestRay(LauncherContract):
-    """On a cluster of its own."""
+    """On a cluster that the launcher starts."""
 
     name = "ray"
     patience = PATIENCE
 
 
 class TestRayCluster(LauncherContract):
-    """On one that is there."""
+    """On an existing cluster."""
 
     name = "ray"
     patience = PATIENCE
@@ -82,7 +82,7 @@ class TestRayCluster(LauncherContract):
 
 
 def kill_ray(folder: str, piece: str) -> Outcome:
-    """End Ray's worker process, the parent of this one: what happens when its machine dies."""
+    """End Ray's worker process, the parent of this one, as if its machine had died."""
     if piece == "a" and not Path(folder, "a.json").exists():
         probes.report(folder, piece)
         os.kill(os.getppid(), signal.SIGKILL)
@@ -113,7 +113,7 @@ def test_a_cluster_of_its_own_ends_and_what_is_there_stays(tmp_path: Path, addre
 
 
 def test_tasks_wait_for_room_in_the_cluster(tmp_path: Path, address: str) -> None:
-    """It has two CPUs: one task of two threads at a time, however many workers."""
+    """It has two CPUs: one task of two threads at a time, for any number of workers."""
     results = list(ray(probes.crowd, str(tmp_path), list("abc"), workers=3, threads=2, address=address))
     assert {outcome.error for _, outcome in results} == {"1"}
 
@@ -136,7 +136,7 @@ for piece in launchers.get("ray").component(workers=2)(work, sys.argv[1], ["a", 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_runs_on_without_its_launcher(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C goes to all processes of the terminal, and what runs saves. Of a launcher that is killed Ray ends all
+    """Ctrl-C goes to all processes of the terminal, and running tasks save. If a launcher is killed, Ray ends all its
     processes at once."""
     process = subprocess.Popen([sys.executable, "-c", LAUNCH, str(tmp_path)], start_new_session=True)
     assert probes.until(lambda: set(reported(tmp_path)) == {"a", "b"}, PATIENCE)

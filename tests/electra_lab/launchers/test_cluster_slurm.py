@@ -54,7 +54,7 @@ class TestSlurm(LauncherContract):
 
 
 def train(folder: str, piece: str, *, steps: int) -> Outcome:
-    """As training does it: a step at a time, saved when SIGTERM comes; a second SIGTERM while it saves is too much."""
+    """Like training: step by step, saving at SIGTERM; a second SIGTERM during the save ends it."""
     state, arrived = Path(folder, f"{piece}.steps"), []
     began = int(state.read_text()) if state.exists() else 0
 
@@ -79,7 +79,7 @@ def train(folder: str, piece: str, *, steps: int) -> Outcome:
 
 
 def prepare(folder: str, piece: str) -> Outcome:
-    """What is stopped before it trains: nobody but the launcher looks at SIGTERM. The second time it is done."""
+    """Work that is stopped before it trains: only the launcher handles SIGTERM. The second attempt succeeds."""
     mark = Path(folder, f"{piece}.step")
     if mark.exists():
         return Outcome("done")
@@ -103,7 +103,7 @@ def command(*words: str) -> str:
 
 @contextmanager
 def once_it_runs(folder: Path, act: Callable[[str], Any]) -> Iterator[None]:
-    """Do something to the job of the first piece, which is given as Slurm's commands want it."""
+    """Run an action on the job of the first piece, given in the form of Slurm's commands."""
 
     def wait() -> None:
         assert probes.until((folder / "a.step").exists, PATIENCE)
@@ -132,7 +132,7 @@ def test_what_is_stopped_saves_and_goes_on(tmp_path: Path, stop: str, work: Any)
     if work is not prepare:
         first, second = began_with(tmp_path)
         assert first == 0
-        assert second > 5, "it did not save, or was stopped while it did"
+        assert second > 5, "it did not save, or was stopped during the save"
 
 
 @pytest.mark.parametrize("work", [partial(train, steps=600), prepare, deaf], ids=["train", "prepare", "deaf"])
@@ -188,7 +188,7 @@ def test_a_launcher_that_is_a_task_of_an_array_itself(tmp_path: Path, monkeypatc
 
 
 def test_a_job_that_cannot_begin_is_reported(tmp_path: Path) -> None:
-    """The work is of a module that its machine does not have."""
+    """The work is in a module that its machine does not have."""
     setup = ("cd /", "export PYTHONPATH=")
     ((_, outcome),) = slurm(prepare, str(tmp_path), ["a"], workers=1, setup=setup)
     assert outcome.status == "failed"

@@ -1,4 +1,4 @@
-"""The local launcher beyond the laws of all launchers: processes that stay, cores, GPUs, and every kind of end."""
+"""The local launcher beyond the laws of all launchers: reused processes, cores, GPUs, and all ways to end."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def test_a_worker_that_has_no_more_to_do_ends_while_others_work(tmp_path: Path) 
 
 
 def test_the_environment_and_the_command_of_the_launcher(tmp_path: Path) -> None:
-    """Runs write down the command that they came from."""
+    """Runs record the command that started them."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TOKENIZERS_PARALLELISM", "HOME")
     ((_, outcome),) = local(partial(work.command, names=names), str(tmp_path), ["one"], threads=3)
     assert outcome == Outcome("done", " ".join(sys.argv))
@@ -71,7 +71,7 @@ def test_cores_are_dealt_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert cpus(2, 2) == [(1, 2), (5, 7)]
     assert cpus(5, 1) == [(1,), (2,), (5,), (7,), (9,)]
-    assert cpus(3, 2) == cpus(6, 1)[:3] == [()] * 3  # not enough for all: none
+    assert cpus(3, 2) == cpus(6, 1)[:3] == [()] * 3  # not enough for all workers, so none
     assert cpus(2, 2, pin=False) == [(), ()]
 
 
@@ -113,7 +113,7 @@ TWO = "GPU 0: H200\n  MIG 1g.18gb Device 0:\nGPU 1: H200\n"
     ],
 )  # fmt: skip
 def test_gpus_are_found(tmp_path: Path, monkeypatch, visible, smi, gpus, expected) -> None:
-    """`nvidia-smi` prints `smi`; fewer GPUs than wanted are a refusal, with their number."""
+    """`nvidia-smi` prints `smi`; fewer GPUs than requested are refused, with their number."""
     if smi is not None:
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '{smi}'\n", encoding="utf-8")
         (tmp_path / "nvidia-smi").chmod(0o755)
@@ -137,7 +137,7 @@ def test_how_a_process_died_is_reported(tmp_path: Path) -> None:
 
 @needs_proc
 def test_a_process_that_dies_takes_its_own_with_it(tmp_path: Path) -> None:
-    """A process of the data loader's, say, holds the dead one's connection open; its death is seen all the same."""
+    """For example a data loader's process keeps the dead one's connection open; its death is noticed nevertheless."""
     begin = time.perf_counter()
     outcomes = dict(local(work.orphan, str(tmp_path), ["one"]))
     assert time.perf_counter() - begin < PATIENCE / 2
@@ -174,7 +174,7 @@ def test_nothing_is_left_open(tmp_path: Path) -> None:
 
 
 def test_what_runs_is_asked_once(tmp_path: Path) -> None:
-    """A second SIGTERM would mean: do not save."""
+    """A second SIGTERM would mean not to save."""
     with closing(local(linger, str(tmp_path), ["slow", "quick"], workers=2)) as results:
         assert next(results) == ("quick", Outcome("done"))
     assert (tmp_path / "slow.stopped").read_text(encoding="utf-8") == "1"
@@ -210,7 +210,7 @@ def test_work_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Any]:
-    """program(work, grace) starts a launcher with two pieces in a process of its own and waits until they run."""
+    """program(work, grace) starts a launcher with two pieces in a separate process and waits until they run."""
     started: list[subprocess.Popen[str]] = []
 
     def start(work: str, grace: float = 60.0) -> subprocess.Popen[str]:
@@ -261,7 +261,7 @@ def test_stubborn_workers_end_with_a_launcher_that_is_killed(tmp_path: Path, pro
 
 @needs_proc
 def test_ctrl_c_in_a_terminal(tmp_path: Path, program: Any) -> None:
-    """It goes to all processes of the group; workers are asked by their launcher alone."""
+    """It goes to all processes of the group; workers are stopped only by their launcher."""
     launcher = program("linger")
     os.killpg(launcher.pid, signal.SIGINT)
     assert "KeyboardInterrupt" in launcher.communicate(timeout=PATIENCE)[1]

@@ -1,4 +1,4 @@
-"""One piece of work, and what is said of its end."""
+"""One piece of work, and messages about its end."""
 
 from typing import Any
 

@@ -29,7 +29,7 @@ class RayTaskError(RayError):
 
 
 class StandIn:
-    """As much of Ray as the launcher uses: tasks run in threads, one after the other."""
+    """The part of Ray that the launcher uses: tasks run in threads, one after the other."""
 
     exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
 

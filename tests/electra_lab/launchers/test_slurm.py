@@ -32,14 +32,14 @@ def programs(folder: Path, names: list[str]) -> str:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """The folder of the work, in which nothing may be left."""
+    """The folder of the work; nothing may be left in it."""
     folder = tmp_path / "work"
     folder.mkdir()
     return folder
 
 
 def refusals(folder: Path, reason: str) -> None:
-    """The check says what is missing, and so does a launch, also of nothing."""
+    """The check reports what is missing, and so does a launch, even of no work."""
     for ask in (Slurm().check, lambda: next(Slurm()(probes.report, str(folder), ["a"])),
                 lambda: list(Slurm()(probes.report, str(folder), []))):  # fmt: skip
         with pytest.raises(ConfigError, match=rf"launcher 'slurm' {reason}"):
@@ -68,7 +68,7 @@ def test_where_nothing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 class Executor:
-    """submitit's AutoExecutor, as far as the launcher uses it."""
+    """The part of submitit's AutoExecutor that the launcher uses."""
 
     made: ClassVar[list[Any]] = []
     refusal: ClassVar[Exception | None] = None
@@ -95,7 +95,7 @@ class FailedJobError(Exception): ...
 
 @pytest.fixture
 def executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Executor]:
-    """The executors that were made, in place of submitit's; jobs are done when they are submitted."""
+    """Replaces submitit's executors and returns those created; jobs are done when they are submitted."""
     monkeypatch.setattr(Executor, "made", [])
     utils = SimpleNamespace(FailedJobError=FailedJobError)
     library = SimpleNamespace(AutoExecutor=Executor, core=SimpleNamespace(utils=utils))
@@ -131,13 +131,13 @@ def test_options_reach_sbatch(executors: list[Executor], work: Path, monkeypatch
     assert [(piece.work, piece.folder, piece.piece) for piece in executor.pieces] == [
         (probes.behave, str(work), "one"), (probes.behave, str(work), "two"),
     ]  # fmt: skip
-    assert "SLURM_ARRAY_TASK_ID" not in executor.environment, "the launcher's own job shines through"
+    assert "SLURM_ARRAY_TASK_ID" not in executor.environment, "variables of the launcher's own job leak"
     assert executor.environment["SLURM_CONF"] == "here.conf"
     assert os.environ["SLURM_ARRAY_TASK_ID"] == "7"
 
 
 def test_what_is_not_set_is_left_to_the_site(executors: list[Executor], work: Path) -> None:
-    """A short limit leaves less time to save."""
+    """A short time limit leaves less time to save."""
     list(Slurm(minutes=2)(probes.behave, str(work), ["one"]))
     parameters = executors[0].parameters
     assert not {"slurm_partition", "slurm_account", "mem_gb", "gpus_per_node"} & parameters.keys()
@@ -190,14 +190,14 @@ def test_outcomes(said: dict[str, Any] | None, state: str, began: bool, expected
     ],
 )
 def test_the_queue(monkeypatch, code: int, out: str, err: str, expected: dict[str, str] | None) -> None:
-    """Jobs that it has forgotten have no state; if it does not answer, nothing is known."""
+    """Jobs that it has forgotten have no state; if it does not answer, no state is known."""
     monkeypatch.setattr(module, "_ask", lambda *_: subprocess.CompletedProcess([], code, out, err))
     assert module._states("31") == expected
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_the_first_signal_stops_and_repeated_ones_do_nothing(training: bool) -> None:
-    """Also if training takes the first."""
+    """Also if training handles the first."""
     with module._stops() as stops:
         if training:
             before = signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, before))
@@ -209,7 +209,7 @@ def test_the_first_signal_stops_and_repeated_ones_do_nothing(training: bool) -> 
 
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_what_may_come_back_is_waited_for_though_it_has_ended(tmp_path: Path, monkeypatch, comes_back: bool) -> None:
-    """Slurm may show a job that it requeues as completed for a moment; one that stays so has ended."""
+    """Slurm may briefly show a requeued job as completed; one that stays completed has ended."""
     looks = 0
     (tmp_path / "7_0.json").write_text(json.dumps(SAVED))
 

@@ -1,4 +1,4 @@
-"""Work for the processes of the local launcher, and what it leaves behind."""
+"""Work for the processes of the local launcher, and checks of leftovers."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def noted(folder: Path) -> dict[str, Any]:
 
 
 def gone(pid: int) -> bool:
-    """It has ended; where a test's orphans have no parent that cares, it may lie there dead."""
+    """Return True if a process has ended; it may be a zombie, if nobody waits for a test's orphans."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
@@ -45,7 +45,7 @@ def stubborn(folder: str, piece: str) -> Outcome:
 
 
 def asleep(folder: str, piece: str) -> Outcome:
-    """It waits in one long system call, as training does for a device or a disk."""
+    """Block in one long system call, as training does for a device or a disk."""
 
     def stop(number: int, frame: object) -> None:
         Path(folder, f"{piece}.stopped").touch()
@@ -64,7 +64,7 @@ def frozen(folder: str, piece: str) -> Outcome:
 
 
 def succeed(folder: str, piece: str) -> Outcome:
-    """`dies` dies when `stays` is there, which stays until `after` has come."""
+    """`dies` exits when `stays` has started, which stays until `after` has run."""
     probes.report(folder, piece, names=("CUDA_VISIBLE_DEVICES",))
     awaited = {"stays": "after", "dies": "stays"}.get(piece, piece)
     assert probes.until(Path(folder, f"{awaited}.json").exists, PATIENCE)
@@ -74,7 +74,7 @@ def succeed(folder: str, piece: str) -> Outcome:
 
 
 def outlive(folder: str, piece: str) -> Outcome:
-    """`slow` waits until the process of `quick` is gone altogether."""
+    """`slow` waits until the process of `quick` has ended completely."""
     probes.report(folder, piece)
     if piece == "quick":
         return Outcome("done" if probes.until(Path(folder, "slow.json").exists, PATIENCE) else "failed")
@@ -85,7 +85,7 @@ def outlive(folder: str, piece: str) -> Outcome:
 
 
 def orphan(folder: str, piece: str) -> Outcome:
-    """Die and leave a process that holds all that this one had open."""
+    """Exit and leave a process that keeps all open files of this one."""
     if os.fork() == 0:
         probes.report(folder, piece)
         time.sleep(PATIENCE)

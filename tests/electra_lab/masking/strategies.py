@@ -1,4 +1,4 @@
-"""Strategies by name, and words found the plain way."""
+"""Strategies by name, and a plain implementation of finding words."""
 
 import torch
 
@@ -26,7 +26,7 @@ def words_of(row: list[int], maskable: list[bool], words: Vocabulary) -> list[li
 
 
 class Numbers:
-    """Given numbers in place of random ones: the first call gets the first list, and so on."""
+    """Returns given numbers instead of random ones: the first list at the first call, and so on."""
 
     def __init__(self, *calls: list[float]) -> None:
         self.calls = [torch.tensor(call) for call in calls]

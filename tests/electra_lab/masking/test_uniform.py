@@ -1,4 +1,4 @@
-"""What all strategies share: the count, the tokens that are put in, and no opinion on where special ids stand."""
+"""Common properties of all strategies: the count, the inserted tokens, and independence of the special ids."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ STRATEGIES = pytest.mark.parametrize("name", ["replace_prob", "random_token", "w
 
 
 def test_the_count_is_that_of_exact_arithmetic() -> None:
-    """For every percentage of every number of tokens: 16 of 100 at 0.15, or 8 of 100 at 0.07, is rounding."""
+    """For every percentage of every number of tokens; rounding errors would give 16 of 100 at 0.15, or 8 at 0.07."""
     maskable = torch.arange(512) < torch.arange(513).unsqueeze(1)
     for percent in range(1, 101):
         exact = [-(-percent * number // 100) for number in range(513)]
@@ -30,7 +30,7 @@ def test_the_count_is_that_of_exact_arithmetic() -> None:
     ],
 )  # fmt: skip
 def test_what_becomes_of_each_position(name: str, options, kinds, drawn: list[float], inputs: list[int]) -> None:
-    """With given numbers. Positions come in the order of theirs, the largest first."""
+    """With given numbers. Positions are in descending order of their numbers."""
     tokens, numbers = torch.tensor([[5, 6, 7, 8]]), Numbers([0.4, 0.1, 0.3, 0.2], kinds, drawn)
     rule = masking_strategies.get(name).component
     found: Masked = rule(tokens, tokens > 0, small(), numbers, mask_prob=1.0, **options)
@@ -40,7 +40,7 @@ def test_what_becomes_of_each_position(name: str, options, kinds, drawn: list[fl
 
 
 def scattered() -> Vocabulary:
-    """A vocabulary of 12 whose special tokens stand anywhere, as in those of other tokenizers."""
+    """A vocabulary of 12 with scattered special tokens, as in other tokenizers."""
     special = torch.isin(torch.arange(12), torch.tensor([9, 0, 7, 2]))
     ordinary = (~special).nonzero().squeeze(1)
     return Vocabulary(12, 9, 0, 7, 2, (0, 2, 7, 9), special, ordinary, ~special, torch.ones(12).long())
@@ -48,7 +48,7 @@ def scattered() -> Vocabulary:
 
 @STRATEGIES
 def test_random_tokens_are_ordinary_ones_each_as_often(name: str) -> None:
-    """Whatever the position and its neighbours get; the special tokens stand where they please."""
+    """At any position, for any neighbours and ids of special tokens."""
     words, tokens = scattered(), torch.full((400, 100), 5)
     result = masked(name, tokens, tokens > 0, words, mask_prob=0.3, replace_prob=0.2, random_prob=0.8)
     seen = result.inputs.gather(1, result.positions)[result.valid]
@@ -67,8 +67,8 @@ def test_shares_that_nobody_set_are_those_of_the_papers(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "options"), [("whole_word", {}), ("span", {"longest": 1})])
-def test_words_of_one_token_are_chosen_alike(name: str, options: dict[str, int]) -> None:
-    """Where a word stands does not matter to `whole_word`, nor to spans of one word."""
+def test_words_of_one_token_are_chosen_equally_often(name: str, options: dict[str, int]) -> None:
+    """The position of a word does not matter to `whole_word` and to spans of one word."""
     tokens = torch.full((4000, 20), 5)
     result = masked(name, tokens, tokens > 0, scattered(), mask_prob=0.2, **options)
     found = torch.bincount(result.positions[result.valid], minlength=20).double()

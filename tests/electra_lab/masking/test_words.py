@@ -1,4 +1,4 @@
-"""Whole words and spans: which tokens go together, how the count is kept, where spans lie and how long they are."""
+"""Whole words and spans: tokens that belong together, the count, and the positions and lengths of spans."""
 
 from collections import Counter
 
@@ -80,8 +80,8 @@ def test_words_are_masked_whole_or_up_to_the_end_of_the_last_span(batch, mask_pr
 
 
 def test_spans_cluster_where_single_tokens_do_not() -> None:
-    """Neighbours of masked tokens are masked more often than chance has it."""
-    tokens = torch.full((300, 100), 7)  # 7 begins a word, so each token is one
+    """Neighbours of masked tokens are masked more often than by chance."""
+    tokens = torch.full((300, 100), 7)  # 7 begins a word, so each token is a word
 
     def neighbours(name: str, **options: object) -> float:
         result = masked(name, tokens, tokens > 0, vocabulary(24), **options)
@@ -92,15 +92,15 @@ def test_spans_cluster_where_single_tokens_do_not() -> None:
     assert neighbours("span") > 0.5
     assert neighbours("span", length="uniform", longest=1) == pytest.approx(0.15, abs=0.03)
     assert neighbours("span", stop_prob=1.0) == pytest.approx(0.15, abs=0.03)
-    assert neighbours("span", length="uniform", stop_prob=1.0) > 0.5, "uniform lengths know no stop_prob"
+    assert neighbours("span", length="uniform", stop_prob=1.0) > 0.5, "uniform lengths do not use stop_prob"
 
 
 def test_spans_end_where_something_may_not_be_masked() -> None:
-    """One that begins before a special token does not go on behind it: the next one begins anywhere."""
+    """A span before a special token does not continue after it: the next span begins anywhere."""
     tokens = torch.full((4000, 21), 7)
     maskable = torch.ones_like(tokens, dtype=torch.bool)
     maskable[:, 10] = False
-    # 3 of 20, in one span where there is room for it.
+    # 3 of 20, in one span if there is room.
     result = masked("span", tokens, maskable, vocabulary(24), longest=1000, stop_prob=0.001)
     chosen = torch.zeros_like(maskable).scatter(1, result.positions, result.valid)
     assert chosen[:, 7][chosen[:, 6] & ~chosen[:, 5]].float().mean() > 0.8

@@ -1,4 +1,4 @@
-"""Runs over text that is one sentence again and again, so that a network can know every original by its position."""
+"""Runs over text that repeats one sentence, so that a network can know every original by its position."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -29,8 +29,8 @@ def original(places: Tensor, size: int = SIZE) -> Tensor:
 
 
 class Reads:
-    """A network whose states are what a function makes of (tokens, mask, segments), and whose scores are their first
-    feature. It keeps what it was shown, real tokens only."""
+    """A network whose states are a function of (tokens, mask, segments), and whose scores are their first feature.
+    It keeps the real tokens of its inputs."""
 
     def __init__(self, states: Callable[[Tensor, Tensor, Tensor], Tensor], guesses: Tensor | None = None) -> None:
         self.states, self.guesses = states, guesses
@@ -46,28 +46,28 @@ class Reads:
         return hidden[..., 0]
 
     def token_logits(self, hidden: Tensor, positions: Tensor) -> Tensor:
-        """Of the first state feature of a position: a row of `guesses`."""
+        """Return the row of `guesses` whose index is the first feature of a position."""
         return self.guesses[hidden[..., 0].long().gather(1, positions)]
 
 
 def knows(tokens: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
-    """Whether the token differs from the original."""
+    """States that tell whether a token differs from the original."""
     return (tokens != original(torch.arange(tokens.shape[1]))).float().unsqueeze(-1)
 
 
 def noise(dim: int, seed: int = 0) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """States that know nothing."""
+    """States without information."""
     numbers = torch.Generator().manual_seed(seed)
     return lambda tokens, mask, segments: torch.randn(*tokens.shape, dim, generator=numbers)
 
 
 def unread(number: int, rows: Sequence[int] = ()) -> Iterator[Batch]:
-    """A text that must not be read."""
+    """Stands for a text that must not be read."""
     raise AssertionError("this text was read")
 
 
 def run(network: Any, test: Batch | None, train: Batch | None = None, **changes: Any) -> Trained:
-    """A run with these texts; one that is None must not be read."""
+    """Return a run with these texts; a text that is None must not be read."""
     known: dict[str, Any] = {"detects": True, "vocabulary": vocabulary(SIZE), "metrics": {}, "finetune": unread}
     known |= {"test": unread if test is None else reader(test)}
     known |= {"train": unread if train is None else picker(train), "train_rows": 0 if train is None else len(train)}

@@ -1,4 +1,4 @@
-"""Which tokens are replaced, and by what."""
+"""The choice of replaced tokens and of their replacements."""
 
 import math
 from dataclasses import replace
@@ -40,12 +40,12 @@ def test_some_rows_are_different_ones_in_order(total: int, number: int, seed: in
 
 def test_every_row_is_taken_equally_often() -> None:
     times = torch.bincount(torch.tensor([row for seed in range(600) for row in some(4, 9, seed)]), minlength=9)
-    # Without replacement the counts vary less than a multinomial's, so that the statistic is smaller, never larger.
+    # Counts without replacement vary less than a multinomial's, so the statistic can only be smaller.
     assert chi_square_p(times.double(), torch.full((9,), 1 / 9)) > SIGNIFICANCE
 
 
 def test_numbers_and_rows_never_change() -> None:
-    """So that a probe of years ago is fitted to the same rows again."""
+    """So that an old probe can be fitted to the same rows again."""
     assert numbers(sentence(2), 20_201, "chosen")[:, :2].tolist() == PINNED
     assert some(3, 10_000, 20_202) == [2303, 3718, 6269]
     assert len(some(64, 10**15, 7)) == 64, "a huge text takes no memory"
@@ -96,7 +96,7 @@ def test_unigram_draws_follow_add_one_frequencies() -> None:
 
 @pytest.mark.parametrize("luck", [0.0, BELOW_ONE])
 def test_unigram_draws_ordinary_tokens_at_the_ends(luck: float) -> None:
-    """Special ids stand at both ends of the vocabulary, where a careless inverse of the sums would land."""
+    """Special ids are at both ends of the vocabulary, where a careless inversion of the sums would end."""
     words = vocabulary(SIZE)
     special = words.is_special.clone()
     special[-3:] = True

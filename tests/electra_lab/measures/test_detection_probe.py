@@ -1,4 +1,4 @@
-"""The detectors that are fitted to frozen states, over states whose content is known."""
+"""Detectors fitted to frozen states, tested on states of known content."""
 
 import warnings
 from dataclasses import replace
@@ -33,14 +33,14 @@ def measured(network: Any, test: Batch = TEST, train: Batch = TRAIN, **options: 
 
 
 def encodes(strength: float) -> Any:
-    """Noise, with the label along a direction that is no axis."""
+    """Noise, with the label along a direction that is not an axis."""
     other = noise(16)
     return lambda *given: other(*given) + strength * knows(*given) * torch.linspace(-1, 1, 16)
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.6])
 def test_a_label_of_a_known_strength(strength: float) -> None:
-    """Two Gaussians at a distance d along the best direction are told apart with AUC Phi(d / sqrt(2))."""
+    """Two Gaussians at a distance d along the best direction are separated with AUC Phi(d / sqrt(2))."""
     distance = strength * float(torch.linspace(-1, 1, 16).norm())
     expected = float(torch.special.ndtr(torch.tensor(distance / 2**0.5)))
     assert measured(Reads(encodes(strength))) == pytest.approx([expected] * 2, abs=0.06)
@@ -62,8 +62,8 @@ def test_the_head_finds_what_no_linear_detector_can() -> None:
 
 
 def test_the_head_is_fitted_as_well_as_scipy_can() -> None:
-    """On unseen states it ranks as one does that another optimizer fitted until it found no better, and hardly worse
-    than the rule by which the labels were made."""
+    """On unseen states it ranks like a head that another optimizer fitted to convergence, and hardly worse than the
+    rule that made the labels."""
     from scipy.optimize import minimize
 
     generator = np.random.default_rng(0)
@@ -84,7 +84,7 @@ def test_the_head_is_fitted_as_well_as_scipy_can() -> None:
         return value.item(), torch.cat([gradient.flatten() for gradient in gradients]).numpy()
 
     start = 0.3 * generator.normal(size=sum(part.numel() for part in parts))
-    loss(minimize(loss, start, jac=True, method="L-BFGS-B").x)  # leaves the best numbers in the head
+    loss(minimize(loss, start, jac=True, method="L-BFGS-B").x)  # leaves the best weights in the head
     theirs = head(known[:, unseen])[0].detach().numpy()
     reached, best = (roc_auc_score(replaced[unseen], scores) for scores in (theirs, rule[unseen]))
     assert roc_auc_score(replaced[unseen], ours) == pytest.approx(reached, abs=0.01)
@@ -103,7 +103,7 @@ def test_states_are_read_in_half_precision_and_the_models_own_head_is_not() -> N
 
 def test_is_fitted_on_training_text_and_judged_on_test_text() -> None:
     """States that give the label away have the opposite sign in test text, whose segment is 1: all is ranked
-    wrongly. Judged on the text that it was fitted on, whichever that is, the detector would rank all correctly."""
+    wrongly. Judged on the text it was fitted on, the detector would rank all correctly."""
     train, test = (replace(t, segments=torch.full_like(t.segments, n)) for n, t in enumerate((TRAIN, TEST)))
     other = noise(16)
 
@@ -166,7 +166,7 @@ def test_lost_states_give_no_number(lost: float, where: str) -> None:
 
 
 def test_the_head_is_a_function_of_states_and_seed_alone() -> None:
-    """Not of the global generators, nor of the precision that the run computes in; another seed starts elsewhere."""
+    """Not of global generators or the run's precision; another seed starts elsewhere."""
     states = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
     replaced = states[:, 0] + states[:, 1] ** 2 > 1
     plain = detection_probe._head(states, replaced, 1)(states)

@@ -66,7 +66,7 @@ def test_every_cell_is_fine_tuned_once_from_its_final_weights(tmp_path: Path) ->
 
 
 def test_in_bf16_it_is_what_the_command_finds(tmp_path: Path) -> None:
-    """The measure is computed within autocast, which must not reach the training inside."""
+    """Measures run under autocast, which must not affect the training inside."""
     train = {"epochs": 3, "precision": "bf16", "log_every": 1}
     file = write_both(tmp_path, seeds=[0], train=QUICK | train)
     folder = AblationFolder(ablate(file, tmp_path / "out"))
@@ -78,7 +78,7 @@ def test_in_bf16_it_is_what_the_command_finds(tmp_path: Path) -> None:
 
 
 def test_what_changes_its_key(tmp_path: Path) -> None:
-    """The fine-tuning and its examples, but not the model, which is replaced by the cell."""
+    """The fine-tuning and its examples change it, but not the model, which is replaced by the cell's."""
     file, finetuning, examples = write_both(tmp_path), tmp_path / "animals.yaml", tmp_path / "texts" / "train.txt"
     changes = {finetuning: (": 0.03", ": 0.02"), examples: ("\n", "\ncat\tthe cat sat\n")}
 

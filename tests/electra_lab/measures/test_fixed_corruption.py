@@ -34,7 +34,7 @@ RARITY, CHANCE = "corruption_rarity", "corruption_chance"
 
 
 def mixed(tokens: Any, mask: Any, segments: Any) -> Any:
-    """A number of the row and the position, the same whatever stands there."""
+    """A number that depends on row and position, not on the token."""
     return ((segments * LENGTH + torch.arange(tokens.shape[1])) % SIZE).unsqueeze(-1)
 
 
@@ -48,11 +48,11 @@ def prepare(folder: Path, small: Reads | None = None, text: Batch = TEXT, **opti
     folder.mkdir(exist_ok=True)
     others = {"small": small or guesser(), "large": large or guesser()}
     references = {name: run(other, None, detects=False) for name, other in others.items()}
-    measure.prepare(run(None, text), references, folder)  # whatever the network of the cell
+    measure.prepare(run(None, text), references, folder)  # for any network of the cell
     return measure
 
 
-def test_who_knows_the_originals_finds_every_replacement(tmp_path: Path) -> None:
+def test_a_network_that_knows_the_originals_finds_every_replacement(tmp_path: Path) -> None:
     found = prepare(tmp_path)(run(Reads(knows), TEXT), tmp_path)
     assert found == {AUC: 1.0, PRECISION: 1.0, RARITY: found[RARITY], CHANCE: 0.5} | dict.fromkeys(AUCS, 1.0)
 
@@ -71,7 +71,7 @@ def test_a_baseline_suspects_rare_tokens_of_the_same_text(tmp_path: Path) -> Non
 
 def test_documents_that_one_reference_lacks_have_no_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = fixed_corruption.auc_with_documents
-    left = iter([[], None] + [None] * 4)  # of each reference, the model and the rare-token detector
+    left = iter([[], None] + [None] * 4)  # for each reference, of the model and of the rare-token detector
 
     def lacking(*arguments: Any) -> Any:
         found = measured(*arguments)
@@ -85,7 +85,7 @@ def test_documents_that_one_reference_lacks_have_no_mean(tmp_path: Path, monkeyp
 
 def test_numbers_equal_counted_pairs_and_thresholds(tmp_path: Path) -> None:
     """The AUC is the share of (replaced, original) pairs in the right order, ties half; average precision the
-    precision at each score of a replaced token. Scores have many ties, and depend on the token that is shown."""
+    precision at each score of a replaced token. Scores have many ties, and depend on the token at the position."""
     measure = prepare(tmp_path, mask_prob=0.3)
     found = measure(run(Reads(lambda tokens, *_: (tokens % 7).float().unsqueeze(-1)), TEXT), tmp_path)
     saved = load_file(tmp_path / FILE)
@@ -103,7 +103,7 @@ def test_numbers_equal_counted_pairs_and_thresholds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.15, 0.5, 1.0])
 def test_all_references_see_mask_where_tokens_are_chosen(share: float, tmp_path: Path) -> None:
-    """A share of each row exactly, and all else as it is; only there are tokens replaced, by any of them."""
+    """Exactly a share of each row is [MASK], the rest unchanged; references replace tokens only there."""
     reference, beside = guesser(), guesser()
     prepare(tmp_path, reference, mask_prob=share, beside=beside)
     assert reference.shown == beside.shown
@@ -119,7 +119,7 @@ def test_all_references_see_mask_where_tokens_are_chosen(share: float, tmp_path:
             assert not differs[~real].any()
             assert not (differs[real] & ~hidden).any()
     assert all((saved[name] != saved["tokens"]).any(1).sum() > 40 for name in NAMES)
-    assert saved["maskable"].sum(1).min() == 0, "a row without ordinary tokens belongs to this test"
+    assert saved["maskable"].sum(1).min() == 0, "this test needs a row without ordinary tokens"
 
 
 def test_what_is_drawn_is_what_the_reference_says_of_its_row_and_position(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_what_is_drawn_is_what_the_reference_says_of_its_row_and_position(tmp_pa
         said = mixed(TEXT.tokens, TEXT.attention_mask, TEXT.segments)[..., 0].add(by[name]).remainder(SIZE).numpy()
         for row, (shown, real) in enumerate(zip(reference.shown, TEXT.attention_mask.numpy(), strict=True)):
             hidden = np.flatnonzero(real)[np.array(shown) == MASK]
-            sure = hidden[said[row, hidden] >= 5]  # it is sure of a special token elsewhere
+            sure = hidden[said[row, hidden] >= 5]  # it predicts a special token elsewhere with certainty
             assert np.array_equal(saved[name][row, sure], said[row, sure])
         assert not np.isin(saved[name][saved["maskable"]], [0, 2, 3, 4]).any()
 
@@ -148,7 +148,7 @@ def test_draws_of_a_reference_follow_its_softmax(tmp_path: Path) -> None:
 
 
 def test_references_draw_apart(tmp_path: Path) -> None:
-    """With equal distributions they still give other tokens, so that their mean is over more draws."""
+    """They draw different tokens even from equal distributions, so that their mean is over more draws."""
     frequencies = guesser((run(None, TEXT).vocabulary.counts + 1.0).log().expand(SIZE, -1))
     prepare(tmp_path, frequencies, mask_prob=1.0, beside=frequencies)
     saved = load_file(tmp_path / FILE)
@@ -177,8 +177,8 @@ def test_another_seed_makes_another_corruption(tmp_path: Path) -> None:
 
 
 def test_a_drawn_original_is_original(tmp_path: Path) -> None:
-    """A reference that always draws the original replaces nothing: there is no class to find, so no number, and no
-    mean, which over fewer references would be another one."""
+    """A reference that always draws the original replaces nothing: its AUC is undefined, and so is the mean: it would
+    not be comparable over fewer references."""
     sure = torch.zeros(LENGTH, SIZE)
     sure[torch.arange(LENGTH), 5 + torch.arange(LENGTH)] = 1e4
     reference = Reads(lambda tokens, *_: torch.arange(LENGTH).expand(tokens.shape).unsqueeze(-1), sure)
@@ -189,7 +189,7 @@ def test_a_drawn_original_is_original(tmp_path: Path) -> None:
 def test_a_network_that_predicts_tokens_has_no_numbers(tmp_path: Path) -> None:
     network = Reads(knows)
     assert prepare(tmp_path)(run(network, TEXT, detects=False), tmp_path) == {}
-    assert not network.shown, "nothing need be computed for it"
+    assert not network.shown, "nothing needs to be computed for it"
 
 
 @pytest.mark.parametrize("lost", [float("nan"), float("inf")])
@@ -208,7 +208,7 @@ def test_other_text_is_refused(other: Batch, tmp_path: Path) -> None:
 
 
 def test_both_networks_are_told_the_documents(tmp_path: Path) -> None:
-    """The references when they guess, a cell when it is measured; neither reads the training text."""
+    """The references when they draw, a cell when it is measured; neither reads the training text."""
     reference, beside, cell = guesser(), guesser(), Reads(knows)
     text = replace(TEXT, attention_document_ids=TEXT.segments + 7)
     measure = prepare(tmp_path, reference, text, batch_size=25, beside=beside)
@@ -250,7 +250,7 @@ def test_sizes_of_a_reference_divide(heads: int, width: int, scale: float) -> No
 
 @pytest.mark.parametrize(("scale", "local"), [(0.0625, 0), (0.5, 1), (0.75, 1), (1.0, 2), (1.5, 3)])
 def test_options_that_count_heads_keep_their_share(scale: float, local: int) -> None:
-    """Two of four; otherwise no small reference could be built, as one head at least must not be local."""
+    """Two of four heads; otherwise no small reference could be built, as at least one head must not be local."""
     sizes = sized(scale, 128, 4, local_heads=2, window=32, rotary_heads=None)
     assert (sizes["local_heads"], sizes["window"], sizes["rotary_heads"]) == (local, 32, None)
 
@@ -275,7 +275,7 @@ def base(dim: int, heads: int) -> dict[str, Any]:
 
 
 def test_a_reference_is_one_network_with_its_own_seed_and_budget() -> None:
-    """It keeps the schedule of the learning rate and no other, as it has no sampler."""
+    """It keeps only the schedule of the learning rate, as it has no sampler."""
     alone = {"seed": 5, "embedding": {"dim": 8, "tie": "none"}, "objective": {"type": "mlm"}, "generator": None,
              "sampler": None, "schedules": {"learning_rate": RATE}}  # fmt: skip
     lengths = dict.fromkeys(("epochs", "flops", "paper_flops", "tokens"))

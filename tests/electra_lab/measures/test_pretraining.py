@@ -1,4 +1,4 @@
-"""What a run measured of itself."""
+"""The metrics that a run measured during pre-training."""
 
 import math
 from pathlib import Path
@@ -21,7 +21,7 @@ PREDICTS = {"discriminator_loss": 5.0, "discriminator_token_loss": 5.0}
         (DETECTS | {"unigram_entropy": None}, True, DETECTS),
         (LOST, True, {}),
         (PREDICTS, True, PREDICTS),
-        (PREDICTS, False, {"discriminator_token_loss": 5.0}),  # its first loss is none of detection
+        (PREDICTS, False, {"discriminator_token_loss": 5.0}),  # its first loss is not for detection
     ],
 )
 def test_takes_the_metrics_of_the_record_that_are_numbers(record: Any, detects: bool, expected: Any) -> None:

@@ -1,4 +1,4 @@
-"""Attention by every kernel, against the formula in float64; and every dense backbone uses the one that is chosen."""
+"""Attention by every kernel, against the formula in float64; every dense backbone uses the chosen kernel."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_value_and_gradient_are_those_of_the_formula(device: str, kernel: Any, s
 @on_each_device
 @pytest.mark.parametrize("length", [45, 64, 128, 192])
 def test_gradients_past_padding_in_half_precision(device: str, length: int) -> None:
-    """Of rows that end early, in sizes for which GPUs have special kernels; in float32 scores as small as -100."""
+    """For rows that end early, in sizes for which GPUs have special kernels; in float32 with scores down to -100."""
     drawn = torch.randn(3, 4, 4, length, 32, generator=torch.Generator().manual_seed(length), dtype=torch.float64)
     drawn[:2] *= 4.0
     visible = (torch.arange(length) < torch.tensor([length, length - 1, length // 2, 1])[:, None])[:, None, None]
@@ -75,7 +75,7 @@ def test_gradients_past_padding_in_half_precision(device: str, length: int) -> N
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_dropout_acts_on_the_weights(kernel: Any) -> None:
-    """Of a thousand equal weights a quarter is dropped, and the others grow in proportion."""
+    """A quarter of a thousand equal weights is dropped, and the others are scaled up."""
     torch.manual_seed(0)
     q = k = torch.zeros(1, 1, 1000, 4)
     found = attend(q, k, torch.eye(1000)[None, None], torch.ones(1, 1, 1, 1000, dtype=torch.bool), 0.25, kernel) * 1000
@@ -117,12 +117,12 @@ def test_what_leaves_no_choice_is_left_alone() -> None:
 
 
 def test_backbones_are_the_ones_whose_files_ask_for_it() -> None:
-    """A dense backbone that calls a kernel by itself would not follow the choice."""
+    """A dense backbone that calls a kernel directly would ignore the choice."""
     files = [file.read_text(encoding="utf-8") for file in Path(backbones.get("bert").file).parent.glob("*.py")]
     assert not any("scaled_dot_product_attention" in text for text in files)
 
 
-LONG = 300  # positions, more than a row that is attended to at once
+LONG = 300  # positions, more than in a row that is attended to at once
 ROWS = {  # document and whether it is real, of each position of a row; whether the row is cut into blocks
     "one document": (torch.zeros(LONG), torch.ones(LONG), True),
     "single tokens": (torch.arange(LONG).flip(0), torch.ones(LONG), True),
@@ -137,7 +137,7 @@ ROWS = {  # document and whether it is real, of each position of a row; whether 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", ROWS)
 def test_blocks_are_as_exact_as_a_dense_mask(name: str, kernel: Any) -> None:
-    """Together with another row, and whatever padding holds."""
+    """Together with another row, and for any content of padding."""
     document, real, cut = ROWS[name]
     documents = torch.stack([document.long(), torch.arange(70, 70 + LONG) // 77])
     mask = torch.stack([real.bool(), torch.ones(LONG, dtype=torch.bool)])
@@ -158,7 +158,7 @@ def test_blocks_are_as_exact_as_a_dense_mask(name: str, kernel: Any) -> None:
 
 
 def test_which_rows_have_blocks() -> None:
-    """Short ones and empty batches have a mask; so have all under a compiler, which has one graph for all documents."""
+    """Short rows and empty batches have a mask; so have all rows when compiling, with one graph for all documents."""
     ones, graphs = torch.ones(2, LONG, dtype=torch.bool), 0
     counts: list[Any] = []
     first, second = (torch.arange(LONG).expand(2, -1) // size for size in (100, 30))
@@ -179,7 +179,7 @@ def test_which_rows_have_blocks() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "transformer", "modernbert"])
 def test_documents_of_long_rows_are_as_if_alone(name: str) -> None:
-    """Within rounding; and bit by bit whatever the other documents say."""
+    """Up to rounding; and bit for bit independent of the other documents."""
     torch.manual_seed(0)
     options = {"rotary": True} if name == "transformer" else {"local_attention": 8} if name == "modernbert" else {}
     encoder: Any = backbones.get(name).component(16, 2, 2, LONG, **options).eval()
@@ -203,7 +203,7 @@ def dropping(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Any) ->
 
 @pytest.mark.parametrize("masked", ["no", "keys", "pairs"])
 def test_long_rows_with_dropout_are_exact_and_keep_no_weights(masked: str) -> None:
-    """As the formula with the same weights dropped, which an identity in the place of the values shows."""
+    """As the formula with the same weights dropped; an identity in place of the values reveals the weights."""
     source = torch.Generator().manual_seed(0)
     visible = {
         "no": torch.ones(2, 1, 1, LONG, dtype=torch.bool),
@@ -236,7 +236,7 @@ def test_long_rows_with_dropout_are_exact_and_keep_no_weights(masked: str) -> No
 
 
 def test_gradients_with_dropout_are_those_of_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More queries than exist at a time, fewer keys, values of another width."""
+    """More queries than are processed at a time, fewer keys, values of another width."""
     monkeypatch.setattr(attention, "SHORT", 4)
     monkeypatch.setattr(attention, "QUERIES", 3)
     sizes = ((2, 2, 7, 3), (2, 2, 5, 3), (2, 2, 5, 2))

@@ -1,4 +1,4 @@
-"""Several draws per row: independent ones as one at a time, distinct ones against the enumeration of Plackett-Luce."""
+"""Several draws per row: independent ones as single draws, distinct ones against an enumeration of Plackett-Luce."""
 
 from itertools import permutations
 
@@ -9,7 +9,7 @@ from electra_lab.testing import SIGNIFICANCE, chi_square_p
 
 
 def test_several_numbers_are_several_calls() -> None:
-    """Across blocks, in which sums are taken first."""
+    """Also across blocks, whose sums are computed first."""
     numbers = torch.Generator().manual_seed(0)
     weights, uniform = torch.rand(5, 700, generator=numbers), torch.rand(5, 40, generator=numbers)
     one_by_one = [inverse_cdf(weights, uniform[:, [column]]) for column in range(40)]

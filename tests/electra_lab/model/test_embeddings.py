@@ -1,4 +1,4 @@
-"""Embeddings: what is added up, normalised and dropped, and a table that is another one plus a difference."""
+"""Embeddings: sums, normalisation, dropout, and a table that is another table plus a difference."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def made(*, dim: int = 8, positions: bool = True, dropout: float = 0.0) -> Embed
 
 @pytest.mark.parametrize("positions", [True, False])
 def test_tables_are_added_up_and_normalised(positions: bool) -> None:
-    """Positions count from the left, if the lab adds them at all."""
+    """Positions count from the left, if the lab adds them."""
     embeddings = made(positions=positions)
     nn.init.normal_(embeddings.norm.weight)
     nn.init.normal_(embeddings.norm.bias)
@@ -34,7 +34,7 @@ def test_tables_are_added_up_and_normalised(positions: bool) -> None:
 
 
 def test_a_backbone_may_ask_for_the_token_table_alone() -> None:
-    """It drops what it makes of them at the rate of the config."""
+    """Its own embeddings have dropout at the config's rate."""
     backbone = ModernBert(8, 1, 2, LENGTH)
     embeddings = Embeddings.of(backbone, SIZE, 8, LENGTH, 0.5)
     assert backbone.embedding_dropout.p == 0.5
@@ -44,7 +44,7 @@ def test_a_backbone_may_ask_for_the_token_table_alone() -> None:
 
 
 def test_positions_restart_at_each_document() -> None:
-    """Wherever a number changes, also to one that was there before; without documents they do not."""
+    """Wherever the document number changes, also to an earlier one; without documents they do not."""
     embeddings = made()
     assert embeddings.positions is not None
     nn.init.zeros_(embeddings.tokens.weight)
@@ -67,7 +67,7 @@ def test_dropout_acts_after_the_norm() -> None:
 
 
 def test_a_difference_starts_at_zero_and_takes_all_of_the_gradient() -> None:
-    """Of DeBERTa-v3, section 3.3: the other table is read as it is, and does not learn."""
+    """DeBERTa-v3, section 3.3: the other table is read unchanged, and gets no gradient."""
     torch.manual_seed(0)
     table = nn.Embedding(SIZE, 8)
     shifted, tokens = Shifted(table), torch.tensor([[3, 3, 7]])

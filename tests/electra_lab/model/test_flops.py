@@ -50,7 +50,7 @@ def test_heads_and_projection_by_hand() -> None:
 
 
 class Plugin(nn.Module):
-    """A backbone without a formula: one product, and dropout that counting must not leave switched off."""
+    """A backbone without a formula: one product, and dropout, which counting must not leave disabled."""
 
     length_multiple = 1
     positions = "lab"
@@ -72,7 +72,7 @@ def test_a_backbone_without_a_formula_is_counted(training: bool) -> None:
     assert plugin.layer.weight.grad is None
 
 
-# What flops_computation.py of google-research/electra prints, by the file here that describes the same training.
+# Output of google-research/electra's flops_computation.py, by the file here with the same training.
 OFFICIAL = {"electra_small": 1.293744e18, "electra_base": 6.424542e19, "electra_large": 7.117606e20}
 
 

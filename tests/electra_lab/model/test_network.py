@@ -83,7 +83,7 @@ def test_the_length_is_padded_to_the_multiple_and_cut_again(length: int, padded:
 
 
 def test_documents_reach_a_backbone_that_separates_them() -> None:
-    """Added positions belong to a document of their own. Without documents: test_shared.py of the objectives."""
+    """Added positions form a separate document. Without documents: see test_shared.py of the objectives."""
 
     class Separating(Recorder):
         separates_documents = True
@@ -102,7 +102,7 @@ def test_documents_reach_a_backbone_that_separates_them() -> None:
 
 
 def test_a_backbone_is_given_the_pad_token_whatever_padding_holds_and_documents_only_if_it_can_separate_them() -> None:
-    """So that one that does not mask well enough is safe too."""
+    """So that backbones that do not mask completely are safe, too."""
     recorder = Recorder(1)
     made = network(recorder, embedding_dim=DIM)
     tokens, mask = tokens_and_mask([2, 5, 0], 6, left=False)
@@ -114,7 +114,7 @@ def test_a_backbone_is_given_the_pad_token_whatever_padding_holds_and_documents_
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_states_at_depths_are_those_of_layers_called_by_hand(apart: bool) -> None:
-    """Also with checkpointed layers; gradients stop at a depth if they are to."""
+    """Also with checkpointed layers; gradients stop at a depth if requested."""
     made = network(Bert(DIM, 4, 2, MAX_LENGTH, dropout=0.0), embedding_dim=DIM)
     inputs = torch.randint(5, VOCABULARY, (2, 9)), torch.arange(9).expand(2, -1) < 7, torch.zeros(2, 9).long()
     visible = visible_in(inputs[1])
@@ -125,7 +125,7 @@ def test_states_at_depths_are_those_of_layers_called_by_hand(apart: bool) -> Non
     four = layers[3](three.detach() if apart else three, visible)
 
     def slopes(states: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-        # Cubes: the mean square of what a LayerNorm returns is the same whatever it reads.
+        # Cubes, as the mean square of a LayerNorm's output does not depend on its input.
         loss = sum(((number + 1) * part.pow(3).mean() for number, part in enumerate(states)), torch.zeros(()))
         return torch.autograd.grad(loss, [*made.parameters()], allow_unused=True)
 
@@ -145,7 +145,7 @@ def test_states_at_depths_are_refused_where_there_are_none() -> None:
 
 
 def test_a_head_that_was_not_built_says_so() -> None:
-    """An objective that forgets to ask for it is told how."""
+    """The message tells how an objective asks for it."""
     made, states = network(Recorder(1)), torch.zeros(1, 2, DIM)
     made.heads.clear()
     for name, ask in (
@@ -180,7 +180,7 @@ def test_weights_are_normal(distribution: Any, deviation: float, beyond: float) 
 
 @pytest.mark.parametrize("distribution", ["official", "normal"])
 def test_where_the_official_code_names_no_initializer_weights_are_glorot_uniform(distribution: Any) -> None:
-    """TensorFlow's default, for the projection of the embeddings and the last layer of the detection head alone."""
+    """TensorFlow's default; only for the projection of the embeddings and the last layer of the detection head."""
     sizes = EmbeddingSizes(50, 24, 16, 0.0)
     generator, model = make_pair(Bert(40, 1, 2, 16), 40, Bert(48, 1, 2, 16), 48, sizes, "embeddings", 0)
     assert generator is not None
@@ -233,7 +233,7 @@ def test_what_a_library_made_zero_stays() -> None:
 
 
 def test_a_shared_module_is_set_once() -> None:
-    """Else it would take draws from the parts after it."""
+    """Otherwise it would shift the draws of later parts."""
     shared, after = nn.Linear(4, 4), nn.Linear(4, 4)
     torch.manual_seed(0)
     initialise(nn.ModuleList([shared, after]))
@@ -251,7 +251,7 @@ def assembled(folder: Path, seed: int) -> Experiment:
 
 
 def test_a_seed_means_the_same_weights(tmp_path: Path) -> None:
-    """Whatever torch's global generator has done, which assembling leaves as it was."""
+    """Independent of torch's global generator, whose state assembling does not change."""
     torch.manual_seed(1)
     first = assembled(tmp_path, 0).run.learner.objective.state_dict()
     torch.manual_seed(2)

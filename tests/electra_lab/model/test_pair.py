@@ -1,4 +1,4 @@
-"""What generator and discriminator share."""
+"""Parts that generator and discriminator share."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def test_both_networks_are_given_the_sizes_and_the_pad_token(tie: Any) -> None:
         assert network.embeddings.positions.weight.shape == (24, 16)
 
 
-# What learns from what
+# Gradients of each loss
 
 
 class Both(nn.Module):
@@ -88,7 +88,7 @@ GENERATOR_TABLE, DISCRIMINATOR_TABLE = (f"{n}.embeddings.tokens.weight" for n in
 @pytest.mark.parametrize("head", ["replaced", "tokens"])
 @pytest.mark.parametrize("tie", TIES)
 def test_a_loss_reaches_all_of_its_own_network_and_of_the_other_what_is_shared(tie: str, head: str) -> None:
-    """But for the frozen half of a table plus a difference."""
+    """Except the frozen half of a table plus a difference."""
     both = Both(tie, head)
     names = {id(p): name for name, p in both.named_parameters()}
     for network in ("generator", "discriminator"):
@@ -110,12 +110,12 @@ SHARED = {
 
 @pytest.mark.parametrize("tie", TIES)
 def test_what_is_shared_is_one_parameter_of_the_optimizer_and_one_tensor_of_a_checkpoint(tmp_path, tie: str) -> None:
-    """Under the generator's name; and a checkpoint brings back both networks, tied as they were."""
+    """Under the generator's name; and a checkpoint restores both networks with their tying."""
     both, other = Both(tie), Both(tie)
     encoder = [f"backbone.{name}" for name, _ in bert(16).named_parameters()]
     shared = SHARED["embeddings"] + encoder if tie in ("all", 1) else SHARED[tie]
     studied = set(both.discriminator.parameters())
-    frozen = ["embeddings.tokens.weight"] if tie == "gradient_disentangled" else []  # read, and not taught
+    frozen = ["embeddings.tokens.weight"] if tie == "gradient_disentangled" else []  # read, but not trained
     found = [name for name, parameter in both.generator.named_parameters() if parameter in studied]
     assert sorted(found) == sorted([*shared, *frozen])
     optimizers = [AdamW(list(module.named_parameters()), 1e-3) for module in (both, other)]
@@ -128,7 +128,7 @@ def test_what_is_shared_is_one_parameter_of_the_optimizer_and_one_tensor_of_a_ch
         assert set(shared) <= {name for name, _ in network.named_parameters()}
     assert not written & {f"discriminator.{name}" for name in shared}
     assert {f"generator.{name}" for name in shared} <= written
-    # Both networks come back: from the checkpoint, and from a file of all names of both
+    # Both networks are restored from the checkpoint, and from a file with all names of both
     whole = both.state_dict()
     save_file({name: value.clone() for name, value in whole.items()}, tmp_path / "both.safetensors")
     for load in (
@@ -168,7 +168,7 @@ def reformer(reversible: bool = True, depth: int = 1) -> Any:
 
 
 def test_a_reversible_encoder_cannot_run_twice_before_one_backward_pass() -> None:
-    """Others are one; two reversible ones may share embeddings."""
+    """Other encoders can be shared, and two reversible ones may share embeddings."""
     make_pair(reformer(), 16, reformer(), 16, SIZES, "embeddings", pad_id=0)
     two = reformer(False)
     generator, discriminator = make_pair(reformer(False), 16, two, 16, SIZES, "all", pad_id=0)
@@ -188,7 +188,7 @@ STACKS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", STACKS)
 def test_the_lowest_layers_are_shared_with_the_embeddings_and_their_projection(kind: str) -> None:
-    """And nothing else; at an embedding of another width, where there is a projection."""
+    """And nothing else; also for an embedding of another width, which has a projection."""
     sizes = EmbeddingSizes(vocabulary_size=30, dim=8, max_length=32, dropout=0.0)
     generator, discriminator = make_pair(STACKS[kind](3), 16, STACKS[kind](4), 16, sizes, 2, pad_id=0)
     assert generator is not None
@@ -206,7 +206,7 @@ def test_the_lowest_layers_are_shared_with_the_embeddings_and_their_projection(k
 
 DIFFER = r"the two backbones differ\. Write generator: {scale: 1\.0}"
 ALIKE = "Use tie: tokens, or two backbones of the same kind"
-# What is to be one, two encoders and their widths, and why they cannot be.
+# The parts to share, two encoders and their widths, and why they cannot share them.
 REFUSED: list[tuple[Any, Any, int, Any, int, str]] = [
     ("all", Bert(8, 1, 2, 32), 8, bert(16), 16, DIFFER),
     ("all", Bert(16, 2, 2, 32), 16, bert(16), 16, DIFFER),
@@ -229,7 +229,7 @@ def test_what_cannot_be_one_is_refused(tie: Any, left: Any, width: int, right: A
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize(("left", "right"), [(KNOWING, Transformer(64, 1, 2, 32)), (BARE, KNOWING)])
 def test_positions_and_a_norm_cannot_be_shared_by_one(left: Any, right: Any, first: bool) -> None:
-    """The tokens can."""
+    """Token tables can be shared."""
     backbones = [left, right] if first else [right, left]
     with pytest.raises(ValueError, match=ALIKE):
         make_pair(backbones[0], 64, backbones[1], 64, SIZES, "embeddings", pad_id=0)

@@ -1,4 +1,4 @@
-"""The ends of residual branches: torch's numbers, and what they keep for the backward pass."""
+"""The ends of residual branches: the same numbers as torch, and less memory kept for the backward pass."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,8 +16,7 @@ D, WIDE = 24, 96
 
 
 class Branch(nn.Module):
-    """A residual branch: by the lab, and by torch's operations one by one. Its input comes from a product, as it does
-    in a layer."""
+    """A residual branch by the lab and by separate torch operations. Its input comes from a product, as in a layer."""
 
     def __init__(self, ours: Callable[..., Tensor], plain: Callable[..., Tensor], **layers: nn.Module) -> None:
         super().__init__()
@@ -87,7 +86,7 @@ def test_the_numbers_are_those_of_torch(device: str, name: str, dropout: float, 
     expected, expected_slopes = passes(*given, dropout, narrow, lab=False)
     assert result.dtype == expected.dtype
     assert torch.equal(result, expected)
-    # In float32 the gradient is held to its rounding, under autocast to that of the narrow type.
+    # In float32 gradients agree up to rounding, under autocast up to the rounding of the narrow type.
     tolerance = 1e-6 if narrow is None else 4 * torch.finfo(narrow).eps
     for slope, other in zip(slopes, expected_slopes, strict=True):
         assert slope.dtype == other.dtype
@@ -96,8 +95,8 @@ def test_the_numbers_are_those_of_torch(device: str, name: str, dropout: float, 
 
 @pytest.mark.parametrize(
     ("name", "kept", "torchs"),
-    # attention: sin(x), of which torch keeps x as well. feed-forward: x and what gelu is given; torch keeps norm(x) and
-    # what gelu returns, too.
+    # attention: sin(x); torch keeps x as well. feed-forward: x and the input of gelu; torch also keeps norm(x)
+    # and the output of gelu.
     [("attention", D, D), ("post", D + WIDE, 2 * (D + WIDE)), ("pre", D + WIDE, 2 * (D + WIDE))],
 )
 def test_little_is_kept(name: str, kept: int, torchs: int) -> None:
@@ -107,7 +106,7 @@ def test_little_is_kept(name: str, kept: int, torchs: int) -> None:
     weights = {weight.data_ptr() for weight in branch.parameters()}
 
     def width(lab: bool) -> float:
-        """The numbers per position that are kept, weights and means of a norm aside."""
+        """Return the kept numbers per position, without weights and the means of a norm."""
         found = dict[int, int]()
 
         def note(tensor: Tensor) -> Tensor:
@@ -120,15 +119,15 @@ def test_little_is_kept(name: str, kept: int, torchs: int) -> None:
         del result
         return sum(found.values()) / (40 * 50)
 
-    of_sine = D if name == "attention" else 0  # sin keeps x, whoever comes after
+    of_sine = D if name == "attention" else 0  # sin keeps x in any case
     assert width(lab=True) == kept + of_sine
-    assert width(lab=False) == torchs + of_sine  # so that the count itself is seen to work
+    assert width(lab=False) == torchs + of_sine  # checks the count itself
 
 
 @EACH
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_a_frozen_part_gets_no_gradient(name: str, dropout: float) -> None:
-    """x is one too: under layers that are frozen, nobody asks for its gradient."""
+    """Also x: below frozen layers its gradient is not needed."""
     x, branch = made(name)
     for frozen in (x, *branch.parameters()):
         frozen.requires_grad_(False)
@@ -144,7 +143,7 @@ def test_a_frozen_part_gets_no_gradient(name: str, dropout: float) -> None:
 @EACH
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_a_gradient_may_be_undefined(name: str, dropout: float) -> None:
-    """Where it is stopped after the branch, torch has no gradient, not zeros."""
+    """Where it is stopped after the branch, torch passes None instead of zeros."""
 
     class Stop(torch.autograd.Function):
         @staticmethod
@@ -180,7 +179,7 @@ class Twice(nn.Linear):
 
 
 def twice(layer: nn.Module) -> nn.Module:
-    """The same layer with a forward method of its own."""
+    """Give a layer its own forward method."""
     layer.forward = lambda x, own=layer.forward: 2 * own(x)
     return layer
 
@@ -196,7 +195,7 @@ def twice(layer: nn.Module) -> nn.Module:
     ],
 )  # fmt: skip
 def test_other_layers_are_called(layer: str, other: nn.Module) -> None:
-    """A layer of another class, without bias, or with another forward method, does what it likes with its weights."""
+    """A layer of another class, without bias, or with another forward method may use its weights in any way."""
     for name in ("attention",) if layer == "last" else ("pre", "post"):
         x, branch = made(name)
         branch.layers[layer] = other
@@ -214,7 +213,7 @@ HOOKS: dict[str, Any] = {
 @EACH
 @pytest.mark.parametrize("register", HOOKS.values(), ids=HOOKS)
 def test_hooks_see_their_layers(name: str, register: Any) -> None:
-    """As those of `electra-lab replay`, which names the layer whose numbers went wrong first. Numbers stay."""
+    """As `electra-lab replay` needs them to find the first layer with wrong numbers. Results do not change."""
     x, branch = made(name)
     expected, slopes = passes(x, branch, 0.0, None, lab=True)
     for layer in branch.layers.values():
@@ -232,7 +231,7 @@ def test_hooks_see_their_layers(name: str, register: Any) -> None:
 @EACH
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_gradients_of_narrow_numbers_and_wide_weights_are_those_of_torch(name: str, dropout: float) -> None:
-    """Autocast's on a CPU, where a norm of narrow numbers uses its weights as they are: within half a rounding."""
+    """As with autocast on a CPU, where a norm of narrow numbers does not cast its weights: within half a rounding."""
     _, branch = made(name)
     x = torch.randn(3, 5, D, dtype=torch.bfloat16).requires_grad_()
     (_, slopes), (_, expected) = (passes(x, branch, dropout, torch.bfloat16, lab=lab) for lab in (True, False))

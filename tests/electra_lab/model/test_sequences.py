@@ -1,4 +1,4 @@
-"""Documents as sequences for torch's varlen_attn: on CUDA by its kernel, on a CPU by a plain one in its place."""
+"""Documents as sequences for torch's varlen_attn: on CUDA with its kernel, on a CPU with a plain replacement."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +57,7 @@ def plain(
 
 @pytest.fixture(autouse=True)
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU, a plain kernel in float64; on CUDA count the calls alone."""
+    """On a CPU, use a plain kernel in float64; on CUDA, only count the calls."""
     calls.clear()
     monkeypatch.setattr(attention, "FLASH_BEYOND", LONG - 1)
     on_cuda = "cuda" in request.node.name
@@ -79,7 +79,7 @@ def half_precision(device: str) -> torch.autocast:
 
 
 def assert_same(found: list[Tensor], expected: list[Tensor], device: str) -> None:
-    """Within what half precision loses on CUDA, where a gradient in itself may be all rounding."""
+    """Compare within the rounding of half precision on CUDA, where a single gradient may consist of rounding only."""
     mine = torch.cat([part.detach().double().flatten() for part in found])
     reference = torch.cat([part.detach().double().flatten() for part in expected])
     away = float((mine - reference).norm() / reference.norm())
@@ -100,7 +100,7 @@ def rows_of(name: str, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
 @on_each_device
 @pytest.mark.parametrize("name", ROWS)
 def test_sequences_are_as_exact_as_a_dense_mask(name: str, device: str) -> None:
-    """Values and gradients, in half precision on CUDA; whatever padding holds, bit by bit."""
+    """Values and gradients, in half precision on CUDA; bit for bit independent of the content of padding."""
     documents, mask, counts = rows_of(name, device)
     visible = visible_in(mask, documents, most=int(counts.sum()))
     assert isinstance(visible, Sequences)
@@ -168,7 +168,7 @@ def test_backbones_read_sequences_where_they_know_a_bound(name: str, recomputed:
 
 @pytest.mark.parametrize("name", ["bert", "transformer"])
 def test_a_bound_is_set_only_where_sequences_are_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of longer rows, and without dropout: compiled code is for one bound, and a mask is made once."""
+    """For longer rows, without dropout: compiled code is for one bound, and a mask is created once."""
     monkeypatch.setattr(attention, "_sequences", None)
     encoder: Any = backbones.get(name).component(32, 2, 2, LONG, dropout=0.5)
     documents, mask, _ = rows_of("padding behind")
@@ -182,7 +182,7 @@ def test_a_bound_is_set_only_where_sequences_are_read(name: str, monkeypatch: py
 @on_each_device
 @torch.no_grad()
 def test_one_graph_serves_all_rows_of_a_bound(device: str) -> None:
-    """Compiled layers, and whole backbones without a break of the graph."""
+    """Compiled layers, and whole backbones without graph breaks."""
     graphs: list[Any] = []
     dtype = torch.float32 if device == "cuda" else torch.float64  # of all layers' input; autocast narrows its products
     backend = "inductor" if device == "cuda" else "eager"
@@ -228,7 +228,7 @@ def test_both_networks_of_a_step_read_sequences(tmp_path: Path, device: str, mon
     learner, batch = made.run.learner, made.train.training_batch(0, 0, 8, torch.device(device))
     learner.objective.train()
     assert batch.document_counts is not None
-    calls.clear()  # those of the check of the objective
+    calls.clear()  # by the check of the objective
     precision: Any = "bf16" if device == "cuda" else "fp32"
     found = []
     for known in (batch, replace(batch, document_counts=None)):

@@ -30,7 +30,7 @@ def test_value_and_gradient_are_those_of_torch(device: str, seed: int, rows: int
     assert torch.equal(probabilities, given.softmax(-1))
     assert not probabilities.requires_grad
     assert torch.allclose(normalizers, given.logsumexp(-1), rtol=1e-12, atol=1e-9)
-    # Each alone, then both: the normalizer has a gradient of its own.
+    # Each alone, then both: the normalizer has a separate gradient.
     for uses in ((True, False), (False, True), (True, True)):
         mine = [part for part, used in zip((losses, normalizers), uses, strict=True) if used]
         other = [part for part, used in zip((expected, theirs.logsumexp(-1)), uses, strict=True) if used]
@@ -66,7 +66,7 @@ def test_extremes_keep_their_digits_and_backward_can_be_called_again(logits, tar
 
 
 def test_backward_makes_no_gradient_of_the_probabilities() -> None:
-    """Zeros as large as the logits, which autograd creates by default for results without a gradient."""
+    """By default autograd creates zeros of the logits' size for results without a gradient."""
     made = list[str]()
 
     class Watch(TorchDispatchMode):

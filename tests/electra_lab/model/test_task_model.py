@@ -103,7 +103,7 @@ def test_groups_keep_their_weight_decay() -> None:
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_a_frozen_network_stays_in_eval_mode_and_learns_nothing(frozen: bool) -> None:
-    """Of another one everything learns: the heads of pre-training are gone."""
+    """An unfrozen network learns completely: the heads of pre-training are removed."""
     model = made(Bert(8, 2, 2, 16, dropout=0.5), frozen=frozen)
     model.train()
     first, second = (model(batch(), streams()).terms["tags"].sum for _ in range(2))

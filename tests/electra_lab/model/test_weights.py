@@ -1,4 +1,4 @@
-"""All tensors of a network: compared by name and shape, whatever they are called elsewhere, and copied."""
+"""All tensors of a network: compared by name and shape, also under other names, and copied."""
 
 import re
 
@@ -12,7 +12,7 @@ from tests.electra_lab.model.theirs import TINY, network
 
 
 def shapes(**sizes: int) -> dict[str, Tensor]:
-    """Tensors by our names: `heads_tokens_bias=3` is heads.tokens.bias of shape [3]."""
+    """Return tensors by the lab's names: `heads_tokens_bias=3` is heads.tokens.bias of shape [3]."""
     return {name.replace("_", "."): torch.zeros(size) for name, size in sizes.items()}
 
 
@@ -31,7 +31,7 @@ def test_parameters_and_saved_buffers_are_own_tensors_the_objects_themselves() -
 
 
 def test_a_tensor_that_both_names_of_a_module_lead_to_is_there_under_both() -> None:
-    """With tie: all the generator's backbone is the discriminator's."""
+    """With tie: all, the generator's backbone is the discriminator's."""
     first, second = network(TINY, "tokens"), network(TINY, "replaced")
     first.embeddings, first.backbone = second.embeddings, second.backbone
     shared = [name for name, t in own_tensors(first).items() if t is own_tensors(second).get(name)]
@@ -42,7 +42,7 @@ def test_a_tensor_that_both_names_of_a_module_lead_to_is_there_under_both() -> N
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_numbers_that_are_not_finite_are_counted_by_tensor(bad: float, dtype: torch.dtype) -> None:
-    """In heads that are not used too. A buffer may be infinite, as a causal mask is, but not NaN."""
+    """Also in unused heads. A buffer may be infinite, as in a causal mask, but not NaN."""
     made = network(TINY, "tokens")
     made.backbone.register_buffer("mask", torch.zeros(4))
     own = own_tensors(made)

@@ -1,4 +1,4 @@
-"""Random models of transformers, in memory and in folders, and networks of ours of the same sizes."""
+"""Random models of transformers, in memory and in folders, and networks of the lab of the same sizes."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ TINY = {
 
 
 def model(kind: type, *, seed: int = 0, **options: Any) -> Any:
-    """A model in eval mode whose every weight is random, gains and biases too, so that none can be swapped unseen."""
+    """A model in eval mode whose weights are all random, also gains and biases, so that any swap is detected."""
     bert = kind.__name__.startswith("Bert")
     options = {**TINY, **options}
     config = (

@@ -1,4 +1,4 @@
-"""Real runs of a few steps, without what takes most of their time."""
+"""Real runs of a few steps, without the parts that take most of the time."""
 
 import pytest
 

@@ -46,7 +46,7 @@ def expected_gradient(objective: Any, *positions: int) -> Tensor:
 
 @pytest.mark.parametrize("positions", [(1,), (1, 3)])
 def test_reinforce_is_the_gradient_of_the_expected_reward(positions: tuple[int, ...]) -> None:
-    """Every outcome once, weighted by its probability: exact, whatever the baseline says."""
+    """Summed over all outcomes, weighted by probability: exact for any baseline."""
     summed = torch.zeros(4, 10, dtype=torch.float64)
     for outcome in itertools.product(ACTIONS, repeat=len(positions)):
         objective = adversarial(Fixed(*positions), Says(*outcome))
@@ -59,9 +59,9 @@ def test_reinforce_is_the_gradient_of_the_expected_reward(positions: tuple[int, 
 
 
 def test_a_sample_is_not_credited_with_what_it_does_to_other_places() -> None:
-    """Where detections do depend on other samples, the objective follows the paper's assumption, not the truth.
+    """If detections depend on other samples, the objective still follows the paper's assumption that they do not.
 
-    The gradient is that of each place's expected reward in its own sample, the others drawn and held.
+    The gradient is that of each place's expected reward in its own sample, with the others drawn and fixed.
     """
     objective = adversarial(Fixed(1, 2), Says(5))
     objective.discriminator.coupling = 3.0
@@ -85,13 +85,13 @@ def test_one_sample_by_hand() -> None:
     """(reward - value) (softmax - one-hot), where the value is -log sigmoid(w h), and h the state at [MASK]."""
     objective = adversarial(Fixed(1), Says(6), generator_weight=3.0)
     objective.baseline.weight.data[0, MASK] = 0.7  # -log sigmoid(0.7) = 0.403186
-    objective.discriminator.scores.data[1, 6] = -0.5  # replaced, and not seen: log(1 + e^0.5) = 0.974077
+    objective.discriminator.scores.data[1, 6] = -0.5  # replaced, and not detected: log(1 + e^0.5) = 0.974077
     term = terms(objective)["policy"]
     chances = policy(objective, 1).detach()
     assert float(term.sum.detach()) == pytest.approx((0.974077 - 0.403186) * -float(chances[1].log()), abs=1e-5)
     assert (term.weight, int(term.count)) == (3.0, 1)
     found = gradients(objective, term.sum)
-    assert found.keys() == {"generator.guesses"}, "the policy's loss teaches the generator alone"
+    assert found.keys() == {"generator.guesses"}, "the policy's loss trains only the generator"
     one_hot = F.one_hot(torch.tensor(1), 5).double()
     torch.testing.assert_close(
         found["generator.guesses"][1, ACTIONS], 0.570891 * (chances - one_hot), rtol=0, atol=1e-5
@@ -99,7 +99,7 @@ def test_one_sample_by_hand() -> None:
 
 
 def test_the_baseline_is_fitted_to_the_chance_of_being_right() -> None:
-    """exp(-reward) is what the discriminator gives the truth; the gradient is (sigmoid(w h) - exp(-reward)) h."""
+    """exp(-reward) is the discriminator's probability of the truth; the gradient is (sigmoid(w h) - exp(-reward)) h."""
     objective = adversarial(Fixed(1, 3), Says(6, 9), baseline_weight=2.0)
     term = terms(objective)["baseline"]
     found = gradients(objective, term.sum)
@@ -110,12 +110,12 @@ def test_the_baseline_is_fitted_to_the_chance_of_being_right() -> None:
     expected = torch.zeros(1, 10, dtype=torch.float64)
     expected[0, MASK] = (said - right.detach()).sum()
     torch.testing.assert_close(found["baseline.weight"], expected)
-    assert found.keys() == {"baseline.weight"}, "the baseline's loss shapes neither network"
+    assert found.keys() == {"baseline.weight"}, "the baseline's loss trains neither network"
     assert (term.weight, int(term.count)) == (2.0, 2)
 
 
 def test_the_baseline_takes_the_reward_off_and_masked_language_modelling_trains_nothing() -> None:
-    """Where reward and value are both log 2, the generator learns nothing at all, however bad its predictions are."""
+    """If reward and value are both log 2, the generator gets no gradient, even if its predictions are bad."""
     objective = adversarial(Fixed(1, 3), Says(6, 9))
     objective.discriminator.scores.data.zero_()
     objective.baseline.weight.data.zero_()
@@ -127,7 +127,7 @@ def test_the_baseline_takes_the_reward_off_and_masked_language_modelling_trains_
 
 
 def test_the_entropy_is_that_of_scipy_and_its_gradient_finite() -> None:
-    """Over the tokens that may be drawn; special tokens are at minus infinity. The bonus makes it larger."""
+    """Over the ordinary tokens; special tokens are at minus infinity. The bonus increases the entropy."""
     objective = adversarial(Fixed(1, 3, empty=1), Says(6, 9, 5), entropy_weight=0.5)
     objective.generator.guesses.data[:, UNK] = 0.3
     term = terms(objective)["entropy"]

@@ -23,7 +23,7 @@ WORDS, WIDTH, LENGTH, EXITS = 14, 6, 6, (1, 3, 4)
 TEXT = torch.tensor([[CLS, 5, 6, 7, 8, SEP], [CLS, 9, 10, 11, 12, SEP], [CLS, 6, 8, SEP, PAD, PAD]])
 MASKED, VALID = torch.tensor([[1, 3], [2, 4], [1, 0]]), torch.tensor([[True, True], [True, True], [True, False]])
 
-# The authors' code (microsoft/AMOS at 5a7c957, model and encoder as they are, with a toy layer, in float64), its MLM
+# The authors' code (microsoft/AMOS at 5a7c957, model and encoder unmodified, with a toy layer, in float64), its MLM
 # summed over the exits: every tensor is 0.7 times a standard normal one of the seed given here, and each number is the
 # product of its gradient with one of the seed 100 + that. Gumbel noise is standard normal, of the seed 93.
 NOISE, LOSS = 93, 62.08869803065365
@@ -117,7 +117,7 @@ def batch(copies: int = 1) -> Batch:
 
 
 class Given:
-    """Random numbers whose Gumbel noise is that of the authors' run."""
+    """Random numbers that give the Gumbel noise of the authors' run."""
 
     def __call__(self, _: str) -> Given:
         return self
@@ -157,7 +157,7 @@ def test_losses_and_gradients_are_those_of_the_authors_code() -> None:
 
 
 def test_the_reversed_gradient_reaches_the_generator_or_the_mixture_alone() -> None:
-    """Without it the generator learns by prediction alone; the discriminator and the weights' map do not differ."""
+    """Without it the generator learns only by prediction; the discriminator and the weights' map do not differ."""
     into_mixture: Any = {"reverse_into": "mixture"}
     (_, whole), (_, mixture), (_, none) = learned(), learned(**into_mixture), learned(reversal=0.0)
     for name in whole:

@@ -1,4 +1,4 @@
-"""The contrast of rows: the authors' function, a plain loop, the crop, and what must be whole groups."""
+"""The contrast of rows: the authors' function, a plain loop, the crop, and batches of whole groups."""
 
 import math
 from pathlib import Path
@@ -86,7 +86,7 @@ def texts(*lengths: int, width: int = 24) -> Batch:
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 1.0, 0.01])
 def test_a_crop_is_a_span_between_the_first_and_the_last_token(share: float) -> None:
-    """Of ceil(share n) tokens of each row, in rows of ceil(share T); all there is where the row has two or fewer.
+    """Of ceil(share n) tokens of each row, in rows of ceil(share T); all tokens if the row has two or fewer.
 
     It begins anywhere: a row of 20 keeps 18 tokens, of which 16 are a span, at one of three places.
     """

@@ -1,5 +1,5 @@
-"""What each objective says of itself: its conflicts, the runs that it starts from, and its cost, against torch's
-counter and the table in docs/family.md; and how many steps a budget buys."""
+"""Declarations of each objective: conflicts, the runs it starts from, and its cost, compared with torch's counter and
+the table in docs/family.md; and the number of steps that a budget buys."""
 
 import re
 from functools import cache
@@ -30,7 +30,7 @@ SOUND = Setup(generator="network", tie="none", unbiased=True, steps=100)
 
 TIES = [({"tie": tie}, [TIE]) for tie in ("tokens", "embeddings", "all", "gradient_disentangled")]
 
-# By objective and by what differs from a sound setup: the keys that conflict.
+# The conflicting keys by objective and by difference from a valid setup.
 FIXED: tuple[dict[str, Any], list[str]] = {"generator": "fixed"}, [GENERATOR]
 CONFLICTS: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     "adversarial": [
@@ -51,7 +51,7 @@ CONFLICTS: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     ],
     "two_stage": [
         FIXED, *TIES, ({"unbiased": False}, []), *(({"steps": steps}, [STEPS]) for steps in (6, 7)),
-        *(({"steps": steps}, []) for steps in (8, None)),  # None: a budget that has not been turned into steps
+        *(({"steps": steps}, []) for steps in (8, None)),  # None: a budget that has not been converted to steps
         ({"generator": "fixed", "tie": "all", "steps": 1}, [GENERATOR, TIE, STEPS]),
     ],
 }  # fmt: skip
@@ -66,7 +66,7 @@ def test_the_table_is_complete() -> None:
     [(name, changes, keys) for name, cases in CONFLICTS.items() for changes, keys in [({"cloze": True}, []), *cases]],
 )
 def test_conflicts(name: str, changes: dict[str, Any], keys: list[str]) -> None:
-    """Each with its key, and a sentence that names the objective or its option."""
+    """Each has its key and a sentence that names the objective or its option."""
     component: Any = objectives.get(name).component
     found = list(component.conflicts(Setup(**{**vars(SOUND), **changes}), REQUIRED.get(name, {})))
     assert [key for key, _ in found] == keys
@@ -79,7 +79,7 @@ def price(
     network: Literal["generator", "discriminator"], *, learns: bool = True, everywhere: bool = False,
     share: float = 1.0, heads: Any = None,
 ) -> int:  # fmt: skip
-    """Prices in which every part of a sum can be read off."""
+    """Prices from which every part of a sum can be read."""
     if (network, share, heads) == ("discriminator", 0.9, ("contrast",)):
         return 10**6 * learns
     if (network, heads) == ("generator", ()):  # a third of it is the head
@@ -101,7 +101,7 @@ FLOPS = {
 
 @pytest.mark.parametrize("name", objectives.names())
 def test_flops_needs_and_earlier_runs(name: str) -> None:
-    """Who runs, who learns, and where vocabulary logits are computed; by default both networks learn at every step."""
+    """Which network runs or learns, and where vocabulary logits are computed; by default both learn at every step."""
     component: Any = objectives.get(name).component
     needs = needs_of(name)
     assert hasattr(component, "flops") == (name in FLOPS)
@@ -127,7 +127,7 @@ def built(name: str) -> Any:
 
 PAGE = (ROOT / "docs" / "family.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(\w+)`(?:, ([^|]+?))? \| (\d\.\d\d) \|", re.MULTILINE)
-# What the words behind a name mean. Without any, the generator is that of electra_base.yaml.
+# The meaning of the words after a name. Without any, the generator is that of electra_base.yaml.
 SHALLOW = ["generator={depth: 4, scale: 1.0}"]
 WORDS: dict[str, list[str]] = {
     "": [],
@@ -142,9 +142,9 @@ WORDS: dict[str, list[str]] = {
 
 @cache
 def step(objective: str, *overrides: str) -> int:
-    """Return the FLOPs of a step of matrix products, of the later stage if there are two."""
+    """Return the FLOPs of the matrix products of a step, of the later stage if there are two."""
     options, needs = REQUIRED.get(objective, {}), getattr(objectives.get(objective).component, "needs", Needs())
-    if callable(needs):  # a function of options that the file does not set
+    if callable(needs):  # depends on options that the file does not set
         needs = Needs()
     missing = {"generator": needs.generator, "sampler": needs.sampler}
     absent = [f"{key}=null" for key, needed in missing.items() if not needed]
@@ -188,7 +188,7 @@ OBJECTIVES: dict[str, dict[str, str]] = {
     "one encoder": {"objective": "{type: electra}", "generator": "{scale: 1.0}", "embedding": TIED},
     "a shared table plus a difference": {"embedding": TIED.replace("all", "gradient_disentangled")},
 }
-# What is computed more or less often than by `electra`. Heads and encoders: the laws. All prices: test_declarations.py.
+# Objectives that compute more or less than `electra`. Heads and encoders: the laws. All prices: above.
 QUICK = ("two_stage", "mc_bert", "sas, masked anew", "amos", "gated transformers", "reformers of one hash",
          "one encoder", "a shared table plus a difference")  # fmt: skip
 NAMED = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in OBJECTIVES]
@@ -206,7 +206,7 @@ def made(folder: Path, **sections: str) -> Experiment:
 
 
 def counted(experiment: Experiment, step: int) -> int:
-    """What torch's counter sees in one real step; it knows plain attention in both directions."""
+    """Return the FLOPs that torch counts in one real step; its counter supports only plain attention."""
     experiment.run.learner.objective.train()
     batch = experiment.train.training_batch(0, step, BATCH, experiment.device)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -219,7 +219,7 @@ def counted(experiment: Experiment, step: int) -> int:
 
 @pytest.mark.parametrize("name", NAMED)
 def test_every_step_costs_what_the_plan_says(tmp_path: Path, name: str) -> None:
-    """Within two percent, but for what no formula of the lab's counts: the gate and the baseline are smaller still."""
+    """Within two percent; the lab's formulas leave out only the gate and the baseline, which are smaller still."""
     if name == "frozen_generator":
         file = write_experiment(tmp_path, "earlier.yaml", **settings(tmp_path))
         run(file, tmp_path / "earlier", "train.steps=1", "evaluate.examples=0")
@@ -250,10 +250,10 @@ def test_a_budget_buys_all_the_steps_that_it_pays_for(per_step, first, at_first:
 
 @pytest.mark.parametrize("extra", [0.0, 0.9])
 def test_a_run_ends_when_its_flops_are_spent(tmp_path: Path, extra: float) -> None:
-    """First stage and two steps of the second, not one more; one less than the first of the second is refused."""
+    """The first stage and two steps of the second; a budget below the first step of the second is refused."""
     objective = OBJECTIVES["two_stage"]
     flops = made(tmp_path, **objective).settings.flops
-    assert flops.at_first < 0.8 * flops.per_step, "the test above could not tell the stages apart"
+    assert flops.at_first < 0.8 * flops.per_step, "the test could not distinguish the stages"
     budget = flops.total(FIRST + 2) + extra * flops.per_step
     file = write_experiment(
         tmp_path, **settings(tmp_path, **objective, train=f"{{flops: {budget!r}, batch_size: {BATCH}}}")

@@ -1,4 +1,4 @@
-"""The ELECTRA loss against a plain computation, and against electra-pytorch where that is right."""
+"""The ELECTRA loss against a plain computation, and against electra-pytorch where it is correct."""
 
 import weakref
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ class Wrapped(nn.Module):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("tie", ["none", "tokens", "embeddings"])
 def test_loss_and_gradients_are_those_of_electra_pytorch(monkeypatch, tie: str, dtype, tolerance: float) -> None:
-    """With the same masks and samples. (Its own masks and samples are what it gets wrong.)"""
+    """With the same masks and samples. (Its own masks and samples are wrong.)"""
     given, mask = sentences(), torch.zeros(6, 20, dtype=torch.bool)
     mask[:, AT] = True
     ours = electra(tie, Fixed(*AT), Says(*DRAWN)).to(dtype).train()
@@ -61,7 +61,7 @@ def test_loss_and_gradients_are_those_of_electra_pytorch(monkeypatch, tie: str, 
     torch.testing.assert_close(loss, expected, rtol=tolerance, atol=0)
     found, wanted = gradients(ours, loss), gradients(ours, expected)
     assert found.keys() == wanted.keys() == {name for name, _ in ours.named_parameters()}
-    # A key's bias has no effect on attention, so its gradient is rounding alone; it is measured against the whole.
+    # A key's bias has no effect on attention, so its gradient is only rounding; it is compared with the whole gradient.
     whole = torch.stack([g.norm() for g in wanted.values()]).norm()
     for name in found:
         size = whole if name.endswith("key.bias") else wanted[name].norm()
@@ -104,7 +104,7 @@ def test_losses_are_computed_in_float32_whatever_networks_return(autocast: bool)
 
 
 def test_what_metrics_are_told_of_the_generator() -> None:
-    """Hidden from it: it saw [MASK]. Correct: its most likely token, not the one that was drawn, is the original."""
+    """saw_mask: it read [MASK]. correct: its most likely token, not the drawn one, is the original."""
     given, objective = sentences(), electra().eval()
     shown: list[Masked] = []
     strategy = objective.masking
@@ -129,7 +129,7 @@ def test_training_and_evaluation_give_the_same_terms() -> None:
 
 
 class Wide(TorchDispatchMode):
-    """Remember the memory of tensors as wide as the vocabulary, until it is freed."""
+    """Track tensors as wide as the vocabulary until they are freed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Wide(TorchDispatchMode):
 
 @pytest.mark.parametrize("sampler", ["gumbel", "temperature", "top_k"])
 def test_only_the_softmax_waits_for_the_discriminator(sampler: str) -> None:
-    """Logits, noise and what samplers need besides, the largest tensors of a step, have been freed by then."""
+    """Logits, noise and other tensors of samplers, the largest of a step, have been freed by then."""
     objective = electra(sampler=samplers.get(sampler).component).train()
     given, found = sentences(), list[int]()
     with Wide() as wide:

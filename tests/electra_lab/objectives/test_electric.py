@@ -16,7 +16,7 @@ from tests.electra_lab.objectives import tiny
 
 PLACES = slice(1, 4)  # the three ordinary tokens of a row; one of them is masked, so the odds of noise are 1 to 2
 NUMBERS = torch.Generator().manual_seed(5)
-TEXT = torch.randn(len(tiny.ORDINARY), generator=NUMBERS, dtype=torch.float64).softmax(-1)  # the law of a token
+TEXT = torch.randn(len(tiny.ORDINARY), generator=NUMBERS, dtype=torch.float64).softmax(-1)  # of each token
 
 
 def alike(energies: Tensor) -> Any:
@@ -31,10 +31,10 @@ def noise(objective: Any) -> Tensor:
 
 
 def expected(objective: Any) -> Any:
-    """The loss and the gradient of each energy, over all texts and all draws, each weighted by its probability.
+    """Return the expected loss and the gradient of each energy, over all texts and draws.
 
-    A text is a token three times. All that matters of a text and a draw is added up over places: as the tables are
-    alike, this is the expectation for masks that are equally likely at each place.
+    A text repeats one token three times. Summing over texts, draws and places gives the expectation for masks that are
+    equally likely at each place, as all places have equal tables.
     """
     loss, slopes = torch.zeros((), dtype=torch.float64), torch.zeros(tiny.SIZE, dtype=torch.float64)
     for token, of_token in zip(tiny.ORDINARY, TEXT, strict=True):
@@ -45,7 +45,7 @@ def expected(objective: Any) -> Any:
             assert int(term.count) == 3
             found = tiny.gradients(objective, term.sum)
             assert found.keys() == {"discriminator.scores"}, "no gradient reaches the noise"
-            assert not found["discriminator.scores"][[0, 4, 5]].any(), "special tokens and padding teach nothing"
+            assert not found["discriminator.scores"][[0, 4, 5]].any(), "special tokens and padding have no gradient"
             loss += of_token * of_draw * term.sum.detach()
             slopes += of_token * of_draw * found["discriminator.scores"][PLACES].sum(0)
     return loss, slopes[tiny.ORDINARY]
@@ -69,7 +69,7 @@ def test_loss_and_gradient_are_those_of_the_formula(exact: bool) -> None:
 
 
 def test_the_odds_are_those_of_the_row() -> None:
-    """Of masked to kept tokens among those that may be masked; a row whose tokens are all masked stays finite."""
+    """The odds of masked to kept tokens among the maskable ones; a row whose tokens are all masked stays finite."""
     for tokens, masked, odds in (((7, 8, 9, 5), (1, 3), 1.0), ((7, 8, 9, 5), (2,), 1 / 3), ((7,), (1,), 1.0)):
         batch = tiny.rows(CLS, *tokens, SEP)
         objective = tiny.tables("electric", tiny.Fixed(*masked), tiny.Says(*[6] * len(masked)), len(tokens) + 2)
@@ -83,11 +83,11 @@ def test_the_odds_are_those_of_the_row() -> None:
 
 
 def test_the_generator_learns_the_text_without_masks_at_every_place() -> None:
-    """Cross-entropy over the tokens that may be drawn, of all that may be masked; metrics know the masked ones."""
+    """Cross-entropy over the ordinary tokens at all maskable positions; metrics cover the masked ones."""
     batch = tiny.rows(CLS, 7, 8, 9, SEP, number=2)
     objective = tiny.tables("electric", tiny.Fixed(1, 3, empty=1), tiny.Says(5, 6, 5), 5, generator_weight=0.5)
     losses = objective(batch, tiny.streams(batch))
-    assert losses.detection.inputs[0].tolist() == [CLS, 5, 8, 6, SEP], "an empty slot writes nothing"
+    assert losses.detection.inputs[0].tolist() == [CLS, 5, 8, 6, SEP], "an empty slot must not change the text"
     term = losses.terms["generator"]
     of_text = objective.generator.guesses[PLACES][:, tiny.ORDINARY].log_softmax(-1)
     energies = -of_text[[0, 1, 2], [tiny.ORDINARY.index(token) for token in (7, 8, 9)]]
@@ -121,7 +121,7 @@ def test_word_frequencies_are_read_from_a_table() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_some_positions_at_a_time_are_all_of_them(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Losses and gradients on two towers are those of all logits at once, which never exist."""
+    """Losses and gradients on two towers equal those of all logits at once, which are never computed together."""
     monkeypatch.setattr(_shared, "AT_ONCE", 6)
     batch, towers = tiny.sentences(2, 12, padding=2), backbones.get("two_towers").component
     objective = (

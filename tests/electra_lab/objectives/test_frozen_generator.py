@@ -1,4 +1,4 @@
-"""The generator of an earlier run: which weights, that they stay, and what happens where there are none."""
+"""The generator of an earlier run: its weights, that they do not change, and missing weights."""
 
 import shutil
 import signal
@@ -80,7 +80,7 @@ def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
 
 @pytest.mark.parametrize("kind", EARLIER)
 def test_the_generator_is_that_of_the_earlier_run_from_beginning_to_end(trained, tmp_path: Path, kind: str) -> None:
-    """Of an mlm run it is the network under study. Its moments and the run's other network are no concern of ours."""
+    """For an mlm run it is the only network. Its moments and the run's other network are not used."""
     folder = trained if kind == "electra" else tmp_path
     if kind != "electra":
         earlier(folder, kind)
@@ -103,7 +103,7 @@ def test_the_generator_is_that_of_the_earlier_run_from_beginning_to_end(trained,
 
 
 def test_a_run_may_stop_and_go_on_even_if_the_earlier_run_has_moved_on(trained, tmp_path: Path, monkeypatch) -> None:
-    """Bit for bit: after the start, the generator comes from the run's own checkpoint."""
+    """Bit for bit: after the start, the generator is loaded from the run's own checkpoint."""
     source, stopped = stopped_at(1, trained, tmp_path, monkeypatch)
     (source / "checkpoints" / "step-00000004" / "state.safetensors").write_bytes(b"other")  # now step 3 is its newest
     execute.resume(stopped, "cpu")
@@ -118,7 +118,7 @@ def test_a_damaged_checkpoint_stops_a_run_and_no_older_one_stands_in(trained: Pa
         run(file, tmp_path / "never")
     assert refused.value.exit_code == 4
     assert not (tmp_path / "never").exists()
-    execute.resume(source, "cpu")  # the cure
+    execute.resume(source, "cpu")  # the remedy
     run(file, tmp_path / "run", "train.steps=1")
 
 
@@ -151,7 +151,7 @@ def test_without_the_earlier_run_nothing_starts(tmp_path: Path) -> None:
 
 
 def test_the_generator_gets_no_gradient_and_no_dropout(tmp_path: Path) -> None:
-    """Nor after an evaluation, and no memory is kept for its backward pass. The loss is electra's second term."""
+    """Not even after an evaluation, and nothing is kept for its backward pass. The loss is electra's second term."""
     objective, batch = berts("frozen_generator", dropout=0.5, run=tmp_path), sentences()
     for _ in range(2):
         objective.eval()
@@ -182,7 +182,7 @@ def test_going_on_needs_the_earlier_run_only_before_the_first_checkpoint(trained
     with pytest.raises((DataError, CheckpointError), match="earlier"):
         execute.resume(stopped, "cpu")
     (tmp_path / "gone").rename(source)
-    shutil.rmtree(source / "checkpoints" / "step-00000004")  # its newest is another now
+    shutil.rmtree(source / "checkpoints" / "step-00000004")  # its newest checkpoint is now another
     with pytest.raises(DataError, match=r"has another checkpoint now \(.*step-00000003 .*, was .*step-00000004 "):
         execute.resume(stopped, "cpu")
 

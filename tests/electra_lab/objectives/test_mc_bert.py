@@ -1,5 +1,5 @@
-"""Choices among candidates: MC-BERT against the authors' code, TEAMS against the same losses put together by hand, and
-their draws against the softmax and against Plackett-Luce."""
+"""Choices among candidates: MC-BERT against the authors' code, TEAMS against losses assembled by hand, and their draws
+against the softmax and Plackett-Luce."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ MASKED = torch.tensor([[1, 3], [2, 4], [1, 0]])
 DRAWS = torch.randint(5, 13, (3, 6, 4), generator=torch.Generator().manual_seed(9))
 DRAWS[0, 1, 0], DRAWS[0, 3, 2], DRAWS[1, 2, 0] = 5, 7, 12  # a hit; the original of a replaced token, twice; a miss
 
-# The authors' code (MC-BERT/MC-BERT at 1e30c2d, model and criterion as they are) on the same networks, in which every
+# The authors' code (MC-BERT/MC-BERT at 1e30c2d, model and criterion unmodified) on the same networks, in which every
 # tensor is standard normal from the seed given here: the product of its gradient and numbers of the seed 100 + that.
 LOSS = 872.9169311523438
 GRADIENTS = {
@@ -111,7 +111,7 @@ def test_loss_and_gradients_are_those_of_the_authors_code() -> None:
 
 @pytest.mark.parametrize("duplicates", ["keep", "redraw"])
 def test_candidates_follow_the_softmax_at_every_position(duplicates: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where nothing is masked, whatever number of positions is worked on at a time, and never a special token."""
+    """Also where nothing is masked, for any number of positions at a time, and never a special token."""
     batch, replaced = tiny.rows(CLS, 7, 8, SEP, PAD, number=1500), tiny.Says(5, 8)  # 7, and not 8
     objective = tiny.tables("mc_bert", tiny.Fixed(1, 2), replaced, 5, k=4, duplicates=duplicates)
     choice = objective(batch, tiny.streams(batch)).choice
@@ -196,7 +196,7 @@ def test_losses_and_gradients_by_hand(below_top: int, branch: str, own: int) -> 
     few = whole.gather(1, place).gather(-1, choice.candidates)
     chosen = (few.logsumexp(-1) - few[..., 0])[asked.valid].mean()
 
-    # The generator's loss, on what it read; it has no other part than in `electra`.
+    # The generator's loss on its input, the same as in `electra`.
     mlm = losses.terms["generator"].sum / losses.terms["generator"].count
     expected = mlm + 5 * detection + 2 * chosen
     assert {name: int(t.count) for name, t in losses.terms.items()} == {

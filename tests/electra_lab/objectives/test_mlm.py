@@ -1,4 +1,4 @@
-"""Losses of tokens, as they are commonly written and by hand: mlm, replace_mlm, electra_masked_only; the copy gate of
+"""Losses of tokens against common implementations and by hand: mlm, replace_mlm, electra_masked_only; the copy gate of
 all_tokens_mlm; detection and correction of electra_correct, by METRO's own criterion and COCO-LM's mixture."""
 
 import math
@@ -32,7 +32,7 @@ def test_mlm_is_cross_entropy_at_the_masked_tokens(smoothing: float) -> None:
 
 
 def test_mlm_has_no_generator_and_draws_nothing() -> None:
-    """It is built with None for both, and asks for random numbers to mask with alone."""
+    """Generator and sampler are None, and it uses random numbers only for masks."""
     objective, batch = tiny.berts("mlm"), tiny.sentences()
     given, purposes = tiny.streams(batch), []
 
@@ -50,7 +50,7 @@ def test_mlm_has_no_generator_and_draws_nothing() -> None:
 def test_replace_mlm_reads_samples_and_predicts_originals() -> None:
     """Both losses and all gradients are those of plain masked language modelling, on [MASK] and on samples."""
     masking, batch = tiny.Chosen(), tiny.sentences()
-    sampled = torch.randint(5, 30, (6, 3))  # 15% of 20 places: a slot more than tokens to mask
+    sampled = torch.randint(5, 30, (6, 3))  # 15% of 20 positions: one slot more than tokens to mask
     objective = tiny.berts("replace_mlm", "tokens", masking, lambda *_: sampled.flatten(), discriminator_weight=2.0)
     objective = objective.double().train()
     losses = objective(batch, tiny.streams(batch))
@@ -78,7 +78,7 @@ def test_replace_mlm_measures_both_networks() -> None:
 
 
 def test_masked_only_is_cross_entropy_over_the_masked_tokens() -> None:
-    """Replaced or not, each once; nothing is learned of the other tokens, nor of slots that do not count."""
+    """Replaced or not, each counts once; other tokens and empty slots have no gradient."""
     batch = tiny.rows(CLS, 7, 8, 9, SEP, PAD)
     objective = tiny.tables("electra_masked_only", tiny.Fixed(1, 3, empty=2), tiny.Says(5, 9, 6, 6), 6)
     term = objective(batch, tiny.streams(batch)).terms["discriminator"]
@@ -110,7 +110,7 @@ def test_the_probabilities_of_all_tokens_sum_to_one(seed: int, gate: float, seen
 @pytest.mark.parametrize("target", [1e4, -1e4, 0.0])
 @pytest.mark.parametrize("seen", [5, 6])
 def test_extremes_are_finite_in_float32(gate: float, target: float, seen: int) -> None:
-    """Gates that are shut or open, a target that is certain or out of the question, and the gradients of all that."""
+    """Closed and open gates, certain and impossible targets, and their gradients."""
     logits, copy = torch.zeros(1, 1, tiny.SIZE), torch.full((1, 1), gate, requires_grad=True)
     logits[..., 5] = target
     logits.requires_grad_()
@@ -122,7 +122,7 @@ def test_extremes_are_finite_in_float32(gate: float, target: float, seen: int) -
         assert tensor.grad is not None
         assert tensor.grad.isfinite().all()
     if loss.item() > 1:
-        assert logits.grad.any() or copy.grad.any(), "a wrong prediction teaches nothing"
+        assert logits.grad.any() or copy.grad.any(), "a wrong prediction has no gradient"
 
 
 def _exact(target: float, gate: float, copied: bool) -> float:
@@ -134,7 +134,7 @@ def _exact(target: float, gate: float, copied: bool) -> float:
 
 
 def test_the_loss_is_the_mean_over_all_tokens_of_the_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a real network in float64, by the formula of the paper, padding left out; in metrics at the masked ones.
+    """For a real network in float64, by the formula of the paper, without padding; metrics cover the masked tokens.
 
     The logits of three positions of each row exist at a time.
     """
@@ -170,7 +170,7 @@ def test_every_token_teaches_and_padding_does_not() -> None:
     objective = tiny.tables("all_tokens_mlm", tiny.Fixed(1), tiny.Says(5), 5).train()
     found = tiny.gradients(objective, objective(batch, Streams(0, 0, batch.example_ids)).terms["discriminator"].sum)
     assert found["discriminator.guesses"].any(-1).tolist() == [True, True, True, True, False]
-    # The sampled token at its place, the tokens that were seen at the others: the gate reads the states of what it saw.
+    # Sampled tokens at their positions, the tokens read elsewhere: the gate reads the states of its input.
     assert found["copy.weight"][0].nonzero().flatten().tolist() == [CLS, SEP, 5, 8]
     assert "generator.guesses" not in found
 
@@ -215,7 +215,7 @@ def test_losses_and_gradients_are_those_of_the_official_criterion(options: Any, 
 
 @pytest.mark.parametrize("correction", ["plain", "weighted", "copy"])
 def test_the_correction_is_its_formula_and_teaches_the_token_head_alone(correction: str) -> None:
-    """With probabilities written out. The detector is no part of it, not even where its logit is a weight."""
+    """With explicit probabilities. The detector gets no gradient, not even where its logit is a weight."""
     objective, batch = toy(correction=correction)
     found = objective.train()(batch, tiny.streams(batch)).terms["correction"].sum
     # Plainly
@@ -236,7 +236,7 @@ def test_the_correction_is_its_formula_and_teaches_the_token_head_alone(correcti
 
 
 def test_extreme_suspicions_are_finite() -> None:
-    """A detector that is certain, rightly or wrongly, and a head that is, in any form."""
+    """For a detector and a head that are certain, rightly or wrongly, in any form."""
     for correction in ("plain", "weighted", "copy"):
         for certain in (-1e4, 1e4):
             objective, batch = toy(correction=correction)
@@ -248,7 +248,7 @@ def test_extreme_suspicions_are_finite() -> None:
 
 
 def test_the_accuracy_of_corrections_is_split_into_replaced_and_unreplaced() -> None:
-    """The head names 7 everywhere but at the last masked position, where it is right; the empty slot counts nowhere."""
+    """The head predicts 7 except at the last masked position, where it is right; the empty slot never counts."""
     objective, batch = toy()
     objective.discriminator.guesses.data[:, 7] = 9.0
     objective.discriminator.guesses.data[5, ORIGINALS[5]] = 10.0

@@ -1,4 +1,4 @@
-"""Every objective that is shipped, and that of the plug-in, made tiny and run: it may stop and resume, and learns."""
+"""Every shipped objective, and the plug-in's, in a tiny run: it can stop and resume, and it learns."""
 
 import os
 import signal
@@ -21,13 +21,13 @@ FILES = sorted((ROOT / "experiments" / "objectives").glob("*.yaml"))
 FILES.append(ROOT / "experiments" / "plugins" / "three_classes.yaml")  # with a head from a plug-in
 STEPS, FIRST = 5, 2
 # With rows in groups, and heads of a plug-in. By the laws, random numbers of every objective come from the step alone,
-# and a batch may be split; test_sas.py goes on from every checkpoint, with a memory.
+# and a batch may be split; test_sas.py resumes from every checkpoint with a memory.
 QUICK = ("coco_lm", "three_classes")
 NAMED = [pytest.param(f, id=f.stem, marks=[] if f.stem in QUICK else pytest.mark.slow) for f in FILES]
 
 
 def overrides(folder: Path, file: Path, dropout: float) -> list[str]:
-    """The file's own objective with everything else tiny; the first log line and evaluation meet both of two stages."""
+    """The file's own objective with everything else tiny; the first log line and evaluation cover both stages."""
     write_experiment(folder)
     tiny = {
         "corpus": f"{{type: text_files, paths: [{folder}/corpus.txt]}}",
@@ -44,7 +44,7 @@ def overrides(folder: Path, file: Path, dropout: float) -> list[str]:
     }
     own = {
         "two_stage": {"objective.generator_steps": FIRST},
-        "sas": {"data.sequence_length": 32},  # so few rows that some are visited twice
+        "sas": {"data.sequence_length": 32},  # so few rows that some are read twice
         "teams": {"discriminator.depth": 2},  # with a layer above the branch, and one that is shared
         "three_classes": {"generator": "{type: transformer, scale: 0.5}"},
         "coco_lm": {"objective.group": 2},
@@ -61,7 +61,7 @@ def settings(folder: Path, file: Path, dropout: float) -> list[str]:
 
 
 def test_every_objective_is_shipped() -> None:
-    """Hence run here; `electra` is what all the other experiments use."""
+    """And therefore run here; `electra` is used by all other experiments."""
     assert set(objectives.names()) - {"electra"} <= {load(file).config.objective.type for file in FILES}
 
 
@@ -86,7 +86,7 @@ LEARNING = {file.stem: file for file in (ROOT / "experiments" / "objectives").gl
 LEARNING["electra"] = ROOT / "experiments" / "transformer_small.yaml"
 LEARNING["two_towers"] = LEARNING["electric"]
 
-# By how many nats each loss must fall: half of what it fell by or less, and several times what seeds differ by.
+# By how many nats each loss must fall: at most half of the observed fall, and several times the spread of seeds.
 FALLS = {
     "electra": {"generator": 1.0, "discriminator": 0.08}, "unigram": {"discriminator": 0.06},
     "electra_correct": {"generator": 0.7, "discriminator": 0.06, "discriminator_token": 0.6},
@@ -107,12 +107,12 @@ files = cache(docstrings.installed_files)
 
 @pytest.fixture
 def texts(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Everything but masking, sampler, objective and how the two networks hang together.
+    """Overrides for everything except masking, sampler, objective and tying.
 
-    Text is the documentation in every fortieth file: to read them all takes a minute. It is tokenised once a session.
+    The text is the documentation in every fortieth file: reading all takes a minute. It is tokenised once per session.
     """
     monkeypatch.setattr(docstrings, "installed_files", lambda: files()[::40])
-    # Split by document: so few modules have too little in common for the bounds above.
+    # Split by document: held-out modules would differ too much for the bounds above.
     monkeypatch.setattr(docstrings, "Document", lambda text, _: Document(text))
     session = tmp_path_factory.getbasetemp()
     store = (session.parent if "PYTEST_XDIST_WORKER" in os.environ else session) / "store"
@@ -130,7 +130,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def _first_and_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the evaluations between the first and the last, which nobody looks at."""
+    """Leave out the evaluations between the first and the last, which are not checked."""
 
     def some(step: int, settings: Settings, *, tested: bool) -> list[Split]:
         return splits_at(step, settings, tested=tested) if step in (3, settings.steps) else []
@@ -146,7 +146,7 @@ def own(name: str, folder: Path, texts: list[str]) -> list[str]:
         "two_stage": "objective.generator_steps=75",
         "teams": "discriminator.depth=2",
         "two_towers": "generator={type: two_towers, scale: 0.5}",
-        "sas": "corpus.min_characters=80",  # long docstrings alone are too little text here
+        "sas": "corpus.min_characters=80",  # long docstrings alone would be too little text
     }
     return [changes[name]] if name in changes else []
 
@@ -154,7 +154,7 @@ def own(name: str, folder: Path, texts: list[str]) -> list[str]:
 @pytest.mark.usefixtures("_first_and_last")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_validation_loss_falls(tmp_path: Path, texts: list[str], name: str) -> None:
-    assert LEARNING.keys() == FALLS.keys(), "none is left out"
+    assert LEARNING.keys() == FALLS.keys(), "every experiment needs bounds"
     path = run(LEARNING[name], tmp_path / "run", *texts, *own(name, tmp_path, texts))
     first, *_, last = (record for record in lines(path) if record["split"] == "validation")
     assert (first["step"], last["step"]) == (3, 150)

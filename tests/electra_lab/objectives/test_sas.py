@@ -1,4 +1,4 @@
-"""sas: one network that reads its draws of the last visit of a row, against the official code and by set algebra."""
+"""sas: one network that reads its own draws from a row's last visit, against the official code and by set algebra."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -69,8 +69,8 @@ def known(batch: Batch) -> Batch:
 
 
 # Three visits by alibaba/self-augmentation-strategy 351197b, its model, its table of draws and its collator, around the
-# networks above: what it read, the weight of detection, both losses, and of each gradient the sums of its sizes and of
-# its squares. Masks, noise and draws were put in; in each visit some of them equal originals. Its labels of detection
+# networks above: its inputs, the weight of detection, both losses, and for each gradient the sums of absolute values
+# and of squares. Masks, noise and draws were given; in each visit some of them equal originals. Its detection labels
 # are float32.
 NOISE = [[6, 7, 5, 9], [1, 5, 6, 8]]
 DRAWN = [[7, 8, 8, 6, 8, 9, 5, 5], [9, 7, 6, 1, 6, 5, 9, 8], [6, 6, 6, 6, 6, 6, 1, 9]]
@@ -144,7 +144,7 @@ def test_a_later_visit_reads_what_was_stored_and_no_random_number(remask: str) -
 
 
 def test_new_places_are_those_of_the_masking_strategy() -> None:
-    """Each visit masks anew, with random numbers of its own; the draws come from the same states."""
+    """Each visit has new masks from separate random numbers; the draws come from the same states."""
     batch = known(rows(5, 6, 7, 8, 9, 5, 6, 7))
     objective = reading(Fixed(2, 5), Says(9, 9), number=1, slots=2, remask="every_visit")
     visited(objective, batch, Streams(0, 0, batch.example_ids))
@@ -160,7 +160,7 @@ def test_new_places_are_those_of_the_masking_strategy() -> None:
     wanted[1, 7] += VISIBLE
     torch.testing.assert_close(shown, wanted.masked_fill(vocabulary(SIZE).is_special, 0.0))
 
-    # Their originals, not those of the last places, may be excluded.
+    # Their originals, not those of the last positions, may be excluded.
     objective.masking, objective.disallow_correct = Fixed(3, 4), True
     visited(objective, batch, Streams(0, 3, batch.example_ids))
     excluded = objective.sampler.logits.isinf() & ~vocabulary(SIZE).is_special
@@ -178,7 +178,7 @@ def test_stored_draws_follow_the_softmax(remask: str, options: dict[str, Any], e
     objective.discriminator.guesses.data[at, original] = 1.5
     visited(objective, batch, Noise(torch.full((number, 1), 6)))
     logits = objective.discriminator.guesses[at].detach().clone()
-    logits[6] += VISIBLE  # both visits mask this place, which read the noise
+    logits[6] += VISIBLE  # both visits mask this position, which read the noise
     logits[list(SPECIAL)] = float("-inf")
     if excluded:
         logits[original] = float("-inf")
@@ -213,7 +213,7 @@ def test_only_the_rows_of_a_step_that_was_taken_are_written() -> None:
 
 
 def test_a_shorter_batch_has_fewer_slots() -> None:
-    """Rows that are cut leave spare slots empty, and read as many as they have."""
+    """Cut rows leave spare slots empty, and read as many as they have."""
     batch = known(rows(5, 6, 7, 8, 9, 5))
     objective = reading(Fixed(1, 3), Says(9, 9), 6, 1, 4)
     visited(objective, batch, Streams(0, 0, batch.example_ids))
@@ -242,7 +242,7 @@ def test_an_evaluation_visits_each_row_twice_and_needs_no_memory(remask: str) ->
 
 
 def test_compiled_code_reads_the_memory_and_leaves_it_alone() -> None:
-    """In one graph, that is not compiled again when the memory has changed."""
+    """In one graph, which is not recompiled when the memory has changed."""
     batch, objective = known(sentences()), berts("sas", remask="every_visit").train()
     objective.allocate(len(batch), 20, 3, CPU)
     torch._dynamo.reset()
@@ -281,7 +281,7 @@ def different(made: Experiment, final: dict[str, Tensor]) -> list[str]:
 
 
 def test_from_every_checkpoint_training_goes_on_bit_for_bit(tmp_path: Path, tiny: tuple[Loaded, Store]) -> None:
-    """Also in a run that has seen more, as after a rollback. Rows are visited twice from step 4 on."""
+    """Also in a run that has gone further, as after a rollback. Rows are visited twice from step 4 on."""
     whole, other = (assemble(*tiny, CPU) for _ in range(2))
     for made in (whole, other):
         made.run.learner.objective.train()
@@ -304,7 +304,7 @@ def test_from_every_checkpoint_training_goes_on_bit_for_bit(tmp_path: Path, tiny
     other.run.learner.objective.row_memory["positions"].fill_(UNVISITED)
     assert different(other, final)  # so the memory is read
 
-    # A model has no memory, and a memory of other rows is refused.
+    # An exported model has no memory, and a memory of other rows is refused.
     assert not [name for name in read_model(tmp_path / "3").tensors if "memory" in name or name == "positions"]
     other.run.learner.objective.allocate(rows + 1, 32, 8, CPU)
     with pytest.raises(CheckpointError, match="has a memory of other rows; positions"):

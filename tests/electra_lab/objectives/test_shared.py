@@ -1,4 +1,4 @@
-"""What objectives share: the loss of a masked token, what samplers and networks are given, options, narrow numbers."""
+"""Common parts of objectives: losses of masked tokens, inputs of samplers and networks, options, narrow types."""
 
 import math
 from dataclasses import replace
@@ -42,7 +42,7 @@ def test_a_sampler_is_given_float32_without_autocast_and_gradients(dtype: torch.
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
 def test_smoothing_is_that_of_torch_and_may_be_a_tensor(dtype: torch.dtype, smoothing: float) -> None:
-    """With its gradient, over a whole vocabulary, for logits as large as they get."""
+    """With its gradient, over a whole vocabulary, for logits as large as they become."""
     logits = (20 * torch.randn(2, 3, 30_522, generator=torch.Generator().manual_seed(0), dtype=dtype)).requires_grad_()
     originals = torch.randint(30_522, (2, 3), generator=torch.Generator().manual_seed(1))
     flat, targets = logits.flatten(0, 1), originals.flatten()
@@ -93,7 +93,7 @@ def made(name: str, **options: Any) -> Any:
 @pytest.mark.slow  # losses: tests/.../assembly/test_schedules.py; gradients of electra: tests/.../training
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_in_one_graph_it_has_the_same_gradients(name: str) -> None:
-    """The generator's layers are computed again in the backward pass."""
+    """The generator's layers are recomputed in the backward pass."""
     objective, text = made(name), tiny.sentences()
     expected = tiny.gradients(objective, tiny.total(objective(text, tiny.streams(text))))
     if objective.generator is not None:
@@ -111,7 +111,7 @@ def test_compiled_in_one_graph_it_has_the_same_gradients(name: str) -> None:
     [*((name, {}) for name in NAMES), ("coco_lm", {"group": 3}), ("electra_correct", {"correction": "copy"})],
 )
 def test_in_bf16_it_is_the_same_within_bounds(name: str, options: dict[str, Any]) -> None:
-    """Losses of the same replacements by 0.5 %: a candidate may be another, and a draw of amos by 3 %."""
+    """Losses of the same replacements agree to 0.5 %, as a candidate may differ; of amos to 3 %, as draws may."""
     objective, text = made(name, **options), tiny.sentences()
     whole = objective(text, tiny.streams(text))
     with torch.autocast("cpu", torch.bfloat16):
@@ -125,7 +125,7 @@ def test_in_bf16_it_is_the_same_within_bounds(name: str, options: dict[str, Any]
 
 @pytest.mark.parametrize("name", sorted({*objectives.names()} - {"coco_lm"}))  # which refuses separated documents
 def test_both_networks_are_told_the_documents(name: str) -> None:
-    """Padded as rows are, by a document of its own; where there are none, none are given."""
+    """They are padded with a separate document; without documents, None is passed."""
     objective, batch = tiny.berts(name, depth=2, **tiny.REQUIRED.get(name, {})).eval(), tiny.sentences(4, 18, 3)
     told: dict[nn.Module, list[torch.Tensor | None]] = {}
     for network in [module for module in objective.modules() if isinstance(module, Network)]:
@@ -133,21 +133,21 @@ def test_both_networks_are_told_the_documents(name: str) -> None:
         network.backbone.register_forward_pre_hook(
             lambda encoder, given: told.setdefault(encoder, []).append(given[2] if len(given) > 2 else None)
         )
-    # Two documents in each row, divided at another place in each
+    # Two documents in each row, with different boundaries
     documents = (torch.arange(18) >= 5 + torch.arange(4).unsqueeze(1)).long()
     for ids in (documents, None):
         objective(replace(batch, attention_document_ids=ids), tiny.streams(batch))
     expected = nn.functional.pad(documents, (0, 2), value=-1)
     assert told
     for given in told.values():
-        passes = len(given) // 2  # several over a batch, of some objectives
+        passes = len(given) // 2  # some objectives have several per batch
         assert given[passes:] == [None] * passes
         assert all(ids is not None and torch.equal(ids, expected) for ids in given[:passes])
 
 
 @pytest.mark.parametrize("name", sorted({*objectives.names()} - {"all_tokens_mlm", "electric", "mc_bert"}))
 def test_b16_vocabulary_logits_exist_at_the_masked_positions_alone(name: str) -> None:
-    """Also where there are exits, and layers above a branch."""
+    """Also with exits, and with layers above a branch."""
     suite, shapes = ObjectiveContract(), list[tuple[int, ...]]()
     suite.name, suite.options, suite.depths = name, tiny.REQUIRED.get(name, {}), (4, 2)
     objective = suite.build().train()
@@ -168,7 +168,7 @@ DRAWING = [
 @pytest.mark.parametrize("name", DRAWING)
 @pytest.mark.parametrize("disallow_correct", [True, False])
 def test_disallow_correct_takes_the_original_out_of_the_softmax(name: str, disallow_correct: bool) -> None:
-    """What the sampler is shown: the softmax over ordinary tokens, without the original and renormalised."""
+    """The sampler gets the softmax over ordinary tokens, without the original and renormalised."""
     sampler, batch = tiny.Says(5, 6), tiny.rows(CLS, 7, 8, 9, SEP, number=3)
     objective = tiny.tables(
         name, tiny.Fixed(1, 3), sampler, 5, disallow_correct=disallow_correct, **tiny.REQUIRED.get(name, {})

@@ -1,4 +1,4 @@
-"""Two stages: who learns, who runs, what is taken over, and that a run may stop anywhere around the boundary."""
+"""Two stages: which network learns and runs, copied weights, and stops anywhere around the boundary."""
 
 import itertools
 import signal
@@ -72,7 +72,7 @@ def test_in_the_first_stage_the_discriminator_neither_runs_nor_learns() -> None:
 
 
 def test_in_the_second_stage_the_generator_changes_by_no_bit() -> None:
-    """Nor do its moments, which weight decay and momentum would move; and no memory is kept for a backward pass."""
+    """Nor do its moments, so that weight decay and momentum have no effect; and nothing is kept for a backward pass."""
     training, kept = Training(dropout=0.1), []
     for number in range(FIRST):
         training.step(number)
@@ -98,7 +98,7 @@ def test_in_the_second_stage_the_generator_changes_by_no_bit() -> None:
 
 @pytest.mark.parametrize(("equal", "taken"), [(True, EMBEDDINGS + LAYER), (False, EMBEDDINGS)])
 def test_weights_are_taken_over_at_the_boundary_where_name_and_shape_agree(equal: bool, taken: list[str]) -> None:
-    """Exactly there: not a step earlier, not again, and no head. A rate of 0 shows what the step begins with."""
+    """Exactly at the boundary, once, and without heads. A rate of 0 shows the weights at the beginning of a step."""
     training = Training(equal=equal)
     for number in range(FIRST):
         training.step(number)
@@ -152,7 +152,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_trains_one_network_after_the_other(whole: Path) -> None:
-    # Steps 1-2, 3-4 and 5-6: no mean of a term in which nobody counted.
+    # Steps 1-2, 3-4 and 5-6: a term that counted nothing has no mean.
     told = [{"generator"}, {"generator", "discriminator"}, {"discriminator"}]
     records = [record for record in lines(whole) if record["split"] == "train"]
     for record, names in zip(records, told, strict=True):
@@ -160,7 +160,7 @@ def test_a_run_trains_one_network_after_the_other(whole: Path) -> None:
         weighted = [weight * record.get(f"{name}_loss", 0.0) for name, weight in WEIGHTS.items()]
         assert record["loss"] == pytest.approx(sum(weighted))
     first, second = (r for r in lines(whole) if r["split"] == "validation")
-    assert first["generator_loss"] == second["generator_loss"]  # frozen in between
+    assert first["generator_loss"] == second["generator_loss"]  # the generator is frozen in between
     assert first["discriminator_loss"] != second["discriminator_loss"]
 
 

@@ -23,7 +23,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
 
 
 class Table(nn.Module):
-    """A network of free numbers: what it says of a token depends on the token and on its place, on nothing else."""
+    """A network of free numbers: its output for a token depends only on the token and its position."""
 
     def __init__(self, length: int, size: int = SIZE, seed: int = 0) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Table(nn.Module):
         self.dim, self.depth = size, 2
         self.guesses, self.scores = nn.Parameter(draw()), nn.Parameter(draw())
         self.inner_states = True
-        self.coupling = 0.0  # how much a detection depends on the mirrored place, too
+        self.coupling = 0.0  # how much a detection also depends on the mirrored position
 
     def hidden(self, tokens: Tensor, mask: Tensor, segments: Tensor, documents: Tensor | None = None) -> Tensor:
         return nn.functional.one_hot(tokens, self.dim).double()
@@ -44,8 +44,8 @@ class Table(nn.Module):
         return own + self.coupling * own.tanh().flip(1)
 
     def predict(self, head: str, hidden: Tensor, *candidates: Tensor, positions: Tensor | None = None) -> Tensor:
-        """The heads `energy`, and `candidates` with "none of them" for a discriminator: what it says of the token that
-        it saw.
+        """The heads `energy`, and `candidates` with "none of them" for a discriminator: its output for the token
+        that it read.
         """
         if head == "energy":
             return self.replaced_logits(hidden)
@@ -56,7 +56,7 @@ class Table(nn.Module):
 
 
 class Fixed:
-    """Masks the places it was given; slots behind `valid` point at the first token, as strategies may do."""
+    """Masks the given positions; slots that are not valid point at the first token, as strategies may do."""
 
     def __init__(self, *positions: int, empty: int = 0) -> None:
         self.positions, self.empty = positions, empty
@@ -71,7 +71,7 @@ class Fixed:
 
 
 class Says:
-    """A sampler that draws what it was told to, and keeps the logits it was shown."""
+    """A sampler that draws the given tokens and keeps its logits."""
 
     def __init__(self, *tokens: int) -> None:
         self.tokens = torch.tensor(tokens)
@@ -104,7 +104,7 @@ def berts(
     name: str, tie: Any = "none", masking: Any = None, sampler: Any = None, size: int = 30, equal: bool = False,
     dropout: float = 0.0, build: Any = None, depth: int = 1, **options: Any,
 ) -> Any:  # fmt: skip
-    """An objective around two tiny BERTs (`equal`: of one size), or others, with weights that are not small."""
+    """An objective around two tiny BERTs (of one size if `equal`) or other networks, with large weights."""
     component = objectives.get(name).component
     build = build or partial(backbones.get("bert").component, dropout=dropout)
     torch.manual_seed(0)
@@ -157,7 +157,7 @@ def everywhere(network: Any, tokens: torch.Tensor, batch: Any) -> torch.Tensor:
 
 
 def plain_mlm(network: Any, inputs: torch.Tensor, batch: Any, chosen: torch.Tensor, smoothing: float = 0) -> Any:
-    """As it is commonly written: labels of -100 where nothing is predicted, and the mean over the rest."""
+    """The common implementation: labels of -100 where nothing is predicted, and the mean over the rest."""
     labels = batch.tokens.masked_fill(~chosen, -100)
     logits = everywhere(network, inputs, batch).flatten(0, 1)
     return F.cross_entropy(logits, labels.flatten(), label_smoothing=smoothing)

@@ -18,7 +18,7 @@ def parameters() -> list[tuple[str, nn.Parameter]]:
 
 
 def gradients(step: int) -> list[Tensor]:
-    """Mostly small, at every seventh step 40 times as large: then the update is clipped."""
+    """Mostly small, but 40 times as large at every seventh step, when the update is clipped."""
     numbers = torch.Generator().manual_seed(100 + step)
     size = 40.0 if step % 7 == 6 else 1.0
     return [size * torch.randn(shape, generator=numbers) * 10.0 ** -(n % 3) for n, shape in enumerate(SHAPES.values())]

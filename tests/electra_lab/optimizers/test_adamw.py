@@ -15,7 +15,7 @@ from registry import optimizers
 
 
 def test_two_steps_by_hand() -> None:
-    """A matrix with decay and a vector without. The first step is the rate, whatever the gradient's size."""
+    """A matrix with decay and a vector without. The first step equals the rate for a gradient of any size."""
     matrix, vector = nn.Parameter(torch.tensor([[2.0, -1.0]])), nn.Parameter(torch.tensor([3.0]))
     optimizer = AdamW([("m", matrix), ("v", vector)], 0.1, weight_decay=0.5, betas=(0.9, 0.99), epsilon=1e-6)
     matrix.grad, vector.grad = torch.tensor([[4.0, -0.5]]), torch.tensor([1000.0])
@@ -42,7 +42,7 @@ def test_epsilon_is_added_to_the_root() -> None:
 def test_the_defaults_are_those_of_google_research() -> None:
     group = AdamW([("w", nn.Parameter(torch.ones(2, 2)))], 1e-3).param_groups[0]
     assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (1e-3, (0.9, 0.999), 1e-6, 0.01)
-    assert group["fused"], "a step that is not finite is skipped on the device by fused kernels alone"
+    assert group["fused"], "only fused kernels skip a non-finite step on the device"
 
 
 SHAPES = {"matrix": (6, 5), "bias": (7,), "cube": (3, 4, 5), "scalar": (), "row": (1, 8)}
@@ -60,7 +60,7 @@ def gradients(step: int) -> list[Tensor]:
 
 
 class Official:
-    """One variable of AdamWeightDecayOptimizer.apply_gradients, in the order of its formula."""
+    """AdamWeightDecayOptimizer.apply_gradients for one variable, in the order of its formula."""
 
     def __init__(self, value: Tensor, decay: float, betas: tuple[float, float], epsilon: float) -> None:
         self.value = value.detach().double().numpy().copy()
@@ -82,7 +82,7 @@ OTHERS = [{"weight_decay": 0.5, "betas": (0.8, 0.95), "epsilon": 1e-3},
 
 @pytest.mark.parametrize("options", [{}, *OTHERS], ids=str)
 def test_every_step_is_the_official_one(options: dict[str, Any]) -> None:
-    """Weights and both averages, while the learning rate changes as schedules change it."""
+    """Weights and both averages, while the learning rate follows a schedule."""
     named = parameters()
     settings = {"weight_decay": 0.01, "betas": (0.9, 0.999), "epsilon": 1e-6} | options
     optimizer = AdamWNoBiasCorrection(named, RATE, **options)
@@ -116,7 +116,7 @@ def test_options_and_defaults_are_those_of_adamw() -> None:
 
 
 def test_its_kernel_unscales_gradients_and_skips_steps_by_itself() -> None:
-    """So that no copies are needed to return to, and torch's GradScaler leaves both to it."""
+    """So that no backup copies are needed, and torch's GradScaler leaves both to it."""
     assert is_fused(AdamWNoBiasCorrection(parameters(), 0.1))
     plain, scaled = parameters(), parameters()
     for named, scale in ((plain, 1.0), (scaled, 8.0)):

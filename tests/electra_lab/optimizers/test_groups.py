@@ -1,4 +1,4 @@
-"""Of every optimizer: which parameters decay, that each is there once, and that no step makes the host wait."""
+"""For every optimizer: decayed parameters, each parameter once, and steps that do not make the host wait."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ SMALLEST = {"adafactor": 4 * (6 + 5) + 4, "adamw": 8 * 30 + 4, "adamw_no_bias_co
 
 @pytest.mark.parametrize("name", SMALLEST)
 def test_parameters_without_a_gradient_stay_and_have_no_state(name: str) -> None:
-    """And the state of a matrix has the size that its method needs."""
+    """And the state of a matrix has the expected size."""
     assert SMALLEST.keys() == set(optimizers.names())
     named = [("layer.weight", nn.Parameter(torch.ones(6, 5))), ("layer.bias", nn.Parameter(torch.ones(5)))]
     optimizer = optimizers.get(name).component(named, 0.1, weight_decay=0.5)

@@ -1,4 +1,4 @@
-"""Muon against torch's own on the matrices and torch's AdamW on the rest; and which parameters belong to which."""
+"""Muon against torch's own for the matrices and torch's AdamW for the rest; and the assignment of parameters."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,7 +55,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_every_step_is_that_of_torch_bit_for_bit(options: dict[str, Any]) -> None:
-    """Weights and state, while the learning rate changes as schedules change it."""
+    """Weights and state, while the learning rate follows a schedule."""
     ours, others = parameters(), parameters()
     optimizer, references = Muon(ours, RATE, **options), theirs(others, **options)
     first = [group["lr"] for group in optimizer.param_groups]
@@ -137,7 +137,7 @@ SECTIONS: list[dict[str, str]] = [
 
 @pytest.mark.parametrize("sections", SECTIONS, ids=str)
 def test_of_the_networks_it_has_the_linear_layers_of_encoders(tmp_path: Path, sections: dict[str, str]) -> None:
-    """All others are AdamW's: tables, heads, an objective's own outputs. A shared parameter is there once."""
+    """All others are AdamW's: tables, heads, an objective's own outputs. A shared parameter occurs once."""
     made = experiment(tmp_path, optimizer="{type: muon}", **{"embedding": EMBEDDING, **sections})
     objective: Any = made.run.learner.objective
     networks = objective.generator, objective.discriminator

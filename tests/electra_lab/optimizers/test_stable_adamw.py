@@ -1,4 +1,4 @@
-"""StableAdamW against the paper's algorithm written out, in doubles, with debiased betas, over steps with spikes."""
+"""StableAdamW against the paper's algorithm in float64, with debiased betas, over steps with spikes."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ def gradients(step: int) -> dict[str, Tensor]:
 def plainly(
     rates: list[float], decay: float, peak: float, betas: tuple[float, float], epsilon: float, clipped: list[float]
 ) -> Iterator[dict[str, Tensor]]:
-    """Yield the weights after each step: line by line the pseudo code of the paper, tensor by tensor."""
+    """Yield the weights after each step: the paper's pseudo code line by line, for each tensor."""
     weights = {name: parameter.detach().clone() for name, parameter in parameters()}
     v = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     u, taken = {name: torch.zeros_like(weight) for name, weight in weights.items()}, dict.fromkeys(weights, 0)
@@ -58,7 +58,7 @@ def test_every_step_is_that_of_the_paper(decoupled: bool) -> None:
     rates = [peak * min(1.0, (step + 1) / 10) for step in range(STEPS)]
     named, clipped = parameters(), list[float]()
     optimizer = StableAdamW(named, peak, weight_decay=decay, decoupled=decoupled, betas=betas, epsilon=epsilon)
-    Run(Learner(nn.Module()), optimizer)  # notes the peak
+    Run(Learner(nn.Module()), optimizer)  # records the peak
     expected = plainly(rates, decay, peak if decoupled else 1.0, betas, epsilon, clipped)
     for step, weights in enumerate(expected):
         for group in optimizer.param_groups:

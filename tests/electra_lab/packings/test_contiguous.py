@@ -1,4 +1,4 @@
-"""`contiguous`: full rows, and the documents that they hold; `documents`: one document in a row."""
+"""`contiguous`: full rows and their documents; `documents`: one document per row."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_rows_are_pieces_of_the_stream(texts: list[list[int]], length: int) -> N
 
 
 def test_documents_of_rows() -> None:
-    """Two that begin in the row, one that goes on, and padding."""
+    """Two documents that begin in the row, one that continues, and padding."""
     made = Contiguous(ArrayTokens([[7] * 4, [8] * 2, [9] * 9]), 10, WORDS, attention="within_documents")
     packed = made.rows(np.arange(3))
     assert packed.documents is not None
@@ -49,12 +49,12 @@ def test_documents_of_rows() -> None:
 
 @pytest.mark.parametrize("attention", ["full", "within_documents"])
 def test_sources_count_the_documents_of_the_split(attention: str) -> None:
-    """As documents of rows do from 0; tokens of the text, and whatever [CLS], an added [SEP] and padding have."""
+    """From 0, like documents of rows, for tokens of the text; [CLS], an added [SEP] and padding are arbitrary."""
     made = Contiguous(ArrayTokens([[7] * 4, [8] * 2, [9] * 9]), 10, WORDS, attention=attention)
     rows = np.arange(3)
     found, tokens = made.source_document_ids(rows), made.rows(rows).tokens
     assert found[tokens >= 7].tolist() == [*[0] * 4, *[1] * 2, *[2] * 9]
-    assert found[0, [5, 8]].tolist() == [0, 1], "the [SEP] of a document is part of it"
+    assert found[0, [5, 8]].tolist() == [0, 1], "the [SEP] of a document belongs to it"
     assert made.source_document_ids(np.array([2, 1]))[:, 1].tolist() == [2, 2]
 
 
@@ -67,7 +67,7 @@ def test_plain_training_does_not_hold_where_documents_start() -> None:
 
 
 def test_documents_come_from_their_lengths() -> None:
-    """Also where the tokens of a document hold a [SEP]."""
+    """Also if a document contains a [SEP]."""
     made = Contiguous(ArrayTokens([[7, SEP, 7], [8]]), 10, WORDS, attention="within_documents")
     packed = made.rows(np.arange(1))
     assert packed.documents is not None
@@ -98,7 +98,7 @@ def test_a_separator_within_a_document_is_an_ordinary_token() -> None:
 
 
 def test_many_documents_are_packed_at_once() -> None:
-    """In about as long as numpy needs, not Python."""
+    """At the speed of numpy, not of Python loops."""
     lengths = np.random.RandomState(0).randint(2, 300, 200_000)
     tokens = ArrayTokens([[5]])
     tokens.lengths = lengths.astype(np.uint32)

@@ -47,9 +47,9 @@ def test_the_end_of_a_document_that_does_not_reach_the_half_is_one_segment() -> 
 @pytest.mark.parametrize(
     ("stops", "sizes"),
     [
-        ((3, 7), {3, 7}),  # the sentence that crosses the half goes to A or to B
+        ((3, 7), {3, 7}),  # the sentence that crosses the middle goes to A or to B
         ((1, 3, 7, 8), {3, 7}),
-        ((5,), {5}),  # a sentence that reaches the half crosses it
+        ((5,), {5}),  # a sentence that reaches the middle crosses it
         ((2,), {2}),
         ((8,), {8}),
         ((), {5}),  # in the middle
@@ -71,10 +71,10 @@ def test_without_knowledge_of_sentences_rows_are_cut_in_the_middle() -> None:
 
 
 def test_shares_of_the_official_code() -> None:
-    """One in ten single, one in twenty of another length, uniform from 5 to the row's."""
+    """One row in ten is a single segment, one in twenty has another length, uniform from 5 to the row's."""
     length, documents = 32, 1000
     made = Segments(ArrayTokens([[20] * 200] * documents), length, words())
-    # The last row of a document has what is left.
+    # The last row of a document has the rest.
     rows = made.rows(np.setdiff1d(np.arange(len(made)), made.first[1:] - 1))
     single = rows.segments.sum(1) == 0
     full = rows.attention_mask.all(1)
@@ -100,7 +100,7 @@ def test_draws_are_uniform_and_independent() -> None:
 
 
 def test_rows_of_stores_that_exist() -> None:
-    """If this fails, the rows of every run in the world would change: do not change the literals."""
+    """If this fails, the rows of all existing runs would change: do not change the literals."""
     made = Segments(ArrayTokens([[20] * 3000, [20] * 3000]), 64, words(), single=0.3, short=0.3)
     sizes = made.lengths(np.arange(len(made)))
     assert (len(made), int(made.first[1])) == (113, 55)

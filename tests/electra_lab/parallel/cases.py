@@ -1,4 +1,4 @@
-"""Training and evaluation of tiny experiments, as one process or as one of several: `main`."""
+"""Train and evaluate tiny experiments, as one process or as one of several: `main`."""
 
 import json
 import os
@@ -41,7 +41,7 @@ _REFORMER = "{type: reformer, dim: 16, depth: 2, heads: 2, dropout: 0.0, bucket_
 _RANDOM = "{type: replace_prob, replace_prob: 0.6, random_prob: 0.4}"
 _APART = _BASE["train"].replace("{", "{generator_rate: 0.5, clip: per_network, ")
 _UNTIED = "{dim: 8, max_length: 16, dropout: 0.0, tie: none}"
-# Rows so long that some are visited twice.
+# Rows so long that some are read twice.
 SAS = {
     "objective": "{type: sas, remask: every_visit}", "generator": "null", "data": _DATA.replace("16", "32"),
     "embedding": _BASE["embedding"].replace("16", "32"),
@@ -74,7 +74,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
     "performer": ({"discriminator": _PERFORMER}, 4),
     "reformer": ({"discriminator": _REFORMER}, 4),
     "no_correction": ({"optimizer": "{type: adamw_no_bias_correction}"}, 4),
-    "poisoned": ({}, 4),  # the rows of the last rank have no finite loss in step 1
+    "poisoned": ({}, 4),  # in step 1 the loss of the last rank is not finite
     "overflowing": ({}, 4),  # in step 1 the scaled gradients of the last rank are not finite
     "adafactor": ({"optimizer": "{type: adafactor}"}, 4),
     "muon": ({"optimizer": "{type: muon}"}, 4),
@@ -88,7 +88,7 @@ if "ELECTRA_LAB_PARALLEL" not in os.environ:  # the rest: make test-parallel
 
 
 def trained(folder: Path, parallel: str, name: str, world: World) -> dict[str, Any]:
-    """Train for some steps, evaluate, save a checkpoint in folder / `checkpoint`; returns what this rank saw."""
+    """Train for some steps, evaluate, save a checkpoint in folder / `checkpoint`; returns the results of this rank."""
     sections, micro = EXPERIMENTS[name]
     home = folder / "here" / str(world.rank)
     sections = {**_BASE, "data": _DATA, **sections}

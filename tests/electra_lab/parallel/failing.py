@@ -1,4 +1,4 @@
-"""A plug-in for tests: ELECTRA that gets one process of several into trouble."""
+"""A plug-in for tests: ELECTRA that makes one of several processes fail."""
 
 import os
 import time
@@ -12,7 +12,7 @@ from registry import objectives
 
 @objectives.register("trouble")
 class Trouble(Electra):
-    """ELECTRA that does something to the process of one rank, -1 for all, before a step after the first."""
+    """ELECTRA that disturbs the process of one rank, or of all for -1, before a step after the first."""
 
     def __init__(
         self, generator, discriminator, masking, sampler, vocabulary, /, *, step: int = -1, rank: int = 0,
@@ -26,7 +26,7 @@ class Trouble(Electra):
         self.spoiled = False
         if step != self.step or step == 0 or self.rank not in (-1, int(os.environ.get("RANK", "0"))):
             return
-        if self.deed == "interrupts":  # Ctrl-C, which the terminal sends to each process, and then the launcher
+        if self.deed == "interrupts":  # Ctrl-C, sent to each process by the terminal and then by the launcher
             os.kill(os.getpid(), 2)
             time.sleep(0.7)
             os.kill(os.getpid(), 2)

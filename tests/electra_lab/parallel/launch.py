@@ -1,4 +1,4 @@
-"""Several processes on this machine, by torchrun or as Slurm starts them."""
+"""Several processes on this machine, started by torchrun or in the way of Slurm."""
 
 import os
 import socket
@@ -41,7 +41,7 @@ def ended(processes: list[Running], timeout: float = 300) -> list[tuple[int, str
 def torchrun(*arguments: str, cwd: Path, size: int = 2, nodes: int = 1) -> Iterator[list[subprocess.Popen[str]]]:
     """Start `torchrun ... -m arguments` with `size` processes, once for each node, all of which are this machine.
 
-    What still runs when the block is left, as a test has failed, is ended: each launcher ends its own processes.
+    If a test fails, processes that still run at the end of the block are ended by their launcher.
     """
     shared = ["--nnodes", str(nodes), "--nproc-per-node", str(size // nodes), "--master-addr", "127.0.0.1"]
     command = [sys.executable, "-m", "torch.distributed.run", *shared, "--master-port", str(port())]

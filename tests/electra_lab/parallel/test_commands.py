@@ -29,13 +29,13 @@ EXACT = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _forgotten() -> Iterator[None]:
-    """What the plug-in registers is gone after these tests; some begin in fixtures of the module."""
+    """The plug-in's registrations end after these tests; module fixtures import it."""
     with objectives.isolated():
         yield
 
 
 def file(folder: Path, deed: str = "") -> Path:
-    """Write an experiment of 12 steps without dropout, whose objective gets into trouble."""
+    """Write an experiment of 12 steps without dropout, whose objective makes a process fail."""
     return experiment(folder, **EXACT, imports=f"[{PLUG_IN}]", objective=f"{{type: trouble{deed}}}")
 
 
@@ -62,7 +62,7 @@ def assert_equal(found: Path, expected: Path) -> None:
     shown, other = (json.loads((path / "examples.json").read_text()) for path in (found, expected))
     for row, same in zip(shown, other, strict=True):
         for token, twin in zip(row, same, strict=True):
-            assert token.pop("probability") == pytest.approx(twin.pop("probability"), abs=2e-4)  # they are rounded
+            assert token.pop("probability") == pytest.approx(twin.pop("probability"), abs=2e-4)  # records are rounded
             assert token == twin
 
 
@@ -100,7 +100,7 @@ def assert_one_run(path: Path, whole: Path, said: str) -> None:
 @SLOW
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_run_by_torchrun_is_that_of_one_process(tmp_path: Path, whole: Path, nodes: int) -> None:
-    """On two nodes, two launchers meet, with a process each, both of which are the first one of their node."""
+    """On two nodes, two launchers have one process each, both of which are the first of their node."""
     command = ("electra_lab", "run", str(file(tmp_path / "there")), "--out", "run", "--device", "cpu")
     with torchrun(*command, cwd=tmp_path, nodes=nodes) as launchers:
         texts = [launcher.communicate(timeout=300) for launcher in launchers]
@@ -130,9 +130,9 @@ def test_one_process_is_killed_and_the_other_says_so(forks: Lab, tmp_path: Path)
 def test_a_signal_to_one_rank_stops_both_after_one_step_and_other_numbers_of_ranks_continue(
     forks: Lab, tmp_path: Path, whole: Path, rank: int
 ) -> None:
-    """2 -> 1 -> 2 ranks, ddp -> one process -> fsdp, as if nothing had been."""
+    """2 -> 1 -> 2 ranks, ddp -> one process -> fsdp: the results are the same."""
     assert_stopped(of_two(forks, tmp_path, f", step: 4, rank: {rank}"), 75, tmp_path / "run")
-    assert steps(tmp_path / "run")[-1] == 6  # it is agreed in between
+    assert steps(tmp_path / "run")[-1] == 6  # the ranks agree in between
     (second,) = ended(start(forks, "resume", "run", "--device", "cpu", cwd=tmp_path, size=1))
     assert second[0] == 0, second
     assert "processes 2 -> 1" in second[2]
@@ -140,7 +140,7 @@ def test_a_signal_to_one_rank_stops_both_after_one_step_and_other_numbers_of_ran
 
 
 def test_both_ranks_are_interrupted_at_once(forks: Lab, tmp_path: Path) -> None:
-    """Twice, as by a launcher that passes Ctrl-C on: they save once, together, and end as after one Ctrl-C."""
+    """Twice, as with a launcher that forwards Ctrl-C: they save once, together, and end as after one Ctrl-C."""
     assert_stopped(of_two(forks, tmp_path, ", step: 4, rank: -1, deed: interrupts"), 130, tmp_path / "run")
     assert steps(tmp_path / "run")[-1] == 6
 
@@ -148,7 +148,7 @@ def test_both_ranks_are_interrupted_at_once(forks: Lab, tmp_path: Path) -> None:
 @SLOW
 @pytest.mark.parametrize("kinds", [("fsdp", "ddp"), ("ddp", "fsdp")])
 def test_two_ranks_then_one_then_two(forks: Lab, tmp_path: Path, whole: Path, kinds: tuple[str, str]) -> None:
-    """Each is stopped by SIGTERM; checkpoints do not say how they were made, so that the config may change."""
+    """Each is stopped by SIGTERM; checkpoints do not depend on the number of ranks, so that the config may change."""
     chosen = ["--set", f"train.parallel={kinds[0]}", "--set", "checkpoint.every=100"]
     assert_stopped(of_two(forks, tmp_path, ", step: 3, rank: 1", *chosen), 75, tmp_path / "run")
     assert steps(tmp_path / "run") == [5]
@@ -168,7 +168,7 @@ def test_two_ranks_then_one_then_two(forks: Lab, tmp_path: Path, whole: Path, ki
 
 
 def _choose(run: Path, kinds: tuple[str, str]) -> None:
-    """Rewrite the config of a run, and its checksum, as no command does."""
+    """Rewrite the config of a run and its checksum, which no command does."""
     config, provenance = run / "config.yaml", run / "provenance.json"
     config.write_text(config.read_text().replace(f"parallel: {kinds[0]}", f"parallel: {kinds[1]}"))
     began = json.loads(provenance.read_text())
@@ -177,7 +177,7 @@ def _choose(run: Path, kinds: tuple[str, str]) -> None:
 
 @SLOW
 def test_sigterm_to_torchrun_saves(tmp_path: Path) -> None:
-    """It passes the signal on; its own exit code is 1, whatever theirs."""
+    """It forwards the signal; its own exit code is always 1."""
     written = file(tmp_path / "there")
     command = ("electra_lab", "run", str(written), "--out", "run", "--device", "cpu", "--set", "train.steps=100000")
     with torchrun(*command, cwd=tmp_path) as (process,):
@@ -222,7 +222,7 @@ def assert_said_once(both: list[tuple[int, str, str]], code: int, sentence: str)
 @SLOW
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_all_ranks_are_rolled_back_together(forks: Lab, tmp_path: Path, parallel: str) -> None:
-    """As one process is; only the second rank sees what is not finite."""
+    """As one process is; only the second rank sees non-finite numbers."""
     more = ["--set", "train.on_non_finite=roll_back", "--set", f"train.parallel={parallel}", "--device", "cpu"]
     for name, size, rank in (("one", 1, 0), ("two", 2, 1)):
         written = file(tmp_path / name, f", step: 6, rank: {rank}, deed: diverge_once")

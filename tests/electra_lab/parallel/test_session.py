@@ -1,4 +1,4 @@
-"""The variables of the environment that say who trains together."""
+"""The environment variables that describe the processes of a training."""
 
 import pytest
 import torch
@@ -94,7 +94,7 @@ def reason(error: BaseException, store: torch.distributed.Store) -> BaseExceptio
         (DataError("gone"), 3, False),
         (KeyError("unforeseen"), 1, False),
         (SystemExit(0), 1, False),
-        # An exchange that broke off is no shortage of memory, whatever it says.
+        # A failed exchange does not count as a lack of memory, regardless of its message.
         (RuntimeError("gloo: Connection closed by peer"), 1, True),
         (RuntimeError("NCCL error: out of memory"), 1, True),
         (torch.distributed.DistError("out of memory"), 1, True),

@@ -1,4 +1,4 @@
-"""Two processes by gloo against one: steps, masks, draws, evaluation and checkpoints, with DDP and FSDP2."""
+"""Two processes with gloo against one: steps, masks, draws, evaluation and checkpoints, with DDP and FSDP2."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ HASHED = ("reformer", "reversible")
 
 @pytest.fixture(scope="module")
 def folder(forks: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All cases, in two processes that are started once."""
+    """The results of all cases in two processes, which are started once."""
     made = tmp_path_factory.mktemp("two")
     for code, _, said in ended(start(forks, f"{cases.__name__}:main", str(made), cwd=made)):
         assert code == 0, said
@@ -31,7 +31,7 @@ def folder(forks: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> Iterator[Callable[[str], Any]]:
-    """What one process finds, by name of the experiment."""
+    """The results of one process, by name of the experiment."""
     threads, found = torch.get_num_threads(), dict[str, Any]()
     torch.set_num_threads(1)
 
@@ -46,7 +46,7 @@ def alone(folder: Path) -> Iterator[Callable[[str], Any]]:
 
 @pytest.fixture(params=CASES, ids="-".join)
 def case(request: pytest.FixtureRequest, folder: Path) -> Any:
-    """What both processes found of an experiment, by rank."""
+    """The results of an experiment, by rank."""
     parallel, name = request.param
     return SimpleNamespace(parallel=parallel, name=name, ranks=ranks(folder, parallel, name), folder=folder)
 
@@ -62,7 +62,7 @@ def saved(folder: Path, parallel: str, name: str, size: int, below: str = "") ->
 def test_losses_gradients_weights_and_states_are_those_of_one_process(case: Any, alone: Any) -> None:
     expected, name = alone(case.name), case.name
     if name in HASHED:
-        pytest.skip("each rank draws rotations of its own")
+        pytest.skip("each rank draws different rotations")
     for rank in case.ranks:
         for step, whole in zip(rank["steps"], expected["steps"], strict=True):
             assert step["counts"] == whole["counts"]
@@ -79,8 +79,8 @@ def test_losses_gradients_weights_and_states_are_those_of_one_process(case: Any,
 
 
 def test_masks_and_draws_are_bit_identical_to_those_of_one_process(case: Any, alone: Any) -> None:
-    """The generator reads the masked rows; the discriminator reads the draws, which depend on the weights, too, and
-    these differ in the last bits after a step."""
+    """The generator reads the masked rows; the discriminator reads the draws, which also depend on the weights, whose
+    last bits differ after a step."""
     alone_, (first, second) = alone(case.name)["inputs"], (rank["inputs"] for rank in case.ranks)
     for role, steps in {"generator": STEPS, "discriminator": STEPS if case.name == "mlm" else 1}.items():
         both = [rows + others for rows, others in zip(first[role], second[role], strict=True)]
@@ -95,10 +95,10 @@ def test_each_rank_has_a_dropout_of_its_own(folder: Path) -> None:
 
 
 def test_evaluation_is_that_of_one_process_and_rank_0_has_it(case: Any, alone: Any) -> None:
-    """Bit for bit with the same weights, before the first step; the three batches are not divided evenly."""
+    """Bit for bit with the same weights, before the first step; three batches cannot be divided evenly."""
     before, whole = case.ranks[0]["before"], alone(case.name)["evaluation"]
     assert before == alone(case.name)["before"]
-    assert before["examples"] or case.name in ("mlm", "plug_in")  # which detect nothing that could be shown
+    assert before["examples"] or case.name in ("mlm", "plug_in")  # these have no detections to show
     first, second = (rank["evaluation"] for rank in case.ranks)
     assert (second["tokens"], second["metrics"], second["examples"]) == (0, {}, [])
     assert first["tokens"] == whole["tokens"] > 0
@@ -110,8 +110,8 @@ def test_evaluation_is_that_of_one_process_and_rank_0_has_it(case: Any, alone: A
 
 
 def test_checkpoints_are_the_same_files_and_come_back_exactly(case: Any) -> None:
-    """After zeros in all weights, and without an optimizer's state. Names and shapes are compared with one process's
-    above."""
+    """After setting all weights to zero, and without the optimizer's state. Names and shapes are compared with those of
+    one process above."""
     weights, again = (saved(case.folder, case.parallel, case.name, 2, below) for below in ("", "again"))
     assert weights.keys() == again.keys()
     assert not [key for key, value in weights.items() if not torch.equal(value, again[key])]

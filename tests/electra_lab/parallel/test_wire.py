@@ -1,4 +1,4 @@
-"""Batches and losses that go to another process come back as they were."""
+"""Batches and losses survive the transfer to another process unchanged."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""The time that a dry run says: of steps and evaluations as the run would compute them, or why it is not known."""
+"""The time that a dry run estimates: of steps and evaluations as in the run, or why it is unknown."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from electra_lab.config.load import load
 from electra_lab.corpora.text_files import TextFiles
 from electra_lab.jobs.pretraining import execute
 from electra_lab.planning import forecast as module
-from electra_lab.planning.forecast import TRIES  # those of a user; the other tests try two
+from electra_lab.planning.forecast import TRIES  # the number for users; the other tests try two
 from tests.helpers import write_experiment
 
 CPU = torch.device("cpu")
@@ -26,7 +26,7 @@ def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_stage_every_evaluation_and_every_checkpoint_counts(tmp_path: Path, monkeypatch: Any) -> None:
-    """A clock by hand: 1 s a step of the first stage, 10 s of the second, 7 s a batch; 100 s more for the first."""
+    """A simulated clock: 1 s per step of the first stage, 10 s of the second, 7 s per batch; the first adds 100 s."""
     sections = {"embedding": "{dim: 8, max_length: 16, tie: none}", "evaluate": "{every: 2}"}
     file = write_experiment(tmp_path, objective="{type: two_stage, generator_steps: 2}", **sections)
     milestones = "milestones: {tokens: [64], words: [40, 90]}"
@@ -39,7 +39,7 @@ def test_every_stage_every_evaluation_and_every_checkpoint_counts(tmp_path: Path
         steps.append(run.step)
 
     def evaluation(*_: object, **__: object) -> Iterator[None]:
-        for first in (100.0, 0.0, 0.0, 0.0, 1e6):  # the last pause comes with the metrics
+        for first in (100.0, 0.0, 0.0, 0.0, 1e6):  # the last pause is that of the metrics
             clock[0] += 7.0 + first
             yield None
 
@@ -48,12 +48,12 @@ def test_every_stage_every_evaluation_and_every_checkpoint_counts(tmp_path: Path
     monkeypatch.setattr(module, "evaluation", evaluation)
     monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
     time = needs.trial(loaded, found, CPU)
-    assert steps == [0, 1, 0, 1, 0, 1, 0, 2, 3, 4]  # never one of another stage; five seconds are enough
+    assert steps == [0, 1, 0, 1, 0, 1, 0, 2, 3, 4]  # never a step of another stage; five seconds are enough
     assert time.training == pytest.approx(101 + 1 + 110 + 2 * 10)
     assert time.step == pytest.approx(time.training / 5)
     rows = 4 * 65_536 // 16 + 262_144 // 16  # validation after the steps 0, 2, 4 and 5, then the test
     assert time.evaluation == pytest.approx(7 * rows / 32)
-    saves = 4 + 2  # after the steps 0, 2, 3 and 5, and two numbers of words
+    saves = 4 + 2  # after the steps 0, 2, 3 and 5, and for two numbers of words
     assert time.saving == pytest.approx(saves * found.state_bytes / module.DISK)
     assert time.total == time.training + time.evaluation + time.saving
 
@@ -112,7 +112,7 @@ def test_what_is_not_tried_is_said(tmp_path: Path, monkeypatch: Any) -> None:
 
 
 def test_a_dry_run_writes_nothing_and_hashes_no_corpus_of_another_recipe(tmp_path: Path, monkeypatch: Any) -> None:
-    """A copied store has not been verified here; it stays as it is."""
+    """A copied store has not been verified here; it stays unchanged."""
     file = write_experiment(tmp_path)
     store = open_data(load(file), lambda _: None)
     next(store.folder.glob(".verified-*")).unlink()

@@ -1,4 +1,4 @@
-"""`run --dry-run` and the forecast behind it: true for the run that follows, and written nowhere."""
+"""`run --dry-run` and its forecast: correct for the run that follows, and not written anywhere."""
 
 import json
 import math
@@ -98,7 +98,7 @@ def test_a_plan_for_another_machine(tmp_path: Path) -> None:
 
 
 def test_an_optimizer_that_cannot_skip_by_itself_needs_copies_to_return_to(tmp_path: Path) -> None:
-    """Beside the gradients, which are 4 bytes per parameter: the weights and the optimizer's state once more."""
+    """Gradients take 4 bytes per parameter; in addition, a copy of the weights and the optimizer's state is needed."""
     options = {"discriminator": "{type: bert, dim: 128, depth: 1, heads: 2}", "train": "{steps: 1, batch_size: 1}"}
     file = write_experiment(tmp_path, **options)
     fused, unfused = needs(file, "optimizer.type=adamw"), needs(file, "optimizer.type=adafactor")
@@ -113,7 +113,7 @@ def test_a_component_that_reads_numbers_costs_the_estimate_of_memory_alone(tmp_p
     text = plan_of(file)
     assert re.search(r"memory +\S+ MB of weights and optimizer; the memory of a step cannot be predicted", text)
     assert re.search(r"compute +[1-9]\S* FLOPs per step", text)
-    run = execute.run(file, [], tmp_path / "run", "cpu")  # a forecast leaves nothing behind that a run trips over
+    run = execute.run(file, [], tmp_path / "run", "cpu")  # a forecast leaves nothing behind that would affect a run
     assert (run / "checkpoints").is_dir()
 
 
@@ -139,19 +139,19 @@ def needs(file: Path, *overrides: str) -> Any:
 
 
 def test_what_is_forecast_grows_as_it_must(tmp_path: Path) -> None:
-    """By the gradients of a first micro-batch; and bf16 takes less than fp32."""
+    """With the gradients of the first micro-batch; and bf16 takes less than fp32."""
     file = write_experiment(tmp_path, discriminator="{type: bert, dim: 64, depth: 1, heads: 2}")
     whole, split = needs(file, "train.batch_size=64"), needs(file, "train.batch_size=128", "train.micro_batch_size=64")
-    # The second micro-batch finds the gradients of the first, four bytes a parameter; the state has twelve.
+    # During the second micro-batch the first one's gradients exist, four bytes per parameter; the state has twelve.
     assert split.state_bytes == whole.state_bytes
     gradients = whole.state_bytes / 3
     assert 0.5 * gradients < split.working_bytes - whole.working_bytes < 1.5 * gradients
     assert needs(file, "train.batch_size=64", "train.precision=bf16").working_bytes < 0.9 * whole.working_bytes
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])  # that `state_bytes` is right is a law of each
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])  # the laws check `state_bytes` of each optimizer
 def test_memory_is_that_of_a_real_step(tmp_path: Path, optimizer: str) -> None:
-    """State to the byte; working memory as counted around a real forward and backward pass with numbers.
+    """The state exactly; working memory as counted in a real forward and backward pass.
 
     The corpus fills its vocabulary, rows are full.
     """
@@ -184,7 +184,7 @@ def test_the_dearer_stage_of_two_decides(tmp_path: Path) -> None:
     small, alone = of(), of("objective={type: electra}")
     assert (small.settings.flops.first, small.settings.steps) == (2, 5)
     assert small.settings.flops.at_first < alone.settings.flops.per_step
-    # What a network's layers keep for its backward pass counts in the stage in which it learns.
+    # Activations of a network count in the stage in which it learns.
     wide = "generator.scale=4.0"
     stages = {
         "first": (of(wide), of(wide, "generator.depth=3")),

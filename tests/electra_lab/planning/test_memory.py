@@ -30,13 +30,13 @@ def test_by_hand() -> None:
 
 
 def test_activations_are_held_for_the_backward_pass_and_gradients_are_made_by_it() -> None:
-    """Five layers of sigmoid keep five outputs; without gradients one is alive beside its input."""
+    """Five sigmoid layers keep five outputs; without gradients, only one output and its input exist at a time."""
     layers = nn.Sequential(*(nn.Sigmoid() for _ in range(5)))
     x = torch.zeros(MEGA // 4, requires_grad=True)
     with torch.no_grad():
         assert peak_bytes(lambda: layers(x)) == pytest.approx(2 * MEGA, rel=1e-4)
     assert peak_bytes(lambda: layers(x)) == pytest.approx(5 * MEGA, rel=1e-4)
-    # Outputs 5, the gradient that arrives (expanded from a scalar: nothing) and the one that leaves: 1.
+    # 5 outputs, 0 for the incoming gradient (expanded from a scalar), 1 for the outgoing one.
     assert peak_bytes(lambda: layers(x).sum().backward()) == pytest.approx(6 * MEGA, rel=0.01)
 
 
@@ -48,12 +48,12 @@ def test_shapes_take_no_memory_and_hold_no_numbers_to_be_read() -> None:
         assert torch.ones(1 << 50).nbytes == 1 << 52
         assert peak_bytes(lambda: int(torch.ones(3).sum())) is None
         assert peak_bytes(lambda: torch.ones(3).nonzero()) is None
-        with pytest.raises(BadResult):  # a refusal of the lab's own is not taken for a number that was read
+        with pytest.raises(BadResult):  # the lab's own refusals are not mistaken for reads of numbers
             peak_bytes(refuse)
 
 
 def test_what_is_freed_counts_once_and_what_was_there_before_not_at_all() -> None:
-    """Ten times the same megabyte, one after the other; in-place work and views on what was given are free."""
+    """The same megabyte ten times in a row; in-place operations and views on existing tensors are free."""
     given = torch.zeros(MEGA // 4)
 
     def computation() -> None:
@@ -65,7 +65,7 @@ def test_what_is_freed_counts_once_and_what_was_there_before_not_at_all() -> Non
 
 
 def test_weights_that_were_built_before_do_not_count() -> None:
-    """A matrix of a megabyte, built from shapes earlier: only its output and its gradient are new."""
+    """A matrix of a megabyte, built from shapes before: only its output and its gradient count."""
     with shapes_only():
         layer = nn.Linear(500, 500, bias=False)
     with shapes_only():
@@ -84,7 +84,7 @@ CONTAINER = {
 
 
 def version_1(line: str, folder: str) -> dict[str, str]:
-    """A container sees its own group at the root, too, though it is named as outside."""
+    """A container also sees its own group at the root, although its name is that of the host."""
     group = f"{ROOT}/memory{folder}"
     return {
         "/proc/self/cgroup": f"9:name=systemd:/\n{line}\n0::/\n",
@@ -99,7 +99,7 @@ def version_1(line: str, folder: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("files", "free"),
     [
-        (MACHINE | CONTAINER, 70_000),  # what is left, with what the kernel would drop
+        (MACHINE | CONTAINER, 70_000),  # the remaining memory, with the cache that the kernel can drop
         (MACHINE | CONTAINER | {f"{ROOT}/memory.max": "max\n"}, 500 * 1024),
         (MACHINE | {"/proc/self/limits": NAMED.format("unlimited"), "/proc/self/statm": "10 5 3\n"}, 500 * 1024),
         (MACHINE | {"/proc/self/limits": NAMED.format("90000"), "/proc/self/statm": "2 5 3\n"},

@@ -1,4 +1,4 @@
-"""What matplotlib's axes show, as numbers."""
+"""The content of matplotlib's axes, as numbers."""
 
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,7 +19,7 @@ Drawn = dict[str, Axes]
 
 @dataclass(frozen=True)
 class Mark:
-    """A mean with its interval, and the values under it. `look` has colour and marker."""
+    """A mean with its interval and its single values. `look` has colour and marker."""
 
     look: dict[str, Any]
     mean: Point
@@ -75,19 +75,19 @@ def lines(axes: Axes) -> list[tuple[dict[str, Any], list[Point]]]:
 
 
 def ticks(axes: Axes, along: str) -> dict[float, str]:
-    """Return the labels of an axis by their places."""
+    """Return the labels of an axis by position."""
     axis = axes.xaxis if along == "x" else axes.yaxis
     shown = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
     return {float(tick): label.get_text() for tick, label in shown}
 
 
 def number_of(shown: dict[str, Any]) -> int:
-    """Return the number of the series that looks so."""
+    """Return the number of the series with this look."""
     return next(i for i in range(72) if look(i) == shown)
 
 
 def overlaps(axes: Axes) -> list[str]:
-    """Return what covers something else: texts that cover each other or leave the picture, a legend on the curves."""
+    """Return overlaps: texts that cover each other or leave the picture, and a legend on the curves."""
     figure = axes.figure
     figure.draw_without_rendering()
     texts = [axes.xaxis.label, axes.yaxis.label]

@@ -1,4 +1,4 @@
-"""Pictures as matplotlib's axes, so that tests read what was plotted, and not pixels."""
+"""Pictures as matplotlib's axes, so that tests read plotted data instead of pixels."""
 
 from html import escape
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.electra_lab.presentation.synthetic import SCALES, leave_out_pictures,
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
-    """The axes of each picture that is made during the test, by the picture's name. Nothing is rendered: it is slow."""
+    """The axes of each picture drawn during the test, by name. Nothing is rendered, as that is slow."""
     found: Drawn = {}
 
     def keep(figure: Figure, name: str, says: str = "") -> str:
@@ -30,7 +30,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
 
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages without pictures, for tests of words and numbers."""
+    """Pages without pictures, for tests of text and numbers."""
     leave_out_pictures(monkeypatch)
 
 
@@ -41,13 +41,13 @@ def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A small ablation, to be changed."""
+    """A small ablation that a test may change."""
     return write_folder(tmp_path / "small", SCALES, (0, 1), ["generator.scale"])
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
-    """The directory of a run, made of numbers."""
+    """The directory of a run, written without training."""
     parameters = {"generator": 1_000_000, "discriminator": 4_000_000, "shared": 300_000, "total": 4_700_000}
     write_cell(tmp_path, {"id": "run", "seed": 3, "steps": 400, "flops": 1e12, "parameters": parameters})
     return RunDirectory(tmp_path / "cells" / "run")

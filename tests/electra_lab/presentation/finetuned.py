@@ -1,4 +1,4 @@
-"""The folders of fine-tunings and suites as `finetune` leaves them, made of numbers: no model, no training."""
+"""The folders of fine-tunings and suites as `finetune` leaves them, written without model and training."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ def scores(name: str, *values: float | None, split: str = "validation", first: i
 def write_finetuned(
     folder: Path, seeds: Mapping[int, Splits], *, config: Mapping[str, Any] | None = None, **of_seeds: Any
 ) -> Path:
-    """Write a fine-tuning whose `seeds` are finished; `config` has the keys that differ."""
+    """Write a fine-tuning whose `seeds` are finished; `config` overrides keys."""
     folder.mkdir(parents=True, exist_ok=True)
     written = CONFIG | {"seeds": list(seeds)} | dict(config or {})
     text = yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
@@ -77,6 +77,6 @@ def write_seed(
 
 
 def leave_out_curve(patch: pytest.MonkeyPatch) -> None:
-    """Let the page of a fine-tuning have no picture, which takes most of its time."""
+    """Leave out the picture of a fine-tuning's page, which takes most of its time."""
     patch.setattr(finetuning_page, "_curve", lambda folder, table: None)
     patch.setattr(finetuning_page, "training_charts", lambda runs, first: [])

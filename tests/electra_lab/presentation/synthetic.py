@@ -1,4 +1,4 @@
-"""The folder of an ablation as `ablate` leaves it, made of numbers: no run, no network."""
+"""The folder of an ablation as `ablate` leaves it, written without runs and networks."""
 
 import json
 import math
@@ -28,7 +28,7 @@ MEASURES: list[dict[str, Any]] = [
      "metrics": {"own_loss": OWN_LOSS}},
 ]  # fmt: skip
 CORRUPTION, OWN = (measure["key"] for measure in MEASURES)
-OTHERS = {  # what else the page of a run reads
+OTHERS = {  # further keys that the page of a run reads
     "discriminator_accuracy": 0.8, "discriminator_precision": 0.5, "discriminator_recall": 0.4,
     "always_original_auc": 0.5, "always_original_accuracy": 0.85, "unigram_auc": 0.6, "replaced_share": 0.15,
     "generator_accuracy": 0.2, "unigram_entropy": 6.1,
@@ -39,7 +39,7 @@ Score = Callable[[int, int], float]
 
 
 def score(variant: int, seed: int) -> float:
-    """Return the leading metric of a cell: what its variant gives, the luck of the seed, and a little of its own."""
+    """Return the leading metric of a cell: effects of the variant and the seed, and a little noise."""
     rng = np.random.default_rng([variant, seed])
     luck = np.random.default_rng(seed).normal()
     return float(0.7 + 0.02 * variant - 0.005 * variant**2 + 0.01 * luck + 0.002 * rng.normal())
@@ -64,7 +64,7 @@ def write_folder(
     state    of cells by id (`v0-s1`), where they are not done: missing, failed, begun, unfinished, unmeasured,
              partial, or cleaned (done, but without checkpoints)
     without  by variant, the metrics that its cells do not have
-    flops    of one cell of each variant, if they are not the same
+    flops    of one cell of each variant, if they differ
     """
     state, without, labels = state or {}, without or {}, list(changes)
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def add_references(folder: Path, score: Callable[[int, int, int], float], metric
 
 
 def add_baselines(folder: Path, metric: str = "reference_auc", **trivial: Score) -> Path:
-    """Give all measured cells of a folder baselines of a metric: by name, scores by variant and seed."""
+    """Give all measured cells of a folder baselines of a metric, by name, with scores by variant and seed."""
     known = json.loads((folder / "plan.json").read_text(encoding="utf-8"))["measures"][0]["metrics"][metric]
     added = {name: {"summary": "needs no training", "title": f"the {name}"} for name in trivial}
     changed = {metric: known | {"baselines": list(trivial)}, **added}
@@ -124,7 +124,7 @@ def add_baselines(folder: Path, metric: str = "reference_auc", **trivial: Score)
 
 
 def _add(folder: Path, metrics: dict[str, Any], found: Callable[[int, int], dict[str, float]], **changed: Any) -> Path:
-    """Add metrics to the first measure of a plan, and to all cells that are measured their numbers."""
+    """Add metrics to the first measure of a plan, and their numbers to all measured cells."""
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     plan["measures"][0]["metrics"] |= metrics
     (folder / "plan.json").write_text(json.dumps(plan | changed), encoding="utf-8")
@@ -155,7 +155,7 @@ def write_cell(
     auc: float = 0.7,
     without: Mapping[str, Collection[str]] | None = None,
 ) -> None:
-    """Write what a cell leaves behind."""
+    """Write the files of a finished cell."""
     path = folder / "cells" / cell["id"]
     path.mkdir(parents=True)
     if state == "begun":
@@ -184,7 +184,7 @@ def write_cell(
 
 
 def write_checkpoint(run: Path, step: int) -> Path:
-    """Write the final checkpoint as far as `AblationFolder.state` looks: by its manifest."""
+    """Write the final checkpoint with the parts that `AblationFolder.state` checks: its manifest."""
     checkpoint = run / "checkpoints" / f"step-{step:08d}"
     checkpoint.mkdir(parents=True)
     (checkpoint / "MANIFEST.json").write_text("{}", encoding="utf-8")
@@ -243,7 +243,7 @@ for scale, prob in product((0.25, 0.5, 1.0), (0.15, 0.25)):
 
 
 def leave_out_pictures(patch: pytest.MonkeyPatch) -> None:
-    """Let pages have no pictures, which take most of their time, for tests of words and numbers."""
+    """Leave out the pictures of pages, which take most of the time, for tests of text and numbers."""
     for name, nothing in {"leading": None, "differences": None, "compute": (None, ""), "curves": []}.items():
         patch.setattr(ablation_figures, name, lambda results, nothing=nothing: nothing)
     patch.setattr(ablation_figures, "keys", lambda labels: dict.fromkeys(labels, ""))

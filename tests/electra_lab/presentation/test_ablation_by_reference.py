@@ -1,4 +1,4 @@
-"""Whether a comparison depends on the reference: against scipy, by simulation, in words, and on an ablation's page."""
+"""Whether a comparison depends on the reference: against scipy, by simulation, in sentences and on the page."""
 
 import re
 from collections.abc import Mapping
@@ -117,7 +117,7 @@ LUCK = [0.60, 0.65, 0.71, 0.58, 0.66]
 
 
 def around(mean: float, step: float = 0.0002) -> list[float]:
-    """Return LUCK plus about `mean`."""
+    """Return LUCK plus roughly `mean`."""
     return [luck + mean + step * (i % 3) for i, luck in enumerate(LUCK)]
 
 
@@ -137,7 +137,7 @@ def test_a_difference_that_only_changes_its_size() -> None:
         WORDS: {"base": LUCK, "whole words": around(0.05, 0.0003)},
     })  # fmt: skip
     assert len(found) == 2
-    # The two that are furthest apart.
+    # The two references that differ most.
     assert found[0].endswith('that of "whole words" (+0.0102 by auc_small, +0.0502 by auc_unigram, p < 0.001).')
     assert found[1] == '"whole words" has the best mean by every reference.'
     lower = said({part: {"base": LUCK, "x": around(by)} for part, by in ((SMALL, 0.01), (WORDS, 0.05))}, higher=False)

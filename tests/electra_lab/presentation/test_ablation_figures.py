@@ -1,4 +1,4 @@
-"""The charts of an ablation: what is plotted is what the cells have, in the colour and marker of their variant."""
+"""The charts of an ablation plot the cells' numbers in the colour and marker of their variant."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from electra_lab.presentation.text import short
 from tests.electra_lab.presentation.axes import Drawn, lines, marks, number_of, overlaps, ticks
 from tests.electra_lab.presentation.synthetic import GRID, SCALES, add_references, write_folder
 
-# Of two variants over three seeds: each has a standard deviation of 0.1, and so have their differences.
+# Two variants over three seeds: each has a standard deviation of 0.1, and so have their differences.
 BY_HAND = {0: [0.5, 0.6, 0.7], 1: [0.7, 0.9, 0.8], 2: [0.4, 0.5, 0.45]}
 HALF = 4.302652729911275 * 0.1 / math.sqrt(3)  # of the 95% interval: t(0.975, 2) s / sqrt(n)
 TWO = {f"generator.scale={scale}": {"generator.scale": scale} for scale in (0.25, 0.5)}
@@ -92,7 +92,7 @@ def test_named_variants_are_rows_from_the_top(tmp_path: Path, drawn: Drawn) -> N
     assert ticks(axes, "y") == {0.0: "as it is", -1.0: "a longer name, which\nneeds more than one\nline"}
     assert axes.get_ylim()[0] < -1 < 0 < axes.get_ylim()[1]
     assert axes.get_xlabel() == "reference_auc"
-    assert all(line.get_xdata()[0] != 0 for line in axes.lines)  # zero means nothing here
+    assert all(line.get_xdata()[0] != 0 for line in axes.lines)  # zero has no meaning here
 
 
 def test_words_of_one_key_are_rows_without_the_key(tmp_path: Path, drawn: Drawn) -> None:
@@ -106,10 +106,10 @@ def test_a_grid_has_a_line_for_each_value_of_the_second_key(tmp_path: Path, draw
     keys = ["generator.scale", "masking.mask_prob"]
     picture = figures.leading(made(tmp_path, GRID, keys, scores=lambda v, s: 0.5 + 0.1 * v + 0.01 * s))
     axes = drawn["leading"]
-    by_line: dict[int, list[tuple[float, float]]] = {0: [], 1: []}  # of the second key's values, not of six variants
+    by_line: dict[int, list[tuple[float, float]]] = {0: [], 1: []}  # the second key's values, not six variants
     for mark in marks(axes):
         by_line[number_of(mark.look)].append(mark.mean)
-    # Variants are scale by scale: 0.15, 0.25 of each. Lines stand side by side by 0.05 of the smallest step, 0.25.
+    # Variants are scale by scale: 0.15, 0.25 of each. Lines are shifted by 0.05 of the smallest step, 0.25.
     assert np.array(by_line[0]) == near([(x - 0.00625, y) for x, y in ((0.25, 0.51), (0.5, 0.71), (1.0, 0.91))])
     assert np.array(by_line[1]) == near([(x + 0.00625, y) for x, y in ((0.25, 0.61), (0.5, 0.81), (1.0, 1.01))])
     legend = axes.get_legend()
@@ -168,7 +168,7 @@ def test_labels_that_would_run_into_each_other_are_left_out(tmp_path: Path, draw
     assert [mark.mean[0] for mark in marks(drawn["leading"])] == list(xs)
 
 
-def test_numbers_at_the_ends_of_what_there_is_can_be_drawn(tmp_path: Path) -> None:
+def test_the_smallest_and_largest_numbers_can_be_drawn(tmp_path: Path) -> None:
     picture = figures.leading(made(tmp_path, {f"x={x}": {"x": x} for x in (1e-300, 1.0, 1e300)}, ["x"], seeds=(0, 1)))
     assert picture is not None
     assert picture.svg.startswith("<svg")
@@ -216,12 +216,12 @@ def test_no_text_of_a_picture_covers_another(tmp_path: Path, drawn: Drawn, case:
     ],
 )  # fmt: skip
 def test_a_label_is_broken_between_words_and_before_brackets(label: str, lines: list[str]) -> None:
-    """A comma alone is not a line."""
+    """A comma alone is never a line."""
     assert figures._wrapped(label).splitlines() == lines
 
 
 def test_a_difference_is_the_variant_minus_the_baseline_seed_by_seed(tmp_path: Path, drawn: Drawn) -> None:
-    """0.2, 0.3 and 0.1: on average 0.2, with a standard deviation of 0.1; the other is as far below."""
+    """0.2, 0.3 and 0.1: on average 0.2, with a standard deviation of 0.1; the other variant is equally far below."""
     picture = figures.differences(made(tmp_path, {"base": {}, "better": {"x": 1}, "worse": {"x": 2}}))
     axes = drawn["differences"]
     better, worse = marks(axes)
@@ -305,7 +305,7 @@ LOSS = "Generator loss, nats (validation text)"
 
 
 def rewrite(results: Results, *records: dict[str, Any], only: str = "*") -> None:
-    """Let cells have these records."""
+    """Replace the records of cells."""
     for folder in results.folder.glob(f"cells/{only}"):
         (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 

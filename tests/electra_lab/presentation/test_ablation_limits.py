@@ -1,4 +1,4 @@
-"""What an ablation's page says about the limits of its verdict; baselines that need no training are one."""
+"""The limits of a verdict on an ablation's page, among them baselines that need no training."""
 
 import json
 import re
@@ -109,7 +109,7 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
             assert row.difference.mean == then.difference.mean
             ratio = row.difference.half / then.difference.half
             assert ratio > 5 if name == METRIC else ratio == 1
-    # Documents of another text, of another measure, or damaged ones, are left out; the other seeds tell what they add.
+    # Documents of another text or measure and damaged ones are left out; the other seeds show their contribution.
     assert "cover other documents" not in verdict(folder)
     file = folder / "cells" / "v0-s0" / "documents.json"
     other = json.dumps({"fixed_corruption-0000000000": json.loads(file.read_text())[CORRUPTION]})
@@ -121,7 +121,7 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
     for seed in range(4):
         (folder / "cells" / f"v1-s{seed}" / "documents.json").write_text("{")
     assert re.search(r"The intervals of generator.scale=0.5 .* cover other documents, .* two seeds", verdict(folder))
-    # Nor do those of an earlier measurement stay beside the numbers of a later one.
+    # Documents of an earlier measurement are removed when it is repeated.
     for numbers in ({METRIC: [0.5] * 12}, {}):
         kept.note_measure("v0-s0", CORRUPTION, {METRIC: 0.5}, *([numbers] if numbers else []))
         assert kept.by_document("v0-s0", kept.plan) == numbers
@@ -156,7 +156,7 @@ NONE = "No variant is distinguishably better"
 
 
 def noise(variant: int, seed: int) -> float:
-    """Seeds differ by a hundredth, and variants from seed to seed by a thousandth."""
+    """Seeds differ by a hundredth, and variants within a seed by a thousandth."""
     return 0.01 * seed + 0.001 * ((seed * 7 + variant * 3) % 5)
 
 
@@ -181,7 +181,7 @@ def said(folder: Path) -> list[str]:
 
 
 def test_no_variant_is_the_best_if_none_beats_the_baselines(tmp_path: Path) -> None:
-    """However clearly they differ from each other: 0.60 and 0.50, where suspecting rare words gives 0.65."""
+    """Even if they clearly differ from each other: 0.60 and 0.50, where suspecting rare words gives 0.65."""
     folder = made(tmp_path / "a", scored(*APART))
     before = said(folder)
     assert "has the best (the highest)" in before[1]
@@ -190,7 +190,7 @@ def test_no_variant_is_the_best_if_none_beats_the_baselines(tmp_path: Path) -> N
     assert rest[0] == before[0]
     assert rest[1].startswith("generator.scale=0.5 has the highest mean reference_auc")
     assert "the best" not in " ".join(rest)
-    # Not even one that is alone, or that no test finds to be better.
+    # Not even a single variant, or one that no test finds better.
     alone = write_folder(tmp_path / "b", dict([*SCALES.items()][:1]), FIVE, scores=scored(0.5))
     assert said(add_baselines(alone, rare=always(0.6)))[0].startswith("No variant is")
     near = made(tmp_path / "c", lambda variant, seed: 0.51 + 0.04 * (-1) ** (seed + variant))

@@ -32,7 +32,7 @@ FOLDERS: dict[str, Callable[[Path], Path]] = {
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folders, each with its report; not to be changed."""
+    """The folders, each with its report; tests must not change them."""
     above = tmp_path_factory.mktemp("ablations")
     folders = {name: make(above / f"a {number}") for number, (name, make) in enumerate(FOLDERS.items())}
     for folder in folders.values():
@@ -63,7 +63,7 @@ def test_the_page_is_one_file_that_loads_nothing_and_can_be_read_by_everybody(sh
         assert link[1:] in ids if link.startswith("#") else (shown / link).is_file() and link[0] != "/", link
     reports = sorted(p.relative_to(shown).as_posix() for p in shown.glob("cells/*/report.html"))
     assert sorted(link for link in used if link.startswith("cells/")) == reports
-    # Pictures have captions and voices; wide tables scroll, and are reached by keyboard.
+    # Pictures have captions and text alternatives; wide tables scroll and can be reached by keyboard.
     assert page.tags.count("figure") == page.tags.count("figcaption") == page.source.count('role="img"')
     assert all(value for name, value in page.attributes if name == "aria-label")
     for figure in page.all("figure"):
@@ -72,7 +72,7 @@ def test_the_page_is_one_file_that_loads_nothing_and_can_be_read_by_everybody(sh
     for table in page.all("table"):
         assert table.above is not None
         assert table.above.attributes.items() >= {"class": "wide", "tabindex": "0", "role": "region"}.items()
-    # Nothing reads like a program.
+    # Nothing reads like program output.
     for text in (page.text, (shown / "table.md").read_text(), (shown / "table.csv").read_text()):
         assert not re.search(r"\b(nan|inf|None|True|False|Undefined)\b", text)
 
@@ -82,7 +82,7 @@ def test_the_same_folder_gives_the_same_bytes_wherever_it_lies(written: dict[str
     before = {name: (folder / name).read_bytes() for name in ("report.html", "table.csv", "table.md")}
     assert not any(str(folder.parent) in content.decode() for content in before.values())
     assert not list(folder.glob(".*"))
-    # Run logs name their own folder; everything that the page says of it is relative.
+    # Run logs name their absolute folder; paths on the page are relative.
     moved = Path(shutil.copytree(folder, tmp_path / "elsewhere" / "b"))
     for file in moved.glob("failed/*.json"):
         file.write_text(file.read_text().replace(str(folder), str(moved)))
@@ -96,7 +96,7 @@ def test_hostile_names_are_text(written: dict[str, Path]) -> None:
     assert page.tags.count("b") == page.source.count("<li><b>")
     assert list(NAMED)[2] in page.text
     assert "Does <i>x</i> & y > z?" in page.text
-    assert "$x$" in "".join(re.findall(r"<text[^>]*>([^<]*)</text>", page.source))  # not a formula of matplotlib's
+    assert "$x$" in "".join(re.findall(r"<text[^>]*>([^<]*)</text>", page.source))  # not parsed as a formula
 
 
 def test_the_page_says_how_many_cells_are_in_which_state(written: dict[str, Path]) -> None:

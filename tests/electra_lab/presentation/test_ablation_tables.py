@@ -1,4 +1,4 @@
-"""The numbers of an ablation's page, table.csv and table.md: each is that of its variant, read in its own direction."""
+"""The numbers of an ablation's page, table.csv and table.md belong to their variants, in each metric's direction."""
 
 import csv
 import json
@@ -91,7 +91,7 @@ def test_tables_have_means_and_paired_differences(tmp_path: Path) -> None:
         average, change = sum(values) / 5, (sum(values) - sum(base)) / 5
         low, high = stats.t.interval(0.95, 4, average, stats.sem(values))
         mean, difference = f"{average:.4f} ± {(high - low) / 2:.4f}", "baseline"
-        assert loss[2].split(" ± ")[0] == f"{6 - 3 * average:.3f}"  # the own loss is 6 - 3 times the AUC
+        assert loss[2].split(" ± ")[0] == f"{6 - 3 * average:.3f}"  # the loss is 6 - 3 times the AUC
         if i:
             oracle = stats.ttest_rel(values, base)
             raw.append(float(oracle.pvalue))
@@ -103,10 +103,10 @@ def test_tables_have_means_and_paired_differences(tmp_path: Path) -> None:
         assert row[1:5] == line[1:5]
         assert i == 0 or row[5] in ("better", "worse", "")
     largest = max(range(5), key=raw.__getitem__)
-    assert lines[1 + largest][4] == p_text(raw[largest] / 0.8)  # Holm leaves the largest as it is
+    assert lines[1 + largest][4] == p_text(raw[largest] / 0.8)  # Holm does not change the largest
     smallest = min(range(5), key=raw.__getitem__)
     assert lines[1 + smallest][4] == p_text(5 * raw[smallest] / 0.8)
-    # Another metric is one of 10 comparisons of secondary ones, and of 10 pairs of the five variants by the primary.
+    # The secondary family has 10 comparisons by other metrics, and 10 pairs of the five variants by the primary.
     assert losses[1 + smallest][4] == p_text(20 * raw[smallest] / 0.2)
 
 
@@ -122,7 +122,7 @@ BY_HAND = {
 
 @pytest.fixture
 def clear(tmp_path: Path) -> Path:
-    """Clearly above the baseline, clearly below it, and not distinguishable; the loss is 6 - 3 AUC."""
+    """Variants clearly above the baseline, clearly below it, and not distinguishable; the loss is 6 - 3 AUC."""
     return write_folder(tmp_path / "clear", {"base": {}, "up": {"x": 1}, "down": {"x": 2}, "like": {"x": 3}}, range(5),
                         scores=lambda variant, seed: BY_HAND[variant][seed])  # fmt: skip
 
@@ -205,7 +205,7 @@ def test_a_difference_over_fewer_seeds_than_its_row_has_says_over_how_many(tmp_p
 
 
 def test_what_lacks_a_metric_is_named(tmp_path: Path) -> None:
-    """A variant by a dash with a reason, a single cell once, and a metric that no cell has."""
+    """For a variant by a dash with a reason, for a single cell once, and a metric that no cell has."""
     without = {"mlm": ["reference_auc", "reference_accuracy"]}
     folder = write_folder(tmp_path / "a", NAMED, (0, 1), without=without)
     page, row = Page(write_report(folder)), ["mlm", "0", "-", "-", "-", "not available"]

@@ -1,4 +1,4 @@
-"""Parts of all pages: colours that can be told apart, charts as SVG text, numbers and facts in words."""
+"""Parts of all pages: distinguishable colours, charts as SVG text, numbers and facts in words."""
 
 import re
 from importlib.resources import files
@@ -120,7 +120,7 @@ DOCUMENTS = {"train": 13010, "validation": 341, "test": 377}
 TOKENS = {"train": 1402118, "validation": 42013, "test": 40120}
 
 
-def test_durations_are_said_as_people_say_them() -> None:
+def test_durations_are_written_in_plain_words() -> None:
     told = [seconds(number) for number in (0.3, 45, 119, 720, 12600, 1e6)]
     assert told == ["< 1 s", "45 s", "2 min", "12 min", "3.5 h", "12 days"]
 
@@ -130,7 +130,7 @@ def test_counts_and_overlap_are_named_by_split() -> None:
         "data": "13,010 documents, 1,402,118 tokens to train; validation 341 and 42,013; test 377 and 40,120",
         "overlap": "1.3% of the 13-token runs of validation and test also occur in training text",
     }
-    # What is not known is not said.
+    # Unknown facts are left out.
     assert list(data_facts(Data(store="abc"))) == []
     assert [title for title, _ in data_facts(Data(store="abc", documents=DOCUMENTS, tokens=TOKENS))] == ["data"]
     assert dict(data_facts(Data(store="abc", overlap=0.0)))["overlap"].startswith("0.0% of the 13-token runs")

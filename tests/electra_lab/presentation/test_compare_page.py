@@ -1,4 +1,4 @@
-"""The page of a comparison has the tables of the terminal, a chart per metric and axis, and no tests."""
+"""The page of a comparison has the tables of the terminal, a chart per metric and axis, and no significance tests."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The findings of a run: each metric's own number, under its own title, beside its own baselines, and the verdict."""
+"""The findings of a run: each metric's number under its title with its baselines, and the verdict."""
 
 from typing import Any
 
@@ -78,7 +78,7 @@ def test_what_was_learned() -> None:
     mine = {"discriminator_token_mask_loss": 5.0, "unigram_mask_entropy": 6.0}
     [said] = judged(mine | gained("discriminator_token_mask_loss", 1.0, 0.9, 1.1))
     assert said.startswith("The discriminator has learned more than word frequencies: loss at [MASK] 5.000 against 6.0")
-    # What was not learned comes first.
+    # Failures to learn come first.
     first, second = judged(DETECTS | LOSS | gained("generator_mask_loss", 0.0, -0.01, 0.01))
     assert first.startswith("The generator has not learned")
     assert second.startswith("The discriminator has learned")
@@ -96,7 +96,7 @@ def test_what_was_learned() -> None:
     ],
 )  # fmt: skip
 def test_the_interval_decides_the_level(gain: float, low: float | None, high: float | None, level: Level) -> None:
-    """From 0.525 on, .05225 is 11% of the way to 1 and .133 is 28%. No sentence says that two things are equal."""
+    """From 0.525, .05225 is 11% of the way to 1 and .133 is 28%. No sentence claims equality."""
     assert GRADES["detection"] == (0.11, 0.28)
     [said] = judged(AUC | gained("discriminator_auc", gain, low, high))
     claim = CLAIMS[level].format("discriminator", "to detect replacements better than its baselines")
@@ -117,7 +117,7 @@ def test_a_loss_has_grades_of_its_own(gain: float, degree: str) -> None:
 
 
 @pytest.mark.parametrize(("recall", "degree"), [(0.0, "begun to learn"), (0.049, "begun to learn"), (0.05, "learned")])
-def test_who_finds_nothing_has_not_learned_to_detect(recall: float, degree: str) -> None:
+def test_a_discriminator_without_detections_has_not_learned(recall: float, degree: str) -> None:
     assert LEAST_RECALL == 0.05
     [said] = judged(DETECTS | {"discriminator_recall": recall})
     assert said.startswith(f"The discriminator has {degree} to detect")
@@ -134,7 +134,7 @@ def test_the_better_baseline_is_named_and_rows_are_called_rows() -> None:
 
 
 def test_what_cannot_be_judged_is_not() -> None:
-    """A generator that cannot learn, a run without gains, and one that declares other metrics."""
+    """A generator that cannot learn, a run without gains, and a run that declares other metrics."""
     record = LOSS | gained("generator_mask_loss", 0.0, -0.01, 0.01)
     assert [len(judged(record, parameters={"generator": size, "discriminator": 9})) for size in (0, 1)] == [0, 1]
     assert judged(AUC | LOSS) == []

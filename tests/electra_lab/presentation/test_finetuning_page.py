@@ -1,4 +1,4 @@
-"""The page of a fine-tuning: what a reader sees of its seeds, splits, gaps and wrong predictions."""
+"""The page of a fine-tuning: its seeds, splits, missing numbers and wrong predictions."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_one_seed_has_a_number_and_no_statistics(tmp_path: Path) -> None:
 
 
 def test_the_leading_metric_is_the_first_that_was_declared(tmp_path: Path) -> None:
-    """Whatever the order of the task's results: `evaluate.metric` chooses it, and with it the seed that is shown."""
+    """In any order of the task's results; `evaluate.metric` overrides it, and with it the displayed seed."""
     metrics = {name: METRICS[name] for name in ("matthews", "accuracy")}
     folder = write_finetuned(tmp_path / "out", both(0, 1, 4), metrics=metrics)
     page = page_of(folder)
@@ -113,7 +113,7 @@ def test_a_number_that_is_missing_is_a_dash_and_the_others_count(tmp_path: Path)
     row = page.table("Results on validation")[1]
     assert row[:3] + row[5:8] == ["accuracy", "0.650", "0.650", "0.500", "-", "0.800"]
     assert results_of(tmp_path / "out")["validation"]["accuracy"]["values"] == {"0": 0.5, "2": 0.8}
-    # Where all are missing, the examples have labels all the same.
+    # If all are missing, the examples do have labels.
     page = page_of(write_finetuned(tmp_path / "none", scores("accuracy", None, None)))
     assert page.table("Results on validation")[1] == ["accuracy", *"------", MEANINGS[0]]
     found = results_of(tmp_path / "none")["validation"]["accuracy"]
@@ -169,7 +169,7 @@ def test_the_facts_say_what_was_trained_on_what(tmp_path: Path) -> None:
         "device": "cpu, fp32, threads: 1",
         "training": "1,200 steps, 3.21e+12 FLOPs",
     }
-    # A number on the data that chose the weights is called too good.
+    # A number on the data that selected the weights is marked as too good.
     config = {"evaluate": {"select": "best", "errors": 10}}
     facts = page_of(write_finetuned(tmp_path / "best", both(0), config=config)).facts()
     assert facts["weights"] == "the best on validation data, whose numbers are too good for that reason"
@@ -251,7 +251,7 @@ UNKNOWN = {"id": "u", "prediction": 3.5, "correct": None}
     ],
 )
 def test_wrong_predictions_are_shown_the_most_certain_first(tmp_path, given, errors: int, shown) -> None:
-    """Without certainty they keep their order; without errors there is no heading."""
+    """Predictions without certainty keep their order; without errors there is no heading."""
     config = {"evaluate": {"select": "last", "errors": errors}}
     page = page_of(write_finetuned(tmp_path, BOTH, predictions={"validation": [RIGHT], "test": given}, config=config))
     listed = [facts for facts in page.all("dl") if facts.all("dt")[0].text == "id"]

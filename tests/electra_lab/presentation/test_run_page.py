@@ -1,4 +1,4 @@
-"""The page of a run says what its files say: facts, results beside baselines, curves, tokens with their suspicion."""
+"""The page of a run agrees with its files: facts, results with baselines, curves, tokens with their suspicion."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def test_the_page_of_a_run_has_the_numbers_of_its_test(tmp_path_factory: pytest.
 
 @pytest.mark.usefixtures("drawn")
 def test_the_facts_at_the_top_are_those_of_the_run(directory: RunDirectory) -> None:
-    """100 tokens at 50/s and 300 at 100/s: 5 s of training, whatever else took time."""
+    """100 tokens at 50/s and 300 at 100/s: 5 s of training, without the time of other parts."""
     rewrite(directory, train(1, tokens=100, tokens_per_second=50.0, seconds=7.0),
             train(2, tokens=400, tokens_per_second=100.0, seconds=9.0),
             validation(1), validation(2), final(2))  # fmt: skip
@@ -90,7 +90,7 @@ def test_the_facts_at_the_top_are_those_of_the_run(directory: RunDirectory) -> N
 
 @pytest.mark.usefixtures("drawn")
 def test_what_has_not_happened_yet_is_not_shown(directory: RunDirectory) -> None:
-    """Before the first record there are neither tokens nor time; before the test, the last validation is shown."""
+    """Before the first record, tokens and time are left out; before the test, the last validation is shown."""
     directory.metrics.unlink()
     written = page(directory)
     assert list(written.facts()) == ["parameters", "device", "steps", "compute", "data", "overlap"]
@@ -106,7 +106,7 @@ def test_what_has_not_happened_yet_is_not_shown(directory: RunDirectory) -> None
 
 @pytest.mark.usefixtures("drawn")
 def test_numbers_are_those_that_the_run_declared_and_dashes_where_there_are_none(directory: RunDirectory) -> None:
-    """Text in which nothing was replaced has no AUC; JSON keeps null for it."""
+    """Text without replacements has no AUC; JSON has null for it."""
     rewrite(directory)
     directory.append({**final(400, generator_loss=None), "discriminator_auc": float("nan"), "unigram_auc": None})
     rows = {title: (number, meaning) for title, number, meaning in page(directory).table("Results")[1:]}
@@ -124,7 +124,7 @@ GAINS = {"discriminator_auc_gain": 0.01, "discriminator_auc_gain_low": -0.01, "d
 
 @pytest.mark.usefixtures("drawn")
 def test_the_verdict_stands_at_the_top(directory: RunDirectory) -> None:
-    """With advice if something was not learned; an evaluation without gains has none of it."""
+    """With advice if something was not learned; an evaluation without gains has no verdict."""
     areas = {"discriminator_auc": 0.535, "unigram_auc": 0.525, "always_original_auc": 0.5}
     rewrite(directory, validation(1, **areas, **GAINS, discriminator_auc_gain_rows=1.0), final(2, **areas, **GAINS))
     written = page(directory)
@@ -172,7 +172,7 @@ def test_tokens_are_coloured_by_their_suspicion_and_replaced_ones_show_the_origi
 
 @pytest.mark.parametrize("scheme", [0, 1])
 def test_a_token_can_be_read_at_any_strength(scheme: int) -> None:
-    """WCAG 2.1, 1.4.3: text has a contrast of 4.5 to 1, the struck-out original too, which has the token's colour."""
+    """WCAG 2.1, 1.4.3: text has a contrast of 4.5 to 1, also the struck-out original, which has the token's colour."""
     found = dict(re.findall(r"--([\w-]+): ([^;}]+)", STYLE.split("@media (prefers-color-scheme: dark)")[scheme]))
     ink, paper = luminance(found["ink"]), [int(found["paper"][i : i + 2], 16) for i in (1, 3, 5)]
     for strength in (0.0, 0.2, 0.4, 0.6, 0.85):
@@ -202,7 +202,7 @@ TRAIN, VALIDATION = SERIES[0], SERIES[1]
 
 
 def plotted(drawn: Drawn, name: str) -> dict[str, tuple[str, list[tuple[float, float]]]]:
-    """Return colour and points of each line by its label, which the legend has too."""
+    """Return colour and points of each line by its label, which is also in the legend."""
     axes = drawn[name]
     found = {}
     for line in axes.lines:
@@ -235,7 +235,7 @@ def test_a_chart_shows_training_validation_and_the_baselines_over_steps(director
     validated, *baselines = (line.get_linestyle() for line in axes.lines)
     assert validated == "-"
     assert len({validated, *baselines}) == 3  # two baselines in one colour differ in their dashes
-    assert all(line.get_marker() != "None" for line in axes.lines)  # few points: one could hide on a line
+    assert all(line.get_marker() != "None" for line in axes.lines)  # few points could hide on a line
 
 
 def test_the_legend_covers_no_curve(directory: RunDirectory, drawn: Drawn) -> None:
@@ -256,7 +256,7 @@ def test_a_long_curve_has_no_markers_and_one_evaluation_no_chart(directory: RunD
     once = {"discriminator_auc": 0.6, "always_original_auc": 0.5, "discriminator_loss": 0.4}
     both = train(10, generator_loss=9.0, discriminator_loss=0.5), train(20, generator_loss=8.0)
     rewrite(directory, *both, validation(20, generator_loss=7.0, **once))
-    # Of the generator's loss the training text has two points.
+    # The generator's loss has two points on the training text.
     assert [caption.text for caption in page(directory).all("figcaption")] == ["Generator loss, nats"]
     assert drawn.keys() == {"generator_loss"}
 

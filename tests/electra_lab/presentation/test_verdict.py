@@ -38,7 +38,7 @@ def test_a_difference_within_the_noise_is_called_nothing_else() -> None:
 
 @pytest.mark.parametrize("seeds", [2, 4])
 def test_what_is_exploratory_has_intervals_but_neither_tests_nor_claims(seeds: int) -> None:
-    """However clear it seems: two seeds said "distinguishable, p < 0.001" next to "exploratory"."""
+    """Even for clear differences: with two seeds it used to say "distinguishable, p < 0.001" next to "exploratory"."""
     said = verdict("auc", far(0.70, 0.9, 0.3, 0.8, seeds=seeds), "v0")
     assert said.startswith(f"With {seeds} seeds this is exploratory.")
     assert re.search(r"its difference to the baseline v0, \+0\.\d+ \[\+0\.\d+, \+0\.\d+\], is not tested\.", said)
@@ -118,7 +118,7 @@ LUCK = seeded([0.50, 0.70, 0.71, 0.69, 0.72, 0.70])
 
 
 def beside(luck: dict[int, float], by: float) -> dict[int, float]:
-    """A variant so much better with every seed, but for a little."""
+    """Return a variant that is better by about `by` with every seed."""
     return {seed: value + by * (1 + 0.01 * (seed % 3)) for seed, value in luck.items()}
 
 
@@ -155,7 +155,7 @@ def test_no_best_is_named_against_what_more_seeds_show() -> None:
 
 @st.composite
 def with_missing(draw: st.DrawFn) -> tuple[dict[str, dict[int, float]], dict[str, dict[int, float]], bool]:
-    """Variants, well apart or not, under much luck of the seed: (all, what is there, whether higher is better)."""
+    """Draw variants, well apart or not, with large seed effects: (all values, available ones, higher is better)."""
     seeds, unlucky = draw(st.integers(1, 8)), draw(st.integers(0, 1))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     luck = seeded(list(rng.normal(0.5, 0.1, seeds))) | {unlucky: -0.5}
@@ -164,14 +164,14 @@ def with_missing(draw: st.DrawFn) -> tuple[dict[str, dict[int, float]], dict[str
     for i in range(draw(st.integers(2, 4))):
         offset = draw(st.sampled_from([-0.05, 0.05, 0.0]))
         scores = {seed: value + offset + 0.001 * float(rng.normal()) for seed, value in luck.items()}
-        values[f"v{i}"] = scores | {2: 0.5 - 0.1 * offset}  # one seed tells another story
+        values[f"v{i}"] = scores | {2: 0.5 - 0.1 * offset}  # one seed has a different order
         there[f"v{i}"] = without(values[f"v{i}"], *draw(missing))
     return values, there, draw(st.booleans())
 
 
 @settings(max_examples=200, deadline=None)
 @given(with_missing())
-def test_whatever_is_missing_none_is_called_best_that_a_test_calls_worse(
+def test_no_variant_is_called_best_that_a_test_calls_worse(
     drawn: tuple[dict[str, dict[int, float]], dict[str, dict[int, float]], bool],
 ) -> None:
     values, there, higher = drawn
@@ -187,7 +187,7 @@ def test_whatever_is_missing_none_is_called_best_that_a_test_calls_worse(
             pairs, sign = found.pairs("auc"), 1 if higher else -1
             others = [other for other in there.keys() - {"v0", named[1]} if there[other]]
             assert all(sign * (pairs[named[1], other].mean or 0) > 0 for other in others)
-    # With nothing missing the best is that of the plain means, and no words are lost on seeds in common.
+    # With complete data, the best has the best plain mean, and common seeds are not mentioned.
     whole = verdict("auc", values, "v0", higher)
     assert not re.search("that all have|that both have|none is called|shares|The means below", whole)
     if len(values) > 1:

@@ -1,4 +1,4 @@
-"""A pair that was trained for some steps, and a model that transformers has saved."""
+"""A pair trained for a few steps, and a model saved by transformers."""
 
 from pathlib import Path
 
@@ -22,5 +22,5 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the weights and the config of an ELECTRA. Not to be changed."""
+    """A folder with the weights and the config of an ELECTRA. Tests must not change it."""
     return saved(model(ElectraForPreTraining), tmp_path_factory.mktemp("model"))

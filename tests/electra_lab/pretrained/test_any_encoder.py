@@ -1,4 +1,4 @@
-"""Encoders of transformers without a backbone of the lab's own: out as plain models, and in; generators in files."""
+"""Encoders of transformers that the lab has no backbone for: export as plain models, import; generators in files."""
 
 import json
 import os
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.usefixtures("no_report")
 
 SIZE, WIDTH, LENGTH = 37, 32, 24
 TRIED = [*FAMILIES] if "ELECTRA_LAB_ENCODERS" in os.environ else ["roberta", "mpnet", "gemma3_text", "albert"]
-OWN_BACKBONES = ("bert", "electra", "modernbert")  # what files of these families are read as
-IDLE = ("pooler.", "contact_head.", "inv_freq", "word_embeddings.weight_")  # nothing that states need
+OWN_BACKBONES = ("bert", "electra", "modernbert")  # the backbones as which files of these families are read
+IDLE = ("pooler.", "contact_head.", "inv_freq", "word_embeddings.weight_")  # not needed for states
 RENAMED = ("nomic_bert", "jina_embeddings_v3")
 
 
@@ -54,7 +54,7 @@ ROBERTAS = tokenizer("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
 def rows(pad: int) -> tuple[Tensor, Tensor]:
-    """Return tokens and the mask of three rows; the first has all ordinary tokens, padding's neighbour too."""
+    """Return tokens and the mask of three rows; the first has no padding, and both ids 0 and 1 may occur."""
     tokens = torch.randint(5, SIZE, (3, 20), generator=torch.Generator().manual_seed(1))
     tokens[0, 3] = 1 - pad
     mask = torch.arange(20) < torch.tensor([[20], [11], [5]])
@@ -72,7 +72,7 @@ def assert_same_states(theirs: Any, ours: Network, pad: int) -> None:
 
 @pytest.mark.parametrize("name", TRIED)
 def test_a_pair_leaves_as_models_of_transformers_and_comes_back(name: str, tmp_path: Path) -> None:
-    """With token 0 for padding too, where RoBERTa's kin would count positions from 2 on. The heads stay in the file."""
+    """Also with token 0 for padding, where models like RoBERTa count positions differently. Heads stay in the file."""
     words, pad = (ROBERTAS, 1) if name == "mpnet" else (BERTS, 0)
     backbone = {"type": "hugging_face", "model_type": name, "dim": WIDTH, "depth": 2, "heads": 4, "ff_mult": 3.0}
     narrow = {"embedding_size": 8} if name == "albert" else {}
@@ -102,11 +102,11 @@ def test_a_pair_leaves_as_models_of_transformers_and_comes_back(name: str, tmp_p
 
 @pytest.mark.parametrize("name", [name for name in TRIED if name not in RENAMED])
 def test_a_model_of_transformers_comes_in(name: str, tmp_path: Path) -> None:
-    """Its config becomes the section, its head and pooler are named as unused, and nothing else is left out."""
+    """Its config becomes the section; only its head and pooler are unused, and they are named."""
     family, kind = FAMILIES[name], hf.AutoModel
     sizes = dict(zip(family.sizes, (WIDTH, 2, 4, 96), strict=False)) | {"vocab_size": SIZE, **family.fixed}
     config = hf.CONFIG_MAPPING[name](**sizes)
-    narrow = WIDTH if name == "squeezebert" else 8  # the others project narrower vectors
+    narrow = WIDTH if name == "squeezebert" else 8  # the others project narrower embeddings
     values = {"embedding_size": narrow, "input_embedding_size": 8, "num_key_value_heads": 4}
     values |= {f"{role}_token_id": 1 for role in ("pad", "bos", "eos", "cls", "sep", "mask")}
     for key, value in values.items():
@@ -176,7 +176,7 @@ FILES = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_frozen_generator_is_any_model_that_predicts_tokens(name: str, tmp_path: Path) -> None:
-    """Its tensors are those of the file, after training too; the table may be padded."""
+    """Its tensors are those of the file, also after training; the table may be padded."""
     folder, sections = tmp_path / "model", {"embedding": "{dim: 16, max_length: 20, dropout: 0.0}"}
     if name == "export":
         file = experiment(tmp_path, generator="{scale: 1.0}", discriminator=FILES[name], **sections)
@@ -196,6 +196,6 @@ def test_a_frozen_generator_is_any_model_that_predicts_tokens(name: str, tmp_pat
     assert given.keys() <= after.keys() | {key for key in given if "decoder" in key}
     for key in given.keys() & after.keys():
         held = given[key][: len(after[key])]  # rows that no token has are cut off
-        assert torch.equal(after[key][-len(held) :], held), key  # as are those before the first position
+        assert torch.equal(after[key][-len(held) :], held), key  # so are those before the first position
     start = RunDirectory(path).provenance().init["generator"]
     assert (start.source, start.sha256) == (str(folder), expected.sums())

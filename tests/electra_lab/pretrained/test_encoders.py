@@ -48,7 +48,7 @@ def model(name: str, seed: int = 0) -> Any:
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-        if kind is hf.ModernBertForTokenClassification:  # as the lab writes it
+        if kind is hf.ModernBertForTokenClassification:  # as written by the lab
             made.classifier.weight[0], made.classifier.bias[0] = 0.0, 0.0
     return made
 
@@ -73,13 +73,13 @@ def test_a_model_of_transformers_comes_and_goes(name: str, tmp_path: Path) -> No
     tokens, mask, _ = inputs(37, 20)
     expected = theirs(input_ids=tokens, attention_mask=mask.long())[0]
     torch.testing.assert_close(outputs(network, tokens, mask)[mask], expected[mask], rtol=1e-5, atol=2e-5)
-    assert expected[mask].std() > 0.1, "nothing was computed"
-    # Back: the same bits, and a class of transformers that lacks nothing.
+    assert expected[mask].std() > 0.1, "the states are zero"
+    # Back: the same bits, and a complete class of transformers.
     part = replace(part, tensors=own_tensors(network))
     back, given = their_tensors(part, part.family), load_file(folder / "model.safetensors")
     if "legacy" not in name:
         encoder = "model." if "modern" in name else "deberta."
-        root = encoder if "encoder" in name else ""  # the file of an encoder alone lacks it
+        root = encoder if "encoder" in name else ""  # missing from the file of an encoder alone
         assert back.keys() == {f"{root}{key}" for key in given}
         assert all(torch.equal(back[f"{root}{key}"], tensor) for key, tensor in given.items())
     (tmp_path / "ours").mkdir()
@@ -92,7 +92,7 @@ def test_a_model_of_transformers_comes_and_goes(name: str, tmp_path: Path) -> No
 
 
 def test_a_classifier_of_transformers_is_no_discriminator(tmp_path: Path) -> None:
-    """Its head has the names of a discriminator's head, and is left out."""
+    """Its head, which has the names of a discriminator's head, is left out."""
     config = hf.ModernBertConfig(**{**MODERN.to_dict(), "id2label": {0: "bad", 1: "good"}})
     part = read_part(saved(hf.ModernBertForSequenceClassification(config), tmp_path), "discriminator")
     assert part.heads == ()

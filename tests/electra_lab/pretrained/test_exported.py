@@ -1,4 +1,4 @@
-"""Models of transformers as pairs: their answers, and damaged folders, which end in a sentence."""
+"""Models of transformers as pairs: their answers, and clear errors for damaged folders."""
 
 import json
 import shutil
@@ -97,7 +97,7 @@ def test_a_step_or_a_tokenizer_that_is_not_there_is_a_sentence(tmp_path: Path, t
 
 
 def test_an_exported_pair_answers_as_its_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Also about a text longer than the rows of training, with positions to spare; of any backbone; without a word."""
+    """Also for a text longer than the rows of training, with spare positions; for any backbone; without messages."""
     for kind in ("bert", "transformer"):
         with for_a_module():
             backbone = f"{{type: {kind}, dim: 16, depth: 1, heads: 2}}"
@@ -156,7 +156,7 @@ def electra(folder: Path, tokenizer: Any) -> Path:
 
 
 def change(folder: Path, **values: Any) -> None:
-    """Change keys of the config; of a section, those that are given."""
+    """Change keys of the config; in sections, only the given keys."""
     file = folder / "config.json"
     config = json.loads(file.read_text())
     for key, value in values.items():
@@ -179,7 +179,7 @@ def refusal(source: object) -> str:
 
 
 OUT = "heads.replaced.out.weight"
-MISFITS: list[tuple[str, Any, str]] = [  # what is changed, its shape or None, what is said
+MISFITS: list[tuple[str, Any, str]] = [  # the changed tensor, its shape or None, the message
     (OUT, None, f"{OUT} is missing."),
     ("backbone.encoder.final_norm.gamma", None, "backbone.encoder.final_norm.gamma is missing."),
     ("heads.", None, "heads.replaced is missing."),
@@ -190,7 +190,7 @@ MISFITS: list[tuple[str, Any, str]] = [  # what is changed, its shape or None, w
 
 @pytest.mark.parametrize(("name", "shape", "reason"), MISFITS)
 def test_a_tensor_that_does_not_fit_is_named(folder: Path, name: str, shape: Any, reason: str) -> None:
-    """The network would compute with whatever was in memory before."""
+    """Otherwise the network would compute with uninitialized memory."""
     given = load_file(folder / "model.safetensors")
     kept = {key: tensor for key, tensor in given.items() if not key.startswith(PREFIX + name)}
     write(folder, kept if shape is None else kept | {PREFIX + name: torch.zeros(shape)})
@@ -198,7 +198,7 @@ def test_a_tensor_that_does_not_fit_is_named(folder: Path, name: str, shape: Any
 
 
 def test_a_second_head_in_the_file_is_used(folder: Path, tokenizer: Any) -> None:
-    """As in the run that it was exported from; transformers gives one class one head."""
+    """As in the exported run; a class of transformers has one head."""
     with pytest.raises(ConfigError, match="no head that predicts tokens"):
         electra_lab.load(folder, device="cpu").fill("the [MASK]")
     config = models.ElectraLabConfig.from_pretrained(folder)
@@ -226,7 +226,7 @@ def test_other_than_floating_point_numbers_are_not_converted(tmp_path: Path, tok
     assert f"word_embeddings.weight holds {dtype}, not floating-point numbers" in refusal(tmp_path / "model")
 
 
-# Numbers that are not finite, and sizes that the tensors do not have
+# Numbers that are not finite, and wrong sizes
 
 
 @pytest.mark.parametrize(("dtype", "bad"), [(torch.float32, "nan"), (torch.float16, "inf"), (torch.bfloat16, "-inf")])
@@ -234,7 +234,7 @@ def test_other_than_floating_point_numbers_are_not_converted(tmp_path: Path, tok
 def test_numbers_that_are_not_finite_are_named_by_tensor(
     tmp_path: Path, tokenizer: Any, kind: str, dtype: torch.dtype, bad: str
 ) -> None:
-    """The answers would be NaN."""
+    """Otherwise the answers would be NaN."""
     path = (electra if kind == "electra" else ours)(tmp_path / "model", tokenizer)
     given = as_type(path, dtype)
     write(path, given)
@@ -319,7 +319,7 @@ def test_a_part_of_a_pair_reads_as_much_as_the_pair(exported: Path, tmp_path: Pa
     for source in (exported, exported / "discriminator", exported / "generator"):
         assert electra_lab.load(source, device="cpu").length == 9
     shutil.move(exported / "discriminator", tmp_path / "discriminator")
-    assert electra_lab.load(tmp_path / "discriminator", device="cpu").length > 9, "without the mark nobody knows"
+    assert electra_lab.load(tmp_path / "discriminator", device="cpu").length > 9, "without the mark it is unknown"
 
 
 def test_a_damaged_mark_is_a_sentence(exported: Path) -> None:

@@ -1,4 +1,4 @@
-"""Weights of transformers' ELECTRA and BERT in our networks and back: the same logits, every tensor accounted for."""
+"""Weights of transformers' ELECTRA and BERT in the lab's networks and back: same logits, all tensors accounted for."""
 
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def tensors(made: nn.Module) -> dict[str, Tensor]:
 
 
 def refused(given: dict[str, Tensor], *heads: str, sizes: Any = TINY, kind: Any = "electra") -> str:
-    """Return the sentence, after a look that nothing was copied."""
+    """Return the error, after checking that nothing was copied."""
     ours = network(sizes, *heads)
     before = {name: t.clone() for name, t in own_tensors(ours).items()}
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the sentence is compared by the callers
@@ -66,7 +66,7 @@ def refused(given: dict[str, Tensor], *heads: str, sizes: Any = TINY, kind: Any 
 
 LAYER = "electra.encoder.layer"
 POSITIONS = "electra.embeddings.position_embeddings.weight"
-MISFITS: list[tuple[str, Any, str]] = [  # a tensor, its shape or None, what is said of it
+MISFITS: list[tuple[str, Any, str]] = [  # a tensor, its shape or None, the message
     (TABLE, None, " is missing."),
     (f"{LAYER}.1.output.dense.bias", None, " is missing."),
     ("discriminator_predictions.dense_prediction.bias", None, " is missing."),
@@ -188,7 +188,7 @@ def test_a_network_without_heads_leaves_both_out() -> None:
 
 
 def test_a_table_that_is_a_sum_is_written_and_read_as_one() -> None:
-    """With tie: gradient_disentangled; the part that is the generator's does not change."""
+    """With tie: gradient_disentangled; the generator's part does not change."""
     ours, given = network(TINY, "replaced"), electra()
     table = nn.Embedding(37, 8)
     before = table.weight.clone()

@@ -1,4 +1,4 @@
-"""Fine-tuned models in transformers' pipelines: they predict what the lab predicted."""
+"""Fine-tuned models in transformers' pipelines: they give the lab's predictions."""
 
 import shutil
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_a_classifier_has_the_labels_and_the_certainties_of_the_lab(tmp_path: Pa
     theirs = classify([answer["text"] for answer in ours])
     assert [label["label"] for label in theirs] == [answer["prediction"] for answer in ours]
     assert [label["score"] for label in theirs] == pytest.approx([answer["certainty"] for answer in ours], abs=1e-5)
-    assert len({answer["prediction"] for answer in ours}) == 2  # otherwise the labels could be the other way round
+    assert len({answer["prediction"] for answer in ours}) == 2  # otherwise the labels could be swapped
     tuned, *same = (electra_lab.load(path).embed("the cat") for path in (folder / "model", folder, folder.parent))
     assert all(torch.equal(tuned, states) for states in same)
     assert not torch.equal(tuned, electra_lab.load(run).embed("the cat"))
@@ -70,7 +70,7 @@ def test_a_fine_tuning_without_one_model_says_so(tmp_path: Path, run: Path) -> N
 
 
 def test_the_dropout_of_the_task_is_that_of_the_exported_layers(tmp_path: Path, run: Path) -> None:
-    """Not that of the encoder, which is 0 here, nor a default."""
+    """Neither that of the encoder, which is 0 here, nor a default."""
     path = write_finetuning(tmp_path, run, task=DENSE)
     folder = finetune(path, ["train.dropout=0.375", "train.epochs=1"], tmp_path / "out", "cpu") / "seed-0"
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "model")

@@ -1,4 +1,4 @@
-"""Models in Hugging Face format: every way to keep tensors, every kind of damage, the hub, sizes."""
+"""Models in Hugging Face format: every file format of tensors, every kind of damage, the hub, sizes."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def sections(values: dict[str, Any], place: object = CONFIG) -> Any:
 
 @pytest.fixture
 def copy(folder: Path, tmp_path: Path) -> Path:
-    """The same to be damaged."""
+    """A copy that a test may damage."""
     made = tmp_path / "copy"
     made.mkdir()
     for file in folder.iterdir():
@@ -91,7 +91,7 @@ def split(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("legacy", [False, True])
 def test_an_old_file_of_plain_tensors(folder: Path, copy: Path, legacy: bool) -> None:
-    """In the format of today's torch, and in that of the years when ELECTRA was released."""
+    """In torch's current format, and in the one from when ELECTRA was released."""
     given = load_file(copy / WHOLE)
     (copy / WHOLE).unlink()
     torch.save(given, copy / OLD, _use_new_zipfile_serialization=not legacy)
@@ -108,7 +108,7 @@ class Evil:
 ONE = torch.zeros(1)
 CODE = [Evil(), {"a": ONE, "b": Evil()}]
 ODD = [torch.zeros(2, device="meta"), torch.ones(2).to_sparse(), torch.ones(1).expand(9)]
-# Also the pointer that a clone without git-lfs has in its place, and the page of a login.
+# Also a pointer file from a clone without git-lfs, and a login page.
 TORN = [None, b"", b"\x00", b"version https://git-lfs.github.com/spec/v1\n" * 4, b"<html>404"]
 ELSEWHERE = [json.dumps({"weight_map": {"a": name}}) for name in ("../b", "..", ".", "", "b/c", "x\0", 3)]
 NO_INDEX = ["[]", "{}", '{"weight_map": 3}', '{"weight_map": {}}', "{", *ELSEWHERE]
@@ -141,7 +141,7 @@ def test_files_of_something_else_are_refused_and_no_code_runs(
 def test_an_index_and_its_files_must_agree(copy: Path) -> None:
     places = split(copy)
     first, last = min(places), max(places)
-    twice = copy / max(places.values())  # the last file would win, whatever the index says
+    twice = copy / max(places.values())  # the last file would win, despite the index
     other = min(places, key=places.__getitem__)
     (copy / INDEX).write_text(json.dumps({"weight_map": {name: p for name, p in places.items() if name != last}}))
     assert refusal(DataError, copy).startswith(f"{copy / places[last]}: has {last}, ")
@@ -162,7 +162,7 @@ def rename(folder: Path, change: Callable[[str], str]) -> None:
     "wrapper", ["module.", "_orig_mod.", "discriminator.", "generator.", "model.module.", "encoder."]
 )
 def test_what_a_wrapper_put_before_all_names_is_removed(folder: Path, copy: Path, wrapper: str) -> None:
-    """DistributedDataParallel, torch.compile, a trainer with two networks. Layers of one's own on top stay."""
+    """DistributedDataParallel, torch.compile, a trainer with two networks. Additional layers on top stay."""
     rename(copy, lambda name: wrapper + name)
     save_file(load_file(copy / WHOLE) | {"classifier.bias": ONE}, copy / WHOLE)
     expected = load_file(folder / WHOLE) | {"classifier.bias": ONE}
@@ -186,7 +186,7 @@ def test_a_table_inside_a_backbone_is_not_that_of_the_network(copy: Path) -> Non
 
 
 def test_a_tensor_with_the_wrapper_and_without_is_refused(copy: Path) -> None:
-    """One of the two would win silently."""
+    """Otherwise one of the two would win silently."""
     rename(copy, lambda name: f"module.{name}")
     name = "discriminator_predictions.dense.bias"
     save_file(load_file(copy / WHOLE) | {name: torch.ones(16)}, copy / WHOLE)
@@ -274,7 +274,7 @@ def test_a_type_that_config_json_lacks_is_that_of_the_tensors(tmp_path: Path, ma
 
 
 def test_a_type_that_the_tensors_do_not_show_is_to_be_added(copy: Path) -> None:
-    """Of an encoder without its heads, names have no prefix in some files; both types would fit."""
+    """Some files of encoders without heads have no prefix in their names; both types would fit."""
     rename(copy, lambda name: name.removeprefix("electra."))
     (copy / CONFIG).write_text(json.dumps(TINY))
     said = refusal(ConfigError, copy)
@@ -335,7 +335,7 @@ def test_keys_that_are_missing_have_the_values_of_old_versions(folder: Path) -> 
 
 
 def test_of_a_model_of_the_hub_what_is_read_is_downloaded(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """From a hub of this machine; .bin files only if there is nothing else."""
+    """From a hub on this machine; .bin files only if there are no others."""
     torch.save(load_file(folder / WHOLE), tmp_path / "old.bin")
     config, adapter = {CONFIG: (folder / CONFIG).read_bytes()}, {"adapter.safetensors": save({"a": torch.zeros(1)})}
     whole, old = {WHOLE: (folder / WHOLE).read_bytes()}, {"pytorch_model.bin": (tmp_path / "old.bin").read_bytes()}

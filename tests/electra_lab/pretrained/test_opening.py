@@ -1,4 +1,4 @@
-"""A run directory is a model of its own: corpus, store and plug-ins may be gone, and it may have moved."""
+"""A run directory is a self-contained model: corpus, store and plug-ins may be missing, and it may have moved."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ class Mine(Bert):
 
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A finished run with a plug-in, alone in another folder, and its model before it was moved."""
+    """A finished run with a plug-in, moved without the files it was made from, and its model from before the move."""
     there, here = tmp_path_factory.mktemp("there"), tmp_path_factory.mktemp("here")
     (there / "mine.py").write_text(PLUGIN)
     mine = "{type: mine, dim: 16, depth: 1, heads: 2}"
@@ -78,7 +78,7 @@ def test_a_plug_in_that_is_loaded_already_is_not_defined_twice(moved: Any, tmp_p
 
 @pytest.fixture
 def path(run_directory: Path, tmp_path: Path) -> Path:
-    """A run to be damaged."""
+    """A run that a test may damage."""
     return shutil.copytree(run_directory, tmp_path / "run")
 
 
@@ -94,7 +94,7 @@ def test_any_kept_checkpoint_can_be_opened(path: Path) -> None:
         read_run(path, 4)
     (path / "checkpoints" / "step-00000012" / "state.safetensors").write_bytes(b"")
     assert read_run(path, 8).parts
-    for step in (None, 12):  # an older one, without a word, would be another model
+    for step in (None, 12):  # silently opening an older one would be another model
         with pytest.raises(CheckpointError, match=r"step-00000012: .* is damaged.*Sound are those of the steps 8;"):
             read_run(path, step)
 

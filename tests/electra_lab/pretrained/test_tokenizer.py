@@ -1,4 +1,4 @@
-"""The exported tokenizer: the lab's ids, and special tokens as users of transformers expect them."""
+"""The exported tokenizer: the lab's ids, and special tokens as expected in transformers."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ TEXTS = ["The cat sat on a mat.", "  two  spaces ", "naïve 猫 dogs\nand a caf�
 
 
 def unigram() -> Tokenizer:
-    """A tokenizer like those of SentencePiece, with other names and other places of its special tokens."""
+    """A tokenizer like those of SentencePiece, with other names and ids of its special tokens."""
     words = [(word, -float(i)) for i, word in enumerate(["▁", "▁cat", "▁the", "s", "a", "t", "c", "h", "e"])]
     special = [(name, 0.0) for name in ("[CLS]", "<unk>", "[SEP]", "[PAD]")]
     tokenizer = Tokenizer(models.Unigram([*special, *words, ("[MASK]", 0.0)], unk_id=1))
@@ -73,7 +73,7 @@ COMPOSED = "other ids for Korean and for accents that are separate characters"
 
 
 def written(folder: Path, ours: Tokenizer) -> tuple[str | None, list[str]]:
-    """Export a tokenizer; returns the sentence of its card, and the texts that ElectraTokenizer reads otherwise."""
+    """Export a tokenizer; returns the sentence of its card, and the texts that ElectraTokenizer reads differently."""
     vocabulary = make_vocabulary(ours, torch.ones(ours.get_vocab_size(), dtype=torch.int64), torch.device("cpu"))
     folder.mkdir()
     write_tokenizer(folder, ours, 512)
@@ -91,7 +91,7 @@ def written(folder: Path, ours: Tokenizer) -> tuple[str | None, list[str]]:
 def test_the_class_of_electra_normalizes_as_the_lab(
     tmp_path: Path, lowercase: bool, strip_accents: bool | None, chinese: bool
 ) -> None:
-    """Exactly a vocab.txt of BERT; what the lab trains but for the composition of characters, as its card says."""
+    """Exactly for a vocab.txt of BERT; for the lab's own, except the composition of characters, as its card says."""
     options = {"lowercase": lowercase, "strip_accents": strip_accents, "chinese_characters": chinese}
     trained = wordpiece([*DOCUMENTS, *NASTY] * 2, vocab_size=300, **options)
     said, others = written(tmp_path / "trained", trained)
@@ -145,7 +145,7 @@ def test_special_tokens_have_their_parts(made: Any) -> None:
 
 
 def test_special_tokens_in_a_text_are_special(made: Any) -> None:
-    """A mask takes the place of a whole word, with the space before it, as the masked words of pre-training."""
+    """A mask replaces a whole word with the space before it, like the masked words of pre-training."""
     ours, vocabulary, theirs = made
     word = theirs("the cat sat", add_special_tokens=False)["input_ids"]
     masked = theirs("the [MASK] sat", add_special_tokens=False)["input_ids"]
@@ -169,7 +169,7 @@ def test_pairs_padding_and_length(made: Any) -> None:
     assert given["attention_mask"] == [1] * len(expected) + [0] * rest
     long = "cat " * 100
     assert len(theirs(long, truncation=True)["input_ids"]) == 40
-    assert len(Tokenizer.from_file(f"{theirs.name_or_path}/tokenizer.json").encode(long).ids) > 100  # not cut by itself
+    assert len(Tokenizer.from_file(f"{theirs.name_or_path}/tokenizer.json").encode(long).ids) > 100  # not truncated
 
 
 def test_inputs_are_no_longer_than_what_the_backbone_pads_them_to(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Samplers by hand, with given numbers in place of random ones, and at the ends of their options."""
+"""Samplers by hand, with given numbers in place of random ones, and at the limits of their options."""
 
 import math
 from typing import Any
@@ -98,12 +98,12 @@ def test_argmax_is_the_limit(name: str, options: dict[str, float]) -> None:
     ("name", "options"), [("temperature", {}), ("gumbel", {}), ("top_k", {"k": 7}), ("nucleus", {"p": 0.8})]
 )
 def test_a_temperature_divides_the_logits(name: str, options: dict[str, float]) -> None:
-    """Before anything else is done to them: a nucleus, too, is one of the tempered probabilities."""
+    """Before anything else: a nucleus, too, is chosen by the tempered probabilities."""
     assert drawn(name, LOGITS, temperature=2.0, **options) == drawn(name, LOGITS / 2, **options)
 
 
 def test_a_k_above_what_is_allowed_takes_all_of_it() -> None:
-    """The whole vocabulary; the forbidden ones among the k are never drawn."""
+    """The whole vocabulary; forbidden tokens among the k are never drawn."""
     logits = torch.zeros(3000, 10)
     assert set(drawn("top_k", logits, k=99)) == set(range(10))
     logits[:, [0, 1, 2, 5, 6, 7, 8, 9]] = -INF
@@ -112,7 +112,7 @@ def test_a_k_above_what_is_allowed_takes_all_of_it() -> None:
 
 @pytest.mark.parametrize(("name", "options"), [("temperature", {}), ("top_k", {"k": 30_000}), ("nucleus", {"p": 1.0})])
 def test_the_tail_is_told_apart(name: str, options: dict[str, Any]) -> None:
-    """Tokens of 1e-8 to 3e-8 each, at sums near 1: float32 has steps of 6e-8 there, and would lose most of them."""
+    """Tokens of 1e-8 to 3e-8 at cumulative sums near 1, where float32 has steps of 6e-8 and would lose most of them."""
     numbers = [1 - share * 2.0**-24 for share in range(1, 9_001, 300)]
     logits = torch.linspace(-17.2, -18.2, 30_000)
     logits[0] = 0
@@ -122,7 +122,7 @@ def test_the_tail_is_told_apart(name: str, options: dict[str, Any]) -> None:
 
 
 def test_a_token_without_probability_is_never_drawn() -> None:
-    """Not even by a number that rounding, or a sum in parallel, makes as large as the whole; rows need not sum to 1."""
+    """Not even by a number that rounding or a parallel sum makes as large as the total; rows need not sum to 1."""
     weights = torch.tensor([[0.0, 3.0, 0.0, 1.0, 0.0]], dtype=torch.float64).expand(4, -1)
     assert inverse_cdf(weights, torch.tensor([[2.0**-24], [0.7], [0.8], [1.0]])).tolist() == [[1], [1], [3], [1]]
 
@@ -131,7 +131,7 @@ NUMBERS = (torch.arange(8192) + 0.5) / 8192  # a grid over (0, 1): the share of 
 
 
 class Grid(Random):
-    """The numbers of the grid in place of random ones."""
+    """Returns the numbers of the grid in place of random ones."""
 
     def uniform(self, rows: int, *shape: int) -> torch.Tensor:
         return NUMBERS.view(rows, *shape)
@@ -155,7 +155,7 @@ def expected(logits: torch.Tensor, p: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_border(seed: int) -> None:
-    """Just below and just above each cumulative sum, the nucleus has the tokens that it needs and not one more."""
+    """Just below and above each cumulative sum, the nucleus has exactly the necessary tokens."""
     logits = torch.randn(9, generator=torch.Generator().manual_seed(seed))
     sums = logits.softmax(-1).double().sort(descending=True).values.cumsum(-1)[:-1].tolist()
     sizes = []

@@ -33,14 +33,14 @@ def rates(name: str, steps: int, **options: Any) -> list[float]:
     ],
 )
 def test_numbers_by_hand(name: str, options: dict[str, float], numbers: list[float]) -> None:
-    """With `until` they stay at the end."""
+    """With `until` they stay at the last value."""
     found = [schedule(name)(progress, **options) for progress in (0, 1 / 3, 1 / 2, 2 / 3, 1)]
     assert found == pytest.approx(numbers, abs=1e-15)
 
 
 @pytest.mark.parametrize(("start", "end", "rate"), [(2.0, 1.0, 5.0), (-1.0, 3.0, 0.3), (0.5, 0.5, 2.0)])
 def test_exponential_loses_the_same_share_of_its_distance_in_equal_times(start: float, end: float, rate: float) -> None:
-    """It begins at `start`, and does not reach `end`: exp(-rate) of the distance is left."""
+    """It begins at `start` and does not reach `end`: exp(-rate) of the distance remains."""
     found = [schedule("exponential")(step / 10, start=start, end=end, rate=rate) for step in range(11)]
     assert found[0] == start
     distances = [number - end for number in found]
@@ -51,7 +51,7 @@ def test_exponential_loses_the_same_share_of_its_distance_in_equal_times(start: 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(5, 50), (5, 5), (3, 12), (7, 7_000)])
 def test_stages_are_epochs(epochs: int, steps: int) -> None:
-    """Of each epoch all steps have one number; for five, those of alibaba/self-augmentation-strategy."""
+    """All steps of an epoch have the same number; for five epochs, those of alibaba/self-augmentation-strategy."""
     stages = {"start": 50.0, "end": 200.0, "stages": epochs}
     found = [schedule("linear")(step / (steps - 1), **stages) for step in range(steps)]
     rates = [50 + 150 * epoch / (epochs - 1) for epoch in range(epochs)]
@@ -91,7 +91,7 @@ def test_warmup_linear_is_the_official_rate_one_step_ahead(steps: int, warmup: i
 @pytest.mark.parametrize("shape", ["linear", "1-sqrt", "cosine"])
 @pytest.mark.parametrize(("steps", "warmup", "decay"), [(20, 4, 6), (20, 0, 20), (9, 3, 6), (5, 2, 1), (10, 4, 0)])
 def test_warmup_stable_decay_is_transformers(steps: int, warmup: int, decay: int, shape: str, end: float) -> None:
-    """Without their warm-up, which rises from `end` and wastes a step at 0."""
+    """Except its warm-up, which rises from `end` and wastes a step at 0."""
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     theirs = get_wsd_schedule(optimizer, 0, decay, steps, decay_type=shape, min_lr_ratio=end).lr_lambdas[0]
     expected = [theirs(step) * (min(1.0, (step + 1) / warmup) if warmup else 1.0) for step in range(steps)]

@@ -72,7 +72,7 @@ def test_a_folder_is_all_files_below_it_by_their_relative_paths(tmp_path: Path) 
         ("y/b.txt */*.txt y/b.txt", "y/b.txt x/a.txt"),
         ("[y-z]/[a-b].txt", "y/b.txt"),
         ("**/c.*", "x/deep/c.txt"),
-        # What exists is meant as it is written: experiments live in folders such as `run[1]`.
+        # Existing paths are taken literally: experiments may be in folders such as `run[1]`.
         ("run[1]/a[?].txt", "run[1]/a[?].txt"),
         ("run[1]/a*.txt", "run[1]/a[?].txt run[1]/ab.txt"),
         ("run[1]/[ab]b.txt", "run[1]/ab.txt"),
@@ -82,7 +82,7 @@ def test_a_folder_is_all_files_below_it_by_their_relative_paths(tmp_path: Path) 
 def test_a_pattern_means_files_and_otherwise_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: str, expected: str
 ) -> None:
-    """Paths in the order in which they are given, a pattern's files by name, each file once."""
+    """Paths in the given order, a pattern's files by name, each file once."""
     write(tmp_path, "x/a.txt", "y/b.txt", "x/deep/c.txt", "y/.d.txt")
     if "run" in paths:
         write(tmp_path, "run[1]/a[?].txt", "run[1]/ab.txt")
@@ -133,7 +133,7 @@ LIBRARIES: dict[str, Any] = {
 @pytest.mark.parametrize("ending", LIBRARIES)
 @pytest.mark.parametrize("cut_at", [0, 0.5, 0.9999])
 def test_a_file_that_is_cut_short(tmp_path: Path, ending: str, cut_at: float) -> None:
-    """Everything that the libraries can still decompress comes before the error, which says how much it was."""
+    """Everything that can still be decompressed comes before the error, which states its size."""
     packed = PACK[ending](TEXT)
     packed = packed[: int(cut_at * len(packed))]
     kept = LIBRARIES[ending]().decompress(packed)
@@ -175,7 +175,7 @@ def test_a_corrupt_file(tmp_path: Path, ending: str) -> None:
 @pytest.mark.parametrize("ending", PACK)
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_file_that_changes_while_it_is_read(tmp_path: Path, ending: str, damaged: bool) -> None:
-    """A file that is still being written to is one that changed, not one that is damaged."""
+    """A file that is still being written has changed; it is not damaged."""
     file, text = tmp_path / f"a.txt{ending}", TEXT[:100_000]
     write(tmp_path, file.name, content=PACK[ending](text))
     found, read_first = files(file), files(file)
@@ -243,7 +243,7 @@ def test_an_optional_library_that_is_missing(monkeypatch: pytest.MonkeyPatch, tm
 def test_line_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, content: bytes, expected: list[bytes]
 ) -> None:
-    """Carriage returns end lines where there are no line feeds; a reader may drop one before a line feed."""
+    """Carriage returns end lines in files without line feeds; a reader may drop one before a line feed."""
     monkeypatch.setattr(sources, "BLOCK", block)
     write(tmp_path, "a.txt", content=content)
     found = files(tmp_path)
@@ -274,7 +274,7 @@ def test_utf16_is_named(tmp_path: Path, content: bytes, ending: str) -> None:
 
 
 def test_what_a_folder_holds_besides(tmp_path: Path) -> None:
-    """Other endings and links to folders are listed, hidden files and those that another path names are not."""
+    """Files with other endings and links to folders are listed; hidden files and those of other paths are not."""
     write(tmp_path, "x/a.txt", "x/b.jsonl", "x/c.csv.gz", "x/.d.csv", "x/deep/e", "y/f.txt")
     (tmp_path / "x" / "link").symlink_to(tmp_path / "y")
     found = files(tmp_path / "x")
@@ -286,7 +286,7 @@ def test_what_a_folder_holds_besides(tmp_path: Path) -> None:
 
 
 def test_links_that_lead_back_are_not_followed(tmp_path: Path) -> None:
-    """Two of them would be followed 2^40 times. A link to another folder is."""
+    """Two of them would be followed 2^40 times. A link to another folder is followed."""
     write(tmp_path, "x/a.txt", "x/deep/b.txt", "y/c.txt", "y/.hidden/d.txt")
     for link, target in {"x/back": "..", "x/deep/again": "../..", "x/self": "self", "y/self.txt": "self.txt"}.items():
         (tmp_path / link).symlink_to(target)

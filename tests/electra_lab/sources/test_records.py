@@ -1,4 +1,4 @@
-"""Records on lines: what corpora and datasets have in common; the rest is tried with each of them."""
+"""Records on lines: the common code of corpora and datasets; the rest is tested with each of them."""
 
 import pytest
 

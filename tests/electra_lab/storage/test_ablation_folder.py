@@ -1,4 +1,4 @@
-"""The folder of an ablation: its files, its claims, and what it refuses. Its states: tests/electra_lab/jobs/sweeps."""
+"""The folder of an ablation: its files, claims and refusals. Its states: tests/electra_lab/jobs/sweeps."""
 
 import os
 import threading
@@ -40,7 +40,7 @@ def test_a_folder_that_cannot_be_made_or_written_to_is_a_sentence(tmp_path: Path
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=rf"^--out {tmp_path}/file/x: cannot be created \(Not a directory\)\.$"):
         AblationFolder.create(tmp_path / "file" / "x")
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # tests may run as root, who may write anywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # tests may run as root, which may write anywhere
     with pytest.raises(ConfigError, match="is not writable"):
         AblationFolder.create(tmp_path / "a")
 

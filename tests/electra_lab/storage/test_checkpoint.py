@@ -1,4 +1,4 @@
-"""Checkpoints: exact, whole or not there, verified before they are used, free of pickle; and their models."""
+"""Checkpoints: exact, complete or absent, verified before use, without pickle; and their models."""
 
 import json
 import pickle
@@ -28,7 +28,7 @@ from registry.errors import CheckpointError
 
 
 class Shared(nn.Module):
-    """Two users of one table, as generator and discriminator are, a frozen parameter, and two buffers."""
+    """Two modules with one table, like generator and discriminator, a frozen parameter, and two buffers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Shared(nn.Module):
 
 
 class Counting(torch.optim.Optimizer):
-    """Keeps state of every kind of number."""
+    """Keeps numbers of every type in its state."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.1})
@@ -60,7 +60,7 @@ class Counting(torch.optim.Optimizer):
             parameter.data -= 0.1 * parameter.grad
 
 
-OPTIMIZERS: dict[str, Callable[[nn.Module], Any]] = {  # those of the lab: electra_lab/testing/optimizers.py
+OPTIMIZERS: dict[str, Callable[[nn.Module], Any]] = {  # optimizers of the lab: electra_lab/testing/optimizers.py
     "adamw": lambda module: optimizers.get("adamw").component(list(learning(module).items()), 1e-2),
     "momentum": lambda module: torch.optim.SGD(learning(module).values(), lr=0.1, momentum=0.9, nesterov=True),
     "adagrad": lambda module: torch.optim.Adagrad(learning(module).values(), lr=0.1),
@@ -92,7 +92,7 @@ def kept(
     folder: Path, step: int, built: tuple[nn.Module, Any], state: dict[str, Any] | None = None, keep: int = 9,
     milestones: Collection[int] = (),
 ) -> Path:  # fmt: skip
-    """Save a checkpoint as a run does, whose state has one key more."""
+    """Save a checkpoint as a run does, with an additional key in its state."""
     return save(folder, step, tensors_of(*built), STATE | (state or {}), keep, milestones)
 
 
@@ -133,13 +133,13 @@ def test_a_shared_table_is_stored_once_a_scratch_buffer_never_and_nothing_is_a_p
     assert stored == {b"one.weight", b"seen"}
     assert {p.name for p in path.iterdir()} == {"state.safetensors", "state.json", "MANIFEST.json"}
     for file in path.iterdir():
-        with pytest.raises(Exception):  # noqa: B017, PT011  # whatever it is, it does not unpickle
+        with pytest.raises(Exception):  # noqa: B017, PT011  # any error: it does not unpickle
             pickle.loads(file.read_bytes())
 
 
 def test_the_newest_are_kept_and_foreign_files_left_alone(tmp_path: Path) -> None:
     (tmp_path / "step-notes").mkdir()
-    (tmp_path / "step-00000001").mkdir()  # no manifest: not ours to delete
+    (tmp_path / "step-00000001").mkdir()  # no manifest: not the lab's to delete
     target = tmp_path.parent / "elsewhere"
     written(target, 5)
     (tmp_path / "step-00000002").symlink_to(target / "step-00000005")
@@ -184,7 +184,7 @@ def folder(two: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("how", ["truncated", "bit flipped", "deleted", "emptied"])
 @pytest.mark.parametrize("seed", range(25))
 def test_a_damaged_checkpoint_is_named_and_passed_over(folder: Path, how: str, seed: int) -> None:
-    """A flipped bit in MANIFEST.json may be white space; then nothing is damaged and the newest is loaded."""
+    """A flipped bit in MANIFEST.json may only change white space; then nothing is damaged and the newest is loaded."""
     newest = folder / "step-00000020"
     before = json.loads((newest / "MANIFEST.json").read_text())
     corrupt(newest, how, random.Random(seed))
@@ -201,18 +201,18 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(folder: Path, how: str, s
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_save_after_a_fallback_outlives_the_damaged_checkpoint(folder: Path, keep: int) -> None:
-    """The damaged one has the higher step; it must neither displace the new one nor be chosen again."""
+    """The damaged one has the higher step; it must neither displace the new one nor be loaded again."""
     (folder / "step-00000020" / "state.safetensors").write_bytes(b"")
     written(folder, 15, keep=keep)
     assert load_newest(folder, *trained(0), pytest.fail)["step"] == 15  # type: ignore[index]
     assert len(checkpoints(folder)) == keep
-    # A step is saved again where it was damaged.
+    # A damaged step can be saved again.
     (folder / "step-00000015" / "state.safetensors").write_bytes(b"")
     written(folder, 15)
     assert damage(folder / "step-00000015") is None
 
 
-def test_none_is_usable_or_there_is_none(folder: Path, tmp_path: Path) -> None:
+def test_no_usable_checkpoint_or_none_at_all(folder: Path, tmp_path: Path) -> None:
     for path in checkpoints(folder):
         (path / "state.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match="none of the 2 checkpoints is usable"):
@@ -278,7 +278,7 @@ def test_an_interrupted_save_leaves_the_last_checkpoint(folder: Path, interrupte
         kept(folder, 30, trained(30), {"skipped": 30})
     monkeypatch.undo()
     complete = (folder / "step-00000030").exists()
-    assert complete == (call == WRITES - 1)  # the folder above it alone was not flushed
+    assert complete == (call == WRITES - 1)  # only the parent folder was not flushed
     state = load_newest(folder, *trained(0), pytest.fail)
     assert state["step"] == state["skipped"] == (30 if complete else 20)
     written(folder, 40)
@@ -319,7 +319,7 @@ def test_the_model_is_that_of_the_newest_checkpoint(tmp_path: Path) -> None:
 
 
 def test_an_older_one_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> None:
-    """It would be another model, without a word."""
+    """Otherwise it would silently be another model."""
     pair(tmp_path, 1), pair(tmp_path, 2)
     (tmp_path / "step-00000002" / "state.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"step-00000002: .* 0 bytes, .* Sound are those of the steps 1; resume"):
@@ -353,7 +353,7 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, bad: float) -> 
 def test_a_reader_takes_the_next_one_if_the_run_removes_the_newest_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, again: bool
 ) -> None:
-    """Before or after it was compared with its manifest. `again`: the run went back, and has written the same step."""
+    """Before or after the comparison with its manifest. `again`: the run went back and has rewritten the same step."""
     pair(tmp_path, 1), pair(tmp_path, 2)
     act, newer = getattr(checkpoint, moment), []
 
@@ -376,7 +376,7 @@ def test_a_reader_takes_the_next_one_if_the_run_removes_the_newest_meanwhile(
 
 
 def test_a_step_that_the_run_has_removed_is_said_to_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing advises to resume a run that is well."""
+    """The message does not advise to resume a healthy run."""
     pair(tmp_path, 1), pair(tmp_path, 2)
     act, removed = checkpoint.damage, tmp_path / "step-00000001"
     monkeypatch.setattr(checkpoint, "damage", lambda path: (shutil.rmtree(removed, ignore_errors=True), act(path))[1])

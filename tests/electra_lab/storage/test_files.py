@@ -1,4 +1,4 @@
-"""Files that are whole or not there, sealed folders that show every damage, and locks that end with their process."""
+"""Files that are complete or absent, sealed folders that reveal all damage, and locks that end with their process."""
 
 import errno
 import hashlib
@@ -104,7 +104,7 @@ def test_a_full_disk_is_named_by_the_file(tmp_path: Path) -> None:
 
 
 def test_two_that_write_one_file_leave_one_whole_file(tmp_path: Path) -> None:
-    """At every moment, too: it is read until it has changed hands twenty times."""
+    """At every moment: the file is read until its writer has changed twenty times."""
     file, seen, deadline, stop = tmp_path / "shared.txt", "", time.monotonic() + 60, threading.Event()
 
     def write(letter: str) -> None:
@@ -179,7 +179,7 @@ def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path: Path) -> N
 
 
 def test_a_folder_that_a_killed_process_had_moved_away_is_not_lost(tmp_path: Path) -> None:
-    """Where two folders cannot be exchanged, it is missing between two renames, and the earlier one lies beside it."""
+    """Where folders cannot be swapped, it is missing between two renames, and the earlier one has another name."""
     final = tmp_path / "a"
     final.mkdir()
     (final / "old.txt").touch()
@@ -201,7 +201,7 @@ def test_a_folder_that_a_killed_process_had_moved_away_is_not_lost(tmp_path: Pat
 
 @pytest.mark.parametrize("able", [pytest.param(True, marks=LINUX), False])
 def test_an_earlier_folder_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool) -> None:
-    """By an exchange, at every moment the earlier or the new one is there; without it, all but one."""
+    """With a swap, either the earlier or the new folder exists at every moment; without one, at all moments but one."""
     if not able:
         monkeypatch.setattr(files, "_exchange", lambda *_: False)
     final = tmp_path / "a"
@@ -243,7 +243,7 @@ def test_the_manifest_holds_checksum_and_size_of_every_file(sealed: Path) -> Non
         manifest[name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
         assert sha256(sealed / name) == manifest[name]["sha256"]
     assert json.loads((sealed / MANIFEST).read_text()) == manifest
-    # A file that matters must be in it.
+    # A required file must be in it.
     (sealed / "late.txt").write_text("after the seal")
     assert damage(sealed) is None
     assert damage(sealed, ["late.txt"]) is not None
@@ -268,7 +268,7 @@ def test_every_flipped_bit_and_every_cut_is_found(sealed: Path, name: str) -> No
 
 
 def test_whatever_happens_to_the_manifest_is_found_or_harmless(sealed: Path) -> None:
-    """A changed byte may be white space; then it says what it said before."""
+    """A changed byte may be white space; then the content is the same."""
     file = sealed / MANIFEST
     content = file.read_bytes()
     manifest = json.loads(content)
@@ -323,7 +323,7 @@ def holder(file: Path) -> Iterator[subprocess.Popen[str]]:
 def test_only_one_process_holds_it_and_kill_9_ends_it(tmp_path: Path) -> None:
     file = tmp_path / ".lock"
     with holder(file) as other:
-        for _ in range(2):  # asking in vain does not break it
+        for _ in range(2):  # a failed attempt does not break it
             with lock(file) as ours:
                 assert not ours
         other.kill()

@@ -1,4 +1,4 @@
-"""The folders of fine-tunings and suites: which seeds, splits and numbers they have."""
+"""The folders of fine-tunings and suites: their seeds, splits and numbers."""
 
 import json
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_values_are_of_the_seeds_that_have_a_number(tmp_path: Path) -> None:
 
 
 def test_a_metric_is_judged_on_the_first_split_that_has_it(tmp_path: Path) -> None:
-    """A number that is missing there is not taken from the next split."""
+    """A missing number is not taken from the next split."""
     splits = {"unlabelled": {}, "dev": {"accuracy": 0.5}, "test": {"accuracy": 0.9, "f1": 0.8}}
     seeds = {1: splits, 2: splits | {"dev": {"accuracy": None}}}
     folder = FinetuningFolder(write_finetuned(tmp_path / "a", seeds))
@@ -66,7 +66,7 @@ def test_a_metric_is_judged_on_the_first_split_that_has_it(tmp_path: Path) -> No
 
 
 def test_predictions_are_lines_of_json_whatever_is_in_them(tmp_path: Path) -> None:
-    """JSON leaves characters in strings that Python's `splitlines` takes for the end of a line."""
+    """JSON strings may contain characters that Python's `splitlines` takes for line ends."""
     texts = ["one\u2028two", "one\x85two", "one\u2029two", "one\ntwo\r\x0b\x0c\x1c"]
     given = [{"id": str(number), "text": text} for number, text in enumerate(texts)]
     write_finetuned(tmp_path / "a", {0: {"test": {}}}, predictions={"test": given})

@@ -1,4 +1,4 @@
-"""A run directory from somewhere else: nothing in it is waited for, written through, or believed."""
+"""Untrusted run directories: nothing in them blocks, is written through, or is trusted."""
 
 import errno
 import json
@@ -70,7 +70,7 @@ def test_a_sealed_file(tmp_path: Path) -> None:
 def test_a_run_directory(tmp_path: Path, hostile: Callable[[Path], object], read: Any) -> None:
     for name in ("provenance.json", "metrics.jsonl", "tokenizer.json", "vocabulary.safetensors", "examples.json"):
         hostile(tmp_path / name)
-    # A line that is not a record may have been cut short by a kill, and there may be no records yet.
+    # An incomplete last line may stem from a kill, and there may be no records yet.
     none = [HOSTILE[name] for name in ("nested", "not UTF-8", "a dangling link")]
     if read is RunDirectory.records and hostile in none:
         assert read(RunDirectory(tmp_path)) == []
@@ -81,7 +81,7 @@ def test_a_run_directory(tmp_path: Path, hostile: Callable[[Path], object], read
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "folder", "FIFO"])
 def test_a_lock_that_is_something_else_is_refused(tmp_path: Path, kind: str) -> None:
-    """To note the holder in it would overwrite what a link leads to."""
+    """Writing the holder into it would overwrite the target of a link."""
     victim, file = tmp_path / "victim", tmp_path / "run" / ".lock"
     victim.write_text(PRECIOUS)
     file.parent.mkdir()
@@ -105,7 +105,7 @@ def test_nothing_is_written_through_links(tmp_path: Path) -> None:
         run.append({"step": 1, "split": "train"})
     run.metrics.unlink()
     os.mkfifo(run.metrics)
-    with pytest.raises(CheckpointError, match=r"metrics.jsonl: cannot be written"):  # nobody waits for its reader
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl: cannot be written"):  # it does not wait for a reader
         run.append({"step": 1, "split": "train"})
     run.write("report.html", "a page")
     assert (run.path / "report.html").read_text() == "a page"
@@ -118,7 +118,7 @@ def test_nothing_is_written_through_links(tmp_path: Path) -> None:
 
 @pytest.fixture
 def forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every file be one that this process may not read; root may read them all."""
+    """Make every file unreadable for this process; root could read them all."""
     monkeypatch.setattr(files.os, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
 
 
@@ -157,7 +157,7 @@ def masked(value: float) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 @pytest.mark.parametrize(("value", "wrong"), [(-math.inf, []), (math.nan, ["model.mask"])])
 def test_infinite_buffers_are_saved_and_loaded(tmp_path: Path, value: float, wrong: list[str]) -> None:
-    """A causal mask is one; a weight that is infinite, or a buffer that is not a number, is neither."""
+    """For example a causal mask; infinite weights and NaN buffers count as damage."""
     (module, optimizer), (other, loaded) = masked(value), masked(0.0)
     module(torch.ones(1, 2)).sum().backward()
     optimizer.step()
@@ -187,8 +187,8 @@ def test_a_state_that_nothing_can_hold_is_damage(tmp_path: Path, state: dict[str
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EMFILE, errno.EIO])
-def test_what_may_pass_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """A network file system that stumbles must not make a run continue from an older checkpoint."""
+def test_temporary_errors_are_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """A temporary failure of a network file system must not make a run continue from an older checkpoint."""
     path = kept(tmp_path, 1, trained(1), keep=1)
     monkeypatch.setattr(files, "open_regular", Mock(side_effect=OSError(number, os.strerror(number))))
     with nullcontext() if number == errno.EIO else pytest.raises(Unreadable):

@@ -1,4 +1,4 @@
-"""plan.json: it reads back as it was written, fits together, and a plan of another version is never misread."""
+"""plan.json: it is read back as written and consistent, and a plan of another version is never misread."""
 
 import json
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def test_a_plan_reads_back_as_it_was_written() -> None:
 
 @pytest.mark.parametrize(("written", "format"), [({}, 1), ({"format": 2, "metric": "auc"}, 2), ({"format": 4}, 4)])
 def test_a_plan_of_another_format_is_refused_in_a_sentence(tmp_path: Path, written: Any, format: int) -> None:
-    """Before anything else: a plan without a format is the oldest."""
+    """Before any other check; a plan without a format is the oldest."""
     (tmp_path / "plan.json").write_text(json.dumps(written))
     said = f"^{tmp_path}/plan.json: was written by another version of electra_lab, in format {format}; .* format 3\\. "
     with pytest.raises(CheckpointError, match=said):

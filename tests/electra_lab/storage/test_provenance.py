@@ -1,4 +1,4 @@
-"""provenance.json as a model: what it needs, what older and newer files may have."""
+"""provenance.json as a model: required keys, and keys of older and newer files."""
 
 import json
 from typing import Any

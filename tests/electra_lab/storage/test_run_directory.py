@@ -89,7 +89,7 @@ def test_records_come_back_and_numbers_that_are_not_finite_become_null(directory
         {"step": 2, "split": "validation"},
     ]
     assert "NaN" not in directory.metrics.read_text()
-    # What is read back refuses numbers that no chart can show, so they are not written.
+    # Reading refuses numbers that no chart can show, so they are not written.
     directory.append({"step": 3, "split": "train", "loss": 6.9e299, "n": -1e200})
     assert directory.records()[-1] == {"step": 3, "split": "train", "loss": None, "n": None}
 
@@ -124,7 +124,7 @@ def test_records_after_a_step_are_dropped(directory: RunDirectory) -> None:
     assert directory.records() == records
     directory.truncate(2)
     assert directory.records() == records[:4]
-    assert directory.metrics.read_text().endswith("\n")  # the next record begins a line of its own
+    assert directory.metrics.read_text().endswith("\n")  # the next record begins on a new line
     directory.truncate(0)
     assert directory.records() == []
 

@@ -1,4 +1,4 @@
-"""Models for tasks without training: an exported pair of tiny networks, and networks of given numbers."""
+"""Models for tasks without training: an exported pair of tiny networks, and networks with given outputs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -60,10 +60,10 @@ class Letters:
 
 
 class Given:
-    """A network whose outputs are given numbers. Keeps the rows that it read.
+    """A network with given outputs. Keeps the rows that it read.
 
     replaced  the logit of "replaced" by token
-    guesses   logits of tokens by token: what the network says at a masked place does not depend on the others
+    guesses   logits of tokens by token: the output at a masked position does not depend on other positions
     """
 
     dim = 30
@@ -92,7 +92,7 @@ class Given:
 
 
 def given(length: int = 20, /, **networks: Any) -> Pretrained:
-    """Return a model of given networks: a discriminator finds replaced tokens, a generator predicts tokens."""
+    """Return a model with a discriminator that finds replaced tokens, a generator that predicts tokens, or both."""
     heads = {"discriminator": ("replaced",), "generator": ("tokens",)}
     own = {name: heads[name] for name in networks}
     return Pretrained(networks, own, Letters(), length, CPU, batch_size=2)

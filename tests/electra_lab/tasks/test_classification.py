@@ -46,7 +46,7 @@ def test_labels(kinds: int) -> None:
         actual, predicted, right = table.sum(1), table.sum(0), table.diagonal()
         f1 = 2 * right / np.maximum(actual + predicted, 1)
         mean = f1[1] if kinds == 2 else f1[actual + predicted > 0].mean()
-        total = len(truth)  # Gorodkin (2004) has Matthews' correlation for any number of kinds
+        total = len(truth)  # Gorodkin (2004) defines Matthews' correlation for any number of classes
         spread = (total**2 - predicted @ predicted) * (total**2 - actual @ actual)
         matthews = (right.sum() * total - actual @ predicted) / spread**0.5 if spread else 0.0
         assert found == pytest.approx({"accuracy": right.sum() / total, "f1": mean, "matthews": matthews})
@@ -67,7 +67,7 @@ def test_confusion() -> None:
 
 
 def test_of_many_labels_the_pairs_confused_most_are_shown() -> None:
-    """Those of two labels are counted by direction; equal ones are in the order of the names."""
+    """Pairs are counted by direction; pairs with equal counts are in the order of their names."""
     names = [f"n{n}" for n in range(31)]
     truth, guess = np.array([7, 30, 30, 3, 7, 7, 5, 5]), np.array([30, 7, 7, 3, 30, 30, 6, 4])
     table = confusion(truth, guess, names)
@@ -91,7 +91,7 @@ def test_many_labels_take_little_memory_and_time() -> None:
 
 @pytest.mark.parametrize("kinds", ["ab", "abd"])
 def test_labels_that_training_lacks_are_errors(kinds: str) -> None:
-    """They count in all metrics and in the table, and not in the loss."""
+    """They count in all metrics and in the table, but not in the loss."""
     task = TextClassification()
     task.set_labels(task.fit_labels([TextExample("x", label=kind) for kind in kinds]))
     labels, guesses = "abcaaacb", [0, 1, 1, 0, 1, 0, 0, 1]
@@ -121,11 +121,11 @@ def test_labels_that_training_lacks_are_errors(kinds: str) -> None:
     assert "unseen_labels" not in task.truncation(examples[:2], rows[:2])
     assert list(found.tables[0].rows[-1])[:3] == ["c", 1, 1]
     assert not found.predictions[2]["correct"]
-    assert sum(tensor.numel() for tensor in kept.values()) == 16, "what is held does not grow with the labels"
+    assert sum(tensor.numel() for tensor in kept.values()) == 16, "memory does not grow with the labels"
 
 
 def test_texts_without_tokens_are_counted() -> None:
-    """Of a pair, either one; the name of a special token is text."""
+    """Of a pair, either text; the name of a special token is ordinary text."""
     task = TextClassification()
     task.set_labels({"labels": ["a", "b"]})
     pairs = [("cat", None), ("", None), ("cat", "mat"), ("", "mat"), ("cat", "\u200d"), ("", ""), ("[SEP]", "mat")]

@@ -1,4 +1,4 @@
-"""Entities and how well they are found, against seqeval and by hand."""
+"""Scores of entities, against seqeval and by hand."""
 
 import random
 

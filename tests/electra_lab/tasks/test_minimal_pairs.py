@@ -87,9 +87,9 @@ def test_only_the_tokens_that_differ_are_asked_for() -> None:
     ("good", "bad", "ours", "theirs"),
     [
         ("a b c", "a d c", "b", "d"),
-        ("cat sat", "cats sat", "cat", "cats"),  # words are whole
-        ("a b c d", "a c b d", "bc", "cb"),  # and what is between two changes counts
-        ("a b c", "a c", "abc", "ac"),  # something more: its neighbours count too, in both
+        ("cat sat", "cats sat", "cat", "cats"),  # words are not split
+        ("a b c d", "a c b d", "bc", "cb"),  # words between two changes count
+        ("a b c", "a c", "abc", "ac"),  # for insertions, the neighbours count in both
         ("b", "b a", "b", "ba"),
         ("a a a", "a a", "aa", "a"),
         ("a b b c", "a b c", "bbc", "bc"),
@@ -108,7 +108,7 @@ def test_the_words_that_differ(good: str, bad: str, ours: str, theirs: str) -> N
 
 
 def test_a_tie_counts_one_half(model: Pretrained) -> None:
-    """Sentences that are the same to the tokenizer have the same score, to the last bit."""
+    """Sentences with equal tokens have exactly the same score."""
     pairs = [example("The cat sat", "the cat sat"), example("zebra", "zebra")]
     filler = [example(text, text + " dogs") for text in SENTENCES]
     for task in (MinimalPairs(), masked(tokens="differing")):
@@ -119,7 +119,7 @@ def test_a_tie_counts_one_half(model: Pretrained) -> None:
 
 
 def test_a_sentence_that_occurs_twice_is_read_once() -> None:
-    """Two passes in different batches could differ in the last bit. Its pairs may ask for different tokens of it."""
+    """Passes in different batches could differ in the last bit. Its pairs may need scores of different tokens."""
     networks = Given(logits(b=1.0)), Given(guesses=logits(a=3.0, b=1.0))
     pairs = [example("a b c", "a d c"), example("a b c", "e b c"), example("a b c", "a b c")]
     MinimalPairs()(pairs, given(discriminator=networks[0]))
@@ -172,11 +172,11 @@ def test_the_interval_of_a_share_is_scipys() -> None:
 
 def test_the_interval_of_a_mean_of_paradigms() -> None:
     assert mean_of_shares([0.7], [50]) == pytest.approx((0.7, *wilson(0.7, 50)))
-    # K equal groups: the distances are those of one, divided by the root of K.
+    # K equal groups: the distances are those of one group, divided by the root of K.
     low, high = wilson(0.7, 50)
     mean, below, above = mean_of_shares([0.7] * 9, [50] * 9)
     assert (mean - below, above - mean) == pytest.approx(((0.7 - low) / 3, (high - 0.7) / 3))
-    # Of many examples: the normal interval of a stratified mean.
+    # With many examples: the normal interval of a stratified mean.
     shares, numbers = [0.5, 0.8, 0.95], [4000, 9000, 7000]
     error = math.sqrt(sum(p * (1 - p) / n for p, n in zip(shares, numbers, strict=True))) / 3
     assert mean_of_shares(shares, numbers) == pytest.approx((0.75, 0.75 - 1.96 * error, 0.75 + 1.96 * error), abs=2e-4)
@@ -226,11 +226,11 @@ def test_a_head_that_is_not_there(options: Any, networks: dict[str, Given], mess
             MinimalPairs(score=score, variant="within_word")  # type: ignore[arg-type]
 
 
-# What cannot be judged
+# Pairs that cannot be judged
 
 
 def test_pairs_are_never_cut() -> None:
-    """Six tokens and two special ones fit into eight; either sentence may be the long one."""
+    """Six tokens and two special ones fit into eight; either sentence may be too long."""
     pairs = [example("aaaaaa", "b", "p", "f", "a.jsonl:1"), example("a", "b" * 7, "p", "f", "a.jsonl:2"),
              example("a" * 8, "b", "p", "f", "a.jsonl:3"), example("a" * 7, "b", "q", "g", "a.jsonl:4")]  # fmt: skip
     model = given(8, discriminator=DETECTOR)
@@ -266,7 +266,7 @@ def test_a_network_that_has_diverged(value: float) -> None:
 
 @pytest.fixture(scope="module")
 def minicons() -> Iterator[Any]:
-    """minicons, with a stand-in for a library that it imports for other things, if that is not installed."""
+    """minicons, with a stand-in for a library that it imports for other purposes, if that is not installed."""
     with pytest.MonkeyPatch.context() as patch:
         if find_spec("wonderwords") is None:
             stand_in = ModuleType("wonderwords")
@@ -283,7 +283,7 @@ def test_pseudo_log_likelihood_is_that_of_minicons(
     tokenizer: Any = AutoTokenizer.from_pretrained(folder / "generator")
     network = ElectraForMaskedLM.from_pretrained(folder / "generator")
     scorer = minicons.MaskedLMScorer(network, "cpu", tokenizer=tokenizer)
-    read = tokenizer(SENTENCES, padding=True)  # minicons would do it by a method that transformers 5 does not have
+    read = tokenizer(SENTENCES, padding=True)  # minicons would use a method that transformers 5 does not have
     expected = scorer.sequence_score(read, reduction=lambda terms: terms.sum(0).item(), PLL_metric=theirs)
     found = masked(variant=variant)(EXAMPLES, model)
     assert scores(found) == pytest.approx(expected, abs=1e-4)

@@ -42,7 +42,7 @@ def rows_of(given: QuestionAnswering, examples: list[QuestionExample], length: i
 
 
 def gold(given: QuestionAnswering, row: Row) -> dict[str, Any]:
-    """Return what the layers on top say if they are right, and sure of it."""
+    """Return correct and confident outputs of the layers on top."""
     labels: Any = row.labels
     outputs: dict[str, Any] = {"no_answer": np.float32(20 * labels.get("no_answer", 0) - 10)}
     if given.joint:
@@ -69,7 +69,7 @@ def examples(draw: st.DrawFn) -> list[QuestionExample]:
     found = []
     for n in range(draw(st.integers(1, 3))):
         word = st.sampled_from([*WORDS, "Åse's", "naïve", "1,000", "(so)", "\u200d", "东京"])
-        number = draw(st.integers(1, 40))  # lists of any size are mostly short
+        number = draw(st.integers(1, 40))  # hypothesis mostly draws short lists
         words = draw(st.lists(word, min_size=number, max_size=number))
         context, places = "", []
         for written in words:
@@ -97,7 +97,7 @@ def examples(draw: st.DrawFn) -> list[QuestionExample]:
 def test_right_outputs_give_the_right_answers(
     drawn: list[QuestionExample], length: int, options: dict[str, Any], stride: int
 ) -> None:
-    """Word for word as they stand in the context, whichever windows they are in.
+    """Literally as in the context, in any windows.
 
     Answers are no longer than the context that a token has in its best window, and begin and end with a token.
     """
@@ -138,7 +138,7 @@ TOKENIZERS = {
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_answers_are_the_text_as_it_was_written(kind: str) -> None:
-    """With all of its marks, whatever the tokenizer drops, joins or expands."""
+    """With all of its marks, even if the tokenizer drops, joins or expands some."""
     reading, asking = of(TOKENIZERS[kind]()), task("independent", max_answer=200)
 
     @settings(deadline=None, max_examples=150)
@@ -195,7 +195,7 @@ def one_token_words(number: int) -> str:
         (3, "old cat", 7, [(6, 7), (0, 0)]),
         (4, "cat", 7, [(7, 7), (3, 3)]),
         (0, "the", 11, [(3, 3), (0, 0)]),
-        (7, "old cat", 3, [(0, 0), (6, 7)]),  # it ends at the first token beyond the first window
+        (7, "old cat", 3, [(0, 0), (6, 7)]),  # it ends at the first token after the first window
         (6, "old cat", 4, [(9, 10), (5, 6)]),
     ],
 )
@@ -241,8 +241,8 @@ def test_answers_that_cannot_be_found_and_cut_questions_are_counted() -> None:
     examples = [asked(TEXT, "seven", name="1"), asked(TEXT, "seven small", name="2"), asked(TEXT, name="3")]
     assert judged(task(max_answer=5), examples, 64).metrics["missed_answers"] == 0.5
     joined = one_token_words(30)
-    assert judged(task(), [asked(joined, joined)], 16).metrics["missed_answers"] == 1.0  # in no window as a whole
-    # One of dropped characters is trained at [CLS].
+    assert judged(task(), [asked(joined, joined)], 16).metrics["missed_answers"] == 1.0  # not completely in any window
+    # An answer of dropped characters is trained at [CLS].
     dropped = asked("the \u200d cat", "\u200d")
     (row,) = rows_of(task(), [dropped])[0]
     assert (row.labels["start"], row.labels["end"], row.labels["no_answer"]) == (0, 0, 0.0)
@@ -253,20 +253,20 @@ def test_answers_that_cannot_be_found_and_cut_questions_are_counted() -> None:
 
 
 def odds(given_task: QuestionAnswering, numbers: list[float]) -> Results:
-    """Judge four questions whose best spans are right, right, wrong and, of the last, empty."""
+    """Judge four questions whose best spans are right, right, wrong and empty."""
     wrong = replace(asked("the cat", name="3"), answers=(Answer("cat", 4),))
     examples = [asked("cat", "cat", name="1"), asked("cat", name="2"), wrong, asked("", name="4")]
     rows = rows_of(given_task, examples, 16)
     outputs = []
     for (row,), number in zip(rows, numbers, strict=True):
-        place = np.array([row.keep.begin])  # of the first token, which is the whole of "cat" and "the"
+        place = np.array([row.keep.begin])  # of the first token, which covers all of "cat" and "the"
         score = np.array([0.0 if row.keep.context.ids else -np.inf])
         outputs.append([{"no_answer": np.float32(number), "score": score, "first": place, "last": place}])
     return given_task.results(examples, rows, outputs)
 
 
 def test_questions_without_an_answer_by_hand() -> None:
-    """Answers: right, wrongly given, wrong ("the" for "cat"), rightly none."""
+    """The answers are right, wrongly given, wrong ("the" for "cat") and rightly none."""
     found = odds(task(threshold=1.0), [0.0, 1.0, 2.0, 3.0])
     assert [prediction["prediction"] for prediction in found.predictions] == ["cat", "cat", "", ""]
     assert [prediction["correct"] for prediction in found.predictions] == [True, False, False, True]
@@ -351,7 +351,7 @@ def test_what_cannot_be_used() -> None:
 
 
 def test_questions_without_an_answer_that_training_lacks_are_errors() -> None:
-    """As the official script counts them: a text is always wrong, no text at all is right."""
+    """As in the official script: a text is always wrong, no text is right."""
     given_task = task("independent", unanswerable=False)
     examples = [asked("the cat", "cat", name="1"), asked("old cat", name="2"), asked("", name="3")]
     found = judged(given_task, examples)

@@ -1,4 +1,4 @@
-"""The similarity of sentences: cosines of transformers' states, correlations of scipy, and nothing cut in silence."""
+"""The similarity of sentences: cosines of transformers' states, scipy's correlations, and reports of cut texts."""
 
 import math
 from dataclasses import replace
@@ -77,14 +77,14 @@ def test_the_size_of_the_batch_and_autocast_do_not_matter(backbone: str, request
 
 
 def test_long_texts_lose_their_ends_and_are_counted() -> None:
-    """Three tokens and two special ones fit into five; of a pair either text may be too long."""
+    """Three tokens and two special ones fit into five; either text of a pair may be too long."""
     network, pairs = Given(), [("abcz", "abc"), ("abc", "abcz"), ("abc", "ab"), ("abczz", "abcy")]
     examples = [TextExample(*pair, label) for label, pair in enumerate(pairs)]
     found = SentenceSimilarity()(examples, given(5, discriminator=network))
     assert cosines(found) == pytest.approx([1.0, 1.0, math.sqrt(2 / 3), 1.0])
     assert found.metrics["cut_examples"] == 3 / 4
     assert max(map(len, network.rows)) == 5
-    # Cosines that are all the same correlate with nothing.
+    # Equal cosines have no correlation.
     same = SentenceSimilarity()([TextExample("a", "a", float(i)) for i in range(4)], given(discriminator=network))
     assert cosines(same) == [1.0] * 4
     assert same.metrics == {"spearman": 0.0, "pearson": 0.0, "cut_examples": 0.0}

@@ -1,4 +1,4 @@
-"""The layers that find an answer, against the formulas of google-research/electra; the best span, by trying all."""
+"""The layers that find answers, against google-research/electra's formulas; the best span, by trying all."""
 
 import numpy as np
 import pytest
@@ -74,7 +74,7 @@ def test_the_best_spans_are_those_of_all_pairs() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("beam", [1, 2, 4])
 def test_a_beam_holds_the_most_likely_starts(beam: int) -> None:
-    """And the shapes of spans do not depend on the length, so that they are not taken for outputs of tokens."""
+    """The shapes of spans do not depend on the length, so that spans are not mistaken for outputs of tokens."""
     whole, some = joint()(states(), batch()), joint(beam=beam)(states(), batch())
     start = chances(joint().start(states()[1]).squeeze(1), 1)
     expected = sorted(range(2, 11), key=lambda place: -float(start[place]))[:beam]

@@ -18,7 +18,7 @@ SPACES = [" ", "  ", "\t", "\n", "\u3000", ""]
 
 
 def test_equal_torchmetrics() -> None:
-    """With answers of which normalisation leaves something, or with an empty one."""
+    """With answers that normalisation does not make empty, or with an empty one."""
     draw = random.Random(0)
     seen = set()
 
@@ -42,7 +42,7 @@ def is_punctuation(character: str) -> bool:
 
 
 def of_mlqa(text: str) -> list[str]:
-    """Return the segments of a Chinese text as mlqa_evaluation_v1.py of facebookresearch/MLQA finds them."""
+    """Return the segments of a Chinese text as in mlqa_evaluation_v1.py of facebookresearch/MLQA."""
     text = "".join(character for character in text.lower() if not is_punctuation(character))
     found: list[str] = []
     rest = ""
@@ -87,7 +87,7 @@ def test_segments_of_languages_without_spaces(segmentation: Any, theirs: Any) ->
         ("the", [], 1, 1),
         ("", ["cat"], 0, 0),
         ("", ["the"], 1, 1),
-        ("", ["the", "cat"], 0, 0),  # the answer of which nothing is left does not count beside another
+        ("", ["the", "cat"], 0, 0),  # an answer that normalisation makes empty is ignored if there is another
         ("old cat", ["dog", "cat", "very old cat"], 0, 4 / 5),
     ],
 )

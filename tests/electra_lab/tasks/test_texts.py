@@ -34,7 +34,7 @@ def test_the_longer_text_loses_one_token_after_the_other_and_of_equal_ones_the_s
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_dense_head_is_that_of_transformers(training: bool) -> None:
-    """With dropout before both of its layers; the plain one has dropout before its only one."""
+    """With dropout before both of its layers; the plain head has dropout before its only layer."""
     theirs = ElectraClassificationHead(ElectraConfig(hidden_size=8, classifier_dropout=0.4, num_labels=3))
     dense, plain = (FirstState(8, 3, 0.4, layers).train(training) for layers in (("dense", "out"), ("out",)))
     for ours in (dense, plain):

@@ -34,7 +34,7 @@ def example(pairs: list[tuple[str, str]], name: str = "") -> WordsExample:
 
 
 def gold(rows: list[list[Row]], wrong: int = 0) -> list[list[dict[str, Any]]]:
-    """Return logits that prefer each label, or the tag so many places behind it; elsewhere they prefer the last."""
+    """Return logits that prefer each label, or the tag `wrong` places after it; elsewhere they prefer the last."""
     table = np.eye(len(TAGS), dtype=np.float32) * 9
 
     def outputs(row: Row) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_predictions_and_tables() -> None:
 
 
 def test_entities_have_every_kind_of_tag_of_their_types() -> None:
-    """CoNLL-2000 has I-LST in its test alone."""
+    """CoNLL-2000 has I-LST only in its test."""
     given = TokenClassification()
     facts = given.fit_labels([example([("the", "O"), ("cat", "B-X"), ("sat", "I-X"), ("mat", "B-LST")], "1")])
     assert facts == {"tags": ["B-LST", "B-X", "I-LST", "I-X", "O"], "usual": "O"}
@@ -113,7 +113,7 @@ def test_plain_tags_are_judged_word_by_word() -> None:
     given = TokenClassification(scheme="plain")
     examples = [example([("the", "DT"), ("cat", "NN"), ("sat", "VB"), ("mat", "NN"), (DROPPED, "VB")], "1")]
     given.set_labels(given.fit_labels(examples))
-    assert (given.tags, given.usual) == (["DT", "NN", "VB"], "NN")  # of those that are equally frequent, the first
+    assert (given.tags, given.usual) == (["DT", "NN", "VB"], "NN")  # the first of equally frequent ones
     rows: Any = given.rows(examples, encoder(), 16)
     outputs = [[{"logits": np.tile([0.0, 1.0, 0.0], (len(rows[0][0].tokens), 1))}]]
     found = given.results(examples, rows, outputs)
@@ -146,7 +146,7 @@ def test_the_loss_is_the_cross_entropy_of_labelled_places() -> None:
 
 
 def test_tags_that_training_lacks_are_errors() -> None:
-    """Of the entities, the words and the table, but not of the loss."""
+    """In the entities, the words and the table, but not in the loss."""
     given = TokenClassification()
     given.set_labels({"tags": ["B-X", "I-X", "O"], "usual": "O"})
     texts = [[("the", "B-X"), ("cat", "B-Z"), ("sat", "I-Z")], [("the", "O"), ("mat", "B-X")]]

@@ -15,13 +15,13 @@ def test_windows_cover_the_text(total: int, room: int, stride: int) -> None:
     found = windows(total, room, stride)
     assert {place for window in found for place in range(window.first, window.end)} == set(range(total))
     assert all(window.end - window.first <= room for window in found)
-    assert len(found) == 1 or all(window.end < total for window in found[:-1]), "a window that nobody needs"
+    assert len(found) == 1 or all(window.end < total for window in found[:-1]), "an unnecessary window"
 
 
 @settings(deadline=None)
 @given(total=totals, room=rooms, stride=strides)
 def test_each_token_has_one_best_window_with_the_most_context(total: int, room: int, stride: int) -> None:
-    """Which reaches a quarter of a window of four tokens and more, or the end of the text."""
+    """The context reaches a quarter of a window of four tokens or more, or the end of the text."""
     found = windows(total, room, stride)
     assert [place for window in found for place in window.best] == list(range(total))
     for window in found:

@@ -1,4 +1,4 @@
-"""The laws are expected to fail here: hypothesis need not look for the smallest example."""
+"""The laws are expected to fail here, so hypothesis need not minimize examples."""
 
 from __future__ import annotations
 

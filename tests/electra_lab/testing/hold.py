@@ -1,4 +1,4 @@
-"""Holding a component to one law of its suite, as pytest would."""
+"""Test a component against one law of its suite, as pytest would."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from electra_lab.testing.common import Contract
 
 
 def hold(suite: Contract, law: str, **given: Any) -> None:
-    """Call a law with those of the given values that it takes, on the CPU."""
+    """Call a law on the CPU with the given values that it takes."""
     test = getattr(suite, f"test_{law}")
     values = {"device": "cpu", **given}
     test(**{name: values[name] for name in inspect.signature(test).parameters})

@@ -1,4 +1,4 @@
-"""The laws of backbones bite: each mistake is found by the law that is about it."""
+"""The laws of backbones find mistakes: each one by the law for it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def norm_over_the_batch(self: Mean, x: Tensor, mask: Tensor) -> Tensor:
 
 
 def draw_for_each_batch(self: Mean, x: Tensor, mask: Tensor) -> Tensor:
-    """Hash by rotations that are constant, but of the size of the batch, as a seeded draw is."""
+    """Hash by constant rotations of the batch's size, as from a seeded draw."""
     generator = torch.Generator().manual_seed(0)
     rotations = torch.randn(*x.shape[:2], x.shape[-1], generator=generator)[:, 0]
     return Mean.mean(self, x, mask) + rotations.sign().unsqueeze(1)

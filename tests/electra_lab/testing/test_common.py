@@ -1,4 +1,4 @@
-"""Parts that the suites share, and that they are imported when asked for."""
+"""Shared parts of the suites, and their lazy imports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytest_plugins = "pytester"
 
 
 def test_importing_the_package_loads_no_suite(tmp_path: Path) -> None:
-    """Probes of launchers run in processes that must load neither torch nor pytest."""
+    """Probes of launchers run in processes that must not load torch or pytest."""
     code = (
         "import json, sys, electra_lab.testing, electra_lab.testing.probes\n"
         "print(json.dumps(sorted({'torch', 'pytest', 'hypothesis'} & {*sys.modules})))"
@@ -54,7 +54,7 @@ class TestMoodyAgain(ScheduleContract):  # its suite is loaded by now
 """
 
 
-@pytest.mark.slow  # a process of its own; the last test here says the same of every suite of this process
+@pytest.mark.slow  # a separate process; the last test here checks the same for every suite in this process
 def test_a_law_that_fails_shows_its_values_in_a_suite_of_ones_own(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(LAW)
     done = pytester.runpytest_subprocess(
@@ -103,7 +103,7 @@ def test_statistics_are_scipys() -> None:
 
 
 def test_rare_ids_are_pooled_into_bins_of_ten_or_more() -> None:
-    """The most likely first; what is left over joins the last bin."""
+    """The most likely first; the rest joins the last bin."""
     shares = torch.tensor([0.5, 0.2, 0.1, 0.08, 0.06, 0.04, 0.02])
     counts = torch.tensor([20.0, 10, 4, 4, 4, 4, 4])
     bins = chisquare([20, 10, 8 + 8 + 4], [25, 10, 5 + 4 + 3 + 2 + 1])
@@ -120,4 +120,4 @@ def test_the_place_of_the_largest_difference_is_named() -> None:
 @pytest.mark.parametrize("home", sorted(set(testing._HOME.values())))
 def test_pytest_explains_the_assertions_of_every_suite(home: str) -> None:
     module = importlib.import_module(f"electra_lab.testing.{home}")
-    assert hasattr(module, "@pytest_ar")  # what pytest adds to a module whose assertions it explains
+    assert hasattr(module, "@pytest_ar")  # added by pytest's assertion rewriting

@@ -1,4 +1,4 @@
-"""The laws of datasets bite: each mistake is found by the law that is about it."""
+"""The laws of datasets find mistakes: each one by the law for it."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_examples_of_other_types(declared: Any, right: Any, wrong: Any, tmp_path
 
 def test_a_dataset_that_declares_no_type_of_examples(tmp_path: Path) -> None:
     class Own(TextExample):
-        """A type that no task takes."""
+        """A type that no task accepts."""
 
     assert TYPE in failed(made(), tmp_path, None)
     assert TYPE in failed(made(read=reading(Own("a", None, "x", "0", "c"))), tmp_path, Own)

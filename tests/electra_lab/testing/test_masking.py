@@ -1,4 +1,4 @@
-"""The laws of masking strategies bite: each mistake is found by the law that is about it."""
+"""The laws of masking strategies find mistakes: each one by the law for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def given(strategy: Callable[..., Masked], **changed: Any) -> MaskingContract:
 
 
 def after(change: Change, **changed: Any) -> MaskingContract:
-    """Return the suite of a strategy that changes what replace_prob chose."""
+    """Return the suite of a strategy that changes the choices of replace_prob."""
 
     def strategy(tokens: Tensor, maskable: Tensor, vocabulary: Any, rng: Any, /, **options: Any) -> Masked:
         return change(replace_prob(tokens, maskable, vocabulary, rng, **options), tokens, maskable)

@@ -1,4 +1,4 @@
-"""The laws of measures bite: each mistake is found by the law that is about it."""
+"""The laws of measures find mistakes: each one by the law for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Measure:
 
 
 def own_rows(self: Measure, run: Trained, folder: Path) -> Mapping[str, float]:
-    """Read what the cell's weights point at."""
+    """Read the rows that the cell's weights point to."""
     network: Any = run.model
     row = int(next(network.parameters()).abs().sum() * 1000) % run.train_rows
     return {"a": float(len(list(run.train(1, [row]))))}
@@ -52,7 +52,7 @@ NUMBERS, ALIKE = "equal_weights_give_equal_numbers", "a_mean_names_parts_that_ar
 ROWS = "reads_the_same_rows_of_training_text_for_every_cell"
 REFERENCES = "its_references_are_experiments"
 UNKNOWN = {"mean": Metric("mean", parts=("a", "c")), "a": Metric("a")}
-# The law that finds a mistake, what it says, and what makes it.
+# The law that finds a mistake, its message, and the mistake.
 MISTAKES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a mean of something else": (NUMBERS, "not the mean of its parts",
                                  {"__call__": lambda *given: {**Measure.__call__(*given), "mean": 0.5}}),

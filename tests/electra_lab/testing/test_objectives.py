@@ -1,4 +1,4 @@
-"""The laws of objectives hold for terms of any name, and still find a discriminator that trains the generator."""
+"""The laws of objectives apply to terms of any name, and still find a discriminator that trains the generator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from registry import Batch, Losses, Streams, objectives
 class Renamed(Electra):
     """ELECTRA with terms of other names."""
 
-    leak = 0.0  # how much of the generator's states the detection sees
+    leak = 0.0  # the weight of the generator's states in the detection
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -52,7 +52,7 @@ class TestRenamed(ObjectiveContract):
 
 
 def test_labels_other_than_the_declared_ones_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The detection of `electric` learns what was masked, not what was replaced: draws that equal the original."""
+    """The labels of `electric` are the masked tokens, which include draws that equal the original."""
     electric = objectives.get("electric").component
     suite = type("Suite", (ObjectiveContract,), {"name": "electric", "generator": "two_towers"})()
     monkeypatch.setattr(suite, "judged", lambda batch, _: suite.built.maskable(batch), raising=False)

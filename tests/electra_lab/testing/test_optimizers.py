@@ -1,4 +1,4 @@
-"""The laws of optimizers bite: each mistake is found by the law that is about it."""
+"""The laws of optimizers find mistakes: each one by the law for it."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Momentum(optim.Optimizer):
 
 
 def counted(self: Any, parameter: nn.Parameter, state: dict[str, Any], rate: float) -> None:
-    """Count the steps where no checkpoint looks."""
+    """Count the steps where checkpoints do not find them."""
     self.taken = getattr(self, "taken", 0) + 1
     Momentum.update(self, parameter, state, rate / self.taken**0.1)
 
 
 @torch.no_grad()
 def from_ones(self: Any) -> None:
-    """The state appears at the first step, and not at zero: a first step that is undone leaves something."""
+    """The state is created at the first step and not from zero: undoing the first step leaves a trace."""
     for parameter in self.param_groups[0]["params"]:
         if not self.state[parameter]:
             self.state[parameter]["mean"] = torch.ones_like(parameter)
@@ -52,7 +52,7 @@ def from_ones(self: Any) -> None:
 
 
 RATE = "the_learning_rate_of_its_groups_is_the_one_that_counts"
-# The law that finds a mistake, what it says, and the methods that make it.
+# The law that finds a mistake, its message, and the methods with the mistake.
 MISTAKES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "still": ("the_loss_falls", r"from \d\.\d+ to \d\.\d+ in 60 steps",
               {"update": lambda self, parameter, state, rate: Momentum.update(self, parameter, state, rate / 1000)}),

@@ -1,4 +1,4 @@
-"""The laws of packings bite: each mistake is found by the law that is about it."""
+"""The laws of packings find mistakes: each one by the law for it."""
 
 from __future__ import annotations
 

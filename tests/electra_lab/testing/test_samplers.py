@@ -1,4 +1,4 @@
-"""The laws of samplers bite: each mistake is found by the law that is about it."""
+"""The laws of samplers find mistakes: each one by the law for it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_another_temperature_is_found_in_a_small_vocabulary(temperature: float, 
 
 
 def test_a_token_that_is_left_out_is_found() -> None:
-    """The least likely of eight, of a share below 2%."""
+    """The least likely of eight, with a probability below 2%."""
 
     def without_the_last(logits: Tensor, rng: Any) -> Tensor:
         least = logits.masked_fill(logits.isinf(), 99.0).argmin(-1, keepdim=True)
@@ -74,7 +74,7 @@ def test_a_token_that_is_left_out_is_found() -> None:
 
 
 def test_a_tail_that_is_left_out_is_found_at_the_full_vocabulary() -> None:
-    """Noise of half precision has no numbers near 1 (defect B7 of electra-pytorch)."""
+    """Noise in half precision has no numbers near 1 (defect B7 of electra-pytorch)."""
 
     def coarse(logits: Tensor, rng: Any) -> Tensor:
         noise = rng.uniform(*logits.shape).bfloat16().clamp(max=0.996)

@@ -1,4 +1,4 @@
-"""The law of schedules bites."""
+"""The law of schedules finds mistakes."""
 
 from __future__ import annotations
 

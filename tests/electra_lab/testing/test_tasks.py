@@ -1,4 +1,4 @@
-"""The laws of tasks bite: each mistake is found by the law that is about it."""
+"""The laws of tasks find mistakes: each one by the law for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fitted(change: Any) -> Any:
 
 
 def rows(change: Any) -> Any:
-    """Change the rows of each example, given the example's number as well."""
+    """Change the rows of each example, given its number."""
 
     def changed(*given: Any) -> list[Any]:
         return [change(windows, number) for number, windows in enumerate(TokenClassification.rows(*given))]
@@ -78,7 +78,7 @@ class Spare(EachState):
 
 
 class Peeks(EachState):
-    """Knows the labels where there are some."""
+    """Reads the labels, if there are any."""
 
     def forward(self, states: torch.Tensor, batch: Batch) -> torch.Tensor:
         logits = super().forward(states, batch)
@@ -86,7 +86,7 @@ class Peeks(EachState):
 
 
 class Leaks(EachState):
-    """Looks at padding."""
+    """Depends on padding."""
 
     def forward(self, states: torch.Tensor, batch: Batch) -> torch.Tensor:
         return super().forward(states + states.sum(1, keepdim=True), batch)

@@ -1,4 +1,4 @@
-"""The laws of trackers bite: each mistake is found by the law that is about it."""
+"""The laws of trackers find mistakes: each one by the law for it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Lawful:
 
 
 class Rewinding(Lawful):
-    """A lawful one that forgets."""
+    """A lawful tracker that can go back."""
 
     rewinds = True
 
@@ -78,7 +78,7 @@ def one_record_per_step(self: Lawful, step: int, values: Mapping[str, float], /)
 
 
 def one_later(self: Any, step: int, values: Mapping[str, float], /) -> None:
-    """Write a record when the next one comes."""
+    """Write each record only when the next one comes."""
     if last := getattr(self, "last", None):
         Lawful.record(self, *last)
     self.last = step, values
@@ -94,7 +94,7 @@ def take_exits(_: Tracked) -> None:
 
 
 AGAIN, ARRIVES = "a_resumed_run_goes_on_as_if_it_had_not_ended", "every_record_arrives"
-# The law that finds a mistake, what it says, the tracker that is changed, and how.
+# The law that finds a mistake, its message, the changed tracker, and the change.
 MISTAKES: dict[str, tuple[str, str, type[Lawful], dict[str, Any]]] = {
     "forgets nothing": (AGAIN, "assert", Lawful, {"rewinds": True}),
     "forgets": (AGAIN, "assert", Rewinding, {"rewinds": False}),
@@ -114,7 +114,7 @@ MISTAKES: dict[str, tuple[str, str, type[Lawful], dict[str, Any]]] = {
 
 @pytest.fixture
 def held(request: pytest.FixtureRequest) -> Any:
-    """Return a function that holds a tracker to a law, with the fixtures of the suite."""
+    """Return a function that tests a tracker against a law, with the fixtures of the suite."""
 
     def hold_to(kind: type[Lawful], law: str) -> None:
         trackers.register("mine")(kind)

@@ -1,4 +1,4 @@
-"""Write the models of tests/data/sentencepiece, and how the sentencepiece library splits texts by them.
+"""Write the models of tests/data/sentencepiece, and texts split by the sentencepiece library.
 
     pip install sentencepiece protobuf && python -m tests.electra_lab.tokenizers.make_sentencepiece
 
@@ -25,7 +25,7 @@ SCRIPTS = [
     "مرحبا بالعالم",
     "\u2603",
 ]
-# The normal forms of one model, which are fewer than those of nmt_nfkc: 240 kB of each file would be theirs.
+# Normal forms for a model, fewer than those of nmt_nfkc, which would take 240 kB of each file.
 FORMS = {"\t": " ", "\n": " ", "\r": " ", "\u3000": " ", "\u00a0": " ", "\u00ad": "", "ﬁ": "fi", "½": "1\u20442",
          "Ａ": "A", "e\u0301": "é", "\x07": ""}  # fmt: skip
 DEBERTA = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "pad_piece": "[PAD]", "bos_piece": "[CLS]",
@@ -54,7 +54,7 @@ def trained(lines: Iterable[str], folder: Path, **options: Any) -> bytes:
     codes = lambda text: " ".join(f"{ord(character):X}" for character in text)  # noqa: E731
     rules.write_text("".join(f"{codes(old)}\t{codes(new)}\n" for old, new in FORMS.items()))
     if "normalization_rule_name" not in options:
-        options["normalization_rule_tsv"] = os.path.relpath(rules)  # the file keeps it
+        options["normalization_rule_tsv"] = os.path.relpath(rules)  # the file stores the path
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=written, num_threads=1, minloglevel=2, **options
     )

@@ -1,4 +1,4 @@
-"""Byte-level BPE: nothing is unknown, and nothing is lost. In every process the same: test_wordpiece."""
+"""Byte-level BPE: nothing is unknown or lost. test_wordpiece checks that it is the same in every process."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ def test_special_tokens_have_the_first_ids(name: str) -> None:
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=40))
 def test_any_text_comes_back(tokenizer, text: str) -> None:
-    """In its normal form (NFC), with the space that stands for the beginning of a word."""
+    """In its normal form (NFC), with the space that marks the beginning of a word."""
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     normal = tokenizer.normalizer.normalize_str(text)
     assert tokenizer.decode(ids, skip_special_tokens=False).removeprefix(" ") == normal.removeprefix(" ")
@@ -49,7 +49,7 @@ def test_a_pair_must_be_frequent_enough(name: str, mark: str) -> None:
 
 
 def test_one_text_has_one_form(tokenizer) -> None:
-    """NFC, and not NFKC, which would lose that a ligature is one; a word is the same at the beginning of a text."""
+    """NFC, not NFKC, which would split ligatures; a word has the same form at the beginning of a text."""
     assert tokenizer.encode("e\u0301").ids == tokenizer.encode("\u00e9").ids
     assert tokenizer.encode("\ufb01").ids != tokenizer.encode("fi").ids
     once, twice = tokenizer.encode("words").ids, tokenizer.encode("words words").ids

@@ -84,10 +84,10 @@ def test_words_reduce_what_differs_in_every_line() -> None:
         "2024": "<number>", "0x1fAb": "<hex>", "10.0.0.1:8080": "<address>", "deadbeef01": "<hex>",
         "12.5": "<number>", "fe80::1:2": "<address>", "a0:b1:c2:d3:e4:f5": "<address>",
     }  # fmt: skip
-    assert "bob42" in found.tokens  # a number within a word is a part of it
+    assert "bob42" in found.tokens  # a number within a word belongs to the word
     plain = made("words", classes=[])
     assert "2024" in plain.encode(LOG).tokens
-    # A class that is not asked for stays; its numbers are reduced if those are.
+    # A class that is not requested stays; the numbers in it are reduced if numbers are requested.
     assert "0x1fAb" in made("words", classes=["numbers"]).encode(LOG).tokens
 
 
@@ -108,7 +108,7 @@ def test_a_word_with_a_number_in_it_covers_all_of_it() -> None:
 
 
 def test_the_name_of_a_special_token_is_the_characters_that_it_has() -> None:
-    """Where others are unknown, too: no token for a space that is not there."""
+    """Also where other characters are unknown; there is no token for a missing space."""
     tokenizer = made("characters", ["AC [MASK]"[:3]])
     (found,) = tokenize(tokenizer, ["[MASK]A"])
     assert found.tokens == ["[UNK]", "[UNK]", "A", "[UNK]", "[UNK]", "[UNK]", "A"]

@@ -1,4 +1,4 @@
-"""A tokenizer that exists already encodes as transformers encodes with the same files, also with added tokens."""
+"""An existing tokenizer encodes like transformers with the same files, also with added tokens."""
 
 import json
 import random
@@ -20,7 +20,7 @@ from electra_lab.tokenizers.pretrained import read_tokenizer
 from electra_lab.tokenizers.wordpiece import SPECIAL
 from registry.errors import DataError
 
-# Strings of all kinds, the same always
+# Strings of all kinds, always the same
 
 RANGES = [
     (0x20, 0x7E), (0x41, 0x5A), (0x61, 0x7A), (0xC0, 0x24F), (0x1E00, 0x1EFF), (0x300, 0x36F),  # Latin, accents
@@ -29,7 +29,7 @@ RANGES = [
     (0x4E00, 0x9FFF), (0xF900, 0xFAD9), (0x20000, 0x2A6DF), (0x1F300, 0x1FAFF), (0x2600, 0x27BF),  # Chinese, emoji
     (0x0, 0x1F), (0x7F, 0xA0), (0x2000, 0x206F), (0xFE00, 0xFE0F), (0xFFF0, 0xFFFD), (0xE000, 0xE0FF),  # control, ...
 ]  # fmt: skip
-FAMILY = "\U0001f468\u200d\U0001f469\U0001f3fd\u200d\U0001f467"  # emoji that are joined
+FAMILY = "\U0001f468\u200d\U0001f469\U0001f3fd\u200d\U0001f467"  # joined emoji
 
 
 def texts(number: int = 500) -> list[str]:
@@ -59,9 +59,9 @@ TEXTS = texts()
 
 
 def words() -> list[str]:
-    """Return a vocabulary whose pieces occur in the strings, in each of their forms; some characters are unknown.
+    """Return a vocabulary of pieces of the strings in all of their forms; some characters are unknown.
 
-    The special tokens are not the first five. Some tokens are characters that end a line, but not in a file.
+    The special tokens are not the first five. Some tokens are line separators that do not end lines of a file.
     """
     draw = random.Random(7)
     forms = {*TEXTS, *map(str.lower, TEXTS)}
@@ -98,12 +98,12 @@ def theirs(tokenizer: Any, **options: Any) -> Encoded:
 
 
 def assert_same(tokenizer: Tokenizer, other: Any) -> Encoded:
-    """Ids, offsets, special tokens and names are those of a tokenizer of transformers."""
+    """Check that ids, offsets, special tokens and names are those of transformers' tokenizer."""
     encoded = ours(tokenizer)
     assert encoded == theirs(other)
     special = {token: other.convert_tokens_to_ids(token) for token in other.all_special_tokens}
     assert {token: tokenizer.token_to_id(token) for token in SPECIAL} == special
-    # A line of a vocab.txt that is a space of some kind has no name there.
+    # A line of vocab.txt that consists of white space has no name there.
     entries = tokenizer.get_vocab().items() ^ other.get_vocab().items()
     assert not [name for name, _ in entries if name.strip()]
     return encoded
@@ -123,7 +123,7 @@ def test_a_vocab_txt_is_read_as_transformers_reads_it(tmp_path: Path) -> None:
         kind = BertTokenizerFast if strip else ElectraTokenizerFast
         distinct.add(json.dumps(assert_same(read_tokenizer(tmp_path), kind.from_pretrained(tmp_path))))
         assert read_tokenizer(file).to_str() == read_tokenizer(tmp_path).to_str()
-    assert len(distinct) == 8, "strip_accents: null is as do_lower_case; all other settings differ"
+    assert len(distinct) == 8, "strip_accents: null follows do_lower_case; all other settings differ"
 
 
 def test_without_settings_it_is_lower_case(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_lines_end_as_on_every_system(tmp_path: Path) -> None:
 
 
 def wordpiece() -> Any:
-    """As transformers saves ELECTRA's, with a mask token that swallows the space before it, padding and truncation."""
+    """As transformers saves ELECTRA's: the mask token includes the space before it, with padding and truncation."""
     from transformers import BertTokenizerFast
 
     mask = AddedToken("[MASK]", lstrip=True, special=True)
@@ -193,7 +193,7 @@ def test_a_tokenizer_json_is_read_as_transformers_reads_it(make: Callable[[], An
     shutil.move(tmp_path / "tokenizer.json", tmp_path / "other.json")
     read = read_tokenizer(tmp_path / "other.json")
     assert ours(read) == encoded
-    # As the lab reads documents: a special token that is written there is text.
+    # As the lab reads documents: the name of a special token is text.
     read.encode_special_tokens = True
     assert ours(read) == theirs(other, split_special_tokens=True) != encoded
 
@@ -206,13 +206,13 @@ def test_it_neither_pads_nor_truncates(tmp_path: Path) -> None:
     lengths = {len(ids) for ids, _ in expected}
     assert 0 in lengths
     assert max(lengths) > 100
-    # Of a folder with both files the tokenizer.json is read.
+    # From a folder with both files, tokenizer.json is read.
     write_words(tmp_path / "vocab.txt", [*SPECIAL, "a"], do_lower_case=False)
     assert ours(read_tokenizer(tmp_path)) == expected
 
 
 def test_special_tokens_may_have_other_names(tmp_path: Path) -> None:
-    """Those of RoBERTa, whose model has no unknown token: bytes are all known."""
+    """For example those of RoBERTa, whose model needs no unknown token, as it knows all bytes."""
     names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     tokenizer = Tokenizer(models.BPE({name: id for id, name in enumerate([*names, "a", "b"])}, []))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -226,7 +226,7 @@ def test_special_tokens_may_have_other_names(tmp_path: Path) -> None:
 
 
 def test_the_five_are_special_whatever_the_file_says(tmp_path: Path) -> None:
-    """What the file says about those that are special is kept."""
+    """The file's settings of special tokens are kept."""
     tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.add_special_tokens([AddedToken("[MASK]", lstrip=True)])
@@ -241,7 +241,7 @@ def test_the_five_are_special_whatever_the_file_says(tmp_path: Path) -> None:
     assert not set(special_ids(read).values()) & set(read.encode(" ".join(SPECIAL)).ids)
 
 
-# What cannot be used
+# Unusable tokenizers
 
 
 def json_with(change: Callable[[dict[str, Any]], Any]) -> str:

@@ -1,4 +1,4 @@
-"""An experiment with a tokenizer that exists already: its data, its refusals, its forecast."""
+"""An experiment with an existing tokenizer: its data, refusals and forecast."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ from registry.errors import ConfigError
 from tests.electra_lab.tokenizers.test_pretrained import write_words
 from tests.helpers import line_of, write_experiment
 
-# All words of the experiment's corpus; no special token has the id that it has in the lab's own tokenizers.
+# All words of the experiment's corpus; special tokens have other ids than in the lab's own tokenizers.
 WORDS_OF_IT = ["the", "cat", "number", "sat", "on", "mat", "and", "saw", "dogs", *"0123456789"]
 ODD = ["a", "[PAD]", "[MASK]", "b", "[SEP]", "[UNK]", "[CLS]", *WORDS_OF_IT, *(f"##{digit}" for digit in range(10))]
 
@@ -31,7 +31,7 @@ def write_with(folder: Path, path: str, **sections: str) -> Path:
 
 
 def test_an_experiment_reads_with_it(tmp_path: Path) -> None:
-    """And no text is lost on the way. To train with it: tests/electra_lab/assembly/test_initial_weights.py."""
+    """And no text is lost. For training with it see tests/electra_lab/assembly/test_initial_weights.py."""
     write_words(tmp_path / "model" / "vocab.txt", ODD)
     loaded = load(file := write_with(tmp_path, "model"))
     store = open_data(loaded, lambda _: None)

@@ -1,4 +1,4 @@
-"""SentencePiece models split text as the sentencepiece library does: `make_sentencepiece` has written its answers."""
+"""SentencePiece models split text as the sentencepiece library does; `make_sentencepiece` has written its results."""
 
 import json
 import random
@@ -48,7 +48,7 @@ def made(request: pytest.FixtureRequest) -> Iterator[Any]:
 def test_texts_have_the_ids_and_places_of_the_library(made: Any) -> None:
     expected = dict(zip(TEXTS, made.expected["ids"], strict=True))
     for text, found in zip(TEXTS, ids(made.tokenizer), strict=True):
-        # Where spaces are kept, the library puts another one before the first word.
+        # Where spaces are kept, the library adds another one before the first word.
         assert found == expected[text.removeprefix(" ") if made.keeps_spaces else text], text
     for text, ends, found in zip(TEXTS, made.expected["ends"], tokenize(made.tokenizer, TEXTS), strict=False):
         pieces = [text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
@@ -148,7 +148,7 @@ def test_models_with_other_ids_are_refused(file: str, key: str, tmp_path: Path) 
 @pytest.mark.parametrize("options", [{"model_type": "unigram", **DEBERTA}, {"model_type": "unigram", **SYMBOLS},
                                      {"model_type": "bpe"}])  # fmt: skip
 def test_of_a_thousand_lines_one_differs_at_most(options: dict[str, Any], tmp_path: Path) -> None:
-    """A tie of two ways to split, which the library decides by the rounding of its sums."""
+    """Where two splits are tied, which the library decides by the rounding of its sums."""
     library = pytest.importorskip("sentencepiece")
     lines = sorted({line.strip() for text in topics.values() for line in text.splitlines()})
     path = tmp_path / "spm.model"

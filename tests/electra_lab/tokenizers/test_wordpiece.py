@@ -1,4 +1,4 @@
-"""WordPiece: the same vocabulary always, and no special tokens but the five."""
+"""WordPiece: always the same vocabulary, and only the five special tokens."""
 
 import hashlib
 import re
@@ -27,7 +27,7 @@ def trained() -> list[str]:
 
 
 def test_the_same_tokenizers_in_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONHASHSEED", "1")  # that of this process is random
+    monkeypatch.setenv("PYTHONHASHSEED", "1")  # this process has a random one
     done = python("-c", SCRIPT, cwd=tmp_path)
     assert done.stdout.strip() == str(trained()), done.stderr
 
@@ -53,7 +53,7 @@ def test_accents_are_stripped_as_lowercase_or_as_written(lowercase: bool, strip:
     tokenizer = wordpiece(documents, vocab_size=100, lowercase=lowercase, strip_accents=strip)
     texts = "Cafe", "caf\u00e9", "cafe\u0301", "cafe"
     cased, composed, decomposed, plain = (tokenizer.encode(text).ids for text in texts)
-    assert composed == decomposed, "one letter is one text however it is composed"
+    assert composed == decomposed, "a letter gives the same text in any composition"
     assert (composed == plain) == (lowercase if strip is None else strip)
     assert (cased == plain) == lowercase
 

@@ -1,4 +1,4 @@
-"""Libraries of trackers, which not every environment has."""
+"""Optional libraries of trackers."""
 
 from importlib import import_module
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def needs(*names: str) -> None:
-    """Skip the tests of a file where one of the libraries is not installed."""
+    """Skip the tests of a file if one of the libraries is not installed."""
     for name in names:
         try:
             missing = getattr(import_module(name), "__file__", None) is None

@@ -1,4 +1,4 @@
-"""Libraries that are not here: named before anything starts, with the extra that brings them."""
+"""Missing libraries are named before anything starts, with the extra that installs them."""
 
 import re
 import subprocess
@@ -32,7 +32,7 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_folder_that_is_called_like_a_library_is_not_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W&B itself leaves a folder wandb/ where programs are started."""
+    """W&B itself creates a folder wandb/ in the working directory."""
     (tmp_path / "no_library").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=r"needs no_library\."):

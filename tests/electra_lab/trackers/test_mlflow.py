@@ -51,7 +51,7 @@ class TestMLflow(TrackerContract):
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of runs, whose store is made once."""
+    """A folder of runs, whose store is created once."""
     return tmp_path_factory.mktemp("runs")
 
 
@@ -62,7 +62,7 @@ def test_the_run_has_name_group_parameters_and_status(beside: Path, outcome: Any
     tracker, run = MLflow(experiment="mine"), Tracked("law-1", "law", beside / "one", config, 0, None)
     id = tracker.start(run)
     read = client(beside / "mlflow.db")
-    for _ in range(2):  # a resumed run is running again
+    for _ in range(2):  # a resumed run is marked as running again
         assert read.get_run(id).info.status == "RUNNING"
         tracker.close(outcome)
         kept = read.get_run(id)
@@ -94,7 +94,7 @@ def test_killed_stopped_and_resumed(tmp_path: Path) -> None:
 
 
 def test_runs_that_begin_at_the_same_time_share_a_store(tmp_path: Path) -> None:
-    """As the cells of an ablation do; MLflow alone would fail in all but one."""
+    """Like the cells of an ablation; plain MLflow would fail in all runs but one."""
     code = (
         "import mlflow, sys; from pathlib import Path; from registry import Tracked, trackers; "
         "tracker = trackers.get('mlflow').component(); print('ready', flush=True); sys.stdin.readline(); "

@@ -20,7 +20,7 @@ from electra_lab.trackers.tensorboard import TensorBoard  # noqa: E402  # only w
 def accumulated(folder: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells of values that came twice, as they should here
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns of repeated values, which are intended here
     return EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
 
 

@@ -17,7 +17,7 @@ from tests.electra_lab.trackers.library import needs
 
 @pytest.fixture(scope="module", autouse=True)
 def _own_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Trackio decides on its folder when it is imported, so the name must change in every module that has taken it."""
+    """Trackio sets its folder at import, so it must be replaced in every module that has imported the name."""
     import trackio
 
     folder = tmp_path_factory.mktemp("trackio")
@@ -66,7 +66,7 @@ def test_the_run_has_project_group_and_config(tmp_path: Path) -> None:
 
 
 def test_killed_stopped_and_resumed(tmp_path: Path) -> None:
-    """Trackio writes twice a second, so a kill takes what came after the last time."""
+    """Trackio writes twice a second, so a kill loses later records."""
     from trackio.utils import TRACKIO_DIR
 
     path = interrupted(tmp_path, "{type: trackio}", TRACKIO_DIR=str(TRACKIO_DIR))

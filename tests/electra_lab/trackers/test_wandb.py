@@ -1,4 +1,4 @@
-"""Files of Weights & Biases, as its own `wandb sync` would read them."""
+"""Files of Weights & Biases, read as by its own `wandb sync`."""
 
 import json
 import struct
@@ -23,7 +23,7 @@ from electra_lab.trackers.wandb import WeightsAndBiases  # noqa: E402  # only wh
 
 
 def records(folder: Path) -> list[Any]:
-    """Return the records of all parts of a run, each of which has ended."""
+    """Return the records of all parts of a run; all parts have ended."""
     found = []
     for file in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
         for _ in range(500):  # another process writes it
@@ -36,7 +36,7 @@ def records(folder: Path) -> list[Any]:
 
 
 def records_in(file: Path) -> Iterator[Any]:
-    """Yield the library's own messages; the file is one of LevelDB's logs."""
+    """Yield the library's messages; the file is a LevelDB log."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, whole = file.read_bytes(), 7, b""  # after the header
@@ -62,7 +62,7 @@ def values_of(run: Path, id: str) -> Values:
             name = item.key or item.nested_key[0]
             if not name.startswith("_"):
                 found.setdefault(name, {}).setdefault(steps[-1], []).append(json.loads(item.value_json))
-    assert steps == sorted(set(steps)), "W&B drops a step that is not higher than all before"
+    assert steps == sorted(set(steps)), "W&B drops steps that are not higher than all earlier ones"
     return found
 
 
@@ -71,7 +71,7 @@ class TestWandb(TrackerContract):
 
     def train(self, run: Path, steps: range, end: Exception | None = None) -> None:
         if steps.start:
-            time.sleep(1.0 - time.time() % 1.0)  # W&B names the folder of a part by its second
+            time.sleep(1.0 - time.time() % 1.0)  # W&B names the folder of a part by the time in seconds
         super().train(run, steps, end)
 
     def read(self, run: Path, id: str) -> Values:
@@ -123,7 +123,7 @@ def test_without_a_key_it_fails_and_asks_nothing(tmp_path: Path, monkeypatch: py
 
 
 def test_killed_stopped_and_resumed(tmp_path: Path) -> None:
-    """W&B writes from another process, so a kill takes what was on the way."""
+    """W&B writes from another process, so a kill loses records in transit."""
     path = interrupted(tmp_path, "{type: wandb, mode: offline}")
     (known,) = RunDirectory(path).read_json(FILE)
     assert_whole(values_of(path, known["id"]), path, lost=30)

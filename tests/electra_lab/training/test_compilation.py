@@ -1,5 +1,4 @@
-"""Compiled layers: no graph breaks, code that layers share. Layers that are computed again: less memory. Both: the same
-numbers."""
+"""Compiled layers: no graph breaks, shared code. Recomputed layers: less memory. Both: the same numbers."""
 
 import os
 from copy import deepcopy
@@ -53,7 +52,7 @@ def two_steps(made: Any, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Te
 
 @pytest.fixture
 def _recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile by a backend that only records."""
+    """Compile with a backend that only records graphs."""
     monkeypatch.setattr(compilation, "BACKEND", "eager")
     torch._dynamo.reset()
     counters.clear()
@@ -68,8 +67,8 @@ def compiled(how: Any, name: str = "bert_small", depth: int = 1, **options: Any)
     return made, batch
 
 
-# The number of graphs for the pair: one for each class of module, of both widths. Two layers would have twice as many,
-# if each had its own.
+# The number of graphs for the pair: one for each class of module and width. Two layers would have twice as many if
+# they did not share them.
 EACH: list[tuple[str, int, dict[str, Any]]] = [
     ("bert_small", 1, {}), ("transformer_small", 8, {}), ("performer_small", 2, {}), ("reformer_small", 4, {}),
     ("transformer_small", 8, {"discriminator.local_heads": 2, "discriminator.window": 16, "generator.local_heads": 1}),
@@ -88,9 +87,9 @@ SOAK = pytest.mark.skipif("ELECTRA_LAB_SOAK" not in os.environ, reason="takes te
     ],
 )  # fmt: skip
 def test_layers_compile_whole_and_once(name: str, graphs: int, options: dict[str, Any], again: bool) -> None:
-    """No breaks, layers share their graphs, the same numbers.
+    """No graph breaks, layers share their graphs, the same numbers.
 
-    again  layers are computed again in the backward pass
+    again  layers are recomputed in the backward pass
     """
     expected = two_steps(*built(name, 2, **options))
     made, batch = compiled("layers", name, 2, **options, **{"train.activation_checkpointing": str(again).lower()})
@@ -103,7 +102,7 @@ def test_layers_compile_whole_and_once(name: str, graphs: int, options: dict[str
 
 @recorded
 def test_many_trainings_of_a_process_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a worker of an ablation: torch gives up on a function of which it has eight kinds, or two here."""
+    """As in a worker of an ablation: torch stops compiling a function after eight versions, here after two."""
     monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
     for width in (8, 16, 24):
         counters.clear()
@@ -115,7 +114,7 @@ def test_many_trainings_of_a_process_are_compiled(monkeypatch: pytest.MonkeyPatc
 
 @recorded
 def test_an_evaluation_makes_no_code() -> None:
-    """Its last batches have sizes of their own."""
+    """Its last batches have different sizes."""
     for how in ("layers", "full"):
         made, batch = compiled(how)
         with torch.no_grad(), made.learner.evaluating(0):
@@ -125,7 +124,7 @@ def test_an_evaluation_makes_no_code() -> None:
 
 @recorded
 def test_evaluations_that_overlap_leave_compilation_on() -> None:
-    """In two threads: what began first also ends first. Nothing is compiled before both have ended."""
+    """In two threads: the first to begin also ends first. Nothing is compiled before both have ended."""
     (made, batch), (other, _) = compiled("layers"), built("bert_small", 1)
     for second in (other.learner.evaluating(0), Probe(other.learner.objective)):
         counters.clear()
@@ -150,7 +149,7 @@ def test_the_whole_objective_compiles() -> None:
     assert not counters["graph_break"], dict(counters["graph_break"])
 
 
-@pytest.mark.slow  # torch's own work on graphs that are tested above; test_random.py compiles what is ours
+@pytest.mark.slow  # inductor's compilation of graphs that are tested above; test_random.py compiles the lab's own code
 def test_code_of_a_compiler_gives_the_same_numbers() -> None:
     if compilation.missing_compiler("cpu"):
         pytest.skip("there is no C++ compiler here")
@@ -220,10 +219,10 @@ def step(learner: Any, precision: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "precision"),
     [("bert_small", "bf16"), ("transformer_small", "fp32"), ("reformer_small", "fp32"),
-     pytest.param("performer_small", "fp32", marks=pytest.mark.slow)],  # draws nothing in a layer but dropout, as bert
+     pytest.param("performer_small", "fp32", marks=pytest.mark.slow)],  # only dropout draws in its layers, as in bert
 )  # fmt: skip
 def test_gradients_are_the_same_with_less_memory(name: str, precision: str) -> None:
-    """To the last bit, with dropout and with hashes, which are drawn again as they were."""
+    """Bit for bit, with dropout and hashes, whose draws are repeated."""
     plain, again = made(name, False), made(name, True)
     assert list(plain.objective.state_dict()) == list(again.objective.state_dict())
     peaks = [peak_bytes(partial(step, learner, precision)) or 0 for learner in (plain, again)]

@@ -1,7 +1,7 @@
-"""What a step of the small experiments costs, without a clock: operations, logits and reads by the host.
+"""The cost of a step of the small experiments without a clock: operations, logits and reads by the host.
 
-Small models spend their time on the number of operations, so that a change which adds some to each layer or parameter
-costs a tenth of the speed, and no other test notices.
+The speed of small models depends on the number of operations: adding some to each layer or parameter costs a tenth of
+the speed, and no other test would notice.
 """
 
 from collections import Counter
@@ -25,12 +25,12 @@ from electra_lab.training.step import training_step
 from registry import count
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
-ROWS, FIRST = 5, ALL + 1  # rows of a batch; steps that guards may read
+ROWS, FIRST = 5, ALL + 1  # rows of a batch; the steps that guards may read
 # Operations of a step at depth 1, with a few percent to spare.
 OPERATIONS = {"bert_small": 660, "transformer_tiny": 730, "performer_small": 1150, "reformer_small": 1315}
 # Passes over logits: the product with the table, softmax, the sampler's two, and two of the gradient and one in place.
 PASSES = 7.2
-# Operations whose result the host has to know: a number, or a shape that depends on numbers.
+# Operations whose result the host needs: a number, or a shape that depends on numbers.
 READING = {"_local_scalar_dense", "item", "nonzero", "masked_select", "is_nonzero", "equal", "unique", "_unique2",
            "unique_dim", "unique_consecutive", "bincount", "argwhere"}  # fmt: skip
 every_experiment = pytest.mark.parametrize("name", OPERATIONS)
@@ -65,7 +65,7 @@ class Trainer:
 class Cost(TorchDispatchMode):
     """Count operations by name, rows of logits, and reads by the host.
 
-    A row of logits is what has the vocabulary as its last dimension, but for the token table's gradient [E V].
+    Rows of logits are those of tensors with the vocabulary as last dimension, except the token table's gradient [E V].
     """
 
     def __init__(self, vocabulary: int, embedding: int = 0) -> None:
@@ -94,7 +94,7 @@ def reads(function: Any, name: str, args: Any) -> bool:
     if name in READING or torch.Tag.data_dependent_output in function.tags:
         return True
     if torch.Tag.dynamic_output_shape in function.tags:
-        # Indices of bool are positions that have to be found first; others are not.
+        # Boolean indices are positions that have to be found first.
         indices = args[1] if name.startswith("index") and len(args) > 1 else None
         return indices is None or any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
     return False
@@ -141,7 +141,7 @@ def test_logits_of_the_vocabulary_are_those_of_masked_positions_alone(name: str)
 @every_experiment
 @pytest.mark.parametrize("micro", [ROWS, ROWS // 2])
 def test_the_host_reads_nothing_in_a_step(name: str, micro: int) -> None:
-    """On an accelerator it would wait there for the device; only guards read, now and then."""
+    """On an accelerator it would wait for the device; only guards read, occasionally."""
     found = later(name, micro).reads
     assert not found, f"the host waits for the device in a step of {name}: {Counter(found)}."
 
@@ -159,7 +159,7 @@ OTHERS: list[Any] = [lambda x: x[torch.tensor([0, 1])], lambda x: torch.where(x 
 
 
 @pytest.mark.parametrize(("do", "read"), [*((do, True) for do in READS), *((do, False) for do in OTHERS)])
-def test_reads_are_seen_and_what_reads_nothing_is_let_pass(do: Any, read: bool) -> None:
+def test_reads_are_noticed_and_other_operations_pass(do: Any, read: bool) -> None:
     with Cost(0) as counted:
         do(torch.ones(3))
     assert bool(counted.reads) == read

@@ -1,4 +1,4 @@
-"""One optimizer, or one for each network: the same numbers, where nothing is shared, clipped or damped."""
+"""One optimizer or one per network: the same numbers without sharing, clipping and epsilon."""
 
 import math
 from copy import deepcopy
@@ -46,7 +46,7 @@ def together(objective: Any, rate: float, change: dict[str, float]) -> None:
 
 
 def apart(objective: Any, rate: float, change: dict[str, float]) -> None:
-    """Train by two optimizers of torch, each network on its own loss alone, which has no weight."""
+    """Train by two torch optimizers, each network only on its own unweighted loss."""
     made = {}
     for name in ("generator", "discriminator"):
         parameters = getattr(objective, name).parameters()
@@ -67,7 +67,7 @@ def apart(objective: Any, rate: float, change: dict[str, float]) -> None:
 @settings(max_examples=20, deadline=None)
 @given(generator=st.floats(0.01, 100.0), discriminator=st.floats(0.01, 100.0), rate=factors, end=factors, fast=factors)
 def test_two_optimizers_are_one_without_tying_clipping_and_epsilon(generator, discriminator, rate, end, fast) -> None:
-    """AdamW treats every number by itself and cancels the weight of its loss (Dong et al. 2023)."""
+    """AdamW treats every number separately and cancels the weight of its loss (Dong et al. 2023)."""
     for change in ({}, {"start": rate, "end": end, "rate": fast}):
         joint = electra(generator_weight=generator, discriminator_weight=discriminator)
         decoupled = deepcopy(joint)

@@ -1,4 +1,4 @@
-"""The choice of device and precision, against what torch says of this machine; memory that is kept, by page faults."""
+"""The choice of device and precision, compared with torch's facts about this machine; kept memory, by page faults."""
 
 import resource
 import subprocess
@@ -34,14 +34,14 @@ def test_auto_is_cuda_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     [({}, ""), ({"avx512_bf16": False}, ""), ({"avx512_bf16": True}, "AVX-512 BF16"), ({"amx_bf16": True}, "AMX")],
 )
 def test_bf16_of_processors(monkeypatch: pytest.MonkeyPatch, capabilities: Any, expected: str) -> None:
-    """Without the width of a network, auto is fp32 on all of them."""
+    """Without the width of a network, auto is fp32 on all processors."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     assert bf16_units() == expected
     assert choose_precision("auto", CPU) == "fp32"
 
 
 def test_auto_on_cuda_is_what_the_device_does_without_emulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan for a device that is not here is for one of today's."""
+    """A plan for an absent device assumes a current one."""
     asked: list[bool] = []
 
     def supported(*, including_emulation: bool) -> bool:
@@ -78,7 +78,7 @@ def test_a_training_within_another_block_sees_its_present_weights() -> None:
                 found.sum().backward()
             assert found.tolist() == [[2 * weight, 2 * weight]]
             layer.weight.data.fill_(7.0)
-            assert layer(ones).tolist() == [[14.0, 14.0]]  # nor does the outer one keep what the inner one had
+            assert layer(ones).tolist() == [[14.0, 14.0]]  # nor does the outer one keep the inner one's copies
         assert torch.equal(layer.weight.grad, torch.full((2, 2), 2.0))  # of two steps
 
 

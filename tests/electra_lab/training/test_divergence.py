@@ -1,4 +1,4 @@
-"""Which steps are refused, by hand: the average of the norms, spikes, and what is remembered of them."""
+"""Refused steps, by hand: the average of the norms, spikes, and their state."""
 
 import json
 import math
@@ -28,7 +28,7 @@ def judged(watch: Watch, norms: list[float], start: int = 0) -> list[bool]:
 
 
 def test_a_spike_is_a_norm_above_the_factor_times_the_average(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mean of the first LEAD steps, among which there is none, then an exponential average of as long a memory."""
+    """The mean of the first LEAD steps, which are never spikes, then an exponential average over as many."""
     monkeypatch.setattr(trouble, "LEAD", 4)
     watch = Watch(factor=3.0)
     assert judged(watch, [1.0, 100.0, 1.0, 2.0]) == [True] * 4
@@ -38,7 +38,7 @@ def test_a_spike_is_a_norm_above_the_factor_times_the_average(monkeypatch: pytes
     assert float(watch.average) == pytest.approx(average)
     assert judged(watch, [3.001 * average, 2.999 * average], 6) == [False, True]
     assert (int(watch.first), bool(watch.spiked)) == (6, True)
-    assert float(watch.average) == pytest.approx(average * (3 + 2.999) / 4), "a refused step has no part in it"
+    assert float(watch.average) == pytest.approx(average * (3 + 2.999) / 4), "a refused step does not count"
 
 
 def test_the_lead_is_of_taken_steps() -> None:
@@ -55,7 +55,7 @@ def test_without_a_factor_only_what_is_not_finite_is_refused() -> None:
     assert int(watch.first) == -1
 
 
-def test_an_overflow_of_fp16_is_no_trouble() -> None:
+def test_an_overflow_of_fp16_is_not_a_divergence() -> None:
     watch = Watch(factor=2.0)
     assert not watch.judge(NO, torch.tensor(math.inf), YES, 3)
     assert int(watch.first) == -1
@@ -77,7 +77,7 @@ def test_a_state_that_went_through_a_file_judges_as_before(monkeypatch: pytest.M
 
 
 def test_the_host_does_not_wait_for_the_device() -> None:
-    """Nothing of it can be read on the meta device."""
+    """Reading a number would fail on the meta device."""
     watch = Watch(torch.device("meta"), 2.0)
     for step in range(3):
         finite = torch.empty((), dtype=torch.bool, device="meta")
@@ -124,7 +124,7 @@ def test_a_refused_step_of_a_checkpoint_does_not_stop_a_resume_under_another_pol
 
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_weights_that_an_update_has_spoilt_are_named_before_they_are_evaluated(policy: Any) -> None:
-    """Loss and gradient were finite, so it must not be said that no weight is damaged."""
+    """Loss and gradient were finite, so the message must not claim that no weight is damaged."""
     run, settings = new_run(rate=1e38), replace(SETTINGS, on_non_finite=policy, evaluate_every=1)
     with pytest.raises(StepRejected, match=r"^step 1: weight is no longer finite") as refused:
         records_of(run, settings)
@@ -143,5 +143,5 @@ def test_roll_back_hands_the_refused_step_to_the_consumer() -> None:
             run.offset, run.learner.objective.poison = 3, ()
     assert [step for _, step, _ in batches.training] == [*range(6), *range(5, 10)]
     assert [r.values["step"] for r in seen if r.values and r.values["split"] == "train"] == [3, 3, 6, 7]
-    with pytest.raises(StepRejected):  # nobody has put it back
+    with pytest.raises(StepRejected):  # it was not restored
         records_of(new_run((4,)), rolling)

@@ -1,4 +1,4 @@
-"""Draws that are kept on disk: the same training, bit for bit, with whatever a killed process has left there."""
+"""Draws that are kept on disk: the same training, bit for bit, whatever a killed process has left behind."""
 
 import signal
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.electra_lab.jobs.pretraining.tiny import assert_same, run, signalled
 from tests.electra_lab.objectives.test_frozen_generator import earlier, frozen
 
 KEPT = "{type: frozen_generator, run: earlier, cache: kept}"
-# Two epochs and more; a temperature that falls, dropout in both networks, micro-batches.
+# More than two epochs; a falling temperature, dropout in both networks, micro-batches.
 HOT = "{sampler.temperature: {type: exponential, start: 2.0, end: 1.0, rate: 3.0}, learning_rate: {warmup_steps: 2}}"
 TRAIN = "{steps: 8, batch_size: 4, micro_batch_size: 2, precision: fp32, log_every: 2}"
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -65,7 +65,7 @@ def kept(folder: Path) -> list[Path]:
 
 
 def test_training_is_the_same_with_and_without_it(trained: Path, tmp_path: Path, forwards: list[int]) -> None:
-    """The first run draws, the next ones, also with another loss weight and rate, need not."""
+    """The first run draws; later ones, also with another loss weight and rate, do not need to."""
     assert_same(trained / "plain", trained / "first")
     (found,) = kept(trained)
     rows, slots = 8 * 4, 3  # ceil(.15 * 16)
@@ -78,7 +78,7 @@ def test_training_is_the_same_with_and_without_it(trained: Path, tmp_path: Path,
 
 
 def test_what_is_missing_is_drawn_again(trained: Path, tmp_path: Path, forwards: list[int]) -> None:
-    """A row that was torn in the first step, an id that no token has in the third, and half of the file."""
+    """A row torn in the first step, an invalid id in the third, and the second half of the file."""
     (found,) = kept(trained)
     whole = found.read_bytes()
     torn = whole[:8] + b"\0\0" + whole[10:50] + b"\xff\xff" + whole[52:]
@@ -102,7 +102,7 @@ def test_a_run_that_stops_goes_on(trained: Path, tmp_path: Path, monkeypatch: py
 
 OTHERS = ["seed=1", "masking.mask_prob=0.3", "sampler.type=nucleus", "train.batch_size=2", "train.steps=4",
           "train.micro_batch_size=4", "objective.disallow_correct=true"]  # fmt: skip
-# What is given to both, and what makes no difference.
+# Settings of both, and changes that make no difference.
 SAME = [
     (["generator={dim: 8, depth: 1, heads: 1}"], ["discriminator.depth=2"]),
     ([], ["train.learning_rate=0.1", "train.clip_norm=9.0", "objective.discriminator_weight=1.0"]),
@@ -151,14 +151,14 @@ def test_another_generator_has_another_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("size", "bytes_"), [(65_535, 2), (65_536, 4)])
 def test_every_id_is_kept(tmp_path: Path, size: int, bytes_: int) -> None:
-    """Also of rows that were cut to their tokens, and have fewer slots."""
+    """Also for rows that were cut to their tokens and have fewer slots."""
     draws, weights = Draws(tmp_path / "kept", {}, 3, size), torch.nn.Linear(1, 1)
     file, ids = draws._open(weights), torch.tensor([[0, size - 1], [size - 1, 5]]).numpy()
     draws._write(file, 7, ids)
     assert draws.row_bytes == 3 * bytes_
     assert draws._read(file, 6, 2) is None
     assert draws._read(file, 8, 2) is None
-    other = Draws(tmp_path / "kept", {}, 3, size)  # of another process, which sees it at once
+    other = Draws(tmp_path / "kept", {}, 3, size)  # as in another process, which sees it at once
     for reader in (draws, other):
         found: Any = reader._read(reader._open(weights), 7, 2)
         assert found[:, :2].tolist() == ids.tolist()

@@ -1,4 +1,4 @@
-"""Metrics of held-out text against plain computations; outputs of rows as a task receives them."""
+"""Metrics of held-out text against plain computations; outputs of rows in the form that tasks receive."""
 
 import math
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.electra_lab.training.tiny import CPU, experiment
 @pytest.fixture
 def made(tmp_path: Path) -> Experiment:
     made = experiment(tmp_path)
-    for parameter in made.run.learner.objective.parameters():  # opinions worth measuring
+    for parameter in made.run.learner.objective.parameters():  # larger weights, so that predictions differ
         parameter.data += 0.5 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
     return made
 
@@ -35,10 +35,10 @@ def metrics(made: Experiment, **settings: int) -> dict[str, float]:
 
 
 def test_metrics_are_those_of_the_whole_split(made: Experiment) -> None:
-    """Row by row, over all maskable positions, with scikit-learn; every metric of given numbers: test_metrics.py."""
+    """Row by row, over all maskable positions, with scikit-learn; test_metrics.py tests all metrics."""
     labels, scores, surprise, nats, unigram = [], [], [], [], []
     counts = torch.as_tensor(made.store.counts).double() + 1
-    counts[list(made.vocabulary.special_ids)] = 0  # no detector or generator of words counts separators
+    counts[list(made.vocabulary.special_ids)] = 0  # separators never count
     objective: Any = made.run.learner.objective.eval()
     for batch in made.test.in_order(1, CPU):
         with torch.no_grad():
@@ -61,7 +61,7 @@ def test_metrics_are_those_of_the_whole_split(made: Experiment) -> None:
 
 
 def test_gains_are_over_the_documents_of_the_split(made: Experiment) -> None:
-    """Every document of the test that has a token to judge, whatever the batch size."""
+    """Every document of the test with a maskable token, for any batch size."""
     found = metrics(made)
     assert found["discriminator_auc_gain_documents"] == made.store.documents["test"]
     auc_gain = found["discriminator_auc"] - max(found["unigram_auc"], 0.5)
@@ -86,7 +86,7 @@ def test_weights_that_are_not_finite_give_nan_and_no_exception(made: Experiment)
 
 
 class Parts(torch.nn.Module):
-    """Two terms of rows with known numbers, and a weight that is scheduled."""
+    """Two terms with known numbers per row, and a scheduled weight."""
 
     weight = torch.tensor(0.0)
 
@@ -131,7 +131,7 @@ class Listens:
 
 @pytest.mark.parametrize("size", [1, 2, 5, 9])
 def test_means_are_over_all_rows_and_the_objective_has_the_last_word(size: int) -> None:
-    """Means by hand over 0..4 and 2..4, whatever the batches; each row once; the accumulator's values come last."""
+    """Means by hand over 0..4 and 2..4, for any batches; each row once; the accumulator's values take precedence."""
     parts = Parts()
     rise = Number(lambda progress: 3.0 * progress, lambda number: setattr(parts, "weight", number))
     learner = Learner(parts.train(), Schedules([rise], 10))
@@ -161,7 +161,7 @@ class Keeping:
 
 
 def test_each_example_has_the_outputs_of_its_rows_without_padding() -> None:
-    """Rows come in any order, longest first here; an output of a row that is as long as the batch is kept whole."""
+    """Rows come in any order, here the longest first; an output per row of the batch's length is not cut."""
     task = Keeping()
     short, long, rest, last = (Row([7] * size, [0] * size, {}) for size in (3, 5, 2, 4))
     rows = [[short], [long, rest], [last]]

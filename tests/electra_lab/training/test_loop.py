@@ -1,4 +1,4 @@
-"""The loop: its records are means by hand, whatever the windows, the clock, the policy and the stops in between."""
+"""The loop: records equal means by hand, for any windows, clocks, policies and stops."""
 
 import json
 import math
@@ -83,7 +83,7 @@ def rows(number: int) -> Batch:
 
 
 class Nothing:
-    """An accumulator of no metrics, which notes the examples it is asked for."""
+    """An accumulator without metrics, which records the requested examples."""
 
     asked: list[list[int]] = []  # noqa: RUF012
     metrics: dict[str, Any] = {}  # noqa: RUF012
@@ -118,7 +118,7 @@ def records_of(run: Run, settings: Settings = SETTINGS, **options: Any) -> list[
 
 
 def until(step: int, run: Run, settings: Settings) -> list[Record]:
-    """Train, stop after a step before it is evaluated, and return the records until then."""
+    """Train, stop after a step before its evaluation, and return the records so far."""
     found = []
     for record in training(run, settings):
         found.append(record)
@@ -135,7 +135,7 @@ def timeless(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def by_hand(poison: tuple[int, ...] = ()) -> list[dict[str, float]]:
-    """Weight, sums and gradient of each step: plain gradient descent on 10 a / count + (0.5 + n) b / count."""
+    """Return weight, sums and gradient of each step of plain gradient descent on 10 a / count + (0.5 + n) b / count."""
     weight, steps = 1.0, []
     for n in range(SETTINGS.steps):
         late = n >= 4
@@ -147,7 +147,7 @@ def by_hand(poison: tuple[int, ...] = ()) -> list[dict[str, float]]:
 
 
 def window_by_hand(steps: range, poison: tuple[int, ...] = ()) -> dict[str, float]:
-    """Means over all counts of the window's taken steps; the loss weighs each step by its own weight."""
+    """Return means over all counts of the window's taken steps; the loss uses each step's own weights."""
     known = by_hand(poison)
     taken = [n for n in steps if n not in poison]
     late = [n for n in taken if n >= 4]
@@ -165,7 +165,7 @@ def means_of(values: dict[str, Any]) -> dict[str, float]:
 
 
 def test_records_are_means_by_hand() -> None:
-    """A term that no step of the window counts has no mean; tokens and FLOPs are those of all steps so far."""
+    """A term that no step of the window counts has no mean; tokens and FLOPs include all steps so far."""
     batches = Asked()
     found = [record.values for record in records_of(new_run(), batches=batches) if record.values]
     assert [(v["step"], v["split"]) for v in found] == [
@@ -187,7 +187,7 @@ def test_records_are_means_by_hand() -> None:
 def test_lines_evaluations_and_pauses_come_when_they_are_due(log: int, evaluate: int | None) -> None:
     """The end is always logged, validated and tested, once; a pause ends every step, before its evaluations.
 
-    If the end would be the only log line, the first step has one too: a curve needs two points.
+    If the end would be the only log line, the first step has one, too: a curve needs two points.
     """
     expected: list[tuple[int, str]] = []
     for step in range(1, 8):
@@ -200,14 +200,14 @@ def test_lines_evaluations_and_pauses_come_when_they_are_due(log: int, evaluate:
     found = [record for record in found if not record.evaluating]
     assert [(record.step, record.values.get("split", "")) for record in found] == expected
     for split, batches in read.items():
-        assert len(batches.evaluations) == [each for _, each in expected].count(split)
+        assert len(batches.evaluations) == [name for _, name in expected].count(split)
     for record in found:
         assert (record.evaluation is not None) == (record.values.get("split") in ("validation", "test"))
 
 
 @pytest.mark.parametrize("begin", [0, 3, 6])
 def test_each_split_is_read_for_its_own_records(begin: int) -> None:
-    """Also after a resume. A record has the number of positions that were read: rows of 3."""
+    """Also after a resume. A record has the number of positions read; rows have 3."""
     ours, validation, tested = Asked(), Asked(5), Asked(11)
     run = new_run()
     run.step = begin
@@ -257,7 +257,7 @@ def test_training_is_in_train_mode_and_evaluation_is_not_and_only_the_test_shows
 
 
 def test_time_is_that_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps take 2 s; evaluation takes 1000 s and a consumer 500 s a record, which are not training."""
+    """Steps take 2 s; evaluation takes 1000 s and the consumer 500 s per record, which do not count."""
     batches = Asked()
     monkeypatch.setattr(loop.time, "perf_counter", lambda: batches.now)
     found = []
@@ -275,9 +275,9 @@ def test_time_is_that_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("poison", [(0,), (2,), (3, 4), (6,), (0, 3, 5), (0, 1, 2)])
 def test_skipped_steps_are_counted_and_left_out_of_every_mean(poison: tuple[int, ...]) -> None:
-    """Training goes on from the weights before; the schedule and the number of tokens go on, too.
+    """Training continues from the previous weights; the schedule and the number of tokens advance.
 
-    A window without a taken step has no mean: it must not look like a loss of 0.
+    A window without a taken step has no mean, rather than a loss of 0.
     """
     run = new_run(poison)
     found = [r.values for r in records_of(run, replace(SETTINGS, on_non_finite="skip")) if r.values][:-2]
@@ -304,7 +304,7 @@ def test_stop_ends_at_the_next_log_line_with_the_weights_of_before(poison: tuple
 
 
 def test_a_checkpoint_sees_what_has_diverged_before_the_log_line_does() -> None:
-    """Under `stop` there is none of it; under `skip` it holds the open window."""
+    """With `stop` saving the state raises; with `skip` the state contains the open window."""
     skipping = replace(SETTINGS, on_non_finite="skip")
     stopped, skipped = new_run((3,)), new_run((3,))
     until(4, stopped, SETTINGS)
@@ -346,13 +346,13 @@ def test_a_window_by_hand() -> None:
     skipped, means = window.read()
     assert skipped == 1
     assert means == {"loss": (6 + 40) / 5, "a_loss": 10 / 5, "gradient_norm": 4.0, "clipped_gradient_norm": 3.5}
-    assert window.read() == (skipped, means)  # reading changes nothing
+    assert window.read() == (skipped, means)  # reading has no side effects
     assert Window().read()[0] == 0
     assert Window.from_state(json.loads(json.dumps(Window().state()))) == Window()
 
 
 def test_a_window_of_networks_that_are_clipped_apart() -> None:
-    """The gradient after clipping is as long as both clipped parts together; a state that goes through a file."""
+    """The norm after clipping is that of both clipped parts together; also for a state saved to a file."""
     window = Window()
     for generator, discriminator in ((3.0, 4.0), (0.6, 0.8)):
         norms = {"generator": torch.tensor(generator), "discriminator": torch.tensor(discriminator)}

@@ -1,4 +1,4 @@
-"""Random numbers: against an independent numpy version, against statistics, eager against compiled, split or whole."""
+"""Random numbers: against an independent numpy version, statistical tests, eager against compiled, split or whole."""
 
 import tracemalloc
 
@@ -15,7 +15,7 @@ from electra_lab.training.random import Random, Streams, digest, mix_, seed_glob
 
 
 def mixed(words: np.ndarray) -> np.ndarray:
-    """lowbias32 in unsigned arithmetic, which is what it was published for."""
+    """lowbias32 in unsigned arithmetic, as it was published."""
     x = words.astype(np.uint32)
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
@@ -30,7 +30,7 @@ def test_mix_is_lowbias32() -> None:
 
 
 def test_uniform_against_numpy() -> None:
-    """The whole path from coordinates to numbers, written a second time."""
+    """An independent implementation of the whole path from coordinates to numbers."""
     streams = Streams(3, 5, torch.tensor([0, 7]))
     numbers = streams("law").uniform(4, 6).numpy()
 
@@ -95,7 +95,7 @@ def test_streams_are_independent(pair: str) -> None:
 
 
 def test_first_number_of_each_step_is_uniform() -> None:
-    """What a run consumes over time: one number of many steps."""
+    """As a run uses them over time: one number from each of many steps."""
     numbers = [float(uniform(0, step, "masking", 1, 1)) for step in range(1000)]
     assert stats.kstest(numbers, "uniform").pvalue > SIGNIFICANCE
 
@@ -123,7 +123,7 @@ def test_any_split_of_the_batch_gives_the_same_numbers(examples: int, cut: int, 
     some=st.integers(1, 30), torchs=st.booleans(),
 )  # fmt: skip
 def test_parts_are_those_of_one_call(device: str, examples: int, m: int, shape, some: int, torchs: bool) -> None:
-    """By numpy, and by torch, as on a GPU. No rows have one empty part."""
+    """With numpy and with torch, as on a GPU. Without rows there is one empty part."""
     first, second = (Streams(1, 2, torch.arange(5, 5 + examples, device=device))("law") for _ in range(2))
     for numbers in (first, second):
         numbers.uniform(examples, 3)
@@ -135,7 +135,7 @@ def test_parts_are_those_of_one_call(device: str, examples: int, m: int, shape, 
     assert [len(part) for part in parts] == [len(part) for part in whole.split(some)]
     assert torch.equal(torch.cat(parts), whole)
     assert torch.equal(first.uniform(examples, 2), second.uniform(examples, 2))
-    # The order is that of calls.
+    # Draws depend on the order of calls.
     late, numbers = second.in_parts(some, examples * m, *shape), second.uniform(examples, 2)
     assert torch.equal(torch.cat(list(late)), first.uniform(examples * m, *shape))
     assert torch.equal(numbers, first.uniform(examples, 2))
@@ -175,7 +175,7 @@ def test_seed_global_depends_on_seed_step_and_rank() -> None:
 
 
 def draws_of(key: torch.Tensor, examples: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two calls of one purpose from the tensors that a compiled step would be given."""
+    """Two calls for one purpose, with the tensors that a compiled step would get."""
     streams = Streams.__new__(Streams)
     streams._key, streams._examples = key, examples
     random: Random = streams("law")

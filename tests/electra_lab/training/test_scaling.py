@@ -1,4 +1,4 @@
-"""Training in float16: a scaled loss, overflows that are skipped, and the numbers of float32."""
+"""Training in float16: a scaled loss, skipped overflows, and the same numbers as float32."""
 
 import json
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ from tests.electra_lab.training.test_loop import SETTINGS, new_run, timeless, tr
 from tests.electra_lab.training.tiny import CPU, DISCRIMINATORS, experiment, parameters, step
 
 YES, NO = torch.tensor(True), torch.tensor(False)
-HUGE = 2.0**120  # float32 holds it, but hardly a gradient times it
+HUGE = 2.0**120  # finite in float32, but a gradient times it may overflow
 TWELVE = replace(SETTINGS, steps=12, precision="fp16", on_non_finite="stop")
 
 
@@ -48,7 +48,7 @@ def test_the_scale_doubles_when_it_has_been_calm_and_halves_at_an_overflow() -> 
 
 
 def test_what_the_scale_cannot_cure_is_not_an_overflow() -> None:
-    """A loss that is not finite, and gradients that are not although nothing is scaled."""
+    """A non-finite loss, and non-finite gradients without scaling."""
     scale = LossScale(CPU, 2.0)
     scale.update(NO, NO)
     assert scale.state() == {"scale": 2.0, "calm": 0, "overflows": 0}
@@ -78,7 +78,7 @@ def test_a_short_training_is_that_of_float32(tmp_path: Path, name: str) -> None:
         for key, value in results[0].sums.items():
             assert float(results[1].sums[key]) == pytest.approx(float(value), rel=1e-2)
         assert float(results[1].gradient_norm) == pytest.approx(float(results[0].gradient_norm), rel=2e-2)
-    assert float(scale.scale) == 2048.0  # it grew once
+    assert float(scale.scale) == 2048.0  # the scale grew once
 
 
 def test_the_scale_itself_changes_nothing(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def lines_of(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def test_overflows_are_counted_and_do_not_stop_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gradient of step n is near 10 (n + 1) / (n + 2), from step 4 on less."""
+    """The gradient of step n is about 10 (n + 1) / (n + 2), from step 4 on less."""
     start_with(monkeypatch, 2.0**126)
     monkeypatch.setattr(scaling, "CALM", 100)
     found = values_of(new_run())
@@ -156,7 +156,7 @@ def test_a_loss_that_is_not_finite_stops_a_training_at_once() -> None:
 
 
 def test_overflows_without_an_end_stop_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the scale has fallen to 1, it is not to blame any longer."""
+    """When the scale has fallen to 1, it is no longer the cause."""
     start_with(monkeypatch, 2.0**4)
     run = new_run()
     run.learner.objective.weight.register_hook(lambda gradient: gradient * float("inf"))

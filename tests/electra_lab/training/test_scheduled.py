@@ -26,7 +26,7 @@ def test_the_first_step_has_the_start_the_last_the_end_and_evaluation_always_the
     scheduled.at_end()
     scheduled.at_step(1)
     assert got[5:] == [2.5, 10.0, 2.5]
-    scheduled.at_step(9)  # a step too many has the end
+    scheduled.at_step(9)  # a step after the last has the final value
     assert got[-1] == 10.0
     schedules = Schedules([Number(lambda progress: progress, lambda number: got.append(float(number)))], steps=1)
     schedules.at_step(0)
@@ -62,7 +62,7 @@ def masked(now: float, largest: float) -> Any:
 
 
 def test_a_changing_mask_prob_keeps_the_shapes_and_the_law() -> None:
-    """As many slots as the largest needs, of which exactly count(mask_prob) are valid, in distinct places."""
+    """Slots suffice for the largest mask_prob; exactly count(mask_prob) are valid, at distinct positions."""
     for now, number in ((0.1, 4), (0.3, 12), (0.5, 20), (0.6, 20)):
         found = masked(torch.tensor(now, dtype=torch.float64), 0.5)
         assert found.positions.shape == found.valid.shape == (64, 20)

@@ -71,7 +71,7 @@ def test_each_group_keeps_its_own_learning_rate_times_the_factor() -> None:
         bowl_step(bowl, optimizer, rate=factor)
         torch.testing.assert_close(bowl.matrix.detach(), matrix - factor * 0.1 * 2 * (matrix - 3))
         torch.testing.assert_close(bowl.vector.detach(), vector - factor * 0.01 * 4 * (vector - 3))
-    Run(Learner(bowl), optimizer)  # a second one, as after a resume, does not take the scaled rate for the initial one
+    Run(Learner(bowl), optimizer)  # a second one, as after a resume, must not start from the scaled rate
     assert [group["initial_lr"] for group in optimizer.param_groups] == [0.1, 0.01]
 
 
@@ -92,10 +92,10 @@ def test_a_gradient_within_the_norm_is_not_clipped_and_the_next_one_begins_at_ze
 
 @pytest.mark.parametrize(("backbone", "micro"), [("bert", 1), ("transformer", 2), ("bert", 4)])
 def test_micro_batches_change_nothing(tmp_path: Path, backbone: str, micro: int) -> None:
-    """The same masks and draws, the same losses, the same gradient, whatever the split; rows differ in length."""
+    """The same masks, draws, losses and gradient for any split; rows differ in length."""
     made = experiment(tmp_path, discriminator=DISCRIMINATORS[backbone])
     objective = made.run.learner.objective
-    made.run.optimizer.step = lambda: None  # keep the gradients to look at
+    made.run.optimizer.step = lambda: None  # keep the gradients for comparison
     made.run.optimizer.zero_grad = lambda **_: None
     sizes: list[int] = []
     objective.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
@@ -173,7 +173,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("first", [True, False])
 def test_any_optimizer_is_as_if_the_step_had_not_been(name: str, how: str, first: bool) -> None:
-    """A loss that is not finite has a finite gradient here, and the other way round; also at the very first step."""
+    """A non-finite loss with a finite gradient, and the reverse; also at the very first step."""
     bowls = [Poisoned(), Poisoned()]
     optimizers = [OPTIMIZERS[name](list(bowl.parameters())) for bowl in bowls]
     for bowl, optimizer in zip(bowls, optimizers, strict=True):
@@ -193,7 +193,7 @@ def test_any_optimizer_is_as_if_the_step_had_not_been(name: str, how: str, first
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_update_leaves_parameters_without_a_gradient_alone(name: str) -> None:
-    """A frozen stage of an objective gives none."""
+    """A frozen stage of an objective has no gradient."""
     bowl = Bowl()
     optimizer = OPTIMIZERS[name](list(bowl.parameters()))
     bowl.matrix.grad = torch.ones_like(bowl.matrix)
@@ -212,10 +212,10 @@ def test_bf16_keeps_weights_and_losses_in_float32(tmp_path: Path) -> None:
     full = step(experiment(tmp_path))
     for name in full.sums:
         torch.testing.assert_close(result.sums[name], full.sums[name], rtol=0.05, atol=0)
-        assert result.sums[name] != full.sums[name], "bf16 computed nothing"
+        assert result.sums[name] != full.sums[name], "bf16 had no effect"
 
 
-# What changes from step to step
+# Changes from step to step
 
 
 class Changing(nn.Module):
@@ -240,7 +240,7 @@ class Holder(nn.Module):
 
 
 def test_every_module_that_changes_hears_of_every_step_after_torch_was_seeded() -> None:
-    """A frozen one does not; whether it is frozen is decided by the objective, which comes first."""
+    """A frozen module does not; the objective, which comes first, decides what is frozen."""
     holder = Holder()
     learner = Learner(holder)
     seed_global(3, 7)
@@ -257,7 +257,7 @@ def test_every_module_that_changes_hears_of_every_step_after_torch_was_seeded() 
     assert holder.calls[-1] == (3, 9)
 
 
-def test_evaluating_is_in_eval_mode_with_a_seed_of_its_own_and_ends_as_it_began() -> None:
+def test_evaluating_uses_eval_mode_and_its_own_seed_and_restores_the_state() -> None:
     for mode in (True, False):
         holder = Holder().train(mode)
         learner, drawn = Learner(holder), []
@@ -271,7 +271,7 @@ def test_evaluating_is_in_eval_mode_with_a_seed_of_its_own_and_ends_as_it_began(
 
 
 def trained(folder: Path, *changes: str, clip_norm: float = 1e9) -> dict[str, torch.Tensor]:
-    """Train both networks, which share nothing, for three steps; epsilon is nothing."""
+    """Train both networks, which share nothing, for three steps, with a negligible epsilon."""
     folder.mkdir(exist_ok=True)
     embedding, optimizer = "{dim: 8, max_length: 16, tie: none, dropout: 0.0}", "{type: adamw, epsilon: 1.0e-30}"
     made = experiment(folder, "train.learning_rate=0.01", *changes, embedding=embedding, optimizer=optimizer)
@@ -290,12 +290,12 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor], networ
 
 
 def test_clipping_is_all_that_two_optimizers_add_to_one(tmp_path: Path) -> None:
-    """Of networks that share nothing under Adam, which also cancels the weight of a loss (Dong et al. 2023)."""
+    """For separate networks with Adam, which also cancels the weight of a loss (Dong et al. 2023)."""
     apart, light, heavy = "train.clip=per_network", *(f"objective.discriminator_weight={w}" for w in (1.0, 64.0))
     expected = trained(tmp_path, light)
     for changes in ([apart, light], [heavy], [apart, heavy]):
         assert same(expected, trained(tmp_path, *changes))
-    # Under one norm, the heavy loss slows the generator down; under two it does not.
+    # With one norm, the heavy loss slows the generator down; with two norms it does not.
     slow = "optimizer.epsilon=0.01"
     together = trained(tmp_path, slow, heavy, clip_norm=0.01)
     apart_, as_light = (trained(tmp_path, slow, apart, weight, clip_norm=0.01) for weight in (heavy, light))

@@ -1,4 +1,4 @@
-"""Long texts are cut into documents."""
+"""Cutting long texts into documents."""
 
 from unittest import mock
 

@@ -1,4 +1,4 @@
-"""What a metric says of itself."""
+"""The declaration of a metric."""
 
 from dataclasses import asdict, replace
 

@@ -1,6 +1,6 @@
 """The registries are typed: mypy, with the project's settings, rejects components that break their contract.
 
-The components are made of the contracts themselves, which `MEMBERS` lists; `make check` has those of the lab.
+The components are generated from the contracts, which `MEMBERS` lists; `make check` checks those of the lab.
 """
 
 import ast
@@ -15,7 +15,7 @@ from mypy import api
 import registry
 from tests.helpers import ROOT
 
-MEMBERS = {  # with a ? where any type is right, and the number of parameters that have a type
+MEMBERS = {  # with a ? where any type is allowed, and the number of typed parameters
     "backbones": "length_multiple positions layers forward? at_step?2",
     "masking_strategies": "__call__4",
     "samplers": "__call__2",
@@ -49,26 +49,26 @@ def contract(kind: str) -> tuple[Path, ast.ClassDef]:
 
 
 def name_of(member: ast.stmt) -> str:
-    """Return the name of a method or an annotated attribute; nothing of a docstring and of `__init__`."""
+    """Return the name of a method or an annotated attribute; "" for a docstring and `__init__`."""
     found = str(getattr(member, "name", "") or getattr(getattr(member, "target", None), "id", ""))
     return "" if found == "__init__" else found
 
 
 def typed(member: ast.stmt) -> str:
-    """Return the field with the type of a member; nothing if any type is right."""
+    """Return the field that holds the type of a member; "" if any type is allowed."""
     field = "returns" if isinstance(member, ast.FunctionDef) else "annotation"
     return field if ast.unparse(getattr(member, field, None) or ast.Name("None")) not in ("None", "Any") else ""
 
 
 def parameters(member: ast.stmt) -> list[ast.arg]:
-    """Return the parameters of a method that are not of any type."""
+    """Return the parameters of a method whose type is not Any."""
     given = member.args if isinstance(member, ast.FunctionDef) else ast.arguments([], [], None, [], [], None, [])
     every = (*given.posonlyargs, *given.args, *given.kwonlyargs)
-    return [each for each in every if each.annotation and ast.unparse(each.annotation) != "Any"]
+    return [parameter for parameter in every if parameter.annotation and ast.unparse(parameter.annotation) != "Any"]
 
 
 def components(kind: str) -> Iterator[tuple[str, ast.ClassDef]]:
-    """Yield a component that follows its contract, and some with a member that is missing or has another type."""
+    """Yield a component that follows its contract, and some with a missing member or a wrong type."""
     _, right = contract(kind)
     yield kind, right
     for place, member in enumerate(right.body):

@@ -13,7 +13,7 @@ from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 
 @pytest.fixture(scope="package")
 def tuned(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
-    """(file, folder, terminal output) of a fine-tuning with the seeds 3 and 5. Not to be changed."""
+    """(file, folder, terminal output) of a fine-tuning with the seeds 3 and 5. Tests must not change it."""
     folder = tmp_path_factory.mktemp("tuned")
     file = small.write_finetuning(folder, model, seeds=[3, 5], evaluate={"every": 4, "metric": "matthews"})
     said = StringIO()

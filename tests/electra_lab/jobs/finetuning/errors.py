@@ -1,4 +1,4 @@
-"""A plug-in for tests: classification that is led by a share of errors, of which less is better."""
+"""A plug-in for tests: classification whose leading metric is the share of errors; lower is better."""
 
 from __future__ import annotations
 

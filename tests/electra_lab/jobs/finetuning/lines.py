@@ -28,7 +28,7 @@ class Lines:
         return hashlib.sha256(b"".join(file.read_bytes() for file in self.files)).hexdigest()
 
     def submission(self, split: str, predictions: list[dict[str, str]]) -> tuple[str, str] | None:
-        return ("answers.txt", "".join(f"{each['prediction']}\n" for each in predictions)) if split == "test" else None
+        return ("answers.txt", "".join(f"{row['prediction']}\n" for row in predictions)) if split == "test" else None
 
 
 @datasets.register("line_pairs", yields=PairExample)

@@ -24,7 +24,7 @@ def pretrained(folder: Path, **sections: str) -> Path:
 
 
 def write_lines(folder: Path, *, train: int = 24, validation: int = 12, test: int = 6) -> Path:
-    """Write texts with the label of their animal; those of the test have none."""
+    """Write texts labelled with their animal; texts of the test have no label."""
     draw = random.Random(0)
     folder.mkdir(parents=True, exist_ok=True)
     for split, number in (("train", train), ("validation", validation), ("test", test)):
@@ -63,7 +63,7 @@ def predictions(folder: Path, split: str) -> list[dict[str, Any]]:
 
 
 def refusal(path: Path, *overrides: str) -> str:
-    """Return why a file cannot be fine-tuned from."""
+    """Return the error of a file that cannot be fine-tuned from."""
     with pytest.raises(LabError) as caught:
         finetune(path, overrides, path.parent / "refused", "cpu")
     return str(caught.value)

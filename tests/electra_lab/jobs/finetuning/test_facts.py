@@ -1,4 +1,4 @@
-"""What a fine-tuning says: its parts at the start, doubtful examples, its numbers at the end, its page meanwhile."""
+"""The output of a fine-tuning: its parts at the start, doubtful examples, its page while it runs, final numbers."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_splits_are_in_their_order(tmp_path: Path) -> None:
 def test_the_opening_names_every_part(tmp_path: Path, model: Path) -> None:
     loaded = load_finetuning(write_finetuning(tmp_path, model), ["train.frozen=true", "data.max_length=12"])
     built = assemble(loaded, 5, torch.device("cpu"))
-    lengths = [len(row.tokens) for each in built.splits["train"].rows for row in each]
+    lengths = [len(row.tokens) for windows in built.splits["train"].rows for row in windows]
     size = sum(p.numel() for part in (built.model.network, built.model.head) for p in part.parameters())
     step = max(int(path.name.removeprefix("step-")) for path in (model / "checkpoints").glob("step-*"))
     assert opening(loaded, built, 5, tmp_path / "out").splitlines() == [
@@ -140,6 +140,6 @@ def test_the_page_shows_each_seed_as_it_finishes_and_the_bar_its_name(tmp_path: 
     assert first[0] == ""
     assert "Running" in first[6]
     assert "No seed has finished yet" in first[6]
-    assert "not finished" in second[6]  # seed 5, in the facts
+    assert "not finished" in second[6]  # seed 5 is in the facts
     assert "Results on validation" in second[6]
     assert "Running" not in Page(page).text

@@ -41,7 +41,7 @@ def built(path: Path, *overrides: str, seed: int = 0) -> Finetuning:
     [("cpu", "bf16", 0.03), *(pytest.param("cuda", *rest, marks=CUDA) for rest in WAYS)],
 )
 def test_the_losses_of_every_device_and_precision(tmp_path: Path, device: str, precision: str, bound: float) -> None:
-    """Beside those in fp32 on a CPU, of rows of several lengths. Without dropout, whose draws depend on the device."""
+    """Compared with fp32 on a CPU, for rows of several lengths. Without dropout, whose draws depend on the device."""
     still = "{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.0}"
     model = pretrained(tmp_path / "still", discriminator=still, embedding="{dim: 8, max_length: 16, dropout: 0.0}")
     losses = []
@@ -51,7 +51,7 @@ def test_the_losses_of_every_device_and_precision(tmp_path: Path, device: str, p
         out = finetune(file, overrides, tmp_path / where / how, where)
         losses.append([record["loss"] for record in records(out / "seed-0") if record["split"] == "train"])
     assert losses[1] == pytest.approx(losses[0], abs=bound)
-    assert max(losses[0]) - min(losses[0]) > 5 * bound  # training changes them by more
+    assert max(losses[0]) - min(losses[0]) > 5 * bound  # training changes the losses by more
 
 
 def test_leaves_all_results_of_every_seed(tuned: tuple[Path, Path, str]) -> None:
@@ -60,16 +60,16 @@ def test_leaves_all_results_of_every_seed(tuned: tuple[Path, Path, str]) -> None
     assert held.seeds() == [3, 5]
     for seed in (3, 5):
         found = predictions(folder / f"seed-{seed}", "validation")
-        right = [each["prediction"] == each["label"] for each in found]
-        assert [each["correct"] for each in found] == right
+        right = [prediction["prediction"] == prediction["label"] for prediction in found]
+        assert [prediction["correct"] for prediction in found] == right
         results = held.results(seed)
         assert results.step == 12  # 3 epochs of 24 rows, 6 at a time
         assert results.splits["validation"].metrics["accuracy"] == sum(right) / len(found)
         assert results.splits["test"].metrics == {}
         tested = predictions(folder / f"seed-{seed}", "test")
-        assert [each["id"] for each in tested] == [str(n) for n in range(1, 7)]
+        assert [prediction["id"] for prediction in tested] == [str(n) for n in range(1, 7)]
         text = (folder / f"seed-{seed}" / "submission" / "answers.txt").read_text()
-        assert text.split() == [each["prediction"] for each in tested]
+        assert text.split() == [prediction["prediction"] for prediction in tested]
         validated = [record for record in records(folder / f"seed-{seed}") if record["split"] == "validation"]
         assert [record["step"] for record in validated] == [4, 8, 12]
         assert validated[-1]["accuracy"] == sum(right) / len(found)
@@ -125,12 +125,12 @@ def test_random_weights_are_drawn_by_the_seed_and_others_are_those_of_the_model(
         found.append(state["network.backbone.layers.0.query.weight"])
         heads.append(state["head.out.weight"])
         assert not state["head.out.bias"].any()
-    assert [torch.equal(each, own) for each in found] == [True, True, False, False, False]
+    assert [torch.equal(weight, own) for weight in found] == [True, True, False, False, False]
     assert not torch.equal(found[2], found[3])
     assert torch.equal(found[3], found[4])
-    # The head is drawn by the seed alone.
+    # The head depends only on the seed.
     assert heads[0].shape == (2, 16)
-    assert [torch.equal(each, heads[1]) for each in heads] == [False, True, False, True, True]
+    assert [torch.equal(head, heads[1]) for head in heads] == [False, True, False, True, True]
     limit = (6 / (2 + 16)) ** 0.5  # Glorot and Bengio (2010)
     for head in heads:
         assert 0.9 * limit < float(head.abs().max()) <= limit
@@ -138,7 +138,7 @@ def test_random_weights_are_drawn_by_the_seed_and_others_are_those_of_the_model(
 
 
 def test_the_size_of_the_batch_of_evaluation_does_not_matter(tmp_path: Path) -> None:
-    """Though the padding that texts get from their neighbours depends on it, and a Reformer hashes by the length."""
+    """Although it affects the padding of texts, and a Reformer's hashes depend on the length."""
     sections = {"discriminator": "{type: reformer, dim: 16, depth: 2, heads: 2, bucket_size: 2}"}
     model = pretrained(tmp_path / "model", **sections)
     write_lines(tmp_path / "texts")
@@ -150,7 +150,7 @@ def test_the_size_of_the_batch_of_evaluation_does_not_matter(tmp_path: Path) -> 
     for size in (1, 5, 12):
         (folder / "seed-0" / "results.json").unlink()
         resume(folder, "cpu", [f"evaluate.batch_size={size}"])
-        found.append([each["certainty"] for each in predictions(folder / "seed-0", "validation")])
+        found.append([prediction["certainty"] for prediction in predictions(folder / "seed-0", "validation")])
     assert max(found[0]) > min(found[0]) + 1e-3
     assert found[1] == pytest.approx(found[0], abs=1e-5)
     assert found[2] == pytest.approx(found[0], abs=1e-5)
@@ -168,11 +168,11 @@ def test_what_is_assembled_follows_the_file_and_its_examples(tmp_path: Path, mod
     assert len(other.splits["train"].examples) == 10
     assert drawn != [int(example.id) for example in other.splits["train"].examples]
     assert made.settings.steps == other.settings.steps == 6
-    # Labels are learned from all examples, not from the drawn ones.
+    # Labels are collected from all examples, not only from the sampled ones.
     assert "zebra" not in {example.label for example in made.splits["train"].examples}
     assert made.read.facts["labels"] == ["cat", "dogs", "zebra"]
     assert made.model.head.out.out_features == 3
-    # FLOPs are those of rows of mean length; a probe has no backward pass of the network.
+    # FLOPs are counted for rows of mean length; a probe has no backward pass through the network.
     rows = made.splits["train"].batches
     mean = round(rows.tokens / 10)
     assert mean < rows.length
@@ -194,16 +194,16 @@ def test_a_probe_of_the_generator_trains_its_own_layers_alone(tmp_path: Path, mo
 
 
 def test_labels_and_words_that_training_does_not_have_are_told_of_every_split(tmp_path: Path, model, capsys) -> None:
-    """Labels that training has not seen are errors; long texts are cut."""
+    """Labels unseen in training are errors; long texts are cut."""
     path = write_finetuning(tmp_path, model, train={"epochs": 1, "batch_size": 6, "precision": "fp32"})
     for split, longer in (("train", 6), ("test", 3)):
         file = tmp_path / "texts" / f"{split}.txt"
         lines = file.read_text().splitlines()
-        file.write_text("".join(f"{each}{' and a mat' * 20 * (n < longer)}\n" for n, each in enumerate(lines)))
+        file.write_text("".join(f"{line}{' and a mat' * 20 * (n < longer)}\n" for n, line in enumerate(lines)))
     file = tmp_path / "texts" / "validation.txt"
     file.write_text(file.read_text() + "cst\tthe cat sat\n" * 4)
     folder = finetune(path, [], tmp_path / "out", "cpu")
-    assert [each["correct"] for each in predictions(folder / "seed-0", "validation")[12:]] == [False] * 4
+    assert [prediction["correct"] for prediction in predictions(folder / "seed-0", "validation")[12:]] == [False] * 4
     assert FinetuningFolder(folder).results(0).lost == {
         "cut_examples": {"train": 0.25, "validation": 0.0, "test": 0.5}, "unseen_labels": {"validation": 0.25},
     }  # fmt: skip

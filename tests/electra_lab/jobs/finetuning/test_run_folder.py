@@ -1,4 +1,4 @@
-"""What a fine-tuning leaves in the folder of a seed, what it logs, and what it refuses to continue."""
+"""The folder of a seed of a fine-tuning: files, logs, and refused resumes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_best_weights_are_best_in_the_direction_of_the_metric(tmp_path: Path
     folder = finetune(path, [*overrides, f"evaluate.metric={metric}"], tmp_path / "out", "cpu") / "seed-0"
     seen = {r["step"]: r[metric] for r in records(folder) if r["split"] == "validation"}
     choose = min if metric == "errors" else max
-    best = choose(seen, key=lambda step: seen[step])  # the first of equals
+    best = choose(seen, key=lambda step: seen[step])  # the first of several equal ones
     results = FinetuningFolder(folder.parent).results(0)
     assert len(set(seen.values())) > 1
     assert best not in (1, 12)
@@ -67,7 +67,7 @@ AGAIN = {step: 0.04 * step for step in range(1, 13)}
 def test_the_best_weights_are_of_the_continuation_that_the_records_are_of(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool, best: int
 ) -> None:
-    """Killed at step 9, resumed with other micro-batches from the newest sound checkpoint, that of step 5 or 7."""
+    """Killed at step 9, resumed with other micro-batches from the newest undamaged checkpoint, of step 5 or 7."""
     path = write_finetuning(tmp_path, model, checkpoint={"every": 5, "keep": 2})
     train, values = lifecycle.train, dict(FIRST)
 
@@ -92,12 +92,12 @@ def test_the_best_weights_are_of_the_continuation_that_the_records_are_of(
     results = FinetuningFolder(tmp_path / "out").results(0)
     assert results.step == best
     assert results.splits["validation"].metrics["accuracy"] == validated[best]["found"]
-    names = sorted(each.name for each in (seed / "checkpoints").iterdir())
+    names = sorted(path.name for path in (seed / "checkpoints").iterdir())
     assert names == [f"step-{step:08d}" for step in (best, 10, 12)]
 
 
 def cut_off(model: Path, folder: Path, *overrides: str, **sections: Any) -> Path:
-    """Stop a fine-tuning whose accuracy falls and falls right before its results; returns its folder."""
+    """Stop a fine-tuning with falling accuracy right before its results; returns its folder."""
     train = lifecycle.train
 
     def worse_and_worse(*given: Any, **named: Any) -> Any:
@@ -189,11 +189,11 @@ def test_provenance_says_what_was_trained(tuned: tuple[Path, Path, str]) -> None
 
 
 class Submitting:
-    """A dataset whose benchmark wants the predictions of the test."""
+    """A dataset whose benchmark takes submissions of the test's predictions."""
 
     @staticmethod
     def submission(split: str, predictions: list[Mapping[str, Any]]) -> tuple[str, str] | None:
-        return ("TEST.tsv", "".join(f"{each['id']}\n" for each in predictions)) if split == "test" else None
+        return ("TEST.tsv", "".join(f"{row['id']}\n" for row in predictions)) if split == "test" else None
 
 
 class Failing:
@@ -222,20 +222,20 @@ def test_results_are_kept_as_the_task_gave_them(tmp_path: Path) -> None:
         text = (tmp_path / f"predictions-{split}.jsonl").read_text(encoding="utf-8")
         assert [json.loads(line) for line in text.split("\n")[:-1]] == given
         assert "größer" in text
-    assert [each.name for each in (tmp_path / "submission").iterdir()] == ["TEST.tsv"]
+    assert [file.name for file in (tmp_path / "submission").iterdir()] == ["TEST.tsv"]
     assert (tmp_path / "submission" / "TEST.tsv").read_text() == "1\n2\n"
     (tmp_path / "plain").mkdir()
     keep(tmp_path / "plain", object(), test=Results({}, []))
     assert not (tmp_path / "plain" / "submission").exists()
-    # Results come last, and mark a finished seed.
+    # Results are written last and mark a finished seed.
     (tmp_path / "failed").mkdir()
     with pytest.raises(DataError, match="no"):
         keep(tmp_path / "failed", Failing(), test=Results({"a": 1.0}, []))
-    assert [each.name for each in (tmp_path / "failed").iterdir()] == ["predictions-test.jsonl"]
+    assert [file.name for file in (tmp_path / "failed").iterdir()] == ["predictions-test.jsonl"]
 
 
 def edited(stopped: Path, folder: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
-    """Return a copy whose provenance is another."""
+    """Return a copy with changed provenance."""
     folder = shutil.copytree(stopped, folder)
     file = folder / "seed-0" / "provenance.json"
     began = json.loads(file.read_text())
@@ -246,7 +246,7 @@ def edited(stopped: Path, folder: Path, edit: Callable[[dict[str, Any]], object]
 
 REFUSALS: dict[str, tuple[Callable[[dict[str, Any]], object], type[LabError], str]] = {
     "format": (lambda began: began.update(format=2), CheckpointError, "in format 2; this version reads format"),
-    "config": (lambda began: began.update(config_sha256="0", config={}), ConfigError,  # of a release that kept none
+    "config": (lambda began: began.update(config_sha256="0", config={}), ConfigError,  # of a release without it
                "finetuning.yaml: the settings have changed since seed 0 began."),
     "examples": (lambda began: began["data"].update(store="0"), DataError, "the examples have changed since"),
     "weights": (lambda began: began["init"]["discriminator"]["sha256"].update(more="0"), DataError, "the weights of"),
@@ -291,7 +291,7 @@ def test_what_changes_no_step_may_change_on_a_resume_and_another_machine_is_note
 
 
 def test_seeds_may_be_added_to_the_file_if_nothing_else_has_changed(stopped: Path, tmp_path: Path, capsys) -> None:
-    """Numbers of one folder go together, also those that were begun before a key existed."""
+    """All seeds of a folder must be comparable, also those begun before a key existed."""
 
     def older(began: dict[str, Any]) -> None:
         assert began["config"]["train"].pop("frozen") is False
@@ -310,7 +310,7 @@ def test_seeds_may_be_added_to_the_file_if_nothing_else_has_changed(stopped: Pat
     resume(folder, "cpu")
     assert "bit-exact" not in capsys.readouterr().err
     assert FinetuningFolder(folder).values("validation", "accuracy").keys() == {0, 1}
-    # A finished seed is not mixed with others of other examples.
+    # A finished seed is not mixed with seeds trained on other examples.
     train = stopped.parent / "texts" / "train.txt"
     text = train.read_text()
     train.write_text(text + "cat\tthe cat sat\n")

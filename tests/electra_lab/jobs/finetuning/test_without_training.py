@@ -1,4 +1,4 @@
-"""Tasks without training judge a model; what training alone has is refused. And the built-in task, in small."""
+"""Tasks without training judge a model and refuse training options; also a small run of the built-in task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_task_without_training_judges_the_model_as_it_is(tmp_path: Path, model
     results = FinetuningFolder(folder).results(0)
     assert results.step == 0
     found = predictions(folder / "seed-0", "test")
-    counts = [{True: 1.0, False: 0.0, None: 0.5}[each["correct"]] for each in found]
+    counts = [{True: 1.0, False: 0.0, None: 0.5}[prediction["correct"]] for prediction in found]
     assert results.splits["test"].metrics["grammar_accuracy"] == sum(counts) / 20
     assert not (folder / "seed-0" / "checkpoints").exists()
     assert "\ntrain:" not in (folder / "finetuning.yaml").read_text()
@@ -46,7 +46,7 @@ def test_a_task_without_training_judges_the_network_that_the_file_names(tmp_path
     for number, given in enumerate((["network=generator"], ["task.network=generator"], [])):
         task = ["task.score=pseudo_likelihood"] if given else []
         folder = finetune(write_finetuning(tmp_path, model, **PAIRS), [*given, *task], tmp_path / str(number), "cpu")
-        scores.append([each["good_score"] for each in predictions(folder / "seed-0", "test")])
+        scores.append([prediction["good_score"] for prediction in predictions(folder / "seed-0", "test")])
     assert scores[0] == scores[1] != scores[2]
     said = refusal(write_finetuning(tmp_path, model, **PAIRS), "network=generator", "task.score=detection")
     assert said.startswith("--set task.score=detection: task: ")
@@ -58,7 +58,7 @@ def test_random_weights_give_the_null_distribution(tmp_path: Path, model: Path) 
     folder = finetune(path, [], tmp_path / "out", "cpu")
     scores = []
     for seed in (0, 1, 2):
-        scores.append([each["good_score"] for each in predictions(folder / f"seed-{seed}", "test")])
+        scores.append([prediction["good_score"] for prediction in predictions(folder / f"seed-{seed}", "test")])
     assert scores[0] != scores[1] != scores[2]
 
 

@@ -10,7 +10,7 @@ from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, ru
 
 @pytest.fixture(scope="package")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the tiny experiment and a run of it, to be copied."""
+    """A folder with the tiny experiment and a run of it; tests copy it."""
     folder = tmp_path_factory.mktemp("finished")
     with for_a_module():
         run(experiment(folder), folder / "run")
@@ -19,11 +19,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def whole(finished: Path) -> Path:
-    """The run that was never stopped. Not to be changed."""
+    """A run that was never stopped. Tests must not change it."""
     return finished / "run"
 
 
 @pytest.fixture
 def path(whole: Path, tmp_path: Path) -> Path:
-    """A finished run that a test may spoil."""
+    """A finished run that a test may change."""
     return Path(shutil.copytree(whole, tmp_path / "run"))

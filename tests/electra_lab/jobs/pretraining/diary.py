@@ -1,4 +1,4 @@
-"""A tracker in a user's file: it writes down every call, and fails where it is asked to."""
+"""A tracker in a user's file: it records every call, and fails on request."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ When = Literal["never", "build", "check", "start", "record", "close"]
 
 @trackers.register("diary")
 class Diary:
-    """A file of lines. Where there is ink beside it, no call fails; where there is no paper, it is missing.
+    """A file of lines. A file `ink` next to it lets all calls succeed; a file `no paper` makes its library missing.
 
     fails    the call that fails
     at_step  the only step whose record fails; by default all do

@@ -1,4 +1,4 @@
-"""A plug-in for tests: a backbone that goes wrong at a step, in one of its modules."""
+"""A plug-in for tests: a backbone that returns wrong numbers at a step, in one of its modules."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ Wrong = Literal["forward", "backward", "never"]
 
 
 class FeedForward(nn.Module):
-    """Goes wrong inline, before and after modules of torch that do not."""
+    """Fails in its own code, between torch modules that do not fail."""
 
     def __init__(self, dim: int, wrong: str, at: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Fragile(nn.Module):
 
     def __init__(self, dim, depth, heads, max_length, /, *, wrong: Wrong = "never", at: int = -1) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(FeedForward(dim, wrong, at if each == 1 else -1) for each in range(depth))
+        self.layers = nn.ModuleList(FeedForward(dim, wrong, at if layer == 1 else -1) for layer in range(depth))
 
     def at_step(self, seed, step):
         global STEP

@@ -1,4 +1,4 @@
-"""A plug-in for tests: ELECTRA that notes every pass, and can fail on purpose."""
+"""A plug-in for tests: ELECTRA that records every pass, and can fail on purpose."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from registry import Losses, Term, objectives
 
 @objectives.register("spy")
 class Spy(Electra):
-    """ELECTRA that notes every pass in `seen`.
+    """ELECTRA that records every pass in `seen`.
 
     poison         the step whose gradient is not finite
     poisons        the same for every step that reads one of these batches, by the first tokens of each
@@ -60,7 +60,7 @@ class Spy(Electra):
     def at_step(self, seed, step):
         self.step = step
         self.calls += 1
-        if self.calls == 1:  # the rehearsal, which is step 0, too
+        if self.calls == 1:  # the rehearsal is step 0, too
             return
         if step == self.strike:
             os.kill(os.getpid(), self.signal)
@@ -69,14 +69,14 @@ class Spy(Electra):
 
     def forward(self, batch, rng):
         probe = torch.arange(5, 5 + batch.tokens.shape[1]).unsqueeze(0) % self.vocabulary.size
-        with torch.no_grad():  # what it says depends on weights and torch's global generator alone
+        with torch.no_grad():  # its output depends only on weights and torch's global generator
             hidden = self.discriminator.hidden(probe, torch.ones_like(probe, dtype=torch.bool), probe * 0)
         losses = super().forward(batch, rng)
         terms = dict(losses.terms)
         poisoned = self.step == self.poison or any(batch.tokens.flatten()[: len(p)].tolist() == p for p in self.poisons)
         if self.training and poisoned and self.calls > 1:
             weight = next(self.discriminator.parameters())
-            spoiled = (weight - weight.detach()).abs().sqrt().sum()  # 0, with an infinite slope
+            spoiled = (weight - weight.detach()).abs().sqrt().sum()  # the value is 0, the slope infinite
             if self.spoils_loss:
                 spoiled = spoiled + float("nan")
             term = terms["discriminator"]

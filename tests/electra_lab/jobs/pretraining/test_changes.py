@@ -1,4 +1,4 @@
-"""Resuming with changes: what may change does, and what may not is named, key by key."""
+"""Resuming with changes: some keys may change, and the others are refused by name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stopped(once: Path) -> Path:
-    """The stopped run as it was, whatever the tests before have done."""
+    """The stopped run in its original state, restored for each test."""
     shutil.rmtree(once)
     shutil.copytree(once.with_name("kept"), once)
     return once / "run"
@@ -76,7 +76,7 @@ def test_what_changes_no_weight_may_change_and_changes_none(stopped: Path, whole
     execute.resume(stopped, "cpu")
     assert "changed after" not in capsys.readouterr().err
     assert len(RunDirectory(stopped).provenance().changes) == 1
-    # A change belongs to the step that a run goes back to: those after it are done with the values of now.
+    # A change belongs to the step from which the run continues: later steps are repeated with the new values.
     for step in tiny.steps(stopped)[1:]:
         shutil.rmtree(stopped / "checkpoints" / f"step-{step:08d}")
     execute.resume(stopped, "cpu")
@@ -131,8 +131,8 @@ def test_the_page_says_what_was_changed_and_the_end_how_long_all_of_it_took(
     assert facts["changed"] == "after step 7: train.steps 12 -> 8"
 
 
-def test_auto_decides_anew_where_it_was_not_set_before(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a run that had begun with too many rows would take as many again, and never fit."""
+def test_auto_decides_again_where_it_was_not_set_before(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a run that began with too many rows would try the same number again, and never fit."""
     found = list[int]()
 
     def at_a_time(*_: Any) -> int:
@@ -142,14 +142,14 @@ def test_auto_decides_anew_where_it_was_not_set_before(stopped: Path, monkeypatc
     monkeypatch.setattr(assembly, "rows_at_a_time", at_a_time)
     stop_at(9, lambda: execute.resume(stopped, "cpu", ["train.micro_batch_size=auto"]))
     assert RunDirectory(stopped).provenance().environment.micro_batch_size == 1
-    execute.resume(stopped, "cpu")  # what was decided stands
+    execute.resume(stopped, "cpu")  # the decision is kept
     assert found == [1]
     assert lines(stopped)[-1]["step"] == 12
 
 
 def test_a_run_of_another_machine_and_an_earlier_release_goes_on(stopped: Path, capsys) -> None:
-    """Its rows at a time stay as they were, its code is said to be another, and its config, which was not kept, tells
-    only what changes. The records that are gone are missed."""
+    """Its number of rows at a time is kept. The other version and missing records are reported; of the config, which
+    was not stored, only the values set now."""
     directory = RunDirectory(stopped)
     there = directory.provenance()
     other = {"device": "NVIDIA H100", "micro_batch_size": 64, "electra_lab": "0.1.0 (00000000)"}
@@ -185,7 +185,7 @@ def test_keys_that_an_earlier_release_did_not_know_are_no_changes(stopped: Path,
 
 
 def test_more_steps_continue_a_finished_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the schedule does then is said; the run directory, its report and its budget are those of the longer run."""
+    """The effect on the schedule is reported; run directory, report and budget are those of the longer run."""
     before = lines(path)
     execute.resume(path, "cpu", ["train.steps=20"])
     said = capsys.readouterr().err
@@ -204,7 +204,7 @@ def test_more_steps_continue_a_finished_run(path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_kill_while_a_change_is_kept_leaves_a_run_that_resumes(tmp_path: Path, stopped: Path, monkeypatch) -> None:
-    """After provenance.json, before config.yaml: the run is as it was, and the same command does it again."""
+    """After provenance.json, before config.yaml: the run is unchanged, and the same command applies the change."""
 
     write = RunDirectory.write
 
@@ -233,7 +233,7 @@ def test_a_config_that_was_edited_is_refused_with_what_differs(stopped: Path) ->
 
 
 def store(path: Path) -> Path:
-    (found,) = [each for each in Path(config(path)["data"]["store"]).iterdir() if not each.name.startswith(".")]
+    (found,) = [folder for folder in Path(config(path)["data"]["store"]).iterdir() if not folder.name.startswith(".")]
     return found
 
 
@@ -260,7 +260,7 @@ def test_a_text_is_read_once_to_recognize_it(stopped: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("cure", ["corpus.paths=[{text}]", "data.store={store}"])
 @pytest.mark.parametrize("moved", ["text", "text and store"])
 def test_a_text_that_is_gone_is_not_needed(tmp_path: Path, stopped: Path, whole: Path, moved: str, cure: str) -> None:
-    """Each of the two cures works, also where neither the text nor the store are where they were."""
+    """Both suggested remedies work, even if text and store have both moved."""
     (corpus,), kept = config(stopped)["corpus"]["paths"], store(stopped)
     text, there = tmp_path / "elsewhere.txt", tmp_path / (kept.name if moved != "text" else "other place")
     Path(corpus).rename(text)
@@ -289,6 +289,6 @@ def test_a_plug_in_may_lie_elsewhere(tmp_path: Path, stopped: Path) -> None:
     file = experiment(tmp_path, imports="[mine.py]", sampler="{type: mine}")
     stop_at(7, lambda: run(file, tmp_path / "plugged"))
     (tmp_path / "mine.py").rename(tmp_path / "moved.py")
-    del samplers._entries["mine"]  # another process does not have it
+    del samplers._entries["mine"]  # not loaded in another process
     execute.resume(tmp_path / "plugged", "cpu", [f"imports=[{tmp_path / 'moved.py'}]"])
     assert lines(tmp_path / "plugged")[-1]["step"] == 12

@@ -1,4 +1,4 @@
-"""The terminal: one line per record, folded for a terminal alone, a progress bar there and nowhere else."""
+"""The console: one line per record; lines are folded and a progress bar is drawn only on a terminal."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_long_lines_are_folded_for_a_terminal_alone(monkeypatch: pytest.MonkeyPa
         "  seed       what the numbers", "             are drawn from", "short",
         "words of a line without", "    columns at all",
     ]  # fmt: skip
-    # To be copied, a path stays whole, and so does a command.
+    # Paths and commands are not folded, so that they can be copied.
     for whole in ("a/" * 40, "saved after step 3. Resume with: electra-lab resume 'a folder with spaces'"):
         assert folded(whole, Terminal()) == whole
 
@@ -67,7 +67,7 @@ def test_the_bar_is_for_a_terminal_and_ends_with_its_block(monkeypatch: pytest.M
     console = Console()
     with console.progress(0, 10):
         assert console._progress is None
-        console.advance(3)  # no bar: nothing to do
+        console.advance(3)  # no bar without work
     monkeypatch.setattr(sys, "stderr", Terminal())
     console = Console()
     with console.progress(2, 10):
@@ -80,7 +80,7 @@ def test_the_bar_is_for_a_terminal_and_ends_with_its_block(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(28, "No space left on device")])
 def test_a_program_that_calls_the_lab_is_not_ended(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
-    """There the streams are the program's own, and rich would end the process without a word."""
+    """The program owns its streams, and rich would end the process silently."""
 
     def fail(text: str) -> int:
         raise error

@@ -1,4 +1,4 @@
-"""Runs that diverge: rolled back, they leave out the batches that led there; a replay finds the cause."""
+"""Diverged runs: a rollback skips the batches that led to the divergence; a replay finds the cause."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.electra_lab.jobs.pretraining.tiny import assert_same, experiment, lin
 from tests.scorecard.lab import Lab
 
 pytestmark = pytest.mark.usefixtures("no_report")
-STEPS, EVERY, BAD = 16, 4, 6  # batch 6 has no finite loss; it is noticed at step 8, before the checkpoint
+STEPS, EVERY, BAD = 16, 4, 6  # the loss of batch 6 is not finite; step 8 notices it before its checkpoint
 ROLL_BACK = f"{{steps: {STEPS}, batch_size: 4, precision: fp32, log_every: 5, on_non_finite: roll_back}}"
 
 
@@ -58,8 +58,8 @@ def rolling(folder: Path, *bad: int, **sections: str) -> Path:
 def test_a_rolled_back_run_leaves_out_the_batches_from_the_checkpoint_to_the_refused_one(
     tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is the run that has the offset from the checkpoint on, also if it is stopped before the divergence is noticed:
-    what it can resume from is the checkpoint that it was put back to."""
+    """The result equals a run that has the offset from the checkpoint on, also if it is stopped before the divergence
+    is noticed: then it resumes from the checkpoint to which it was rolled back."""
     file = rolling(tmp_path, BAD)
     read.clear()
     path = run(file, tmp_path / "run")
@@ -101,8 +101,8 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         return file, run(file, folder / "whole")
 
 
-# Between divergence and rollback, and between and after the two rollbacks. The slow ones are other steps of the same
-# phases, and some before the first checkpoint, after which any run begins again.
+# Between divergence and rollback, and between and after the two rollbacks. The slow cases are other steps of the same
+# phases, and steps before the first checkpoint, after which any run starts over.
 KILLS = [7, 13, 21, *(pytest.param(kill, marks=pytest.mark.slow) for kill in (1, 4, 6, 8, 9, 11, 12, 15))]
 
 
@@ -166,7 +166,7 @@ FRAGILE = Path(__file__).with_name("fragile.py")
 
 
 def fragile(folder: Path, wrong: str, at: int = 6, **sections: str) -> Path:
-    """Write an experiment whose discriminator goes wrong at a step, in its second layer."""
+    """Write an experiment whose discriminator fails at a step, in its second layer."""
     shutil.copyfile(FRAGILE, folder / "fragile.py")
     backbone = f"{{type: fragile, dim: 16, depth: 3, heads: 2, wrong: {wrong}, at: {at}}}"
     generator = "{type: bert, dim: 8, depth: 1, heads: 2}"
@@ -185,9 +185,9 @@ def diverged(file: Path, out: Path, *overrides: str) -> Path:
 @pytest.mark.parametrize("wrong", ["forward", "backward"])
 def test_a_plug_in_is_named_with_module_file_and_line(tmp_path: Path, wrong: str) -> None:
     path = diverged(fragile(tmp_path, wrong), tmp_path / "run")
-    before = {each: (each.read_bytes(), each.stat().st_mtime_ns) for each in path.rglob("*") if each.is_file()}
+    before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.rglob("*") if file.is_file()}
     found = replay(path, "cpu")
-    assert before == {each: (each.read_bytes(), each.stat().st_mtime_ns) for each in path.rglob("*") if each.is_file()}
+    assert before == {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.rglob("*") if file.is_file()}
     assert (found.kind, found.step, found.found) == (wrong, 7, True)
     assert found.module == "discriminator.backbone.layers.1"
     assert found.place.endswith(f"fragile.py:{LINE}")
@@ -198,7 +198,7 @@ def test_a_plug_in_is_named_with_module_file_and_line(tmp_path: Path, wrong: str
 
 @pytest.mark.parametrize("spoils", ["false", "true"])
 def test_what_no_module_but_the_objective_spoils(tmp_path: Path, spoils: str) -> None:
-    """The spy's extra term reads a weight where no module does: its gradient is named, or else the objective's loss."""
+    """The spy's extra term reads a weight outside of any module: its gradient or the objective's loss is named."""
     file = spying(tmp_path, objective=f"{{type: spy, poison: 6, spoils_loss: {spoils}}}")
     found = replay(diverged(file, tmp_path / "run"), "cpu")
     assert (found.kind, found.step) == ("forward" if spoils == "true" else "backward", 7)
@@ -243,7 +243,7 @@ def test_nothing_is_found_in_a_run_that_ended_well(whole: Path, capsys: pytest.C
 
 
 def test_what_was_rolled_back_is_repeated(tmp_path: Path) -> None:
-    """The records after the checkpoint are gone, so that they do not tell how far the run had come."""
+    """The records after the checkpoint were removed, so they do not show how far the run had come."""
     sections = {"checkpoint": "{every: 4}", "train": "{steps: 12, batch_size: 4, precision: fp32, log_every: 1}"}
     given = ["train.on_non_finite=roll_back", "train.most_rollbacks=1"]
     path = diverged(fragile(tmp_path, "forward", at=10, **sections), tmp_path / "run", *given)

@@ -1,4 +1,4 @@
-"""Runs: their directory, their reopening, and the sentences for everything that keeps them from going on."""
+"""Runs: their directory, reopening, and the messages for everything that prevents them from continuing."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_run_without_a_checkpoint_starts_again(finished: Path, path: Path, cap
 
 
 def test_checkpoints_that_are_gone_are_missed(path: Path) -> None:
-    """The disk on which they lie may not be mounted: then nothing may be erased."""
+    """Their disk may not be mounted; nothing may be deleted then."""
     shutil.rmtree(path / "checkpoints")
     (path / "checkpoints").mkdir()
     before = {file: file.read_bytes() for file in path.iterdir() if file.is_file()}
@@ -173,7 +173,7 @@ def test_the_run_directory_holds_what_it_promises(finished: Path) -> None:
 
 
 def test_records_are_on_the_disk_before_a_checkpoint(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power cut must not leave a checkpoint that is ahead of them."""
+    """After a power failure, no checkpoint may be ahead of the records."""
     shutil.rmtree(path / "checkpoints" / "step-00000012")
     order: list[str] = []
     flush, save = RunDirectory.flush, saving.save
@@ -199,7 +199,7 @@ def test_reopened_it_has_its_final_weights(finished: Path, path: Path) -> None:
 
 
 def test_one_of_several_processes_needs_to_know_the_others(path, finished, tmp_path: Path, monkeypatch) -> None:
-    """What they do together is the matter of tests/electra_lab/parallel; `torchrun --nproc-per-node 1` is one alone."""
+    """tests/electra_lab/parallel tests processes together; `torchrun --nproc-per-node 1` is a single process."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     sentence = re.escape("WORLD_SIZE is 2, but MASTER_ADDR is not set.")
@@ -213,8 +213,8 @@ def test_one_of_several_processes_needs_to_know_the_others(path, finished, tmp_p
 
 
 def test_milestones_are_kept_through_a_whole_run_and_a_resumed_one(finished: Path, tmp_path: Path) -> None:
-    """Words are counted by their first tokens; the lab spreads those of a document evenly, which differs by less than
-    the half of a step."""
+    """Words are counted by their first tokens; the lab spreads a document's words evenly, which differs by less than
+    half a step."""
     store = load_store(finished / "store" / RunDirectory(finished / "run").provenance().data.store)
     vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), CPU)
     rows = pack(load(finished / "tiny.yaml"), store.train, vocabulary)

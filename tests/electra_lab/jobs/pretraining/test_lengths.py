@@ -1,4 +1,4 @@
-"""Lengths in epochs, and a batch size that rises: rows, tokens, FLOPs, budgets, and a resume in the middle."""
+"""Lengths in epochs, and a growing batch size: rows, tokens, FLOPs, budgets, and a resume in the middle."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def lasting(folder: Path, epochs: float, **sections: str) -> Path:
 
 @pytest.fixture(scope="module")
 def rows(finished: Path) -> int:
-    """The number of training rows, counted by hand: full rows of 14 tokens without [CLS] and the closing [SEP]."""
+    """The number of training rows, counted by hand: full rows of 14 tokens besides [CLS] and the closing [SEP]."""
     store = open_data(load(finished / "tiny.yaml"), lambda _: None)
     return -(-len(store.train) // 14)
 
 
 def test_epochs_are_the_steps_that_read_the_rows_so_often(rows: int, tmp_path: Path, capsys) -> None:
-    """A run that gets more epochs is that of as many steps, bit by bit; its files have what was written, and both."""
+    """A run extended to more epochs is identical to one of as many steps; its files have the epochs and the steps."""
     path, steps = tmp_path / "run", round(1.5 * rows / 4)
     with for_a_module():
         stop_at(5, lambda: run(lasting(tmp_path, 1.0), path))
@@ -55,9 +55,9 @@ def test_epochs_are_the_steps_that_read_the_rows_so_often(rows: int, tmp_path: P
     assert_same(whole, other)
     assert f"note: {steps} steps instead of {round(rows / 4)}: " in said
     assert lines(path)[-1]["step"] == steps
-    for each in (path, whole):
-        assert (RunDirectory(each).provenance().steps, RunDirectory(each).provenance().data.rows) == (steps, rows)
-        written = yaml.safe_load((each / "config.yaml").read_text())["train"]
+    for folder in (path, whole):
+        assert (RunDirectory(folder).provenance().steps, RunDirectory(folder).provenance().data.rows) == (steps, rows)
+        written = yaml.safe_load((folder / "config.yaml").read_text())["train"]
         assert (written["epochs"], "steps" in written) == (1.5, False)
     loaded, opened = execute.reopen(path, "cpu")
     assert (loaded.config.train.epochs, opened.settings.steps, opened.run.step) == (1.5, steps, steps)
@@ -70,7 +70,7 @@ def test_the_run_and_its_page_say_how_often_the_text_is_read(rows: int, tmp_path
     said = f"{4 * steps / rows:.2f}, of {rows} rows each"
     assert f"  epochs        {said}\n" in capsys.readouterr().err
     assert said in Page((path / "report.html").read_text()).text
-    # A run of an earlier release has not noted its rows.
+    # A run of an earlier release has not recorded its rows.
     old = json.loads((path / "provenance.json").read_text())
     del old["data"]["rows"]
     (path / "provenance.json").write_text(json.dumps(old))
@@ -79,7 +79,7 @@ def test_the_run_and_its_page_say_how_often_the_text_is_read(rows: int, tmp_path
 
 def test_what_does_not_fit_is_refused_at_its_line_once_the_rows_are_counted(tmp_path: Path, rows: int) -> None:
     file = lasting(tmp_path, 1, schedules="{learning_rate: {warmup_steps: 1000}}")
-    assert check(load(file)) is None  # before the text is read, nobody can know
+    assert check(load(file)) is None  # unknown before the text is read
     with pytest.raises(ConfigError, match=rf"^{file}:11: schedules\.learning_rate: .* {round(rows / 4)} steps"):
         run(file, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -106,11 +106,11 @@ def test_rows_are_those_of_the_packing(tmp_path: Path) -> None:
 
 WARMUP = "batch_warmup: {start: 2, increment: 3, every: 2}"
 EIGHT = ["train.batch_size=8", "train.micro_batch_size=8"]
-ROWS = [2, 2, 5, 5, 8, 8, 9, 9]  # of each step: the last increment is cut
+ROWS = [2, 2, 5, 5, 8, 8, 9, 9]  # per step; the last increment is cut
 
 
 def warming(folder: Path, length: str = "steps: 8", micro: int = 9) -> Path:
-    """Write an experiment with a warm-up to 9 rows; its evaluations would take most of the time."""
+    """Write an experiment with a warm-up to 9 rows; evaluations are small, as they would take most of the time."""
     train = f"{{{length}, batch_size: 9, micro_batch_size: {micro}, {WARMUP}, precision: fp32, log_every: 1}}"
     return experiment(folder, train=train, evaluate="{tokens: 64, test_tokens: 64, examples: 0}")
 

@@ -1,4 +1,4 @@
-"""Where a run comes from: every field is true, and what differs from it on a resume is said."""
+"""The provenance of a run: every field is correct, and differences on a resume are reported."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_it_names_the_data_and_counts_it(finished: Path, written: dict[str, Any]
 
 
 def test_parameters_are_those_of_the_checkpoint(finished: Path, written: dict[str, Any]) -> None:
-    """A shared table is stored once, under the network that comes first."""
+    """A shared table is stored once, under the first network."""
     sizes = {name: tensor.numel() for name, tensor in tensors(finished / "run").items() if name.startswith("model.")}
 
     def of(part: str) -> int:
@@ -160,7 +160,7 @@ def test_the_commit_is_that_of_the_running_code(written: dict[str, Any], tmp_pat
     else:
         changed = bool(git("status", "--porcelain", "--", "electra_lab", "registry"))
         assert written["git"] == {"commit": head, "changed": changed}
-    # Code that merely lies inside somebody's repository has no commit of its own.
+    # Code that merely lies inside another repository has no commit.
     git("init", "-q", str(tmp_path), cwd=tmp_path)
     author = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
     git(*author, "commit", "-q", "--allow-empty", "-m", "Theirs", cwd=tmp_path)
@@ -171,7 +171,7 @@ def test_the_commit_is_that_of_the_running_code(written: dict[str, Any], tmp_pat
     module._commit.cache_clear()
     assert module._git() is None
     monkeypatch.undo()
-    assert module._git() == written["git"]  # a failure is not kept
+    assert module._git() == written["git"]  # failures are not cached
 
 
 ENVIRONMENT = Environment(
@@ -197,7 +197,7 @@ def test_differences_are_described_one_by_one(change: dict[str, Any], said: list
 
 
 def copied(finished: Path, folder: Path, **changes: Any) -> RunDirectory:
-    """Return a copy of the run whose provenance is another."""
+    """Return a copy of the run with changed provenance."""
     directory = RunDirectory(Path(shutil.copytree(finished / "run", folder)))
     directory.write_json("provenance.json", directory.read_json("provenance.json") | changes)
     return directory

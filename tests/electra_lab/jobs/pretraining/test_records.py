@@ -1,4 +1,4 @@
-"""What a run reads, and what it records: as its objective saw it, and worked out by hand from that."""
+"""Batches and records of a run: as its objective saw them, and worked out by hand from that."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ WHOLE = "{steps: 12, batch_size: 4, precision: fp32, log_every: 5}"
 def rows(passed: list[Any]) -> list[tuple[int, ...]]:
     """Return the real tokens of every row, without [CLS] and a last [SEP]."""
     found = []
-    for each in passed:
-        for tokens, real in zip(each.tokens, each.real, strict=True):
+    for batch in passed:
+        for tokens, real in zip(batch.tokens, batch.real, strict=True):
             found.append(tuple(tokens[real].tolist()[1:-1]))
     return found
 
@@ -56,7 +56,7 @@ def mean(window: list[Any], name: str) -> float:
 
 @pytest.fixture(scope="module")
 def spied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
-    """A folder with a run under schedules, and what its objective saw."""
+    """A folder with a run under schedules, and the passes of its objective."""
     folder = tmp_path_factory.mktemp("spied")
     file = spying(folder, schedules=SCHEDULES, train=WHOLE.replace("12", "23"), evaluate="{every: 7, batch_size: 5}")
     with tiny.for_a_module():
@@ -69,7 +69,7 @@ def test_each_split_is_read_for_its_own_purpose(spied: tuple[Path, list[Any]]) -
     training, evaluated = [p for p in seen if p.training], [p for p in seen if p.evaluating]
     assert len(training) + len(evaluated) == len(seen)
     ours, *others = (cut(folder / "store", split) for split in ("train", "validation", "test"))
-    assert not set(ours) & {row for each in others for row in each}
+    assert not set(ours) & {row for split in others for row in split}
     assert not set(others[0]) & set(others[1])
     read = rows(training)
     assert len(ours) < len(read) == 23 * 4
@@ -182,7 +182,7 @@ def test_a_skipped_step_leaves_all_as_it_was_and_is_counted_once(tmp_path: Path,
     assert all(torch.equal(before[name], after[name]) for name in before)
     for found, taken in ((after, POISONED), (tensors(whole), 11)):
         assert {float(value) for name, value in found.items() if name.startswith("optimizer.step.")} == {taken}
-    # Its loss is in no mean, but its tokens were read.
+    # Its loss is not part of any mean, but its tokens were read.
     records = lines(whole, "train")
     assert [record["skipped_steps"] for record in records] == [0, 1, 1]
     window = [p for p in seen if 5 <= p.step < 10 and p.step != POISONED]

@@ -1,4 +1,4 @@
-"""When checkpoints are written, which stay, and what is never written."""
+"""When checkpoints are written, which of them are kept, and which are never written."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def at(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
-    """Call `act` after every step, before it is looked at what is due."""
+    """Call `act` after every step, before due checkpoints are checked."""
     monkeypatch.setattr(Console, "advance", lambda _, done: act(done))
 
 
-def test_checkpoints_by_minutes_come_beside_those_by_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Minutes are counted from the newest checkpoint, whatever it was written for."""
+def test_checkpoints_by_minutes_are_added_to_those_by_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minutes are counted from the newest checkpoint, regardless of the rule that wrote it."""
     now = [0.0]
     monkeypatch.setattr(saving.time, "monotonic", lambda: now[0])
     at(monkeypatch, lambda done: now.__setitem__(0, 50.0 * done))
@@ -49,7 +49,7 @@ def test_checkpoints_by_minutes_come_beside_those_by_steps(tmp_path: Path, monke
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_max_minutes_count_from_the_start_of_the_command(tmp_path: Path, whole, monkeypatch, resumed: bool) -> None:
-    """Tokenizing is a part of them, as a cluster counts it, too: 71 of 100 minutes, and 10 for each step."""
+    """Tokenizing counts, as it does on a cluster: 71 of 100 minutes, and 10 for each step."""
     file, path = experiment(tmp_path, run="{max_minutes: 100}"), tmp_path / "run"
     if resumed:
         shutil.copytree(whole, path)
@@ -75,12 +75,12 @@ def test_max_minutes_count_from_the_start_of_the_command(tmp_path: Path, whole, 
 
 
 def spoil(file: Path) -> None:
-    """Cut a file short; a manifest goes."""
+    """Truncate a file, or delete it if it is a manifest."""
     file.unlink() if file.name == "MANIFEST.json" else file.write_bytes(file.read_bytes()[:-3])
 
 
 def known(monkeypatch: pytest.MonkeyPatch, values: dict[int, float]) -> None:
-    """Let validation after these steps have these values, higher or lower by the metric, and the test better ones."""
+    """Set the validation metrics after these steps, negated for losses; the test has better ones."""
     evaluated = lifecycle.train
 
     def train(*given: Any, **how: Any) -> Any:
@@ -95,9 +95,9 @@ def known(monkeypatch: pytest.MonkeyPatch, values: dict[int, float]) -> None:
 
 @pytest.mark.parametrize("metric", ["discriminator_auc", "generator_loss"])
 def test_the_best_checkpoint_stays_and_does_not_count(tmp_path: Path, monkeypatch, metric: str) -> None:
-    """The best by the metric's own direction, and the earliest of equals; it is one of those that were evaluated.
+    """The best in the metric's direction, and the earliest of equal ones, among the evaluated checkpoints.
 
-    The test does not count, whose value is the best of all: a resume would remove the best, and keep the last alone.
+    The test's value, which is the best of all, does not count: a resume would remove the best and keep only the last.
     """
     known(monkeypatch, {2: 0.6, 4: 0.9, 6: 0.7, 8: 0.9, 10: 0.8, 12: 0.5})
     sections = {"evaluate": "{every: 2}", "checkpoint": f"{{every: 3, keep: 2, best: {metric}}}"}
@@ -108,7 +108,7 @@ def test_the_best_checkpoint_stays_and_does_not_count(tmp_path: Path, monkeypatc
 
 
 def test_by_default_the_best_of_the_saved_ones_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of step 4 is better, but nothing would have been saved there. The AUC does not compare steps."""
+    """Step 4 is better, but is not due to be saved. The AUC is not comparable between steps."""
     known(monkeypatch, {2: 0.1, 4: 0.9, 6: 0.8, 8: 0.1, 10: 0.1, 12: 0.5})
     sections = {"evaluate": "{every: 2}", "checkpoint": "{every: 3, keep: 1, asynchronous: true}"}
     path = run(experiment(tmp_path, **sections), tmp_path / "run")
@@ -136,7 +136,7 @@ def test_the_leading_metric_compares_steps_and_is_no_baseline() -> None:
 def test_a_run_that_goes_back_has_the_best_of_the_steps_that_it_keeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, asynchronous: str
 ) -> None:
-    """Killed at step 11, its newest checkpoint, which is the best, is damaged. Then it is that of step 2 again."""
+    """After a kill at step 11 the newest checkpoint, which is the best, is damaged. The best is then step 2 again."""
     values = {2: 0.7, 4: 0.3, 6: 0.4, 8: 0.5, 10: 0.9}
     known(monkeypatch, values)
     checkpoint = f"{{every: 4, keep: 2, best: discriminator_auc, asynchronous: {asynchronous}}}"
@@ -153,12 +153,12 @@ def test_a_run_that_goes_back_has_the_best_of_the_steps_that_it_keeps(
     assert [step for _, step in validated] == [2, 4, 6, 8, 10, 12]
     assert max(validated)[1] == 2
     assert steps(path) == [2, 8, 12]
-    assert [checkpoint_damage(each) for each in path.glob("checkpoints/step-*")] == [None] * 3
+    assert [checkpoint_damage(folder) for folder in path.glob("checkpoints/step-*")] == [None] * 3
 
 
 def test_one_that_is_no_longer_the_best_goes_and_a_step_is_written_once(tmp_path: Path, monkeypatch) -> None:
-    """Also where the last evaluation has found a better one, whose checkpoint was there before it. A step may be due by
-    several rules, and a resume begins with it."""
+    """Also if the last evaluation finds a better one, whose checkpoint was written before. A step may be due by several
+    rules, and a resume begins with it."""
     written: list[int] = []
     write = Saver._write
     monkeypatch.setattr(Saver, "_write", lambda self, step, *rest: (written.append(step), write(self, step, *rest))[1])
@@ -171,7 +171,7 @@ def test_one_that_is_no_longer_the_best_goes_and_a_step_is_written_once(tmp_path
 
 
 def test_a_shorter_run_has_no_checkpoint_after_its_end(path: Path) -> None:
-    """One of later steps, which was damaged, would be taken for the newest."""
+    """A damaged checkpoint of a later step would be taken for the newest."""
     (path / "checkpoints" / "step-00000012" / "MANIFEST.json").unlink()
     execute.resume(path, "cpu", ["train.steps=10"])
     assert steps(path) == [8, 10]
@@ -179,7 +179,7 @@ def test_a_shorter_run_has_no_checkpoint_after_its_end(path: Path) -> None:
 
 
 def test_a_run_that_goes_back_is_not_finished_before_its_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its page, its examples and its measures are of weights that are given up; a run that goes on keeps them."""
+    """Its page, examples and measures belong to discarded weights; a run that does not go back keeps them."""
     derived = ("report.html", "examples.json", "measures.json", "documents.json")
     for name in derived:
         (path / name).write_text("[]")
@@ -208,7 +208,7 @@ def test_a_metric_that_is_not_there_is_refused_before_anything_is_written(tmp_pa
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is that of its own step, as if it had been waited for; there are never fewer sound ones than before."""
+    """It has the state of its step, as in a synchronous save; there are never fewer sound checkpoints than before."""
     plain = run(experiment(tmp_path, checkpoint="{every: 4, keep: 9}"), tmp_path / "plain")
     reached, release, seen = [0], threading.Event(), list[int]()
     save = saving.save
@@ -217,10 +217,10 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypa
         release.wait(30)
         seen.append(reached[0])
         done = save(folder, step, *given)
-        # Training has changed its tensors since; a copy of them is written.
+        # Training has changed the tensors since; a copy is written.
         written = tensors(folder.parent, step)
         assert all(tensor.equal(written[name]) for name, tensor in tensors(plain, step).items())
-        assert [checkpoint_damage(each) for each in folder.glob("step-*")] == [None]
+        assert [checkpoint_damage(saved) for saved in folder.glob("step-*")] == [None]
         return done
 
     def act(done: int) -> None:
@@ -264,7 +264,7 @@ def test_checkpoints_have_the_rights_of_other_files(whole: Path, tmp_path: Path)
 
 
 def test_a_run_without_memory_is_saved_and_continues_with_less(tmp_path: Path) -> None:
-    """The cure that the message gives works on the run itself."""
+    """The remedy in the message works for the run."""
     file, path = spying(tmp_path, objective="{type: spy, greed: 6}", checkpoint="{every: 100}"), tmp_path / "run"
     with pytest.raises(Exception, match=r"--set train\.micro_batch_size"):
         run(file, path)
@@ -272,7 +272,7 @@ def test_a_run_without_memory_is_saved_and_continues_with_less(tmp_path: Path) -
 
 
 def test_what_the_disk_refused_to_remove_is_removed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what came from the last checkpoint, after which nothing is pruned."""
+    """Also leftovers of the last checkpoint, after which nothing is pruned."""
     refused = list[Path]()
 
     def refuse(path: Path, **options: Any) -> None:
@@ -285,4 +285,4 @@ def test_what_the_disk_refused_to_remove_is_removed_in_the_end(tmp_path: Path, m
     monkeypatch.setattr("electra_lab.storage.checkpoint.shutil.rmtree", refuse)
     path = run(experiment(tmp_path, checkpoint="{every: 4, keep: 1}"), tmp_path / "run")
     assert refused[-1].name == ".step-00000008.old"
-    assert [each.name for each in (path / "checkpoints").iterdir()] == ["step-00000012"]
+    assert [folder.name for folder in (path / "checkpoints").iterdir()] == ["step-00000012"]

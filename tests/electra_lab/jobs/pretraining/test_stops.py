@@ -1,4 +1,4 @@
-"""Runs that are stopped: by signals, by kill -9, after every step; resumed, they are as if never stopped."""
+"""Runs that are stopped by signals, by kill -9, or after any step and resumed are as if never stopped."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def test_stopped_again_and_again_is_as_if_never_stopped(tmp_path: Path, whole: P
 
 @pytest.mark.parametrize(
     ("number", "kind", "code"),
-    [*((each, Preempted, 75) for each in STOPPING if each != signal.SIGINT), (signal.SIGINT, Interrupted, 130)],
+    [*((number, Preempted, 75) for number in STOPPING if number != signal.SIGINT), (signal.SIGINT, Interrupted, 130)],
 )
 def test_a_signal_saves_after_the_step_in_which_it_arrives(tmp_path: Path, capsys, number, kind, code) -> None:
-    before = [signal.getsignal(each) for each in STOPPING]
+    before = [signal.getsignal(number) for number in STOPPING]
     file = tiny.spying(tmp_path, objective=f"{{type: spy, strike: 2, signal: {int(number)}}}")
     with pytest.raises(kind) as stopped:
         run(file, tmp_path / "run")
@@ -79,11 +79,11 @@ def test_a_signal_saves_after_the_step_in_which_it_arrives(tmp_path: Path, capsy
     second = "; a second Ctrl-C stops without saving" if number == signal.SIGINT else ""
     assert f"{name}: saving after this step{second}\n" in capsys.readouterr().err
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000003"]
-    assert [signal.getsignal(each) for each in STOPPING] == before
+    assert [signal.getsignal(number) for number in STOPPING] == before
 
 
 def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resume(tmp_path: Path) -> None:
-    """It may take long, and the scheduler does not wait."""
+    """The evaluation may take long, and the scheduler does not wait."""
     file, path = experiment(tmp_path), tmp_path / "run"
     stop_at(12, lambda: run(file, path), signal.SIGTERM)
     assert [(r["step"], r["split"]) for r in lines(path)][-1] == (12, "train")
@@ -127,7 +127,7 @@ def test_an_evaluation_that_fails_loses_nothing(tmp_path: Path, monkeypatch, who
 
 @pytest.mark.parametrize(("phase", "saved"), [("backward", [0]), ("update", [])])
 def test_a_step_that_fails_loses_nothing(tmp_path: Path, monkeypatch, phase: str, saved: list[int]) -> None:
-    """Unless it failed in the middle of an update."""
+    """Unless it fails in the middle of an update."""
 
     def failing(*_: Any, **__: Any) -> None:
         raise ValueError("boom")
@@ -154,7 +154,7 @@ INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     ],
 )
 def test_only_a_second_ctrl_c_stops_without_saving(tmp_path: Path, monkeypatch, numbers: Any, apart: float, ends: Any):
-    """Schedulers send a signal to the process and to its group, and terminals to all; a person is slower."""
+    """Schedulers signal the process and its group, and terminals all processes; a person's second Ctrl-C is slower."""
 
     now = [1.0]
 
@@ -220,9 +220,9 @@ def killed(process: Running, when: Callable[[], bool]) -> bool:
 
 
 def test_killed_at_random_and_resumed_is_as_if_never_killed(forks: Lab, tmp_path: Path) -> None:
-    """kill -9 at a random moment of the run, in the middle of whatever it is doing, and again during the resume.
+    """kill -9 at a random moment of the run, and again during the resume.
 
-    The run is long enough for both to strike for sure. The seed is printed, and can be given as KILL_SEED.
+    The run is long enough for both kills to strike. The seed is printed, and can be set by KILL_SEED.
     """
     seed = int(os.environ.get("KILL_SEED", random.randrange(1 << 32)))
     print(f"KILL_SEED={seed}")
@@ -243,14 +243,14 @@ def test_killed_at_random_and_resumed_is_as_if_never_killed(forks: Lab, tmp_path
         assert killed(forks.start(*verb, cwd=tmp_path), when), f"the kill did not strike: {verb[0]} was too quick"
         reached.append(max(steps(broken), default=0))
     assert 0 < reached[0] < reached[1] < total
-    # Both stop a few steps later, which a run of any length does in the same way.
+    # Both stop a few steps later, which works the same in a run of any length.
     last = reached[1] + 3
     stop_at(last, lambda: execute.resume(broken, "cpu"))
     stop_at(last, lambda: run(file, tmp_path / "whole"))
     assert_same(tmp_path / "whole", broken)
 
 
-STATES = {  # by optimizer; all but the last are ours
+STATES = {  # by optimizer; all except the last are the lab's
     "adafactor": {"step", "rows", "columns", "variance"},
     "adamw_no_bias_correction": {"exp_avg", "exp_avg_sq"},
     "muon": {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"},

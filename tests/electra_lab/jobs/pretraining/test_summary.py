@@ -1,4 +1,4 @@
-"""The words of a run: excerpts around a replacement, sentences with their marks, findings of the last evaluation."""
+"""The text output of a run: excerpts around a replacement, marked sentences, findings of the last evaluation."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def test_a_sentence_shows_replacements_and_wrong_suspicions(tokens: list[dict[st
 
 @pytest.mark.parametrize(("at", "length", "start"), [(None, 50, 0), (3, 50, 0), (20, 50, 14), (49, 50, 22), (5, 10, 0)])
 def test_an_excerpt_begins_a_little_before_the_first_replacement(at: int | None, length: int, start: int) -> None:
-    """28 tokens, or all of a shorter row; the row's end is not passed."""
+    """28 tokens, or all of a shorter row, never beyond the row's end."""
     originals = list(range(length))
     inputs = [1000 + n if n == at else n for n in originals]
     example = Example(originals, inputs, [n / 100 for n in originals])
     tokenizer: Any = SimpleNamespace(id_to_token=str, decoder=None)
     (shown,) = readable([example], SimpleNamespace(store=SimpleNamespace(tokenizer=tokenizer)))
-    assert [each["original"] for each in shown] == [str(n) for n in originals[start : start + 28]]
-    assert [each["replaced"] for each in shown] == [n == at for n in originals[start : start + 28]]
-    assert all(each["probability"] == int(each["original"]) / 100 for each in shown)
+    assert [token["original"] for token in shown] == [str(n) for n in originals[start : start + 28]]
+    assert [token["replaced"] for token in shown] == [n == at for n in originals[start : start + 28]]
+    assert all(token["probability"] == int(token["original"]) / 100 for token in shown)
     if at is not None:
-        assert str(1000 + at) in [each["token"] for each in shown]
+        assert str(1000 + at) in [token["token"] for token in shown]
 
 
 def ended(folder: Path, **provenance: Any) -> RunDirectory:
@@ -121,7 +121,7 @@ WORDS = (
 
 @pytest.fixture(scope="module")
 def fruit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An experiment with text that is easily learned: each of ten places of a document has two words of its own."""
+    """An experiment with text that is easily learned: each of ten positions of a document has its own two words."""
     folder, numbers = tmp_path_factory.mktemp("fruit"), random.Random(0)
     file = write_experiment(
         folder,
@@ -213,7 +213,7 @@ def test_a_forecast_in_words_has_the_numbers_of_the_forecast(tmp_path: Path) -> 
     said = "0.062 s per step on average; evaluations 1.5 min, checkpoints < 1 s"
     assert text.endswith(f"\n  time            about 85 min on this machine: {said}")
     assert text.startswith("tiny: 1,000 steps of 4 x 16 tokens\n")
-    # Of text that is not tokenized yet, nobody knows how much an evaluation reads.
+    # The size of an evaluation is unknown before the text is tokenized.
     unread = planned(loaded, replace(large, evaluates_at_start=True), cpu, took)
     for part in (
         "evaluations at most 1.5 min",

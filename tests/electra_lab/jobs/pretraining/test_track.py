@@ -1,4 +1,4 @@
-"""Trackers of real runs: what they are given, what happens when they fail, and after a kill."""
+"""Trackers of real runs: the calls they get, their failures, and kills."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.usefixtures("no_report")
 
 def tracked(folder: Path, *trackers: dict[str, Any], **sections: str) -> Path:
     """Write an experiment with trackers, a diary each."""
-    chosen = [{"type": "diary", "path": str(folder / "diary"), **each} for each in trackers]
+    chosen = [{"type": "diary", "path": str(folder / "diary"), **tracker} for tracker in trackers]
     return experiment(folder, imports=f"[{DIARY}]", trackers=json.dumps(chosen), **sections)
 
 
 def diary(folder: Path, call: str, name: str = "diary") -> list[Any]:
-    """Return what the calls of a kind were given."""
+    """Return the arguments of all calls of a kind."""
     path = folder / name
     notes = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [what[0] if len(what) == 1 else what for called, *what in notes if called == call]
@@ -43,7 +43,7 @@ def given(folder: Path, name: str = "diary") -> list[tuple[int, dict[str, float]
 
 
 def expected(path: Path) -> list[tuple[int, dict[str, float]]]:
-    """Return what the tracker of a run should have been given, by its metrics.jsonl."""
+    """Return the records that the tracker of a run should have received, from its metrics.jsonl."""
     found = []
     for line in lines(path):
         step, split = line.pop("step"), line.pop("split")
@@ -87,7 +87,7 @@ def test_trackers_that_fail_stop_neither_the_run_nor_others(tmp_path: Path, caps
 
 
 def test_a_run_that_is_rolled_back_goes_back_in_trackers_that_can(tmp_path: Path) -> None:
-    """Others never receive the steps again that they have had. What diverges has failed."""
+    """Others never receive a step twice. A diverged run counts as failed."""
     back = {"type": "diary", "path": str(tmp_path / "back"), "rewinds": True}
     trackers = json.dumps([{"type": "diary", "path": str(tmp_path / "diary"), "rewinds": False}, back])
     file = rolling(tmp_path, 6, imports=f"[{SPY}, {DIARY}]", trackers=trackers)
@@ -112,7 +112,7 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path, whole: Path, stopped
     before = given(tmp_path, "back")
     assert before == given(tmp_path)
     shutil.rmtree(max((path / "checkpoints").glob("step-*")))
-    if not resumed_at:  # as if it had been killed instead
+    if not resumed_at:  # as after a kill
         (path / "saved.json").unlink()
     execute.resume(path, "cpu")
     for name in ("diary", "back"):
@@ -122,7 +122,7 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path, whole: Path, stopped
     everything = without_times(expected(whole))
     assert without_times(given(tmp_path)) == everything
     again = without_times(given(tmp_path, "back")[len(before) :])
-    assert again == [each for each in everything if each[0] > resumed_at]
+    assert again == [record for record in everything if record[0] > resumed_at]
 
 
 def without_times(records: list[tuple[int, dict[str, float]]]) -> list[tuple[int, dict[str, float]]]:
@@ -134,7 +134,7 @@ def without_times(records: list[tuple[int, dict[str, float]]]) -> list[tuple[int
 
 @pytest.mark.parametrize("fails", ["start", "record"])
 def test_what_a_tracker_missed_is_made_up_for_when_the_run_is_resumed(tmp_path: Path, fails: str) -> None:
-    """With the id that it had, if it had one. The second time it works."""
+    """With its earlier id, if it had one. The second time, the tracker works."""
     at_step = 6 if fails == "record" else 0
     file, path = tracked(tmp_path, {"fails": fails, "at_step": at_step}), tmp_path / "run"
     stop_at(10, lambda: run(file, path))
@@ -180,5 +180,5 @@ def test_killed_and_resumed_no_record_comes_twice(forks: Lab, tmp_path: Path) ->
     execute.resume(path, "cpu")
     after = [step for step, values in given(tmp_path) if "train/loss" in values]
     assert after == sorted(set(after))
-    assert len(set(range(1, 81)) - set(after)) <= 1, "more is missing than the record that the kill fell upon"
+    assert len(set(range(1, 81)) - set(after)) <= 1, "more is missing than the record at the kill"
     assert [start[4] for start in diary(tmp_path, "start")] == [None, "id of tiny-run"]

@@ -1,4 +1,4 @@
-"""Runs that are watched: pages while they train, numbers from before the first step, records of what is scheduled."""
+"""Watching runs: pages during training, numbers from before the first step, records of scheduled values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEATED = "{learning_rate: {warmup_steps: 3}, sampler.temperature: {type: linear,
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, whose weights others start from."""
+    """A finished run from whose weights other runs start."""
     folder = tmp_path_factory.mktemp("first")
     with for_a_module():
         return run(
@@ -52,14 +52,14 @@ def test_records_hold_scheduled_numbers_both_norms_and_memory(first: Path) -> No
 def test_loaded_weights_are_evaluated_before_the_first_step_which_changes_nothing(
     tmp_path: Path, first: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once, also if the run is stopped meanwhile, or killed then or at step 1, before a checkpoint."""
+    """Once, also if the run is stopped during the evaluation, or killed then or at step 1, before a checkpoint."""
     file = experiment(tmp_path, init=f"{{discriminator: {first}, generator: {first}}}", evaluate=EVALUATE)
     whole, without = run(file, tmp_path / "whole"), run(file, tmp_path / "without", "evaluate.at_start=false")
     assert (starts(whole), starts(without), starts(first)) == ([0, 6, 12], [6, 12], [6, 12])
     (records, weights), (others, other_weights) = outcome(whole), outcome(without)
     assert records[1:] == others
     assert all(weights[name].equal(other_weights[name]) for name in weights)
-    # It is the evaluation that the earlier run ended with: the same weights, text, masks and draws.
+    # It equals the last evaluation of the earlier run: the same weights, text, masks and draws.
     before, after, last = records[0], lines(first, "validation")[-1], records[-2]
     assert before["generator_mask_loss"] == pytest.approx(after["generator_mask_loss"], rel=1e-6)
     table = run_page.before_and_after(records, {})
@@ -110,7 +110,7 @@ def test_the_page_is_there_from_the_first_record_on_and_tells_how_the_run_ended(
     assert "<script" not in written
     assert "Interrupted" in Page(path / "report.html").text
     monkeypatch.undo()
-    # A final checkpoint with such a page is not a finished run; with its last one it is.
+    # A run with a final checkpoint and such a page is not finished; with the final page it is.
     leave_out_pictures(monkeypatch)
     execute.resume(path, "cpu")
     assert directory.finished()
@@ -123,7 +123,7 @@ def test_the_page_is_there_from_the_first_record_on_and_tells_how_the_run_ended(
 
 def test_pages_of_older_runs_have_no_charts_of_numbers_that_they_lack(tmp_path: Path, first: Path, monkeypatch) -> None:
     monkeypatch.setattr("electra_lab.presentation.charts.svg", lambda *_: "<svg></svg>")
-    titles = [each.text for each in Page(run_page.write_report(RunDirectory(first))).all("figcaption")]
+    titles = [caption.text for caption in Page(run_page.write_report(RunDirectory(first))).all("figcaption")]
     course = ["Learning rate", "Gradient norm before and after clipping", "Tokens a second", "Peak memory, GB"]
     assert titles[-5:] == [*course, "sampler.temperature"]
     new = ("clipped_gradient_norm", "peak_memory_bytes", "sampler.temperature")
@@ -132,5 +132,5 @@ def test_pages_of_older_runs_have_no_charts_of_numbers_that_they_lack(tmp_path: 
         for name in new:
             record.pop(name, None)
     (first / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in old))
-    titles = [each.text for each in Page(run_page.write_report(RunDirectory(first))).all("figcaption")]
+    titles = [caption.text for caption in Page(run_page.write_report(RunDirectory(first))).all("figcaption")]
     assert titles[-3:] == course[:3]

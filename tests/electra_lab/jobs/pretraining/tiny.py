@@ -1,4 +1,4 @@
-"""Real runs of a few steps, and an objective that notes what it sees."""
+"""Real runs of a few steps, and an objective that records its passes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.helpers import write_experiment
 
 TRAIN = "{steps: 12, batch_size: 4, precision: fp32, log_every: 5}"
 IN_PARTS = TRAIN.replace("batch_size: 4", "batch_size: 4, micro_batch_size: 2")  # which take twice as long
-MEASURED = ("seconds", "tokens_per_second", "peak_memory_bytes")  # in records; all else is equal in equal runs
+MEASURED = ("seconds", "tokens_per_second", "peak_memory_bytes")  # in records; all other fields are equal in equal runs
 SPY = Path(__file__).with_name("spy.py")
 
 
@@ -40,27 +40,27 @@ def experiment(folder: Path, **sections: str) -> Path:
 
 
 def spying(folder: Path, **sections: str) -> Path:
-    """Write an experiment with micro-batches whose objective is ELECTRA that notes every pass."""
+    """Write an experiment with micro-batches whose objective is ELECTRA and records every pass."""
     spy = {"imports": f"[{SPY}]", "objective": "{type: spy}", "train": IN_PARTS}
     return experiment(folder, **(spy | sections))
 
 
 def passes() -> list[Any]:
-    """Return what the spy has seen since the last run began, and forget it; without rehearsals."""
+    """Return and clear the spy's passes since the last run began, without rehearsals."""
     spy = objectives._entries.get("spy")
     seen: list[Any] = spy.component.seen if spy else []
-    found = [each for each in seen if not each.rehearsal]
+    found = [call for call in seen if not call.rehearsal]
     seen.clear()
     return found
 
 
 @contextmanager
 def for_a_module() -> Iterator[pytest.MonkeyPatch]:
-    """Draw no charts, and forget the plug-ins at the end: what a fixture of a whole module needs around its runs."""
+    """Draw no charts, and forget plug-ins at the end; for runs in module-scoped fixtures."""
     loaded = dict(discovery._loaded)
     with ExitStack() as stack:
-        for each in registry.ALL:
-            stack.enter_context(each.isolated())
+        for components in registry.ALL:
+            stack.enter_context(components.isolated())
         patched = stack.enter_context(pytest.MonkeyPatch.context())
         patched.setattr(execute, "write_report", lambda directory, *_: directory.path / "report.html")
         yield patched
@@ -74,11 +74,11 @@ def run(file: Path, out: Path, *overrides: str) -> Path:
 
 
 class Killed(BaseException):
-    """The end of a process that has no time for anything."""
+    """Stands for SIGKILL: ends a run without cleanup."""
 
 
 def killed_at(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """End the training after so many steps, repeated ones included."""
+    """End the training after this number of steps, repeated ones included."""
     done = []
 
     def advance(*_: object) -> None:
@@ -90,7 +90,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 
 def steps(path: Path) -> list[int]:
-    """Return the steps of the checkpoints that are there."""
+    """Return the steps of the existing checkpoints."""
     return sorted(int(folder.name[5:]) for folder in path.glob("checkpoints/step-*"))
 
 
@@ -121,7 +121,7 @@ def state(path: Path) -> dict[str, Any]:
 
 
 def timeless(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a run, but for how long it took."""
+    """Return the records of a run without its times."""
     found = []
     for record in lines(path):
         found.append({name: value for name, value in record.items() if name not in MEASURED})
@@ -129,7 +129,7 @@ def timeless(path: Path) -> list[dict[str, Any]]:
 
 
 def outcome(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return what a run found out, and its last weights and optimizer state."""
+    """Return the results of a run, and its last weights and optimizer state."""
     return timeless(path), tensors(path)
 
 
@@ -143,7 +143,7 @@ def assert_same(one: Path, two: Path) -> None:
 
 @contextmanager
 def default_signals() -> Iterator[None]:
-    """Let signals do what they do in a terminal, however the tests were started: under nohup, in the background."""
+    """Set the signal handlers of a terminal, even if the tests were started with nohup or in the background."""
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     try:

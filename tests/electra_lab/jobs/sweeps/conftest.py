@@ -1,4 +1,4 @@
-"""Ablations of this package's tests run in this process, draw no pictures and look for no memory: both have tests."""
+"""Ablations in these tests run in this process, draw no pictures and do not measure memory: other tests do both."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _without_pictures_and_memory() -> Iterator[None]:
 
 @pytest.fixture(scope="package")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(file, folder) of an ablation that is finished: two variants over two seeds. Not to be changed."""
+    """(file, folder) of an ablation that is finished: two variants over two seeds. Tests must not change it."""
     folder = tmp_path_factory.mktemp("ablation")
     file = write(folder, launcher=HERE)
     return file, ablate(file, folder / "out")
@@ -41,7 +41,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def out(done: tuple[Path, Path], tmp_path: Path) -> Path:
-    """A copy of the finished ablation, to be changed."""
+    """A copy of the finished ablation that a test may change."""
     return Path(shutil.copytree(done[1], tmp_path / "out"))
 
 

@@ -1,4 +1,4 @@
-"""A small ablation that really runs, and what it leaves."""
+"""A small ablation that really runs, and its files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HERE = "{type: in_process}"
 
 
 class InProcess:
-    """Run pieces of work one after the other in this process, for tests in which processes are not the subject."""
+    """Run pieces of work one after the other in this process, for tests that are not about processes."""
 
     here = True
 
@@ -82,13 +82,13 @@ def weights(path: Path, steps: int = STEPS) -> bytes:
 
 
 def stamps(out: Path) -> dict[Path, int]:
-    """Return when each file of the runs was written."""
+    """Return the modification time of each file of the runs."""
     return {path: path.stat().st_mtime_ns for path in (out / "cells").rglob("*") if path.is_file()}
 
 
 def contents(out: Path) -> dict[str, Any]:
-    """Return everything of a folder that must be the same however it came about."""
-    ids = [each.stem for each in sorted((out / "plan").iterdir())]
+    """Return the contents of a folder that must not depend on how it was produced."""
+    ids = [file.stem for file in sorted((out / "plan").iterdir())]
     return {
         id: (
             weights(out / "cells" / id, 4 if id.startswith("reference") else STEPS),

@@ -1,4 +1,4 @@
-"""One piece of work: what becomes of it, what is never done twice, and what is set aside as it cannot be used."""
+"""One piece of work: its outcomes, steps that are never repeated, and unusable runs that are set aside."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ def test_a_cell_is_begun_resumed_and_measured_on_the_device_of_its_ablation(out:
         shutil.rmtree(run / name) if name == "checkpoints" else (run / name).unlink()
     outcome = work(str(out), first(out), device="cuda")
     assert (outcome.status, "torch finds no CUDA device" in outcome.error) == ("failed", True)
-    assert (run / "checkpoints").exists() == (left == ("measures.json",)), "it was trained on another one"
+    assert (run / "checkpoints").exists() == (left == ("measures.json",)), "it was trained on another device"
 
 
 def test_a_plug_in_that_changes_on_the_way_trains_nothing(tmp_path: Path) -> None:
-    """In this process the plug-in is loaded already, so the plan is made for another one."""
+    """The plug-in is already loaded in this process, so the plan is changed instead."""
     file = write(tmp_path, seeds="[0]")
     where = AblationFolder.create(tmp_path / "out")
     write_plan(checked(load_ablation(file)), where)
@@ -129,7 +129,7 @@ Damage = Callable[[Path], object]
 
 
 def spoil(file: str, text: str) -> Damage:
-    return lambda run: [each.write_text(text) for each in run.glob(file)]
+    return lambda run: [path.write_text(text) for path in run.glob(file)]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_run_that_is_still_needed_and_cannot_be_used_is_set_aside(out: Path, d
     run = where.run(first(out)).path
     damage(run)
     quarantine_damaged(where, where.plan, said.append)
-    assert said == []  # it is measured: nothing of it is needed
+    assert said == []  # it is measured, so nothing of it is needed
     (run / "measures.json").unlink()
     quarantine_damaged(where, where.plan, said.append)
     [sentence] = said
@@ -204,7 +204,7 @@ def test_what_measures_share_is_set_aside_if_it_is_damaged(out: Path) -> None:
     quarantine_damaged(where, where.plan, said.append)
     reason = f"{largest.name} is damaged: it has {size - 1} bytes, not {size}"
     assert said == [f"{shared}: {reason}. It was moved to {out}/damaged/{shared.name}-0 and will be recreated."]
-    shared.mkdir()  # a second time it needs another name
+    shared.mkdir()  # the second time it needs another name
     quarantine_damaged(where, where.plan, said.append)
     assert "MANIFEST.json is missing" in said[1]
-    assert {each.name for each in (out / "damaged").iterdir()} == {f"{shared.name}-0", f"{shared.name}-1"}
+    assert {folder.name for folder in (out / "damaged").iterdir()} == {f"{shared.name}-0", f"{shared.name}-1"}

@@ -1,4 +1,4 @@
-"""What measures are given of a run, and what becomes of their numbers, in an ablation and outside of one."""
+"""The arguments of measures and the use of their numbers, inside and outside of an ablation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.electra_lab.jobs.sweeps.small import ablate, first, write
 
 
 def look_at(run: Trained) -> SimpleNamespace:
-    """Return a run as a measure was given it."""
+    """Return a run in the form that measures receive."""
     return SimpleNamespace(
         test=torch.cat([batch.tokens for batch in run.test(3)]),
         train=torch.cat([batch.tokens for batch in run.train(5, range(run.train_rows))]),
@@ -46,7 +46,7 @@ def look_at(run: Trained) -> SimpleNamespace:
 
 
 class Spy:
-    """A measure that notes what it is given."""
+    """A measure that records its arguments."""
 
     same_rows = False
     metrics: ClassVar[dict[str, Metric]] = {"luck": Metric("luck"), "more": Metric("more")}
@@ -100,12 +100,12 @@ def spied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AblationFolder]:
 
 
 def looks(spied: AblationFolder) -> dict[str, SimpleNamespace]:
-    """Return what the spy was given of each cell, by its variant."""
+    """Return the spy's records of the cells, by variant."""
     return dict(zip((cell.variant for cell in spied.plan.cells), (look for look, _ in Spy.called), strict=True))
 
 
 def text(rows: torch.Tensor, length: int) -> list[int]:
-    """Return the stream that rows were cut from: without [CLS], and the [SEP] or padding at their ends."""
+    """Return the stream that rows were cut from: without [CLS] and without [SEP] or padding at their ends."""
     return [int(token) for row in rows for token in row[1:-1]][:length]
 
 
@@ -115,7 +115,7 @@ def stream(tokens: Tokens) -> list[int]:
 
 def test_a_measure_reads_the_splits_by_their_names(spied: AblationFolder) -> None:
     store = open_data(load(spied.experiment(spied.plan.cells[0].id)), print)
-    train, validation, tested = (stream(each) for each in (store.train, store.validation, store.test))
+    train, validation, tested = (stream(split) for split in (store.train, store.validation, store.test))
     assert train[: len(tested)] != tested != validation
     references = [look for _, looks, _ in Spy.prepared for look in looks.values()]
     assert len(references) == 2
@@ -138,7 +138,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def test_a_measure_sees_the_network_as_it_ended_and_its_test(spied: AblationFolder) -> None:
-    """The discriminator in eval mode, in the precision that it was trained in, and the record of its test."""
+    """The discriminator in eval mode, in its training precision, and the record of its test."""
     for cell in spied.plan.cells:
         look, detects = looks(spied)[cell.variant], cell.variant == "detector"
         assert same(look.weights, saved(spied, cell.id, 2, "discriminator"))
@@ -176,13 +176,13 @@ def test_a_measure_is_prepared_once_with_a_cell_and_its_references(spied: Ablati
         assert look.metrics == spied.run(id).records()[-1]
         assert not look.training
         assert not look.gradients
-        assert look.autocast  # in the precision of the first reference, whichever cell it is prepared with
+        assert look.autocast  # in the precision of the first reference, for any cell that prepares it
     cell = next(cell for cell in spied.plan.cells if same(run.weights, looks(spied)[cell.variant].weights))
     assert same(run.weights, saved(spied, cell.id, 2, "discriminator"))
     assert run.metrics == looks(spied)[cell.variant].metrics
-    # Every cell is given the folder that was prepared, under the measure's key.
+    # Every cell gets the prepared folder, under the measure's key.
     assert {folder for _, folder in Spy.called} == {spied.shared(planned)}
-    assert len(Spy.called) == len(spied.plan.cells)  # the references themselves are not measured
+    assert len(Spy.called) == len(spied.plan.cells)  # references themselves are not measured
 
 
 def test_the_numbers_of_a_measure_are_noted_under_its_key_and_its_output_is_in_the_log(spied, capsys) -> None:
@@ -223,7 +223,7 @@ def planned(out: Path, how: str, **more: Any) -> tuple[AblationFolder, str]:
     """Plan a broken measure before `pretraining`, under another key; returns the folder and a trained cell."""
     measures.register("broken")(Broken)
     values = json.loads((out / "plan.json").read_text())
-    pretraining = next(each for each in values["measures"] if each["type"] == "pretraining")
+    pretraining = next(measure for measure in values["measures"] if measure["type"] == "pretraining")
     broken = {"type": "broken", "options": {"how": how}, "key": "broken-1", "metrics": {"broken": {}}}
     values["measures"] = [broken | more, {**pretraining, "key": "pretraining-2"}]
     values["imports"] = [str(file) for file in out.parent.glob("*.py")]
@@ -267,8 +267,8 @@ def test_a_measure_that_fails_is_named_and_does_not_keep_others_from_being_taken
     assert reason in outcome.error
     assert where.measured(id)["pretraining-2"].keys() >= {"discriminator_auc"}
     assert "broken-1" not in where.measured(id)
-    # What a measure prepares is there whole or not at all.
-    assert [each.name for each in (where.path / "shared").iterdir()].count("broken-1") == (how != "prepare")
+    # The folder that a measure prepares is complete or absent.
+    assert [folder.name for folder in (where.path / "shared").iterdir()].count("broken-1") == (how != "prepare")
     assert not list((where.path / "shared").glob(".broken*"))
 
 
@@ -302,7 +302,7 @@ def read(out: Path) -> list[Subject]:
 
 
 def test_the_numbers_are_those_of_an_ablation_and_are_kept(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the ablation itself, which trained its own references on the same text."""
+    """Compared with the ablation, which trained its own references on the same text."""
     cells, folder = read(out), AblationFolder(out)
     found = measuring.measure(cells[1:], ON, "cpu")
     key = next(measure.key for measure in folder.plan.measures if measure.type == "fixed_corruption")
@@ -311,7 +311,7 @@ def test_the_numbers_are_those_of_an_ablation_and_are_kept(out: Path, monkeypatc
         assert found.numbers[cell.label] == folder.measured(cell.directory.path.name)[key]
     assert len({numbers["corruption_auc"] for numbers in found.numbers.values()}) == 3
 
-    # Nothing is opened or trained again; a fourth run is measured by what is there.
+    # Nothing is opened or trained again; a fourth run is measured with the existing references.
     opened, reopen = list[Path](), execute.reopen
     monkeypatch.setattr(execute, "reopen", lambda path, device: (opened.append(path), reopen(path, device))[1])
     monkeypatch.setattr(execute, "run", lambda *_, **__: pytest.fail("a reference is trained again"))
@@ -331,7 +331,7 @@ def test_the_numbers_are_those_of_an_ablation_and_are_kept(out: Path, monkeypatc
     assert measuring.measure(cells[1:], ON, "cpu").numbers == found.numbers
     assert opened[1:] == [cells[1].directory.path, cells[2].directory.path]
 
-    # A run that reads the tokenizer of another one, as continued pre-training does, reads the same rows.
+    # A run that uses another run's tokenizer, as in continued pre-training, reads the same rows.
     path, tokenizer = cells[2].directory.path, cells[1].directory.path / "tokenizer.json"
     config, provenance = yaml.safe_load((path / "config.yaml").read_text()), path / "provenance.json"
     config["tokenizer"] = {"type": "pretrained", "path": str(tokenizer)}

@@ -1,4 +1,4 @@
-"""An ablation file becomes cells, with labels that tell its variants apart: each a validated experiment."""
+"""An ablation file becomes cells, which are validated experiments with distinct labels of their variants."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAFE = re.compile(r"[a-z0-9_][a-z0-9_.=+-]*-s[0-9]+-[0-9a-f]{10}")
 
 
 def write(folder: Path, text: str = "", /, file: str = "size.yaml", **sections: Value) -> Path:
-    """An ablation of the tiny experiment in `folder`; a section of None is left out."""
+    """Write an ablation of the tiny experiment in `folder`; sections that are None are left out."""
     if not (folder / "tiny.yaml").exists():
         write_experiment(folder)
     start: dict[str, Value] = {
@@ -126,7 +126,7 @@ def test_a_variant_with_two_forms_of_a_size_is_refused(tmp_path: Path):
 
 
 def test_options_hold_whatever_the_order_of_keys(tmp_path: Path):
-    """A new type drops the old one's options, but not those that stand beside it."""
+    """A new type drops the old type's options, but not those set next to it."""
     one = ablation(tmp_path, vary={"sampler.type": ["top_k", "gumbel"], "sampler.temperature": [2.0]})
     other = ablation(tmp_path, vary={"sampler.temperature": [2.0], "sampler.type": ["top_k", "gumbel"]})
     for made in (one, other):
@@ -175,7 +175,7 @@ def test_differences_are_to_the_chosen_baseline_without_name_seed_and_budget(tmp
     assert differences(made)["b"] == {}
     assert found["train.steps"] == (3, 1)
     assert found["generator.dim"] == (None, 8)
-    assert "generator" not in found  # null, and a mapping: its keys say it
+    assert "generator" not in found  # null on one side: its keys show the difference
     assert all(before != after for before, after in found.values())
     assert found["sampler.temperature"] == (None, 0.5)
     assert found["objective.type"] == ("mlm", "electra")
@@ -187,14 +187,14 @@ def test_differences_are_to_the_chosen_baseline_without_name_seed_and_budget(tmp
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
-        ({}, "generator.scale=0.5"),  # which is what the base has
+        ({}, "generator.scale=0.5"),  # the base's value
         ({"vary": {"generator.scale": [1.0, 0.5]}}, "generator.scale=0.5"),
         ({"set": {"generator.scale": 1.0}}, "generator.scale=1.0"),
-        ({"vary": {"generator.scale": [1.0, 2.0]}}, "generator.scale=1.0"),  # the first, as the base is none
+        ({"vary": {"generator.scale": [1.0, 2.0]}}, "generator.scale=1.0"),  # the first, as the base is none of them
         ({"baseline": "generator.scale=1.0"}, "generator.scale=1.0"),
         ({"vary": {"a": {"train.batch_size": 4}, "b": {}}}, "b"),
         ({"vary": {"a": {"train.batch_size": 4}, "b": {}}, "baseline": "a"}, "a"),
-        ({"seeds": [3, 4]}, "generator.scale=0.5"),  # the base's own seed has no say in it
+        ({"seeds": [3, 4]}, "generator.scale=0.5"),  # the base's own seed does not matter
     ],
 )
 def test_the_baseline(tmp_path: Path, sections: dict[str, Value], expected: str):
@@ -255,7 +255,7 @@ def test_a_cell_imports_what_it_is_made_of_and_no_measure(tmp_path: Path, monkey
     for cell in made.cells:
         assert made.loaded[cell.id].config.imports == [sampler]
         assert [plugin.file for plugin in made.loaded[cell.id].plugins] == [sampler]
-    # A base that imports it already does so once.
+    # If the base imports it too, it is imported once.
     write_experiment(tmp_path / "there", imports="[../plugs/sampler.py]")
     again = ablation(tmp_path / "there", imports=["../plugs/sampler.py"], vary={"sampler.type": ["gumbel", "mine"]})
     assert again.base.config.imports == [sampler]
@@ -305,9 +305,9 @@ def test_a_value_in_a_label(value: Any, label: str):
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 TREES = st.recursive(
     SCALARS,
-    lambda each: (
-        st.lists(each, max_size=3)
-        | st.dictionaries(st.text(string.ascii_lowercase) | st.just("type"), each, max_size=3)
+    lambda tree: (
+        st.lists(tree, max_size=3)
+        | st.dictionaries(st.text(string.ascii_lowercase) | st.just("type"), tree, max_size=3)
     ),
     max_leaves=5,
 )
@@ -344,7 +344,7 @@ def test_what_is_wrong_with_several_variants_is_reported_once():
         ("{base: {}, other: {masking: {type: whole_word}}}", {"masking.mask_prob"}),
         ("{base: {}, other: {masking: {type: whole_word, mask_prob: 0.2}}}", set()),
         ("{base: {}, other: {masking: {type: whole_word, mask_prob: 0.3}}}", set()),
-        ("{generator.scale: [0.5, 1.0]}", set()),  # becomes widths and heads, which is what it says
+        ("{generator.scale: [0.5, 1.0]}", set()),  # it is replaced by widths and heads, which are listed
         ("{base: {masking.mask_prob: 0.2}, other: {train.learning_rate: 1.0e-3}}", set()),  # the baseline's change
         ("{base: {masking.type: whole_word}, other: {}}", {"masking.mask_prob"}),
         ("{base: {}, other: {discriminator.depth: 3, train.learning_rate: 1.0e-3}}", {"generator.depth"}),

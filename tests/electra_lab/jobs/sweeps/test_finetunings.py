@@ -77,7 +77,7 @@ def test_every_variant_is_fine_tuned_for_every_task_with_every_seed(tmp_path: Pa
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let a fine-tuning be finished at once, with the numbers of SCORES; returns each that has begun."""
+    """Let fine-tunings finish at once with the numbers of SCORES; returns the list of those begun."""
     found: list[str] = []
 
     def finish(folder: FinetuningFolder, loaded: Any, device: Any) -> None:
@@ -118,7 +118,7 @@ def test_the_table_has_a_column_for_each_task_and_their_average(tmp_path: Path, 
     assert found == [("ours", "first", "0", "0.5"), ("random", "first", "0", "0.4"), ("ours", "second", "0", "")]
 
 
-def test_keys_models_and_one_task_are_varied_alike(tmp_path: Path, begun: list[str]) -> None:
+def test_keys_models_and_one_task_can_be_varied(tmp_path: Path, begun: list[str]) -> None:
     vary = {"train.epochs": [1, 2], "model": [str(tmp_path), str(tmp_path / "texts")]}
     file = write(tmp_path, tmp_path, base="first.yaml", vary=vary, set={"train.batch_size": 3}, seeds=[7])
     ablation = load_ablation(file, ["train.learning_rate=0.5"])

@@ -1,4 +1,4 @@
-"""A cell is found again by what it is: its label, its seed and a digest of its content."""
+"""A cell is identified by its label, its seed and a digest of its content."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_ids_are_those_of_the_content(tmp_path: Path):
     written = (tmp_path / "tiny.yaml").read_text().splitlines()
     (tmp_path / "tiny.yaml").write_text("\n".join(reversed(written)))
     assert ids(ablation(tmp_path, seeds=[0, 1])) == ids(first)
-    # What the base writes or leaves to its default, sets or gets set, is the same experiment.
+    # Values that are written, defaults, or set by the ablation give the same experiment.
     assert ids(ablation(tmp_path, "sampler.temperature=1.0", "train.log_every=50", seeds=[0, 1])) == ids(first)
     assert ids(ablation(tmp_path, set={"train.steps": 1}, seeds=[0, 1])) == ids(first)
 
@@ -87,7 +87,7 @@ def test_every_change_of_a_value_changes_the_digest(tmp_path: Path):
 
 
 def test_cells_of_earlier_releases_are_found_again(tmp_path: Path):
-    """The digest that this file had before `train.epochs`, `evaluate.at_start` and `checkpoint.best: auto`."""
+    """The digest of this file before `train.epochs`, `evaluate.at_start` and `checkpoint.best: auto` existed."""
     file = tmp_path / "plain.yaml"
     file.write_text(PLAIN)
     assert digest(load(file)) == "645ae8584d"
@@ -101,7 +101,7 @@ def test_cells_of_earlier_releases_are_found_again(tmp_path: Path):
 
 
 def test_fine_tunings_of_earlier_releases_are_found_again(tmp_path: Path):
-    """The identity that these files had before `step`, also of a task without a `head`."""
+    """The identity of these files before `step` existed, also for a task without a `head`."""
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("the B-X\ncat O\n")
     file = tmp_path / "tuning.yaml"
@@ -111,7 +111,7 @@ def test_fine_tunings_of_earlier_releases_are_found_again(tmp_path: Path):
     )
     loaded = load_finetuning(file)
     config = loaded.config.model_dump(mode="json", exclude={"model", "trackers", "step"})
-    del config["task"]["head"]  # nor had taggers one
+    del config["task"]["head"]  # taggers had no `head` either
     before = json.dumps([config, [], open_dataset(loaded).fingerprint()], sort_keys=True)
     assert identity(loaded) == hashlib.sha256(before.encode()).hexdigest()[:10]
     assert identity(load_finetuning(file, ["step=best"])) != identity(loaded)
@@ -129,7 +129,7 @@ def test_a_plug_in_that_changed_changes_the_digest(loaded: Loaded):
         Loaded(loaded.config, {}, (discovery.Plugin(Path(file), sha, b""),))
         for file, sha in (("a.py", "1"), ("b.py", "1"), ("a.py", "2"))
     ]
-    one, moved, changed = (identity_of("x", each) for each in plugged)
+    one, moved, changed = (identity_of("x", experiment) for experiment in plugged)
     assert one == moved != changed
     assert identity_of("x", loaded) != one
 

@@ -1,4 +1,4 @@
-"""The JSON schema of ablation files accepts whatever `check` accepts, and refuses what is wrong by itself."""
+"""The JSON schema of ablation files accepts everything that `check` accepts, and refuses values wrong by themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a validated ablation to its plan: what runs become, what it can tell, and keys that change with what counts."""
+"""From a validated ablation to its plan: its runs, its statistical power, and the keys of measures."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_chosen_metric_and_names_without_lists(tmp_path: Path) -> None:
 
 
 def test_planned_costs_are_those_of_each_cells_own_networks(small: Ablation, done: tuple[Path, Path]) -> None:
-    """Of a vocabulary as large as the file allows; the runs themselves may have found fewer words."""
+    """Computed for the largest vocabulary that the file allows; the runs may have found fewer words."""
     cells = {(cell.variant, cell.seed): cell for cell in plan_of(small).cells}
     assert cells[SMALL, 0].parameters == cells[SMALL, 1].parameters
     assert cells[SMALL, 0].parameters["generator"] < cells[LARGE, 0].parameters["generator"]
@@ -106,7 +106,7 @@ def test_what_is_trained_for_measures_comes_first(small: Ablation) -> None:
 
 @pytest.mark.parametrize("budget", ["{steps: 8}", "{tokens: 256}", "{flops: 8.0e+6}", "{paper_flops: 8.0e+6}"])
 def test_references_train_for_as_many_steps_as_the_base(tmp_path: Path, budget: str) -> None:
-    """Whatever the budget of cells: for equal FLOPs, a small network would train for ever."""
+    """For any budget of cells: with equal FLOPs, a small network would train for far too long."""
     found = made(tmp_path, ("fixed_corruption, steps: 4", "fixed_corruption"), ("{steps: 8}", budget))
     steps = sketch(found.base).steps
     assert steps == found.sketches[SMALL].steps  # the base
@@ -131,7 +131,7 @@ def keys(found: Ablation) -> dict[str, str]:
 
 
 ALL = {"fixed_corruption", "pretraining", "detection_probe"}
-# What is changed, a section of the base that is replaced, and the measures whose numbers depend on it.
+# A change of the file, replaced sections of the base, and the measures whose numbers depend on it.
 CHANGES: dict[str, tuple[tuple[str, str] | None, dict[str, str], set[str]]] = {
     "name": (("name: sizes", "name: other"), {}, set()),
     "variants": (("[0.5, 1.0]", "[0.5, 1.0, 2.0]"), {}, set()),
@@ -149,7 +149,7 @@ CHANGES: dict[str, tuple[tuple[str, str] | None, dict[str, str], set[str]]] = {
 def test_a_key_changes_with_everything_that_its_numbers_depend_on(small: Ablation, tmp_path: Path, case: str) -> None:
     change, sections, changed = CHANGES[case]
     made(tmp_path, *[change] * bool(change), **sections)
-    # The corpus is another file in another folder, so that only its place differs: undo that.
+    # Only the path of the corpus differs, as the folder is another: undo that.
     corpus = json.dumps(list(map(str, small.base.config.corpus.keywords()["paths"])))
     found = keys(checked(load_ablation(tmp_path / "sizes.yaml", [f"corpus.paths={corpus}"])))
     assert {type for type, key in found.items() if key != keys(small)[type]} == changed
@@ -170,7 +170,7 @@ class Mine:
 
 def test_a_key_changes_with_the_code_of_its_plug_in_and_no_other(tmp_path: Path, monkeypatch) -> None:
     def found(mine: str, other: str) -> dict[str, str]:
-        monkeypatch.setattr(discovery, "_loaded", {})  # as another process would
+        monkeypatch.setattr(discovery, "_loaded", {})  # as in another process
         (tmp_path / "mine.py").write_text(PLUGIN + mine)
         (tmp_path / "other.py").write_text(other)
         with measures.isolated():
@@ -183,7 +183,7 @@ def test_a_key_changes_with_the_code_of_its_plug_in_and_no_other(tmp_path: Path,
 
 
 def test_a_file_that_cannot_be_built_names_every_variant_once(tmp_path: Path) -> None:
-    """Sketched from shapes: the networks themselves refuse what their schemas allow."""
+    """Networks are sketched from shapes and refuse values that their schemas allow."""
     write_experiment(tmp_path)
     odd = "{type: transformer, dim: 12, depth: 1, heads: 4, rotary: true}"
     with pytest.raises(ConfigError) as error:
@@ -206,7 +206,7 @@ def test_a_file_that_cannot_be_built_names_every_variant_once(tmp_path: Path) ->
     ],
 )
 def test_a_loss_at_mask_compares_cells_unless_their_tests_differ(tmp_path: Path, vary: str, own: bool) -> None:
-    """Detection never does, as each generator makes the test."""
+    """A detection metric never does, as each generator makes its own test."""
     plan = plan_of(made(tmp_path, ("{generator.scale: [0.5, 1.0]}", vary), *WITHOUT_SAME_ROWS))
     assert plan.metric == "generator_mask_loss"
     assert plan.metrics["generator_mask_loss"].comparable != own
@@ -245,7 +245,7 @@ def test_by_a_pilot(tmp_path: Path) -> None:
 
 
 def test_what_a_pilot_said_stands_while_the_ablation_runs(tmp_path: Path) -> None:
-    """Moving or damaging the pilot later changes nothing; a new ablation gets an error at the line that names it."""
+    """Moving or damaging the pilot later has no effect; a new ablation gets an error at the line that names it."""
     pilot = write_folder(tmp_path / "pilot", SCALES, (0, 1, 2))
     rename(pilot, "reference_auc", "corruption_auc")
     found, folder = powered(tmp_path, "power: {pilot: pilot}"), AblationFolder.create(tmp_path / "runs")
@@ -284,13 +284,13 @@ def test_it_changes_no_cell(tmp_path: Path) -> None:
 
 
 def test_cells_keep_what_each_document_contributes(done: tuple[Path, Path]) -> None:
-    """The same documents for all of them, so that intervals can be about other documents, too."""
+    """The same documents for all cells, so that intervals can account for the choice of documents, too."""
     folder = AblationFolder(done[1])
     found = [folder.by_document(cell.id, folder.plan) for cell in folder.plan.cells]
     parts = [f"corruption_auc_{name}" for name in ("small", "large", "unigram")]
     others = {"corruption_auc", "probe_auc", "head_auc", "corruption_rarity", "corruption_chance", "probe_chance"}
-    assert {frozenset(each) for each in found} == {frozenset({*parts, *others})}
-    assert len({len(each[name]) for each in found for name in parts}) == 1
+    assert {frozenset(metrics) for metrics in found} == {frozenset({*parts, *others})}
+    assert len({len(metrics[name]) for metrics in found for name in parts}) == 1
     for cell, documents in zip(folder.plan.cells, found, strict=True):
         whole = documents["corruption_auc"]
         assert len(whole) > 2

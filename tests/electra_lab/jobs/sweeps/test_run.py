@@ -1,4 +1,4 @@
-"""Ablations that really run: every cell once, whatever happened before; what fails does not stop the others."""
+"""Ablations that really run: every cell once, whatever was interrupted before; failures do not stop other cells."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def test_processes_give_the_same_numbers_bit_for_bit(done: tuple[Path, Path], tm
 
 
 def test_cells_of_a_seed_read_the_same_rows_with_the_same_masks(done: tuple[Path, Path]) -> None:
-    """Paired: the corruption of the test text differs only by what the generators drew."""
+    """Cells are paired: corruptions of the test text differ only by the generators' draws."""
     _, out = done
     share = [lines(out / "cells" / cell.id)[-1]["unigram_entropy"] for cell in AblationFolder(out).plan.cells]
-    # It depends only on which test tokens are masked: equal for both variants of a seed, not for two seeds.
+    # It depends only on the masked test tokens: equal for both variants of a seed, different for two seeds.
     assert share[0] == share[1] != share[2] == share[3]
 
 
@@ -89,7 +89,7 @@ def test_nothing_is_done_twice_and_more_seeds_run_alone(here: Path, out: Path, c
     said = rf"its cell \S+ \(.* is not in this one: train\.steps {STEPS} -> {STEPS + 1}\. "
     with pytest.raises(ConfigError, match=said):
         ablate(more, out)
-    text = here.read_text().replace("name: sizes", "name: others")  # which changes no cell
+    text = here.read_text().replace("name: sizes", "name: others")  # this does not change any cell
     text = text.replace("scale: [0.5, 1.0]", "scale: [0.5, 0.25]").replace("seeds: [0, 1]", "seeds: [0, 1, 2]")
     more.write_text(text)
     with pytest.raises(ConfigError, match=r"cell \S*scale=1\.0-s0\S+ \(and 2 more\) is not in this one: gen") as caught:
@@ -98,7 +98,7 @@ def test_nothing_is_done_twice_and_more_seeds_run_alone(here: Path, out: Path, c
 
 
 def test_other_options_of_a_measure_are_measured_again(here: Path, out: Path) -> None:
-    """Numbers of two corruptions are never compared; training is not repeated."""
+    """Numbers of different corruptions are never compared; training is not repeated."""
     id, where = first(out), AblationFolder(out)
     old, state = where.measured(id), where.run(id).last_checkpoint() / "state.safetensors"
     stamp = state.stat().st_mtime_ns
@@ -119,10 +119,10 @@ def test_what_is_damaged_or_needed_again_is_recreated_and_nothing_else(done, out
     plan = AblationFolder(out).plan
     ids = [cell.id for cell in plan.cells]
     runs = [out / "cells" / id for id in ids]
-    # What was computed from weights before belongs to a continuation that is given up.
+    # Results computed from earlier weights belong to a discarded continuation.
     state = runs[0] / "checkpoints" / f"step-{STEPS:08d}" / "state.safetensors"
     state.write_bytes(state.read_bytes()[:-1] + b"x")
-    old = {key: dict.fromkeys(each, 0.5) for key, each in AblationFolder(out).measured(ids[0]).items()}
+    old = {key: dict.fromkeys(values, 0.5) for key, values in AblationFolder(out).measured(ids[0]).items()}
     old.pop(next(iter(old)))
     (runs[0] / "measures.json").write_text(json.dumps(old))
     (out / "downstream" / ids[0] / "task").mkdir(parents=True)
@@ -130,7 +130,7 @@ def test_what_is_damaged_or_needed_again_is_recreated_and_nothing_else(done, out
     shutil.rmtree(runs[2] / "checkpoints")  # measured: its checkpoints were removed to make room
     (runs[3] / "measures.json").unlink()
     (runs[3] / "provenance.json").write_text("[]")
-    # A reference, which measures need again.
+    # A reference that measures need again.
     shutil.rmtree(out / "shared")
     (out / "shared").mkdir()
     small.state_of(out / "cells" / plan.references[1], 4).write_bytes(b"damaged")
@@ -139,7 +139,7 @@ def test_what_is_damaged_or_needed_again_is_recreated_and_nothing_else(done, out
     assert not (out / "downstream" / ids[0]).exists()
     shutil.copytree(before / "cells" / ids[2] / "checkpoints", runs[2] / "checkpoints")
     assert contents(out) == contents(before)
-    aside = {each.name for each in (out / "damaged").iterdir()}
+    aside = {folder.name for folder in (out / "damaged").iterdir()}
     assert aside == {f"{ids[3]}-0", f"{plan.references[1]}-0"}
     assert f"{runs[3]}: cannot be read" in capfd.readouterr().err
 
@@ -155,7 +155,7 @@ def test_a_cell_that_was_removed_is_trained_again(here: Path, done: tuple[Path, 
 
 
 class Picky(InProcess):
-    """Notes what it is asked, and refuses to run anything if it has a reason."""
+    """A launcher that records its calls, and refuses to run if `refusal` is set."""
 
     calls: ClassVar[list[str]] = []
     refusal: ClassVar[str] = ""
@@ -171,7 +171,7 @@ class Picky(InProcess):
 
 
 class Remote(Picky):
-    """The same, on other machines."""
+    """The same launcher, for other machines."""
 
     here = False
 
@@ -196,13 +196,13 @@ def test_the_launcher_is_checked_before_anything_is_written_or_any_text_read(
 
 
 def test_a_launcher_is_neither_checked_nor_started_if_everything_is_done(here, out, picky, monkeypatch) -> None:
-    """The ablation of a cluster is reported again on any machine."""
+    """An ablation from a cluster can be reported on any machine."""
     monkeypatch.setattr(picky, "refusal", "there is no cluster here.")
     (out / "report.html").unlink()
     assert ablate(here, out, launcher="picky") == out
     assert picky.calls == []
     assert (out / "report.html").is_file()
-    # One measure of one cell is enough.
+    # One missing measure of one cell is enough.
     (out / "cells" / first(out) / "measures.json").unlink()
     with pytest.raises(ConfigError, match="there is no cluster here"):
         ablate(here, out, launcher="picky")
@@ -267,7 +267,7 @@ def test_other_text_is_noticed_though_nothing_is_trained(done: tuple[Path, Path]
     file = write(tmp_path, launcher=HERE)
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(corpus.read_text() + "\n\none document more\n")
-    # As if it had been made of this file.
+    # As if it had been created from this file.
     plan = json.loads((out / "plan.json").read_text())
     for cell, was in zip(load_ablation(file).cells, plan["cells"], strict=True):
         (out / "cells" / was["id"]).rename(out / "cells" / cell.id)
@@ -278,7 +278,7 @@ def test_other_text_is_noticed_though_nothing_is_trained(done: tuple[Path, Path]
 
 
 def test_a_budget_of_epochs_is_as_many_steps_as_each_cell_needs(tmp_path: Path) -> None:
-    """A cell with twice the batch takes half the steps. References have steps of their own."""
+    """A cell with twice the batch takes half the steps. References have their own number of steps."""
     file = write(tmp_path, seeds="[0]", launcher=HERE)
     text = file.read_text().replace("budget: {steps: 8}", "budget: {epochs: 0.5}")
     text = text.replace("{generator.scale: [0.5, 1.0]}", "{train.batch_size: [2, 4]}")
@@ -296,4 +296,4 @@ def test_a_budget_of_epochs_is_as_many_steps_as_each_cell_needs(tmp_path: Path) 
     assert "0.5 epochs" in (tmp_path / "out" / "report.html").read_text()
     after = run.dry_run(file, [], tmp_path / "other", "cpu", None, None, tries=False)
     assert [f" {began.steps:,} " in after for began in done.values()] == [True, True]
-    assert after.count("unknown") == 2 + 2 + 1  # no time, nor of all
+    assert after.count("unknown") == 2 + 2 + 1  # the times, and their total

@@ -1,4 +1,4 @@
-"""Ablations in which something fails, is stopped, or is done by somebody else at the same time."""
+"""Ablations with failures, stops, or another process working on the same cells."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL, LARGE = "generator.scale=0.5", "generator.scale=1.0"
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[str, int], BaseException | None]) -> dict[str, int]:
-    """Let training a cell raise what `fails` says of (id, attempt); returns the attempts. Others train as always."""
+    """Let training a cell raise `fails(id, attempt)`, if it returns an error; returns the attempts."""
     attempts: dict[str, int] = {}
     train = cells._train
 
@@ -56,7 +56,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(quick: Path, tmp_path: Path,
     assert (bad.status, bad.missing, bad.attempts) == ("failed", (TRAINING,), 1)
     assert "was not finite" in bad.error
     said = capfd.readouterr().err
-    assert said.count("was not finite") == 1  # as it would again
+    assert said.count("was not finite") == 1  # not repeated: it would fail again
     page = Page(out / "report.html").text
     assert "train.learning_rate=1e+30, seed 0 failed once:" in page
     assert "Of 2 cells: 1 done; 1 failed." in page
@@ -109,14 +109,14 @@ def test_a_reference_that_fails_leaves_its_measure_out_and_no_other(quick: Path,
     assert "Of 2 cells: 0 done; 2 trained, but not fully measured." in page
     monkeypatch.undo()
     before = {path: stamp for path, stamp in stamps(out).items() if "checkpoints" in path.parts}
-    ablate(quick, out)  # nothing of the cells is trained again
+    ablate(quick, out)  # no cell is trained again
     assert {path: stamps(out)[path] for path in before} == before
     assert {cell_result(where, where.plan, cell.id).status for cell in where.plan.cells} == {"done"}
 
 
 def test_a_piece_that_comes_back_without_what_it_was_sent_for_has_failed(quick, tmp_path: Path, monkeypatch) -> None:
-    """Otherwise it would be launched for ever."""
-    # An iterator that cannot be closed is one too.
+    """Otherwise it would be launched forever."""
+    # An iterator without a close method works, too.
     come_back = lambda self, work, folder, ids: iter([(id, Outcome("done")) for id in ids])  # noqa: E731
     monkeypatch.setattr(InProcess, "__call__", come_back)
     with pytest.raises(CellsFailed, match="4 of 4 runs failed"):
@@ -159,7 +159,7 @@ def test_a_second_launcher_leaves_alone_what_the_first_is_doing(quick: Path, out
 
 
 def test_a_measure_is_prepared_by_one_cell_while_the_others_wait(out: Path) -> None:
-    """Claims are per measure: two cells at once prepare it once."""
+    """Claims are per measure: two simultaneous cells prepare it only once."""
     where = AblationFolder(out)
     planned = where.plan.measures[0]
     shutil.rmtree(where.shared(planned))

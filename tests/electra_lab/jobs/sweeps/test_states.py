@@ -1,4 +1,4 @@
-"""One function decides what is left to do: `ablate`, its dry run and the report agree with it in every state."""
+"""One function decides what remains to be done: `ablate`, its dry run and the report agree with it in every state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from registry import launchers, measures
 from tests.electra_lab.jobs.sweeps.small import InProcess, write
 from tests.electra_lab.presentation.synthetic import fail, provenance
 
-# It has not begun, was killed before its first file, has no checkpoint yet, has an earlier one, has the final one
+# A run has not begun, was killed before its first file, has no checkpoint yet, has an earlier one, has the final one
 # but no page, has it without its manifest, had its checkpoints removed, or is trained.
 RUNS = ("absent", "killed", "begun", "interrupted", "unreported", "incomplete", "cleaned", "trained")
 MEASURED = ("nothing", "one", "all", "damaged", "of another plan")
@@ -40,7 +40,7 @@ SEEDS = -(-len(ORDERS) // 2)
 
 
 def lay(folder: AblationFolder, id: str, how: str, measured: str, failed: bool, keys: list[str]) -> None:
-    """Leave on the disk what is there in this state."""
+    """Write the files of this state to the disk."""
     path, steps = folder.path / "cells" / id, 8
     if failed:
         fail(folder.path, id, "step 3: the loss was not finite.", 2)
@@ -72,9 +72,9 @@ def lay(folder: AblationFolder, id: str, how: str, measured: str, failed: bool, 
 
 
 def expected(how: str, measured: str, failed: bool, keys: list[str]) -> tuple[str, tuple[str, ...]]:
-    """Return status and what is missing, by the words of the contract."""
+    """Return the status and the missing parts by the text of the contract."""
     if measured == "all":
-        return "done", ()  # measured in full, whatever else is left of it
+        return "done", ()  # fully measured, even if other files are missing
     if how == "trained":
         return "failed" if failed else "unmeasured", (keys[1],) if measured == "one" else tuple(keys)
     began = "missing" if how == "absent" else "unfinished"
@@ -82,7 +82,7 @@ def expected(how: str, measured: str, failed: bool, keys: list[str]) -> tuple[st
 
 
 class Bench(NamedTuple):
-    """An ablation that was checked, its plan, and a folder with a cell in each state."""
+    """A checked ablation, its plan, and a folder with a cell in each state."""
 
     checked: Ablation
     plan: Plan
@@ -101,7 +101,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(made, plan, folder)
 
 
-# How far a reference is, whether its measure has used it, whether it has failed. The other reference is trained.
+# The state of a reference, whether its measure has used it, whether it has failed. The other reference is trained.
 REFERENCES = {
     f"{how}{', used' * used}{', failed' * failed}": (how, used, failed)
     for how, used, failed in itertools.product(("absent", "begun", "trained"), (False, True), (False, True))
@@ -210,15 +210,15 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
     monkeypatch.setattr(cells, "as_measured", lambda *_: (None, nullcontext))
     for kind in {measure.type for measure in plan.measures}:
         monkeypatch.setattr(measures.get(kind).component, "__call__", lambda self, run, shared: {})
-    for id in reversed(found):  # the references last, so that cells meet it as it was laid
+    for id in reversed(found):  # references last, so that cells still see it in this state
         assert work(str(laid.path), id, device="cpu").status == "done"
 
     for id, state in found.items():
         if id in plan.references or TRAINING not in state.missing:
-            assert did.get(id, []) == [each for each in state.missing if each in (TRAINING, *ready)]
+            assert did.get(id, []) == [part for part in state.missing if part in (TRAINING, *ready)]
         else:
             how, measured, _ = ORDERS[[cell.id for cell in plan.cells].index(id)]
-            kept = keys[:1] if measured == "one" and how != "killed" else []  # what was killed is removed
+            kept = keys[:1] if measured == "one" and how != "killed" else []  # killed runs are removed
             assert did[id] == [TRAINING, *(key for key in ready if key not in kept)]
 
 
@@ -231,7 +231,7 @@ def one(tmp_path: Path) -> tuple[AblationFolder, Plan]:
     ]
     return folder, Plan.model_validate({
         "format": FORMAT, "name": "x", "base": "y", "variants": [{"label": "v"}], "baseline": "v", "seeds": [0],
-        "measures": [each.model_dump() for each in measures], "metric": "a",
+        "measures": [measure.model_dump() for measure in measures], "metric": "a",
         "cells": [{"id": "v", "variant": "v", "seed": 0}],
     })  # fmt: skip
 
@@ -243,7 +243,7 @@ def test_a_reference_of_two_measures_is_needed_until_both_have_used_it(one: tupl
     folder.shared(a).mkdir()
     folder.shared(c).mkdir()
     assert cell_result(folder, plan, "r").missing == cell_result(folder, plan, "q").missing == (TRAINING,)
-    assert [is_ready(folder, plan, each) for each in plan.measures] == [True, False, True, True]
+    assert [is_ready(folder, plan, measure) for measure in plan.measures] == [True, False, True, True]
     folder.shared(b).mkdir()
     assert cell_result(folder, plan, "r").missing == cell_result(folder, plan, "q").missing == ()
 
@@ -254,7 +254,7 @@ def test_a_measure_waits_for_all_of_its_references(one: tuple[AblationFolder, Pl
     for id in trained:
         lay(folder, id, "trained", "nothing", False, ["", ""])
     ready = ["r" in trained, {"q", "r"} <= {*trained}, "q" in trained, True]
-    assert [is_ready(folder, plan, each) for each in plan.measures] == ready
+    assert [is_ready(folder, plan, measure) for measure in plan.measures] == ready
     lay(folder, "v", "trained", "nothing", False, ["", ""])
     waiting = waiting_work(folder, plan, ["v"])
     assert waiting == {"v": ("a-1", "b-1", "c-1", "d-1")}  # d needs none

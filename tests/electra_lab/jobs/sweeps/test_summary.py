@@ -1,4 +1,4 @@
-"""The words of an ablation in the terminal: check, the dry run, and the last lines."""
+"""The terminal output of an ablation: check, the dry run, and the last lines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ALL = ["training"] * 4
         (ALL, (None, 120.0), 2, " 2e+10 FLOPs, time unknown, as no step was tried."),
         (ALL, (14.0, 15.0), 1, " 2e+10 FLOPs, about 58 s of training, one at a time."),
         (ALL, (3600.0, 3600.0), 1, " 2e+10 FLOPs, about 4 h of training, one at a time."),
-        # What only needs measures costs no training.
+        # Cells that only need measures cost no training.
         (["training", "one", "training", ""], (60.0, 600.0), 9,
          ": 2 to train, 1 to measure, 6e+09 FLOPs, about 1 min of training, 2 at a time."),
         (["", "one", "", "one"], (None, None), 1, ": nothing to train, 2 to measure."),
@@ -55,7 +55,7 @@ ALL = ["training"] * 4
     ],
 )  # fmt: skip
 def test_what_is_left_to_do(plan: Plan, missing: list[str], seconds: Any, workers: int, expected: str) -> None:
-    """Of the cells small, large, small, large that lack `missing`, one each."""
+    """The cells small, large, small, large lack one element of `missing` each."""
     needs = {label: replace(NEEDS[label], seconds=time) for label, time in zip(NEEDS, seconds, strict=True)}
     ids = ["v0-s0", "v1-s0", "v0-s1", "v1-s1"]
     lacking = {id: (what,) if what else () for id, what in zip(ids, missing, strict=True)}
@@ -97,7 +97,7 @@ def test_references_are_runs_too(tmp_path: Path) -> None:
 
 
 def test_differences_are_listed_in_check_and_in_the_dry_run(tmp_path: Path) -> None:
-    """Also what follows from a change: another type of masking brings its own default."""
+    """Also consequences of a change: another type of masking has its own default."""
     vary = "{base: {}, words: {masking.type: whole_word}}"
     file = write(tmp_path, "{type: pretraining}", vary, masking="{type: replace_prob, mask_prob: 0.3}")
     expected = [
@@ -109,7 +109,7 @@ def test_differences_are_listed_in_check_and_in_the_dry_run(tmp_path: Path) -> N
 
 
 def test_options_that_only_one_of_two_types_has_are_listed_after_the_types(tmp_path: Path) -> None:
-    """With the values that the variant has. Keys that are null count as absent."""
+    """With the variant's values. Keys that are null count as absent."""
     vary = """
       base: {}
       span: {masking: {type: span, mask_prob: 0.3}, generator: {ff_mult: 2.0}}
