@@ -83,7 +83,7 @@ def test_every_number_of_an_objective_is_compiled_once(tmp_path: Path, name: str
     loaded = load(
         write_experiment(
             tmp_path, data=STORE, train=TRAIN, schedules=scheduled(numbers),
-            generator="{type: two_towers, scale: 1.0}" if name == "electric" else generator,
+            generator=generator,
             objective=f"{{type: {name}{OPTIONS.get(name, '')}}}",
             embedding=f"{{dim: 8, max_length: 16, tie: {'none' if name in OPTIONS else 'embeddings'}}}",
             discriminator=f"{{type: bert, dim: 8, depth: {1 + (name in ('amos', 'teams'))}, heads: 2}}",
