@@ -202,6 +202,8 @@ def test_the_page_of_encoders_is_true(tmp_path: Path) -> None:
         _, separates, positions = facts[name]
         assert (separates == "no") == (family.masks == "rows"), name
         assert {"any": None, "the same": 0, "2 more": 2}.get(positions, AFTER_PAD) == family.first, name
+    tried = ("roberta", {}, 24), ("roformer", {}, 24), ("ultrabert", SLIDING, 5), ("ultrabert", SLIDING, 6)
+    assert [made(*given).separates_documents for given in tried] == [True, False, True, False]
     example = page.partition("```yaml\n")[2].partition("```")[0]
     file = tmp_path / "mine.yaml"
     file.write_text(example.replace("experiments/", f"{ROOT}/experiments/"))

@@ -7,6 +7,7 @@ import torch
 from transformers import ModernBertConfig, ModernBertForMaskedLM, ModernBertForTokenClassification, ModernBertModel
 
 from electra_lab.backbones.modernbert import ModernBert
+from electra_lab.model.flops import counted_flops
 from electra_lab.model.network import everywhere
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 
@@ -56,6 +57,7 @@ def test_states_and_gradients_are_those_of_transformers(length: int, window: int
     vectors = model.embeddings.tok_embeddings(tokens).detach()
     found = backbone(vectors, mask)[mask]
     torch.testing.assert_close(found, expected, atol=5e-5, rtol=0)
+    assert backbone.flops(length) == pytest.approx(counted_flops(backbone, length, DIM), rel=0.01)
     target = torch.randn_like(expected)
     (found * target).sum().backward()
     (expected * target).sum().backward()

@@ -30,7 +30,7 @@ class Part(nn.Module):
         self.what, self.scale = what, nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self.what(x * self.scale) if mask is None else self.what(x * self.scale) + mask.exp()
+        return self.what(x) * self.scale if mask is None else self.what(x * self.scale) + mask.exp()
 
 
 class Net(nn.Module):

@@ -37,6 +37,8 @@ def test_records_are_cut_into_windows_with_overlap(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert texts(fasta(tmp_path, gzip.compress(content), "b.fa.gz"))[0] == ("one", "ACGTACGTA")
     assert texts(fasta(tmp_path, b">x\nACGTACGT\n", window=4, overlap=2))[-1] == ("x", "ACGT")  # no new part is left
+    with pytest.raises(ValueError, match="overlap 4"):
+        Fasta(paths=[tmp_path], window=4, overlap=4)
 
 
 @settings(max_examples=150, deadline=None)

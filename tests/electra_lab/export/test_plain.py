@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 from electra_lab.cli.export import judge
-from electra_lab.export.card import _described
+from electra_lab.export.card import _described, names_on_the_hub
 from electra_lab.export.export import MARK, export
 from registry.errors import CheckpointError
 from tests.electra_lab.export.exports import SHAPES, assert_close, finished, inputs, logits, opened, states
@@ -154,6 +154,7 @@ def test_the_card_says_where_the_model_comes_from(made: tuple[Path, Path]) -> No
     ):
         assert fact in card.content, fact
     assert str(run.parent) not in card.content  # folders on the author's machine
+    assert "AutoModelForMaskedLM" not in card.content  # which is the class of the generator
 
 
 def test_the_card_has_no_values_as_python_writes_them() -> None:
@@ -161,6 +162,11 @@ def test_the_card_has_no_values_as_python_writes_them() -> None:
     assert _described({"type": "mixture", "sources": sources, "fold": {"case": True}, "first": None}) == (
         "`mixture` (sources {type: files, weight: null}, {type: lines}; fold {case: true}; first null)"
     )
+
+
+def test_the_card_names_datasets_of_the_hub_alone() -> None:
+    sources = [{"type": "hugging_face", "path": path} for path in ("me/corpus", "/mine/corpus", "me/corpus")]
+    assert names_on_the_hub({"type": "mixture", "sources": [*sources, {"type": "files"}]}) == ["me/corpus"]
 
 
 MLM, UNIGRAM = {"objective": "{type: mlm}", "generator": "null", "sampler": "null"}, {"generator": "{type: unigram}"}

@@ -129,6 +129,9 @@ def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatc
     before = file.read_text()
     file.write_text(before.replace('"accuracy": ', '"accuracy": 1'))  # makes it the best
     assert opened(folder.path).predict(given) == by_seed[worst]
+    file.unlink()  # now it is not finished
+    [other] = by_seed.keys() - {worst}
+    assert opened(folder.path, seed="all").predict(given) == by_seed[other]
     file.write_text(before)
     assert opened(folder.path / "seed-7").predict(given) == by_seed[7]
     monkeypatch.chdir(folder.path / "seed-7")

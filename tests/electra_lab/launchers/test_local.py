@@ -139,7 +139,7 @@ def test_how_a_process_died_is_reported(tmp_path: Path) -> None:
 def test_a_process_that_dies_takes_its_own_with_it(tmp_path: Path) -> None:
     """For example a data loader's process keeps the dead one's connection open; its death is noticed nevertheless."""
     begin = time.perf_counter()
-    outcomes = dict(local(work.orphan, str(tmp_path), ["one"]))
+    outcomes = dict(local(work.orphan, str(tmp_path), ["one", "last"]))
     assert time.perf_counter() - begin < PATIENCE / 2
     assert outcomes["one"] == Outcome("lost", "the worker process died by signal 11 (SIGSEGV).")
     assert probes.until(lambda: gone(noted(tmp_path)["one"]["pid"]), 5.0)

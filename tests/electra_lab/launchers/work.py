@@ -85,7 +85,9 @@ def outlive(folder: str, piece: str) -> Outcome:
 
 
 def orphan(folder: str, piece: str) -> Outcome:
-    """Exit and leave a process that keeps all open files of this one."""
+    """Exit and leave a process that keeps all open files of this one; the piece `last` is done at once."""
+    if piece == "last":
+        return Outcome("done")
     if os.fork() == 0:
         probes.report(folder, piece)
         time.sleep(PATIENCE)

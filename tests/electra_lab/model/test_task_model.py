@@ -103,8 +103,9 @@ def test_groups_keep_their_weight_decay() -> None:
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_a_frozen_network_stays_in_eval_mode_and_learns_nothing(frozen: bool) -> None:
-    """An unfrozen network learns completely: the heads of pre-training are removed."""
-    model = made(Bert(8, 2, 2, 16, dropout=0.5), frozen=frozen)
+    """An unfrozen network learns completely: the heads of pre-training are removed. Evaluation builds no graph."""
+    model, kept = made(Bert(8, 2, 2, 16, dropout=0.5), frozen=frozen), []
+    model.network.backbone.register_forward_hook(lambda *given: kept.append(given[-1].requires_grad))
     model.train()
     first, second = (model(batch(), streams()).terms["tags"].sum for _ in range(2))
     assert (first.item() == second.item()) == frozen  # without dropout
@@ -113,6 +114,9 @@ def test_a_frozen_network_stays_in_eval_mode_and_learns_nothing(frozen: bool) ->
     every = {name for name, _ in model.named_parameters()}
     assert learning == ({"head.out.weight", "head.out.bias"} if frozen else every)
     assert not any("heads" in name for name in every)
+    with torch.no_grad():
+        model(batch(), streams())
+    assert kept == [not frozen, not frozen, False]
 
 
 def test_outputs_are_there_in_eval_mode_alone_and_in_float32() -> None:

@@ -5,10 +5,12 @@ from importlib.resources import files
 from itertools import pairwise
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from jinja2 import UndefinedError
+from matplotlib.figure import Figure
 
-from electra_lab.presentation import charts
+from electra_lab.presentation import charts, data_page
 from electra_lab.presentation.charts import DARK, LIGHT, MARKERS, PAPER, SERIES, SOFT, drawing, look, svg
 from electra_lab.presentation.pages import STYLE, render
 from electra_lab.presentation.text import data_facts, number, p_text, seconds
@@ -118,6 +120,14 @@ def test_numbers_have_sensible_digits() -> None:
 
 DOCUMENTS = {"train": 13010, "validation": 341, "test": 377}
 TOKENS = {"train": 1402118, "validation": 42013, "test": 40120}
+
+
+def test_the_histogram_of_lengths_has_every_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(data_page, "svg", lambda figure, *_: str(figures.append(figure)))
+    data_page._histogram(np.array([1, 1, 7, 512]))
+    [steps] = figures[0].axes[0].patches
+    assert sum(steps.get_data().values) == 4
 
 
 def test_durations_are_written_in_plain_words() -> None:

@@ -92,13 +92,16 @@ def test_runs_without_records_and_examples_have_a_page(tmp_path: Path, plain: No
     assert all((Page(page(found)).text, text(found, 80), json.dumps(found.as_dict())))
 
 
-def test_a_narrow_terminal_gets_a_line_per_number(tmp_path: Path) -> None:
+def test_a_narrow_terminal_gets_a_line_per_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_page, "verdicts", lambda *_: ["It learned."])
     found = compared(tmp_path)
     wide, narrow = text(found, None), text(found, 40)
     assert "  generator.scale  0.5  " in wide
     lines = narrow.splitlines()
     at = lines.index("  generator.scale")
     assert lines[at + 1 : at + 4] == ["    one  0.5", "    other  0.25", "    third  0.5"]
+    assert not [line for line in lines if line.endswith(" ")]  # an empty cell has no line
+    assert "other: It learned." in lines
 
 
 def test_baselines_of_a_measure_need_no_training(tmp_path: Path) -> None:

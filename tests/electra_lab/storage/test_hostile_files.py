@@ -18,7 +18,7 @@ from torch import nn
 
 from electra_lab.storage import checkpoint, files
 from electra_lab.storage.checkpoint import load_newest, not_finite, tensors_of
-from electra_lab.storage.files import MANIFEST, Unreadable, damage, lock, read_json, read_text, seal, sha256
+from electra_lab.storage.files import MANIFEST, Unreadable, damage, lock, read_json, read_text, reading, seal, sha256
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError, LabError
 from tests.electra_lab.storage.test_checkpoint import kept, trained
@@ -88,10 +88,9 @@ def test_a_lock_that_is_something_else_is_refused(tmp_path: Path, kind: str) -> 
     make = {"link": lambda: file.symlink_to(victim), "hard link": lambda: file.hardlink_to(victim),
             "folder": file.mkdir, "FIFO": lambda: os.mkfifo(file)}  # fmt: skip
     make[kind]()
-    with pytest.raises(ConfigError, match=rf"{file}: is not a lock file"), RunDirectory(file.parent).locked():
-        pytest.fail("it is not held")
-    with pytest.raises(ConfigError, match="is not a lock file"), lock(file):
-        pytest.fail("it is not held")
+    for holding in (RunDirectory(file.parent).locked(), lock(file), reading(file)):
+        with pytest.raises(ConfigError, match=rf"{file}: is not a lock file"), holding:
+            pytest.fail("it is not held")
     assert victim.read_text() == PRECIOUS
 
 

@@ -19,6 +19,7 @@ from electra_lab.config.load import load_finetuning
 from electra_lab.jobs import lifecycle
 from electra_lab.jobs.finetuning import run
 from electra_lab.jobs.finetuning.run import finetune, resume
+from electra_lab.pretrained.opening import finetuned_config
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Results, Table, datasets
@@ -56,6 +57,10 @@ def test_the_best_weights_are_best_in_the_direction_of_the_metric(tmp_path: Path
     last = load_file(final / "state.safetensors")
     assert torch.equal(exported["classifier.out_proj.weight"], saved["model.head.out.weight"])
     assert not torch.equal(exported["classifier.out_proj.weight"], last["model.head.out.weight"])
+    # Its config is read with the plug-ins that it keeps, wherever the original ones are now.
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace(str(PLUGIN.parent), "/moved"))
+    assert [plugin.file for plugin in finetuned_config(folder).plugins] == [PLUGIN, ERRORS]
 
 
 # Accuracy by step, until the process is killed.

@@ -75,7 +75,15 @@ def test_the_bar_is_for_a_terminal_and_ends_with_its_block(monkeypatch: pytest.M
         assert (task.completed, task.total) == (2, 10)
         console.advance(7)
         assert console._progress.tasks[0].completed == 7
+        console.show("saving", 1, 2, "1 of 2")
+        (task,) = console._progress.tasks
+        assert (task.description, task.completed, task.total) == ("saving", 1, 2)
     assert console._progress is None
+    for total, amounts in ((1000, ["0/1,000 texts", "3/1,000 texts"]), (None, ["", "3/? texts"])):
+        with console.progress(0, total, unit="texts"):
+            before = console._progress.tasks[0].fields["amount"]
+            console.advance(3)
+            assert [before, console._progress.tasks[0].fields["amount"]] == amounts
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(28, "No space left on device")])
