@@ -38,6 +38,7 @@ ALL = {
     "glu: swiglu, bias: false, qk_norm: true, value_residual: true, softcap: 5}",
     "deberta": DEBERTA,
 }
+TOKENS = {"pad": 0, "bos": 2, "cls": 2, "eos": 3, "sep": 3, "mask": 4}  # ids of the lab's tokenizers, by role
 
 
 @pytest.fixture(scope="module", params=CLASSES)
@@ -79,7 +80,7 @@ def test_all_backbones_are_tried() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_run_from_an_export_begins_where_the_run_ended(name: str, tmp_path: Path) -> None:
-    """With the same losses on held-out text as the run after its last step."""
+    """With the same losses on held-out text as the run after its last step, and the tokens' own ids in every config."""
     sections = {"discriminator": ALL[name], "generator": "{scale: 1.0}", "evaluate": "{every: 3}",
                 "train": "{steps: 3, batch_size: 4, precision: fp32, learning_rate: 0.05}"}  # fmt: skip
     if name == "two_towers":  # they cannot be a discriminator
@@ -87,6 +88,9 @@ def test_a_run_from_an_export_begins_where_the_run_ended(name: str, tmp_path: Pa
     first = run(experiment(tmp_path / "first", **sections), tmp_path / "run")
     limits = export(first, tmp_path / "out").networks[0].limits
     assert any("`qk_norm`" in limit for limit in limits) == ("modernbert with" in name)
+    for file in (tmp_path / "out").glob("*/config.json"):
+        config = json.loads(file.read_text())
+        assert all(config.get(f"{role}_token_id") in (None, token) for role, token in TOKENS.items()), file
     init = "{discriminator: ../out, generator: ../out}"
     begin = validated(made(experiment(tmp_path / "second", init=init, **sections)))
     records = [json.loads(line) for line in (first / "metrics.jsonl").read_text().splitlines()]
