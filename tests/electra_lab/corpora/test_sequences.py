@@ -172,6 +172,23 @@ def test_a_bad_array_is_named(tmp_path: Path, array: Any) -> None:
         ids(file)
 
 
+def test_an_array_or_a_table_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    def write_ids(token: int) -> None:
+        np.save(tmp_path / "a.npy", np.array([[token]]))
+        parquet.write_table(pyarrow.table({"ids": [[token]]}), tmp_path / "a.parquet")
+
+    for name in ("a.npy", "a.parquet"):
+        write_ids(5)
+        made = Ids(paths=[tmp_path / name], vocab_size=100)
+        list(made)
+        write_ids(6)
+        with pytest.raises(DataError, match=rf"{name}: changed while it was read"):
+            list(made)
+
+
 def test_a_record_without_a_key_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"ids": [1], "user": 7}\n{"ids": [2], "user": null}\n')
     with pytest.raises(DataError, match=r"a\.jsonl:2"):
