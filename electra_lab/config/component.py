@@ -27,7 +27,10 @@ def default(registry: Registry[Any], name: str) -> Component:
 
 
 def is_default(config: Any, loc: Loc, value: Any) -> bool:
-    """Return True if a value is the default of a key, which may be an option of a component."""
+    """Return True if a value is the default of a key, which may be an option of a component.
+
+    False for defaults that YAML writes otherwise than Python, such as tuples, and for keys with dots.
+    """
     owner = config
     for key in loc[:-1]:
         owner = owner.get(key) if isinstance(owner, Mapping) else getattr(_keys(owner), str(key), None)

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 CONFIG = "config.json"
 MARK = "export.json"
-TENSORS = ("model.safetensors", "pytorch_model.bin")  # the first that is there, whole or in pieces with an index
+# Formats of tensors, the preferred one first: a file, which may be in pieces with an index; and a pattern of the files
+# on the hub that may belong to it.
+PATTERNS = {"model.safetensors": "*.safetensors", "pytorch_model.bin": "*pytorch_model*.bin"}
+TENSORS = tuple(PATTERNS)
 # Our classes for transformers, by the head that they have of the network.
 CLASSES = {"replaced": "ForPreTraining", "tokens": "ForMaskedLM", "": "Model"}
 # The files of a generator next to its discriminator.
@@ -197,6 +200,13 @@ def _has_tensors(path: Path, files: Sequence[str]) -> bool:
     return any(os.path.lexists(path / name) or os.path.lexists(path / f"{name}.index.json") for name in files)
 
 
+def _is_whole(path: Path) -> bool:
+    """Return True if every config of a folder has tensors next to it."""
+    beside, generator = BESIDE
+    models = {CONFIG: TENSORS, beside: generator}
+    return all(_has_tensors(path, files) for config, files in models.items() if (path / config).is_file())
+
+
 def files_of(path: Path, files: Sequence[str] = TENSORS) -> dict[Path, set[str] | None]:
     """Return the files, each with the names of its tensors if an index lists them."""
     for name in files:
@@ -263,7 +273,7 @@ def read_mark(path: Path) -> Mark | None:
 def _downloaded(name: str) -> Path:
     """Return the folder of a model of the hub: its copy in the local cache if there is no newer one. Raises DataError.
 
-    Downloads only files that are read, and of the tensors only those of the first format that is there.
+    Downloads only files that may be read, and a format of tensors only if a model has none of those before it.
     """
     try:
         from huggingface_hub import snapshot_download
@@ -273,12 +283,10 @@ def _downloaded(name: str) -> Path:
         raise DataError(f"{name}: is not a folder, and models of the Hugging Face hub cannot be read. {cure}") from None
     wanted = ["*.json", "*.txt", "*.model", "*.py"]  # a plug-in, for the user to read
     try:
-        for number, file in enumerate(TENSORS, start=1):
-            wanted.append(f"*{Path(file).stem}*{Path(file).suffix}")  # also in pieces, and those of a generator
+        for pattern in PATTERNS.values():
+            wanted.append(pattern)
             path = Path(snapshot_download(name, allow_patterns=wanted))
-            folders = [path, *(path / network for network in NETWORKS)]
-            models = [folder for folder in folders if (folder / CONFIG).is_file()]
-            if all(_has_tensors(folder, TENSORS[:number]) for folder in models):
+            if all(map(_is_whole, (path, *(path / network for network in NETWORKS)))):
                 break
         return path
     except RepositoryNotFoundError:

@@ -129,14 +129,16 @@ def read_yaml(path: Path) -> Any:
     """Return the content of a YAML file that the lab wrote.
 
     Raises OSError, YAMLError, ValueError, and RecursionError where values are nested more than 100 deep: the parser in
-    C, which is ten times as fast as the one in Python, ends the process at some thousands.
+    C, which is ten times as fast as the one in Python, ends the process at some thousands. So do merge keys, which the
+    lab never writes, as a few of them take hours.
     """
     text = read_text(path)
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     depth = 0
     for event in yaml.parse(text, loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > 100:
+        merges = isinstance(event, yaml.ScalarEvent) and event.value == "<<" and event.implicit[0]
+        if depth > 100 or merges:
             raise RecursionError
     return loader(text).get_single_data()
 

@@ -138,6 +138,8 @@ class Provenance(BaseModel):
             return metrics
         if not all(isinstance(metric, dict) and "own_task" in metric for metric in metrics.values()):
             return metrics
+        if all(metrics[name]["own_task"] for name in OWN_TASK & metrics.keys()):
+            return metrics  # of a later release, which knew them
         ordered = sorted(metrics, key=lambda name: (name in OWN_TASK, name not in FIRST))
         return {name: metrics[name] | {"own_task": metrics[name]["own_task"] or name in OWN_TASK} for name in ordered}
 

@@ -109,7 +109,7 @@ def test_answers_of_the_exported_model(tuned: dict[str, Path]) -> None:
 
 
 def test_the_best_weights_of_an_earlier_version_are_found(tuned: dict[str, Path], tmp_path: Path) -> None:
-    """It kept them in best/checkpoints, next to later ones."""
+    """It kept them in best/checkpoints, next to later checkpoints."""
     folder = Path(shutil.copytree(tuned["labels"], tmp_path / "tuned"))
     written, given = items("labels", folder)
     judged = max((folder / "seed-4" / "checkpoints").glob("step-*"))

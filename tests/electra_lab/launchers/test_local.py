@@ -142,6 +142,7 @@ def test_a_process_that_dies_takes_its_own_with_it(tmp_path: Path) -> None:
     outcomes = dict(local(work.orphan, str(tmp_path), ["one", "last"]))
     assert time.perf_counter() - begin < PATIENCE / 2
     assert outcomes["one"] == Outcome("lost", "the worker process died by signal 11 (SIGSEGV).")
+    assert outcomes["last"] == Outcome("done")
     assert probes.until(lambda: gone(noted(tmp_path)["one"]["pid"]), 5.0)
 
 

@@ -335,13 +335,18 @@ def test_keys_that_are_missing_have_the_values_of_old_versions(folder: Path) -> 
 
 
 def test_of_a_model_of_the_hub_what_is_read_is_downloaded(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """From a hub on this machine; .bin files only if there are no others."""
+    """From a hub on this machine; .bin files only if a model lacks others. Pieces may have any name."""
     torch.save(load_file(folder / WHOLE), tmp_path / "old.bin")
     config, adapter = {CONFIG: (folder / CONFIG).read_bytes()}, {"adapter.safetensors": save({"a": torch.zeros(1)})}
     whole, old = {WHOLE: (folder / WHOLE).read_bytes()}, {"pytorch_model.bin": (tmp_path / "old.bin").read_bytes()}
     others = {"spm.model": b"x", "tf_model.h5": b"x"}
     hub, number = Hub(), len(load_file(folder / WHOLE))
-    for name, files in {"both": whole | old, "old": old, "other": old | adapter}.items():
+    pieces = {"part-1.safetensors": whole[WHOLE]}
+    places = dict.fromkeys(load_file(folder / WHOLE), "part-1.safetensors")
+    pieces[f"{WHOLE}.index.json"] = json.dumps({"weight_map": places}).encode()
+    beside = {"generator_config.json": config[CONFIG], "pytorch_model.generator.bin": old["pytorch_model.bin"]}
+    stored = {"both": whole | old, "old": old, "other": old | adapter, "pieces": pieces | old, "pair": whole | beside}
+    for name, files in stored.items():
         hub.repositories[f"org/{name}"] = Repository(private=False, trees={"main": config | others | files})
     for name in ("HUGGINGFACE_CO_URL_TEMPLATE", "ENDPOINT"):
         monkeypatch.setattr(constants, name, getattr(constants, name).replace(constants.ENDPOINT, hub.url))
@@ -349,7 +354,7 @@ def test_of_a_model_of_the_hub_what_is_read_is_downloaded(folder: Path, tmp_path
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    for name, expected in {"both": whole, "old": old, "other": old}.items():
+    for name, expected in (stored | {"both": whole, "pieces": pieces}).items():
         found = locate(f"org/{name}")
         assert {file.name for file in found.iterdir()} == {*config, *expected, "spm.model"}
         assert len(read_tensors(found)) == number

@@ -383,11 +383,13 @@ def test_a_listing_that_looks_at_a_lock_keeps_nobody_out(tmp_path: Path) -> None
     thread.join()
 
 
-@pytest.mark.parametrize("content", [None, b"name: [", b"[" * 9_000, b"- " * 9_000, b"", b"name: \xff", b"- a\n"])
+@pytest.mark.parametrize("content", [None, b"name: [", b"[" * 9_000, b"- " * 9_000, b"name: " + b"[" * 100 + b"]" * 100,
+                                     b"a: &a {b: 1}\n<<: *a\n", b"", b"name: \xff", b"- a\n"])  # fmt: skip
 def test_a_config_is_read_as_it_was_written_or_named(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "finetuning.yaml"
-    file.write_text("name: größe\nseeds: [0, 1]\n", encoding="utf-8")
-    assert config_of(file) == {"name": "größe", "seeds": [0, 1]}
+    deepest = "[" * 99 + "]" * 99
+    file.write_text(f"name: größe\nseeds: [0, 1]\n'<<': {deepest}\n", encoding="utf-8")
+    assert config_of(file) == {"name": "größe", "seeds": [0, 1], "<<": json.loads(deepest)}
     file.unlink() if content is None else file.write_bytes(content)
     with pytest.raises(CheckpointError, match=rf"^{file}: is damaged\.$"):
         config_of(file)

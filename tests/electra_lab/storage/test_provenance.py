@@ -46,6 +46,8 @@ def test_an_early_file_did_not_tell_the_metrics_on_its_own_task() -> None:
     of_a_task = {"f1": {"own_task": True}, "recall": {"own_task": False}}
     read = Provenance.model_validate(PROVENANCE | {"metrics": of_a_task}).metrics
     assert [(name, metric.comparable) for name, metric in read.items()] == [("f1", False), ("recall", True)]
+    later = {"mine": {"own_task": False}, "generator_mask_loss": {"own_task": False}, names[0]: {"own_task": True}}
+    assert list(Provenance.model_validate(PROVENANCE | {"metrics": later}).metrics) == list(later)
 
 
 def test_all_metrics_on_a_runs_own_task_that_early_releases_had_are_known() -> None:

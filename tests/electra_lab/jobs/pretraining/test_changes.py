@@ -86,7 +86,7 @@ def test_what_changes_no_weight_may_change_and_changes_none(stopped: Path, whole
 @pytest.mark.parametrize(
     "change",
     ["train.learning_rate=0.1", "seed=3", "train.batch_size=8", "discriminator.dim=32", "masking.mask_prob=0.2",
-     "data.sequence_length=8", "optimizer={type: muon}", "train.precision=bf16", "name=other"],
+     "train.batch_size=128", "data.sequence_length=8", "optimizer={type: muon}", "train.precision=bf16", "name=other"],
 )  # fmt: skip
 def test_what_decides_the_steps_so_far_may_not(stopped: Path, change: str) -> None:
     before = {file: file.read_bytes() for file in stopped.rglob("*") if file.is_file()}
