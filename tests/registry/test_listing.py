@@ -10,7 +10,7 @@ from electra_lab.config.load import load
 from registry import ALL, backbones, load_plugin, masking_strategies, samplers, schedules
 from registry.core import Registry
 from registry.errors import ConfigError, DuplicateName, LabError, PluginError
-from registry.listing import Listing, _scan, read, short
+from registry.listing import Listing, _scan, first_line, read, short
 from tests.helpers import ROOT, python, write_experiment
 from tests.registry.conftest import GOOD, Packages
 
@@ -81,6 +81,10 @@ def test_a_path_is_short_below_the_working_directory_only(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     assert short(tmp_path / "a" / "b.py") == "a/b.py"
     assert short(tmp_path.parent / "b.py") == str(tmp_path.parent / "b.py")
+
+
+def test_a_component_needs_no_docstring():
+    assert [first_line(text) for text in (None, "", " \n", "One.\n\nTwo.")] == ["", "", "", "One."]
 
 
 def listing(name: str) -> Listing:

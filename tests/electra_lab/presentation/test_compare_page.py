@@ -40,6 +40,9 @@ def test_the_page_has_every_table_and_loads_nothing(tmp_path: Path, plain: None)
     for table in found.tables():
         if table.rows:
             assert shown.table(table.title)[1:] == [[*row] for row in table.rows], table.title
+    costs = {name: numbers for name, *numbers in shown.table("Costs")}
+    assert costs["FLOPs"] == ["1.00e+12", "2.00e+12", "3.00e+12"]
+    assert costs["tokens"] == ["819,200", "737,280", "655,360"]
     assert HOSTILE not in shown.source
     assert HOSTILE in shown.text
     assert not {"script", "link", "img"} & {*shown.tags}
