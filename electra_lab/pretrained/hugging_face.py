@@ -200,11 +200,10 @@ def _has_tensors(path: Path, files: Sequence[str]) -> bool:
     return any(os.path.lexists(path / name) or os.path.lexists(path / f"{name}.index.json") for name in files)
 
 
-def _is_whole(path: Path) -> bool:
-    """Return True if every config of a folder has tensors next to it."""
-    beside, generator = BESIDE
-    models = {CONFIG: TENSORS, beside: generator}
-    return all(_has_tensors(path, files) for config, files in models.items() if (path / config).is_file())
+def _is_whole(path: Path, formats: int) -> bool:
+    """Return True if every config of a folder has tensors in one of the first formats."""
+    models = (CONFIG, TENSORS), BESIDE
+    return all(_has_tensors(path, files[:formats]) for config, files in models if (path / config).is_file())
 
 
 def files_of(path: Path, files: Sequence[str] = TENSORS) -> dict[Path, set[str] | None]:
@@ -283,10 +282,11 @@ def _downloaded(name: str) -> Path:
         raise DataError(f"{name}: is not a folder, and models of the Hugging Face hub cannot be read. {cure}") from None
     wanted = ["*.json", "*.txt", "*.model", "*.py"]  # a plug-in, for the user to read
     try:
-        for pattern in PATTERNS.values():
+        for formats, pattern in enumerate(PATTERNS.values(), start=1):
             wanted.append(pattern)
             path = Path(snapshot_download(name, allow_patterns=wanted))
-            if all(map(_is_whole, (path, *(path / network for network in NETWORKS)))):
+            folders = [path, *(path / network for network in NETWORKS)]
+            if all(_is_whole(folder, formats) for folder in folders):
                 break
         return path
     except RepositoryNotFoundError:

@@ -60,7 +60,7 @@ def _made(job: Path) -> float:
 
 
 def _kind(names: set[str]) -> Kind | None:
-    if "suite.yaml" in names:  # of an earlier version; its fine-tunings are jobs of their own
+    if "suite.yaml" in names:  # of an earlier version; its fine-tunings are listed
         return None
     if "plan.json" in names:
         return "ablation"

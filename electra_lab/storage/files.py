@@ -129,8 +129,8 @@ def read_yaml(path: Path) -> Any:
     """Return the content of a YAML file that the lab wrote.
 
     Raises OSError, YAMLError, ValueError, and RecursionError where values are nested more than 100 deep: the parser in
-    C, which is ten times as fast as the one in Python, ends the process at some thousands. So do merge keys, which the
-    lab never writes, as a few of them take hours.
+    C, which is ten times as fast as the one in Python, ends the process at some thousands. Merge keys, which the lab
+    never writes, raise RecursionError too: a few nested ones would take hours.
     """
     text = read_text(path)
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -68,7 +68,8 @@ class FinetuningFolder(RunDirectory):
         """Return the folder that has the checkpoint of a step: an earlier version kept the best in best/checkpoints."""
         directory = self.seed(seed)
         earlier = directory.path / "best" / "checkpoints"
-        return earlier if checkpoint_path(earlier, step).exists() else directory.checkpoints
+        moved = not checkpoint_path(directory.checkpoints, step).exists() and checkpoint_path(earlier, step).exists()
+        return earlier if moved else directory.checkpoints
 
     def predictions(self, seed: int, split: str) -> list[dict[str, Any]]:
         """Raises CheckpointError."""

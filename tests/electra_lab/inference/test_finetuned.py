@@ -109,13 +109,18 @@ def test_answers_of_the_exported_model(tuned: dict[str, Path]) -> None:
 
 
 def test_the_best_weights_of_an_earlier_version_are_found(tuned: dict[str, Path], tmp_path: Path) -> None:
-    """It kept them in best/checkpoints, next to later checkpoints."""
+    """It kept them in best/checkpoints, next to later checkpoints. A checkpoint in its usual place is preferred."""
     folder = Path(shutil.copytree(tuned["labels"], tmp_path / "tuned"))
     written, given = items("labels", folder)
     judged = max((folder / "seed-4" / "checkpoints").glob("step-*"))
-    shutil.move(judged, folder / "seed-4" / "best" / "checkpoints" / judged.name)
-    found = opened(folder, seed=4).predict(given)
-    assert [answer.prediction for answer in found] == [answer["prediction"] for answer in written]
+    earlier = folder / "seed-4" / "best" / "checkpoints" / judged.name
+    earlier.mkdir(parents=True)  # a damaged one
+    for moved in (False, True):
+        if moved:
+            earlier.rmdir()
+            shutil.move(judged, earlier)
+        found = opened(folder, seed=4).predict(given)
+        assert [answer.prediction for answer in found] == [answer["prediction"] for answer in written]
 
 
 def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def test_a_terminal_shows_every_probability_and_a_log_the_same_without_colour() 
 
 
 def test_what_is_not_a_character_of_its_own_is_not_shown_unless_it_is_replaced() -> None:
-    """Byte-level tokenizers put a space before the first word; the first letter has the verdict of its own token."""
+    """Byte-level tokenizers put a space before the first word; the first letter gets the verdict of its own token."""
     found = Detected("a🐈b", ["a", "x", "y", "b"], [(0, 1), (1, 2), (1, 2), (2, 3)], [0.1, 0.2, 0.3, 0.4])
     assert text_of(found._repr_html_()) == "a🐈b"
     given = "zoo", ["\u0120", "zoo"], [(0, 0), (0, 3)]

@@ -345,7 +345,11 @@ def test_of_a_model_of_the_hub_what_is_read_is_downloaded(folder: Path, tmp_path
     places = dict.fromkeys(load_file(folder / WHOLE), "part-1.safetensors")
     pieces[f"{WHOLE}.index.json"] = json.dumps({"weight_map": places}).encode()
     beside = {"generator_config.json": config[CONFIG], "pytorch_model.generator.bin": old["pytorch_model.bin"]}
-    stored = {"both": whole | old, "old": old, "other": old | adapter, "pieces": pieces | old, "pair": whole | beside}
+    places = dict.fromkeys(places, "pytorch_model-1.bin")
+    cut = {"pytorch_model-1.bin": old["pytorch_model.bin"]}
+    cut["pytorch_model.bin.index.json"] = json.dumps({"weight_map": places}).encode()
+    stored = {"both": whole | old, "old": old, "other": old | adapter, "pieces": pieces | old, "pair": whole | beside,
+              "cut": cut}  # fmt: skip
     for name, files in stored.items():
         hub.repositories[f"org/{name}"] = Repository(private=False, trees={"main": config | others | files})
     for name in ("HUGGINGFACE_CO_URL_TEMPLATE", "ENDPOINT"):
