@@ -58,7 +58,7 @@ masking_strategies: Registry[MaskingStrategy] = Registry(
     home="electra_lab.masking",
 )  # fmt: skip
 samplers: Registry[Sampler] = Registry(
-    "sampler", "samplers", "Sampler", ("logits", "rng"), declares={"unbiased": False, "of_softmax": None}
+    "sampler", "samplers", "Sampler", ("logits", "rng"), declares={"unbiased": False}
 )
 objectives: Registry[Callable[..., Objective]] = Registry(
     "objective",

@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from electra_lab.model.network import Network
-from electra_lab.model.softmax import cross_entropy
-from electra_lab.objectives._shared import Cloze, Corrupting, cloze, draw
+from electra_lab.objectives._shared import Cloze, Corrupting, cloze, cross_entropy, draw
 from electra_lab.testing import CLS, MASK, PAD, SEP, ObjectiveContract, vocabulary
 from electra_lab.testing.common import as_batch
 from electra_lab.training.compilation import recompute
@@ -50,36 +49,11 @@ def test_smoothing_is_that_of_torch_and_may_be_a_tensor(dtype: torch.dtype, smoo
     masked = Masked(originals, torch.arange(3).expand(2, 3), torch.ones(2, 3, dtype=torch.bool))
     [slope] = torch.autograd.grad(expected.sum(), logits)
     for given in (smoothing, torch.tensor(smoothing, dtype=torch.float64)):
-        guess = Cloze(masked, originals, torch.zeros(2, 3, 1), logits, *cross_entropy(logits, originals))
+        guess = Cloze(masked, originals, torch.zeros(2, 3, 1), logits, cross_entropy(logits, originals))
         found = guess.losses(given)
         assert found.dtype == dtype
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(torch.autograd.grad(found.sum(), logits)[0], slope, rtol=1e-4, atol=1e-8)
-
-
-def test_a_sampler_of_the_softmax_gets_it_without_special_tokens_and_the_gradient_with_them() -> None:
-    words, seen = vocabulary(12), []
-
-    class Sampler:
-        def of_softmax(self, weights: torch.Tensor, rng: Any) -> torch.Tensor:
-            seen.append(weights.clone())
-            return weights.argmax(-1)
-
-    logits = torch.randn(2, 3, 12, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    tokens = torch.full((2, 5), 7)
-    batch = as_batch(tokens)
-    masked = Masked(tokens, torch.arange(3).expand(2, 3), torch.ones(2, 3, dtype=torch.bool))
-    originals = torch.tensor([[0, 5, 6], [7, 8, 9]])  # a special token has a loss too
-    guess = Cloze(masked, originals, torch.zeros(2, 5, 1), logits, *cross_entropy(logits, originals))
-    objective: Any = Corrupting(None, None, None, Sampler(), words)
-    inputs = objective.replace(guess, batch, Streams(0, 0, batch.example_ids))
-    expected = logits.softmax(-1)
-    assert torch.equal(seen[0].view(2, 3, 12), expected.masked_fill(words.is_special, 0.0))
-    assert torch.equal(inputs[:, :3], seen[0].argmax(-1).view(2, 3))
-    assert torch.equal(guess.probabilities, expected)
-    [slope] = torch.autograd.grad(F.cross_entropy(logits.mT, originals, reduction="sum"), logits)
-    guess.losses().sum().backward()
-    torch.testing.assert_close(logits.grad, slope)
 
 
 NAMES = ["amos", "electra_correct", "electric", "mc_bert", "sas", "teams"]
