@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -255,9 +254,6 @@ def parallelize(loaded: Loaded, built: Built, world: World, device: torch.device
     if loaded.config.train.parallel != "fsdp":
         learner.module = Replicated(learner.objective, partly=partly)
         return
-    if isinstance(getattr(learner.objective, "cache", None), Path):
-        reason = "fsdp divides the generator, which draws outside the step. Use ddp, or remove this key."
-        raise loaded.problem(("objective", "cache"), reason)
     if not isinstance(loaded.config.embedding.tie, str):
         reason = "fsdp cannot divide layers that two networks share. Use ddp, or another embedding.tie."
         raise loaded.problem(("train", "parallel"), reason)

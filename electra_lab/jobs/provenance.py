@@ -34,7 +34,7 @@ MAY_CHANGE = (
     "train.steps", "train.epochs", "train.tokens", "train.flops", "train.paper_flops", "train.micro_batch_size",
     "train.log_every", "train.on_non_finite", "train.skip_limit", "train.most_rollbacks", "train.spike",
     "train.activation_checkpointing", "evaluate", "checkpoint", "run", "trackers", "imports", "corpus", "data.store",
-    "data.engine", "objective.cache",
+    "data.engine",
 )  # fmt: skip
 
 

@@ -210,8 +210,6 @@ class Objective(Protocol):
     allocate(rows, length, slots, device)
                                  creates the memory before training; `slots` is the K of a row of `length` tokens
     earlier_runs()               run directories whose weights it starts from, by the name of its own network
-    cache, draws(batch, rng)     a folder or None, and the draws, [B, K] token ids, of a generator that does not change.
-                                 With a folder, `forward` finds them in training as the batch's label "draws"
     """
 
     @property
