@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from registry import Accumulator, Batch, Choice, Detection, Example, Losses, Metric, Vocabulary
+from registry import Accumulator, Batch, Choice, Detection, Example, Losses, Metric, Objective, Vocabulary
 
 NATS = "nats"
 CONFIDENCE = 0.95
@@ -72,11 +72,13 @@ PRETRAINING: dict[str, Metric] = {  # in the order in which reports list them: t
 }  # fmt: skip
 
 
-def accumulator_of(objective: object, vocabulary: Vocabulary) -> Callable[[Collection[int]], Accumulator]:
+def accumulator_of(objective: Objective, vocabulary: Vocabulary) -> Callable[[Collection[int]], Accumulator]:
     """Return the maker of an objective's accumulator: its own, or PretrainingMetrics with the metrics it declares."""
-    common = partial(PretrainingMetrics, vocabulary, own=getattr(objective, "metrics", {}))
-    found: Callable[[Collection[int]], Accumulator] = getattr(objective, "accumulator", common)
-    return found
+
+    def accumulator(show: Collection[int]) -> Accumulator:
+        return objective.accumulator(show) or PretrainingMetrics(vocabulary, show, own=objective.metrics)
+
+    return accumulator
 
 
 class PretrainingMetrics:

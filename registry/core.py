@@ -126,10 +126,16 @@ class Registry(Generic[T]):
         for old, new in self.renamed.items():
             if hasattr(component, old):
                 return f"a method '{old}', which is now called '{new}'."
-        protocol = getattr(sys.modules["registry"], self.contract, None) if self.complete else None
-        for name, member in vars(protocol).items() if protocol else ():
-            demanded = inspect.isfunction(member) and (not name.startswith("_") or name in ("__iter__", "__len__"))
-            if demanded and not callable(getattr(component, name, None)):
+        contract = getattr(sys.modules["registry"], self.contract)
+        is_base = not getattr(contract, "_is_protocol", False)
+        if is_base and not issubclass(component, contract):
+            return f"another base class. Derive it from registry.{self.contract}, too."
+        for name, member in vars(contract).items() if is_base or self.complete else ():
+            if is_base:
+                demanded = getattr(member, "__isabstractmethod__", False)
+            else:
+                demanded = inspect.isfunction(member) and (not name.startswith("_") or name in ("__iter__", "__len__"))
+            if demanded and getattr(component, name, None) in (None, member):
                 return f"no {name}; see registry/contracts ({self.contract})."
         return None
 

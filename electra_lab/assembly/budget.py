@@ -4,7 +4,6 @@ import sys
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 from torch import nn
 
@@ -13,11 +12,11 @@ from electra_lab.config.load import Loaded
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.model.flops import Convention
 from electra_lab.model.network import Network
-from registry import BatchSizes, Flops, count
+from registry import BatchSizes, Flops, Objective, count
 
 
 def training_flops(
-    objective: Any, networks: Mapping[str, nn.Module], config: ExperimentConfig, convention: Convention
+    objective: Objective, networks: Mapping[str, nn.Module], config: ExperimentConfig, convention: Convention
 ) -> Flops:
     """Return the cost of training: forward passes and, for networks that learn, backward passes."""
     length = config.data.sequence_length
@@ -38,7 +37,7 @@ def training_flops(
         row = convention.forward(module, read, read if everywhere else masked, heads)
         return round(config.train.batch_size * row * (1 + convention.backward * learns))
 
-    flops = objective.flops(price) if hasattr(objective, "flops") else Flops(sum(map(price, networks)))
+    flops = objective.flops(price)
     if not isinstance(flops, Flops):
         raise TypeError(f"flops() returned a {type(flops).__name__}, must be a registry.Flops.")
     return replace(flops, batches=config.train.batches) if config.train.batch_warmup else flops

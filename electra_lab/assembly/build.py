@@ -179,7 +179,7 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
         own = nn.ModuleDict({"objective": nn.ModuleDict(others)})  # parameters of the objective itself, such as a gate
         initialise(own, partial(weights_from, seed), config.init.distribution, brought | given.keys())
     _refuse_one_learner(loaded, networks)
-    _refuse_partial_groups(loaded, getattr(objective, "group", 1))
+    _refuse_partial_groups(loaded, objective.group)
     if config.train.activation_checkpointing:
         if any(getattr(getattr(network, "backbone", None), "reversible", False) for network in networks.values()):
             reason = "reversible layers already keep no activations. Remove this key, or write reversible: false."

@@ -12,7 +12,20 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from electra_lab.model.network import everywhere
-from registry import Batch, Choice, Detection, Masked, Network, Prediction, Random, Setup, Streams, Term, Vocabulary
+from registry import (
+    Batch,
+    Choice,
+    Detection,
+    Masked,
+    Network,
+    Objective,
+    Prediction,
+    Random,
+    Setup,
+    Streams,
+    Term,
+    Vocabulary,
+)
 
 Weight = Annotated[float, Field(ge=0)]  # of a term of the loss
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
@@ -173,7 +186,7 @@ def is_masked(masked: Masked) -> Bool[Tensor, "B T"]:
 
 
 @dataclass(eq=False, repr=False)
-class Base(nn.Module):
+class Base(Objective, nn.Module):
     """The constructor of objectives: the fields of a derived dataclass, after these, are the options."""
 
     generator: Network

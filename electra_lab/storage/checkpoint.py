@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from electra_lab.storage import files
 from electra_lab.storage.files import MANIFEST, new_folder, read_as, read_json, seal
 from electra_lab.storage.state import State
+from registry import Objective
 from registry.errors import CheckpointError
 
 _NAME = re.compile(r"step-([0-9]{8,15})")
@@ -303,7 +304,7 @@ def _fill(own: dict[str, Tensor], given: dict[str, Tensor], refusal: str) -> Non
         value.copy_(_like(value, given[name]))
 
 
-def _refuse_others(own: dict[str, Tensor], given: dict[str, Tensor], refusal: str) -> None:
+def _refuse_others(own: Mapping[str, Tensor], given: dict[str, Tensor], refusal: str) -> None:
     """Raise CheckpointError if a tensor is missing, left over, or of another shape or type."""
     wrong = [n for n in given.keys() | own.keys() if n not in given or n not in own or not _fits(given[n], own[n])]
     if wrong:
@@ -330,9 +331,9 @@ def _model_tensors(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.named_parameters()) | buffers
 
 
-def _memory(module: nn.Module) -> dict[str, Tensor]:
+def _memory(module: nn.Module) -> Mapping[str, Tensor]:
     """Return the memory of an objective that remembers rows."""
-    return getattr(module, "row_memory", {})
+    return module.row_memory if isinstance(module, Objective) else {}
 
 
 @torch.no_grad()
