@@ -13,8 +13,8 @@ import yaml
 from electra_lab.analysis.records import last_evaluation, training_seconds
 from electra_lab.storage.catalog import Kind, find, has_diverged, is_held, last_records
 from electra_lab.storage.files import read_as, read_json, read_yaml
-from electra_lab.storage.plan import Plan
-from electra_lab.storage.provenance import Provenance, compared, flat
+from electra_lab.storage.plan import Plan, read_measures
+from electra_lab.storage.provenance import compared, flat, read_provenance, refuse_other
 from registry import Metric
 from registry.errors import CheckpointError, ConfigError, did_you_mean
 
@@ -107,7 +107,7 @@ def _run(path: Path) -> Job:
         if (path / "metrics.jsonl").is_file() or (path / "checkpoints").is_dir():
             return Job(path, "run", path.name, "damaged", error=f"{path}: has no provenance.json.")
         return Job(path, "run", path.name, "running" if is_held(path / ".lock") else "stopped")
-    began, records = read_as(Provenance, path / "provenance.json"), last_records(path / "metrics.jsonl")
+    began, records = read_provenance(path), last_records(path / "metrics.jsonl")
     if not (path / "config.yaml").is_file():
         raise CheckpointError(f"{path / 'config.yaml'}: is missing.")
     done = max((record["step"] for record in records), default=0)
@@ -134,10 +134,14 @@ def _finetuning(path: Path) -> Job:
     begun = [folder for folder in folders if (folder / "provenance.json").is_file()]
     finished = [folder / "results.json" for folder in begun if (folder / "results.json").is_file()]
     seconds = [training_seconds(last_records(folder / "metrics.jsonl")) for folder in begun]
-    first = read_as(Provenance, begun[0] / "provenance.json") if begun else None
+    first = read_provenance(begun[0]) if begun else None
     metrics = first.metrics if first else {}
     # The mean over the seeds.
-    scores = [_labelled(read_json(file)["splits"]) for file in finished]
+    scores = list[dict[str, float]]()
+    for file in finished:
+        results = read_json(file)
+        refuse_other(file, results["run"], f"{read_json(path / 'identity.json')['id']}-{file.parent.name[5:]}")
+        scores.append(_labelled(results["splits"]))
     means = dict[str, float]()
     for name in metrics:
         values = [score[name] for score in scores if score.get(name) is not None]
@@ -170,7 +174,8 @@ def _ablation(path: Path) -> Job:
     states, seconds, numbers = list[State](), 0.0, dict[str, float]()
     for cell in plan.cells:
         folder = path / "cells" / cell.id
-        measured = read_json(folder / "measures.json") if (folder / "measures.json").is_file() else {}
+        file = folder / "measures.json"
+        measured = read_measures(file, cell.id) if file.is_file() else {}
         wanted = [measure.key for measure in plan.measures_of(cell)]
         if all(key in measured for key in wanted):
             states.append("finished")

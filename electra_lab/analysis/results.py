@@ -220,7 +220,7 @@ def cell_result(folder: AblationFolder, plan: Plan, id: str) -> CellResult:
         return _failed(CellResult(cell, run, () if used else (TRAINING,)), failure)
     measured, error = dict[str, dict[str, float | None]](), ""
     try:
-        measured = folder.measured(id)
+        measured = folder.measured(id, _last_step(run))
     except CheckpointError as damaged:
         error = str(damaged)
     metrics, missing = dict[str, float](), list[str]()
@@ -233,6 +233,14 @@ def cell_result(folder: AblationFolder, plan: Plan, id: str) -> CellResult:
     if missing and not finished:
         missing = [TRAINING]
     return _failed(CellResult(cell, run, tuple(missing), metrics, error if missing else ""), failure)
+
+
+def _last_step(run: RunDirectory) -> int | None:
+    """Return the step that a run's measures are of; None if it is not known, as its provenance.json may be gone."""
+    try:
+        return run.provenance().steps
+    except CheckpointError:
+        return None
 
 
 def _failed(result: CellResult, failure: Failure | None) -> CellResult:

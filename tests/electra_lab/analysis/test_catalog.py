@@ -111,7 +111,7 @@ def test_an_ablation_has_its_best_cell(tmp_path: Path) -> None:
     job = by_name(tmp_path)["sweep"]
     measured = {}
     for path in folder.glob("cells/*/measures.json"):
-        measured[path.parent.name] = json.loads(path.read_text())[CORRUPTION]["reference_auc"]
+        measured[path.parent.name] = json.loads(path.read_text())["numbers"][CORRUPTION]["reference_auc"]
     best = max(measured, key=measured.__getitem__)
     assert (job.state, job.done, job.total) == ("failed", 5, 8)
     assert job.numbers == {"reference_auc": measured[best]}

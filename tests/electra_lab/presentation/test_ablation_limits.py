@@ -19,7 +19,15 @@ from electra_lab.storage.ablation_folder import AblationFolder
 from tests.electra_lab.analysis.test_convergence import with_gains
 from tests.electra_lab.presentation import synthetic
 from tests.electra_lab.presentation.axes import Drawn
-from tests.electra_lab.presentation.synthetic import CORRUPTION, SCALES, Score, add_baselines, write_folder
+from tests.electra_lab.presentation.synthetic import (
+    CORRUPTION,
+    SCALES,
+    STEPS,
+    Score,
+    add_baselines,
+    measured,
+    write_folder,
+)
 from tests.electra_lab.presentation.test_ablation_tables import change_plan
 from tests.pages import Page
 
@@ -102,7 +110,8 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
         variant = list(SCALES).index(cell.variant)
         numbers = (by_document[variant] + rng.normal(0, 0.01, 12)).tolist()
         value = cell_result(kept, kept.plan, cell.id).metrics
-        kept.note_measure(cell.id, CORRUPTION, {k: value[k] for k in (METRIC, "reference_accuracy")}, {METRIC: numbers})
+        both = {k: value[k] for k in (METRIC, "reference_accuracy")}
+        kept.note_measure(cell.id, cell.steps or 0, CORRUPTION, both, {METRIC: numbers})
     for name, rows in compared(folder).items():
         assert [row.mean for row in rows] == [row.mean for row in before[name]]
         for row, then in zip(rows[1:], before[name][1:], strict=True):
@@ -112,8 +121,8 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
     # Documents of another text or measure and damaged ones are left out; the other seeds show their contribution.
     assert "cover other documents" not in verdict(folder)
     file = folder / "cells" / "v0-s0" / "documents.json"
-    other = json.dumps({"fixed_corruption-0000000000": json.loads(file.read_text())[CORRUPTION]})
-    short, text = (json.dumps({CORRUPTION: {METRIC: numbers}}) for numbers in ([0.5] * 7, "x"))
+    other = measured("v0-s0", {"fixed_corruption-0000000000": json.loads(file.read_text())["numbers"][CORRUPTION]})
+    short, text = (measured("v0-s0", {CORRUPTION: {METRIC: numbers}}) for numbers in ([0.5] * 7, "x"))
     for content in (short, other, "{", text):
         file.write_text(content)
         for row, then in zip(compared(folder)[METRIC][1:], before[METRIC][1:], strict=True):
@@ -123,7 +132,7 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
     assert re.search(r"The intervals of generator.scale=0.5 .* cover other documents, .* two seeds", verdict(folder))
     # Documents of an earlier measurement are removed when it is repeated.
     for numbers in ({METRIC: [0.5] * 12}, {}):
-        kept.note_measure("v0-s0", CORRUPTION, {METRIC: 0.5}, *([numbers] if numbers else []))
+        kept.note_measure("v0-s0", STEPS, CORRUPTION, {METRIC: 0.5}, *([numbers] if numbers else []))
         assert kept.by_document("v0-s0", kept.plan) == numbers
 
 
@@ -231,7 +240,7 @@ def test_other_documents_count(tmp_path: Path) -> None:
     for cell in folder.glob("cells/*"):
         own = [0.2, 0.9, 0.3, 0.85 + 0.001 * int(cell.name[-1])]
         units = {"reference_auc": own, "rare": [0.5, 0.5, 0.5, 0.5]}
-        (cell / "documents.json").write_text(json.dumps({CORRUPTION: units}))
+        (cell / "documents.json").write_text(measured(cell.name, {CORRUPTION: units}))
     assert said(folder)[0].startswith(NONE)
 
 

@@ -19,6 +19,7 @@ from registry import Outcome, Work, launchers
 from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError
 from tests.electra_lab.jobs.sweeps import small
 from tests.electra_lab.jobs.sweeps.small import HERE, STEPS, InProcess, ablate, contents, first, lines, stamps, write
+from tests.electra_lab.presentation.synthetic import measured
 from tests.pages import Page
 
 SMALL, LARGE = "generator.scale=0.5", "generator.scale=1.0"
@@ -124,7 +125,7 @@ def test_what_is_damaged_or_needed_again_is_recreated_and_nothing_else(done, out
     state.write_bytes(state.read_bytes()[:-1] + b"x")
     old = {key: dict.fromkeys(values, 0.5) for key, values in AblationFolder(out).measured(ids[0]).items()}
     old.pop(next(iter(old)))
-    (runs[0] / "measures.json").write_text(json.dumps(old))
+    (runs[0] / "measures.json").write_text(measured(ids[0], old, STEPS))
     (out / "downstream" / ids[0] / "task").mkdir(parents=True)
     (runs[1] / "measures.json").write_text("")
     shutil.rmtree(runs[2] / "checkpoints")  # measured: its checkpoints were removed to make room
@@ -272,6 +273,8 @@ def test_other_text_is_noticed_though_nothing_is_trained(done: tuple[Path, Path]
     for cell, was in zip(load_ablation(file).cells, plan["cells"], strict=True):
         (out / "cells" / was["id"]).rename(out / "cells" / cell.id)
         was["id"] = cell.id
+        file_of_run = out / "cells" / cell.id / "provenance.json"
+        file_of_run.write_text(json.dumps(json.loads(file_of_run.read_text()) | {"id": cell.id}))
     (out / "plan.json").write_text(json.dumps(plan))
     with pytest.raises(DataError, match=r"was trained on other text \(token store "):
         ablate(file, out)
