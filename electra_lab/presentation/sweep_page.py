@@ -13,7 +13,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from electra_lab.analysis.comparisons import is_exploratory
-from electra_lab.analysis.intervals import Difference, Estimate, estimate
+from electra_lab.analysis.intervals import MANY_DOCUMENTS, Difference, Estimate, estimate
 from electra_lab.analysis.results import AVERAGE, CellResult, Results, Status, read
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation import verdict
@@ -241,6 +241,7 @@ def _page(results: Results, unfinished: Unfinished | None) -> str:
         states=[(numbers[state], meaning) for state, meaning in STATES.items() if numbers[state] or state == "done"],
         broken=[cell for cell in results.cells if cell.error or cell.status == "failed"],
         verdict=_verdict(results, references),
+        many_documents=MANY_DOCUMENTS,
         exploratory=results.has(plan.metric) and is_exploratory(results.values(plan.metric), plan.baseline),
         differs=_differs(results),
         pictures=[*filter(None, (figures.leading(results), figures.differences(results)))],

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from electra_lab.analysis.intervals import MANY_DOCUMENTS
 from electra_lab.analysis.power import detectable
 from electra_lab.analysis.results import cell_result, read
 from electra_lab.presentation import sweep_figures as figures
@@ -110,7 +111,9 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
             ratio = row.difference.half / then.difference.half
             assert ratio > 5 if name == METRIC else ratio == 1
     # Documents of another text or measure and damaged ones are left out; the other seeds show their contribution.
-    assert "cover other documents" not in verdict(folder)
+    said = verdict(folder)
+    assert "cover other documents" not in said
+    assert "There are only 12 test documents." in said
     file = folder / "cells" / "v0-s0" / "documents.json"
     other = json.dumps({"fixed_corruption-0000000000": json.loads(file.read_text())[CORRUPTION]})
     short, text = (json.dumps({CORRUPTION: {METRIC: numbers}}) for numbers in ([0.5] * 7, "x"))
@@ -125,6 +128,14 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
     for numbers in ({METRIC: [0.5] * 12}, {}):
         kept.note_measure("v0-s0", CORRUPTION, {METRIC: 0.5}, *([numbers] if numbers else []))
         assert kept.by_document("v0-s0", kept.plan) == numbers
+
+
+@pytest.mark.parametrize("number", [MANY_DOCUMENTS - 1, MANY_DOCUMENTS])
+def test_few_documents_are_a_warning(tmp_path: Path, number: int) -> None:
+    folder, rng = write_folder(tmp_path, SCALES, range(2)), np.random.default_rng(0)
+    for cell in folder.glob("cells/*"):
+        (cell / "documents.json").write_text(json.dumps({CORRUPTION: {METRIC: rng.normal(size=number).tolist()}}))
+    assert (f"only {number} test documents" in verdict(folder)) == (number < MANY_DOCUMENTS)
 
 
 def test_references_are_a_part_of_the_interval_of_their_mean(tmp_path: Path) -> None:
