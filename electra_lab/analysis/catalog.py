@@ -206,12 +206,14 @@ def _ablation(path: Path) -> Job:
 
 def _means(values: Mapping[str, Mapping[int, Sequence[float]]], tasks: int) -> dict[str, float]:
     """Return the mean of each measured variant over the seeds that all of these have, with a number for each task."""
-    measured = {}
+    measured, means = dict[str, dict[int, float]](), dict[str, float]()
     for label, by_seed in values.items():
         if whole := {seed: fmean(of_tasks) for seed, of_tasks in by_seed.items() if len(of_tasks) == tasks}:
             measured[label] = whole
-    shared = sorted(set[int].intersection(*map(set, measured.values()))) if measured else []
-    return {label: fmean(whole[seed] for seed in shared) for label, whole in measured.items() if shared}
+    shared = set[int].intersection(*map(set, measured.values())) if measured else set()
+    for label, whole in measured.items() if shared else ():
+        means[label] = fmean(map(whole.__getitem__, shared))
+    return means
 
 
 def _state(path: Path, *, finished: bool) -> State:

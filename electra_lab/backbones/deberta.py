@@ -248,7 +248,7 @@ class Deberta(nn.Module):
         """
         dim, cut = self.dim, self._reached(length)
         attention = 4 * length**2 * dim + 4 * length * (cut.stop - cut.start) * dim
-        total = self._passes * (8 * length * dim**2 + attention + 4 * length * dim * self.inner)
+        total: int = self._passes * (8 * length * dim**2 + attention + 4 * length * dim * self.inner)
         if self.convolution is not None:
             total += 2 * length * dim**2 * int(self.convolution.conv.kernel_size[0])
         return total
@@ -256,7 +256,8 @@ class Deberta(nn.Module):
     def shared_flops(self, length: int) -> int:
         """Per layer, two projections of the R rows of the table: 4 R D^2."""
         cut = self._reached(length)
-        return self._passes * 4 * (cut.stop - cut.start) * self.dim**2
+        total: int = self._passes * 4 * (cut.stop - cut.start) * self.dim**2
+        return total
 
     @property
     def _passes(self) -> int:
