@@ -12,7 +12,7 @@ intervals:
 
 A bootstrap should replace the reports' own method if it covers the truth in 93 to 98 % of the trials of every row
 with five seeds or more, which are the tested ones. In the second table, four variants differ only in how the
-references judge them. In the third, only some of the seeds break out. In the fourth, a few documents make most of a
+references judge them. In the third, a few documents make most of a
 difference: those of each trial are lognormal, centred, with a spread of 0.3; beside it, normal ones.
 """
 
@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from electra_lab.analysis.bimodality import bimodal
 from electra_lab.analysis.comparisons import compare
 from electra_lab.analysis.intervals import Difference, difference
 
@@ -105,19 +104,6 @@ def false_claims(rng: np.random.Generator, seeds: int, references: float, trials
     return wrong / trials
 
 
-def broken_out(rng: np.random.Generator, rates: tuple[float, ...], gap: float, trials: int) -> tuple[float, float]:
-    """Return the shares of five seeds' intervals that hold or come with a warning, and of reports with a warning."""
-    good = warnings = 0
-    for _ in range(trials):
-        out = rng.random((len(rates), 5)) < np.array(rates)[:, None]
-        values = {f"v{i}": by(row) for i, row in enumerate(rng.normal(size=out.shape) + gap * out)}
-        warned = bimodal(values) is not None
-        warnings += warned
-        for i, rate in enumerate(rates[1:], 1):
-            good += warned or covers(difference(values[f"v{i}"], values["v0"]), gap * (rate - rates[0]))
-    return good / trials / (len(rates) - 1), warnings / trials
-
-
 def covered_documents(rng: np.random.Generator, seeds: int, documents: int, skewed: bool, trials: int) -> float:
     """Return the share of intervals over seeds and documents that hold."""
     held, shape = 0, (seeds, documents)
@@ -147,11 +133,6 @@ def main() -> None:
     print("\nseeds  SD of references  reports with a false planned claim (at most 4% of reports)")
     for seeds, references in product((5, 8, 12), (0.0, 0.005, 0.01, 0.02, 0.05)):
         print(f"{seeds:5}  {references:16}  {false_claims(rng, seeds, references, trials):7.1%}", flush=True)
-    print("\nshares that break out       gap in SDs  covered or warned  warned")
-    some = ((0.2, 0.5), (0.5, 0.5), (0.2, 0.8), (0.0, 0.5, 1.0), (0.2, 0.5, 0.8, 0.5), (0.1, 0.3, 0.5, 0.7, 0.9))
-    for rates, gap in product(some, (4.0, 10.0)):
-        good, warned = broken_out(rng, rates, gap, trials)
-        print(f"{', '.join(map(str, rates)):26}  {gap:10}  {good:17.1%}  {warned:6.1%}", flush=True)
     print("\nseeds  documents  normal  skewed")
     for seeds, documents in product((3, 5, 8), (10, 20, 50, 100, 200, 500)):
         normal, skewed = (covered_documents(rng, seeds, documents, kind, trials) for kind in (False, True))
