@@ -1,6 +1,7 @@
 """The jobs below a folder: their kinds and states, from the files that a job leaves behind."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -106,6 +107,19 @@ def test_a_fine_tuning_has_the_mean_over_its_finished_seeds(tmp_path: Path) -> N
     assert (job.state, job.done, job.total, job.numbers) == ("stopped", 2, 3, {"matthews": 0.625})
 
 
+def test_a_fine_tuning_is_judged_by_the_first_split_with_labels_and_was_written_by_its_last_seed(
+    tmp_path: Path,
+) -> None:
+    found = {seed: {"unlabelled": {}, "test": {"matthews": 0.5}, "more": {"matthews": 0.25}} for seed in (0, 1)}
+    write_finetuned(tmp_path / "tuned", found)
+    for seed, written in ((0, 2e9), (1, 1e9)):
+        records = tmp_path / "tuned" / f"seed-{seed}" / "metrics.jsonl"
+        records.touch()
+        os.utime(records, (written, written))
+    job = by_name(tmp_path)["tuned"]
+    assert (job.numbers, job.written) == ({"matthews": 0.5}, 2e9)
+
+
 # By variant and seed. The luckiest cells, with seed 0 of v1 and with seed 3 of v2, are not of the best mean.
 LUCK = [[0.7, 0.75, 0.65, 0.5], [0.9, 0.5, 0.5, 0.5], [0.5, 0.6, 0.55, 0.95], [0.7, 0.6, 0.8, 0.45]]
 
@@ -145,11 +159,14 @@ def test_an_ablation_of_fine_tunings_has_a_mean_over_tasks(tmp_path: Path, metri
                 numbers[cells[-1]["id"]] = {} if value is None else {task: {task: value}}
     write_folder(tmp_path / "sweep", {"a": {}, "b": {}}, cells=cells, measures=measures, metric=metric, seeds=[0, 1])
     for id, measured in numbers.items():
-        (tmp_path / "sweep" / "cells" / id).mkdir(parents=True)
-        (tmp_path / "sweep" / "cells" / id / "measures.json").write_text(json.dumps(measured))
+        trained = tmp_path / "sweep" / "cells" / id / f"seed-{id[-1]}"
+        trained.mkdir(parents=True)
+        (trained.parent / "measures.json").write_text(json.dumps(measured))
+        record = {"step": 1, "split": "train", "tokens": 64, "tokens_per_second": 32.0}
+        (trained / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     job = by_name(tmp_path)["sweep"]
     assert (job.best, job.numbers) == (best, {metric: pytest.approx(mean)})  # seed 1 of b has no rte
-    assert (job.state, job.done, job.total) == ("stopped", 7, 8)
+    assert (job.state, job.done, job.total, job.seconds) == ("stopped", 7, 8, 8 * 64 / 32)
 
 
 def test_states_of_an_ablation(tmp_path: Path) -> None:
