@@ -120,9 +120,8 @@ class Results:
         """All comparisons of the variants."""
         metrics = {name: metric for name, metric in self.plan.metrics.items() if self.has(name)}
         values = {name: self.values(name) for name in metrics if name not in self.plan.trivial}
-        parts = [metric.parts for metric in metrics.values() if metric.parts]
         layers = {name: self._layers(name, metric.parts) for name, metric in metrics.items()}
-        return compare(values, self.plan.metric, self.plan.baseline, parts, layers, self._over_trivial(layers))
+        return compare(values, self.plan.metric, self.plan.baseline, layers, self._over_trivial(layers))
 
     def _over_trivial(self, layers: Mapping[str, Layers]) -> dict[tuple[str, str], Difference]:
         """Return, by variant and baseline that needs no training, the leading metric minus that of the baseline."""

@@ -149,6 +149,19 @@ def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatc
             electra_lab.load(folder.path, seed=wrong)
 
 
+def test_the_best_seed_by_a_loss_has_the_lowest(tuned: dict[str, Path], tmp_path: Path) -> None:
+    folder = FinetuningFolder(Path(shutil.copytree(tuned["labels"], tmp_path / "tuned")))
+    for seed in (4, 7):
+        file = folder.seed(seed).path / "provenance.json"
+        known = json.loads(file.read_text())
+        known["metrics"]["accuracy"]["higher_is_better"] = False
+        file.write_text(json.dumps(known))
+    values, (_, given) = folder.values("validation", "accuracy"), items("labels", folder.path)
+    lowest, highest = sorted(values, key=values.__getitem__)
+    assert values[lowest] < values[highest]
+    assert opened(folder.path).predict(given) == opened(folder.path, seed=lowest).predict(given)
+
+
 def test_spans_of_several_seeds_are_averaged(tuned: dict[str, Path]) -> None:
     """A span's probability is the mean over the models' beams."""
     _, given = items("joint answers", tuned["joint answers"])

@@ -280,7 +280,7 @@ def test_a_measure_that_is_preempted_ends_the_piece(out: Path) -> None:
 
 def test_a_result_must_be_numbers_that_the_measure_declares() -> None:
     entry = measures.get("pretraining")
-    measure = Broken()
+    measure = Broken().metrics
     assert numbers_of(entry, measure, {"broken": 1}) == ({"broken": 1.0}, {})
     assert numbers_of(entry, measure, {"broken": np.float32(0.5)}) == ({"broken": 0.5}, {})
     assert numbers_of(entry, measure, {"broken": float("inf")}) == numbers_of(entry, measure, {}) == ({}, {})
