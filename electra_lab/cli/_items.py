@@ -225,23 +225,17 @@ class Table:
         """True as long as nothing was returned."""
         return not self._columns
 
-    def header(self, columns: Iterable[str]) -> str:
-        """Return the header alone, of a table without rows."""
-        return self.line(dict.fromkeys(columns)).split("\n")[0]
-
     def line(self, record: Record) -> str:
         """Return a row, the first time below the header."""
-        cells = {name: self._cell(value) for name, value in record.items()}
-        is_first = self.is_empty
-        if is_first:
-            self._columns = [*cells]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self._columns, restval="", extrasaction="ignore", lineterminator="\n")
-        if is_first:
-            writer.writeheader()
-        writer.writerow(cells)
-        return text.getvalue().removesuffix("\n").encode("utf-8", "replace").decode()
+        if not self.is_empty:
+            return csv_line(record.get(name, "") for name in self._columns)
+        self._columns = [*record]
+        return f"{csv_line(record)}\n{csv_line(record.values())}"
 
-    @staticmethod
-    def _cell(value: Any) -> Any:
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+
+def csv_line(cells: Iterable[Any]) -> str:
+    """Return a row of a CSV file, without its end."""
+    written = [json.dumps(cell, ensure_ascii=False) if isinstance(cell, list | dict) else cell for cell in cells]
+    text = io.StringIO()
+    csv.writer(text).writerow(written)  # as its lines end with \r\n, cells with either character are quoted
+    return text.getvalue().removesuffix("\r\n").encode("utf-8", "replace").decode()

@@ -7,7 +7,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from electra_lab.cli._items import Format, Record, Table, cells_of, format_of, items_of, json_line, refuse_overwriting
+from electra_lab.cli._items import (
+    Format,
+    Record,
+    Table,
+    cells_of,
+    csv_line,
+    format_of,
+    items_of,
+    json_line,
+    refuse_overwriting,
+)
 from electra_lab.cli._streams import answer
 from electra_lab.cli._texts import Batch, Json, OnError, Records, Texts, answer_in_colour, colours, lines_of
 from electra_lab.cli.run import Device, OnDevice
@@ -100,4 +110,4 @@ def predict(
         inputs = [*(columns or field or default or some)]
         if pair is not None:
             inputs = list(dict.fromkeys([*(columns or inputs[:1]), job.names[1]]))
-        answer(table.header([*inputs, *added]))
+        answer(csv_line(dict.fromkeys([*inputs, *added])))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from electra_lab.cli import _texts as given
-from electra_lab.cli._items import Format, Record, Table, format_of, items_of, json_line, refuse_overwriting
+from electra_lab.cli._items import Format, Record, Table, csv_line, format_of, items_of, json_line, refuse_overwriting
 from electra_lab.cli._streams import answer
 from electra_lab.cli.run import Device, OnDevice
 from registry.errors import ConfigError
@@ -120,7 +120,7 @@ def score(
     for _, _, record, result in sorted(highest, key=lambda entry: entry[:2], reverse=True):
         show(record, result)
     if csv_ and table.is_empty:
-        answer(table.header([*(columns or [field]), *added]))
+        answer(csv_line(dict.fromkeys([*(columns or [field]), *added])))
 
 
 def _scored(
