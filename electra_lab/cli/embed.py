@@ -42,18 +42,16 @@ def embed(
 
     from electra_lab.api import load
     from electra_lab.presentation.console import Console
-    from electra_lab.storage.files import new_file
 
     if out and json_:
         raise ConfigError("give either --json or --out.")
-    given.refuse_place("--out", out)
     to_read, to_print = tee(given.texts_of(texts, file, on_error))
-    pair = load(model, device=device.value, step=given.step_of(step, best))
-    vectors = pair.stream("embed", to_read, batch_size=batch_size, pooling=pooling.value)
     console, number = Console(), 0
-    writing: Any = new_file(out, "wb") if out else nullcontext()
+    writing: Any = given.file_of("--out", out, "wb") if out else nullcontext()
     bar = console.progress(0, None, "embed", "texts") if out or not stdout().isatty() else nullcontext()
     with writing as stream, bar:
+        pair = load(model, device=device.value, step=given.step_of(step, best))
+        vectors = pair.stream("embed", to_read, batch_size=batch_size, pooling=pooling.value)
 
         def write_header(number: int) -> None:  # numpy leaves room for any number of rows
             kind = {"descr": dtype_to_descr(np.dtype(np.float32)), "fortran_order": False}

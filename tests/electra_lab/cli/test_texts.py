@@ -8,6 +8,8 @@ import lzma
 import math
 import os
 import re
+import select
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,47 @@ def test_embeddings_are_those_of_the_python_api(lab: Any, model: Path, tmp_path:
     assert np.load(out).shape == (0, expected.shape[1])
     for wrong in (("--out", tmp_path), ("--out", tmp_path / "none" / "a.npy"), ("--json", "--out", "a.npy")):
         assert lab("embed", model, "a", *wrong)[0] == 2
+
+
+@pytest.mark.parametrize(("verb", "option"), [("fill", "--html"), ("embed", "--out")])
+def test_a_file_is_written_where_its_name_leads(lab: Any, model: Path, verb: str, option: str) -> None:
+    """A link stays a link, and a FIFO a FIFO, whose reader gets everything, also if nothing can be written."""
+    command = (verb, model, "the [MASK] sat", *CPU, option)
+    assert lab(*command, "plain")[0] == 0
+    expected = Path("plain").read_bytes()
+    Path("old").write_text("old")
+    for link, target in (("link", "old"), ("dangling", "new")):
+        Path(link).symlink_to(target)
+        assert lab(*command, link)[:2] == (0, f"{link}\n")
+        assert (Path(link).readlink(), Path(target).read_bytes()) == (Path(target), expected)
+    os.mkfifo("fifo")
+    for words, code, written in ((command, 0, expected), ((verb, "no-model", "a", option), 3, b"")):
+        reader = os.open("fifo", os.O_RDONLY | os.O_NONBLOCK)
+        assert lab(*words, "fifo")[0] == code
+        poll = select.poll()
+        poll.register(reader)
+        [(_, events)] = poll.poll(0)
+        assert events & select.POLLHUP, "somebody has written to it"
+        assert (os.read(reader, 1 << 20), Path("fifo").is_fifo()) == (written, True)
+        os.close(reader)
+    Path("circle").symlink_to("circle")
+    Path("nowhere").symlink_to("none/file")
+    for wrong in ("circle", "nowhere"):
+        assert lab.fails(2, *command, wrong).startswith(f"{option} {wrong}: ")
+        assert Path(wrong).is_symlink()
+    assert {*os.listdir()} == {"plain", "old", "new", "link", "dangling", "fifo", "circle", "nowhere"}
+
+
+def test_a_device_stays_a_device(lab: Any, model: Path) -> None:
+    """Of the numbers of /dev/null and /dev/full, as a mistake must not destroy those."""
+    for name, minor, code in (("null", 3, 0), ("full", 7, 3)):
+        try:
+            os.mknod(name, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
+        except OSError:
+            pytest.skip("only root makes devices")
+        for verb, option in (("detect", "--html"), ("embed", "--out")):
+            assert lab(verb, model, "the cat", option, name, *CPU)[0] == code
+            assert Path(name).is_char_device()
 
 
 SCORED = ["the cat sat on the mat", "", "7 dogs saw dogs", "cat cat 12345 mat"]
