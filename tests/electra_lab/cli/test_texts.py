@@ -11,6 +11,7 @@ import re
 import select
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import electra_lab
 from electra_lab.api import held_out
 from electra_lab.cli._texts import OnError, texts_of
 from electra_lab.inference import opening
+from electra_lab.inference.results import Scored
 from electra_lab.model.network import Network
 from tests.electra_lab.cli.conftest import CPU
 
@@ -248,11 +250,33 @@ def test_top_prints_the_highest_first(lab: Any, model: Path, scores: list[float 
     assert float(out.split()[0]) == pytest.approx(known[rising[-1]], abs=1e-3)
 
 
+def test_of_equal_scores_the_first_texts_are_printed_in_order(lab: Any, model: Path, monkeypatch: Any) -> None:
+    known = {"low": 0.5, "equal": 1.0, "high": 2.0, "nothing": None}
+    pair = SimpleNamespace(
+        stream=lambda _, texts, **__: (Scored(text, known[text], [], [], [], False) for text in texts)
+    )
+    monkeypatch.setattr(opening, "load", lambda *_, **__: pair)
+    texts = ["equal", "nothing", "equal", "high", "equal", "low", "equal", "high"]
+    Path("a.jsonl").write_text("".join(json.dumps({"n": n, "text": text}) + "\n" for n, text in enumerate(texts)))
+    for top, expected in ((1, [3]), (4, [3, 7, 0, 2]), (5, [3, 7, 0, 2, 4]), (99, [3, 7, 0, 2, 4, 6, 5])):
+        assert [row["n"] for row in scored(lab, model, "--file", "a.jsonl", "--top", top)] == expected
+
+
 def test_percentiles_are_among_normal_texts(lab: Any, model: Path, tmp_path: Path) -> None:
     normal = tmp_path / "normal.txt"
     normal.write_text("\n".join(SCORED) + "\n")  # one without tokens does not count
-    found = [row["percentile"] for row in scored(lab, model, *SCORED, "--normal", normal) if row["score"] is not None]
-    assert sorted(found) == pytest.approx([100 / 6, 50, 500 / 6])
+    likely = ("--by", "likelihood")
+    for options in (
+        (),
+        ("--reduce", "sum"),
+        ("--reduce", "max"),
+        likely,
+        (*likely, "--mask-prob", 1),
+        ("--exact", *likely),
+    ):
+        rows = scored(lab, model, *SCORED, "--normal", normal, *options)
+        found = [row["percentile"] for row in rows if row["score"] is not None]
+        assert sorted(found) == pytest.approx([100 / 6, 50, 500 / 6]), options  # scored as the texts themselves
     (tmp_path / "empty_first.txt").write_text("\n7 dogs\n")
     table = scored(lab, model, "--file", tmp_path / "empty_first.txt", "--normal", normal, "--csv")
     assert [row["percentile"] == "" for row in table] == [True, False]
