@@ -5,24 +5,19 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from electra_lab.assembly.networks import build_networks
 from electra_lab.data.texts import Tokenized, Window, batches, tokenize, windows
 from electra_lab.data.vocabulary import masks_take_words, spaces_stay
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Result, Results, Scored
 from electra_lab.inference.scoring import By, Reduce, combined, energies_of, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
-from electra_lab.pretrained.opening import open_model
-from electra_lab.storage.best import Step
-from electra_lab.training.device import choose_device
 from electra_lab.training.random import Streams
-from registry import Generator, Vocabulary, backbones, count, generators
+from registry import Generator, Vocabulary, count
 from registry.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -34,22 +29,6 @@ Pooling = Literal["mean", "cls"]
 Verb = Literal["detect", "corrupt", "fill", "predict", "embed", "score"]
 CHUNK = 64  # batches whose texts `stream` holds at once, if they have no more characters than this:
 CHARACTERS = 1 << 18  # their tokens and results take about a hundred megabytes
-
-
-def load(path_or_name: str | Path, *, device: str = "auto", step: Step = None) -> Pair:
-    """Open a pre-trained pair; of a fine-tuning, its encoder. `electra_lab.load` has the arguments, and the errors."""
-    opened = build_networks(open_model(path_or_name, step=step), choose_device(device))
-    writer = opened.model.part("generator")
-    known = backbones if writer.learned else generators
-    return Pair(
-        opened.model.source,
-        opened.tokenizer,
-        opened.vocabulary,
-        opened.length,
-        generator=opened.networks.get("generator") or opened.fixed,
-        discriminator=opened.networks.get("discriminator"),
-        cloze=known.get(writer.backbone["type"]).declared["cloze"],
-    )
 
 
 class Pair:

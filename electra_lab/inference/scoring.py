@@ -102,7 +102,7 @@ def surprisals(pair: Pair, texts: Sequence[Tokenized], mask_prob: float | None, 
             for row, (window, masked) in enumerate(here):
                 positions[row, : len(masked)] = torch.tensor(masked) - window.first + 1  # after [CLS]
                 tokens[row, : len(masked)] = torch.tensor([texts[window.text].ids[place] for place in masked])
-            parts = zip(positions.to(pair.device).split(PART, 1), tokens.to(pair.device).split(PART, 1), strict=True)
+            parts = zip(*(torch.split(ids.to(pair.device), PART, 1) for ids in (positions, tokens)), strict=True)
             logs = torch.cat([token_log_probabilities(network, states, *part) for part in parts], 1).cpu()
             for (window, masked), row_logs in zip(here, logs, strict=True):
                 for place, value in zip(masked, pair.finite(-row_logs[: len(masked)]).tolist(), strict=True):

@@ -11,7 +11,8 @@ import torch
 from scipy import stats
 
 from electra_lab.data.texts import tokenize
-from electra_lab.inference.pair import CHUNK, Pair, load
+from electra_lab.inference.opening import load_pair as load
+from electra_lab.inference.pair import CHUNK, Pair
 from electra_lab.inference.results import Candidate
 from electra_lab.training.random import Random
 from registry import backbones

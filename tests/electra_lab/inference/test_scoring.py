@@ -14,7 +14,8 @@ import electra_lab
 from electra_lab.data.texts import tokenize
 from electra_lab.data.vocabulary import masks_take_words
 from electra_lab.export.export import export
-from electra_lab.inference.pair import Pair, load
+from electra_lab.inference.opening import load_pair as load
+from electra_lab.inference.pair import Pair
 from electra_lab.inference.scoring import percentile
 from registry.errors import ConfigError
 from tests.electra_lab.inference.test_pair import LONG, TEXTS, are_the_best, guesses, row
