@@ -5,7 +5,6 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -23,11 +22,7 @@ if TYPE_CHECKING:
     from electra_lab.sources.files import BadInput
 
 
-class OnError(StrEnum):
-    stop = "stop"
-    skip = "skip"
-
-
+OnError = Literal["stop", "skip"]
 Model = Annotated[
     str,
     typer.Argument(
@@ -131,7 +126,7 @@ def stop_or_skip(error: "BadInput", on_error: OnError) -> None:
     """Raise DataError for a bad line, or note that it is left out."""
     from electra_lab.presentation.console import Console
 
-    if on_error == OnError.stop:
+    if on_error == "stop":
         raise DataError(f"{error} To leave it out, use --on-error skip.") from None
     Console().say(f"note: {error.skipped.place}: {error.skipped.reason}. It is left out.")
 
@@ -188,7 +183,7 @@ def show(
     number = unfilled = 0
     with ExitStack() as stack:
         page = stack.enter_context(file_of("--html", html)) if html else None
-        pair = load(model, device=device.value, step=step)
+        pair = load(model, device=device, step=step)
         if page:
             page.write(header(pair.name))
         if html or not terminal.is_terminal:

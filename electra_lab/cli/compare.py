@@ -9,7 +9,7 @@ import typer
 
 from electra_lab.cli._streams import answer, is_utf8, width
 from electra_lab.cli._texts import file_of
-from electra_lab.cli.run import Device, OnDevice
+from electra_lab.cli.run import OnDevice
 
 
 def compare(
@@ -27,7 +27,7 @@ def compare(
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page to this file.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of tables.")] = False,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> None:
     """Compare runs: differences between configs, curves, results, costs, and the same test rows.
 
@@ -43,7 +43,7 @@ def compare(
         if on:
             from electra_lab.jobs.measuring import measure
 
-            measured = measure(compared, on, device.value)
+            measured = measure(compared, on, device)
         comparison = Comparison(compared, measured)
         if stream:
             stream.write(page(comparison))

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from electra_lab.cli._items import Table, csv_line
+from electra_lab.cli._items import Table
 
 CELLS = st.text(st.one_of(st.sampled_from('\r\n",; \t\0\ufeff\u2028='), st.characters(codec="utf-8")), max_size=6)
 
@@ -29,7 +29,7 @@ def test_every_text_and_name_comes_back(names: list[str], data: Any) -> None:
         rows = data.draw(st.lists(row, min_size=1, max_size=3))
     table = Table()
     assert read([table.line(dict(zip(names, row, strict=True))) for row in rows]) == [names, *rows]
-    assert read([csv_line(names)]) == [names]
+    assert read([Table.row(names)]) == [names]
 
 
 def test_other_values_are_cells() -> None:

@@ -20,7 +20,7 @@ import torch
 
 import electra_lab
 from electra_lab.api import held_out
-from electra_lab.cli._texts import OnError, texts_of
+from electra_lab.cli._texts import texts_of
 from electra_lab.inference import opening
 from electra_lab.inference.results import Scored
 from electra_lab.model.network import Network
@@ -83,7 +83,7 @@ def test_texts_are_read_as_those_of_a_corpus(lab, model, tmp_path, given, verb, 
 
 def test_arguments_are_text_in_every_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsencode", lambda text: text.encode("latin-1", "surrogateescape"))
-    assert list(texts_of(["caf\xe9 \xff"], None, OnError.stop)) == ["caf\xe9 \xff"]
+    assert list(texts_of(["caf\xe9 \xff"], None, "stop")) == ["caf\xe9 \xff"]
 
 
 def test_a_line_without_an_end_is_not_read_to_its_end(lab: Any, model: Path, given: Any, monkeypatch) -> None:
