@@ -19,8 +19,8 @@ from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.pretrained.families import FAMILIES, prepare
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry import tasks
-from registry.errors import ConfigError, DataError
-from tests.electra_lab.inference.tuned import TASKS, TWICE, all_tuned
+from registry.errors import CheckpointError, ConfigError, DataError
+from tests.electra_lab.inference.tuned import SPOILED, TASKS, TWICE, all_tuned, spoil
 from tests.electra_lab.jobs.finetuning.small import write_finetuning
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 
@@ -63,6 +63,20 @@ def test_predictions_are_those_that_the_fine_tuning_wrote(tuned: dict[str, Path]
             certain = [sum(answer.probabilities) / len(answer.probabilities) for answer in found]
         assert [answer.prediction for answer in found] == labels
         assert certain == pytest.approx([answer["certainty"] for answer in written], abs=1e-5)
+
+
+@pytest.mark.parametrize("where", SPOILED)
+@pytest.mark.parametrize("name", TASKS)
+def test_numbers_that_are_not_finite_are_no_answer(tuned: dict[str, Path], name: str, where: str) -> None:
+    model = opened(tuned[name], seed="all")
+    for tuned_model in model._learner.objective.models:
+        spoil(where, tuned_model.network, tuned_model.head, model.tokenizer.token_to_id("dogs"))
+    first, second = ("the cat sat", "on the mat") if len(model.job.names) > 1 else ("the cat sat on the mat", None)
+    good, bad = ((text, second) if second else text for text in (first, f"{first} dogs"))
+    with pytest.raises(CheckpointError, match=f"{tuned[name]}: .* not finite"):
+        model.predict([good, bad])
+    if where == "one row":
+        assert model.predict(good).answer
 
 
 @pytest.mark.parametrize("name", EXPORTED)
