@@ -214,7 +214,7 @@ def _read_bases(config: AblationConfig, marks: Mapping[Loc, Mark]) -> tuple[list
         file = absolute(path, loc, mark)
         if not os.path.isfile(file):
             raise ConfigError(f"{mark}: {key}: the file {file} does not exist.")
-        nodes.append(read_file(file, (Path(mark.file),)))  # as one that it extends
+        nodes.append(read_file(file))
         kind = kind_of(nodes[-1])
         if kind == "ablation":
             raise ConfigError(f"{mark}: {key}: {file} is itself an ablation; name the file that is to be varied.")
