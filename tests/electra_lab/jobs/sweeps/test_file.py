@@ -276,15 +276,6 @@ def test_problems_of_the_base_and_of_variants_come_together(tmp_path: Path):
     ]
 
 
-def test_nothing_is_quoted_from_a_base_that_is_no_experiment(tmp_path: Path) -> None:
-    file = write(tmp_path)
-    (tmp_path / "kept").write_text("a: *SECRET\n")
-    file.write_text(re.sub(r"(?m)^base: .*$", "base: kept", file.read_text()))
-    with pytest.raises(ConfigError) as refused:
-        load_ablation(file)
-    assert str(refused.value) == f"{tmp_path / 'kept'}:1: is not valid YAML: found undefined alias ...."
-
-
 @pytest.mark.parametrize(
     ("value", "label"),
     [
