@@ -153,7 +153,7 @@ OF_OTHERS = {
 }  # fmt: skip
 OF_CORPORA = changed(
     CORPUS, *((('"more"'), text) for text in ("None", "b'x'", "3", "Document(None)", "Document('x', 3)",
-                                              "Document('x', split='dev')")),
+                                              "Document('x', split='dev')", "Document('x', removed='a')")),
     ('"same"', "None"), ('"same"', "3"), ("def fingerprint", "def print"),
 )  # fmt: skip
 # Each case: the section of the file, the plug-in, and the command that notices: `check` reads no text.

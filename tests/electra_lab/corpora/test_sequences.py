@@ -232,7 +232,9 @@ def test_patterns_of_lines(tmp_path: Path) -> None:
         return list(TextFiles(paths=[tmp_path / "a.log"], documents="lines", **options))
 
     found = read(remove=r"^\d+:\d+ ?", group=r"(web)\d")
-    assert found == [Document("web1 up", "web"), Document("web2 down", "web"), Document("no host")]
+    assert found == [
+        Document("web1 up", "web", removed=True), Document("web2 down", "web", removed=True), Document("no host")
+    ]  # fmt: skip
     assert read(group=r"web\d")[0] == Document("10:01 web1 up", "web1")
     assert [item.key for item in read(group=r"web(1?)")] == ["1", None, None, None]
     for options in ({"remove": "ZZZ"}, {"group": "ZZZ"}, {"group": "(ZZZ)*"}):
