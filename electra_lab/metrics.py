@@ -81,6 +81,11 @@ def accumulator_of(objective: Objective, vocabulary: Vocabulary) -> Callable[[Co
     return accumulator
 
 
+def declared_alone(accumulate: Callable[[Collection[int]], Accumulator]) -> dict[str, Metric]:
+    """Return the metrics that an objective declares in addition to those of all pre-training."""
+    return {name: metric for name, metric in accumulate(()).metrics.items() if name not in PRETRAINING}
+
+
 class PretrainingMetrics:
     """Metrics of masked language models, choices, and detectors over all maskable positions, and an objective's means.
 

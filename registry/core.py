@@ -67,7 +67,6 @@ class Registry(Generic[T]):
     required: Mapping[str, type] = field(default_factory=dict)  # the options that every component has, and their types
     declares: Mapping[str, Any] = field(default_factory=dict)  # other arguments of `register`, with their defaults
     complete: bool = False  # a class without a method of the contract is refused at once; others are tried in checks
-    renamed: Mapping[str, str] = field(default_factory=dict)  # methods of earlier contracts, with their names today
     key: str | None = None  # of an experiment that holds such a component, where it is neither singular nor plural
     home: str = ""  # the package whose files are the built-ins; electra_lab.<plural> by default
 
@@ -120,12 +119,9 @@ class Registry(Generic[T]):
         return decorate
 
     def _unlike_its_contract(self, component: T) -> str | None:
-        """Return the method that a class lacks or has by an earlier name; __init__ may set other members."""
+        """Return the base class or method that a class lacks; __init__ may set other members."""
         if not inspect.isclass(component):
             return None
-        for old, new in self.renamed.items():
-            if hasattr(component, old):
-                return f"a method '{old}', which is now called '{new}'."
         contract = getattr(sys.modules["registry"], self.contract)
         is_base = not getattr(contract, "_is_protocol", False)
         if is_base and not issubclass(component, contract):

@@ -8,7 +8,6 @@ import.
 import hashlib
 import importlib.util
 import os
-import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from registry.contracts.data import now_called
 from registry.core import Entry, Registry
 from registry.errors import LabError, PluginError
 from registry.listing import short
@@ -90,9 +88,7 @@ def _line(error: BaseException, file: Path) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
-    field = re.fullmatch(r"'?(\w+)(?:' object has no attribute|\.__init__\(\) got an unexpected .*) '(\w+)'", said)
-    return f"{said}{now_called(*field.groups())}" if field else said
+    return error.msg if isinstance(error, SyntaxError) else str(error)
 
 
 @contextmanager

@@ -159,8 +159,8 @@ def refuse_backbone(module: object, entry: Entry[Any]) -> None:
         raise _bad(entry, f"has the length_multiple {multiple!r}, must be an integer above 0.")
     inputs = ("x", "attention_mask", *(["documents"] if getattr(module, "separates_documents", False) else []))
     calls: dict[str, tuple[Any, ...]] = {"forward": inputs, "at_step": ("seed", "step")}
-    if callable(getattr(module, "flops", None)):
-        calls["flops"] = ("length",)
+    formulas = [name for name in ("flops", "shared_flops") if callable(getattr(module, name, None))]
+    calls |= dict.fromkeys(formulas, ("length",))
     named = {"forward": {"depths": (), "apart": False}} if getattr(module, "inner_states", False) else {}
     for name, arguments in calls.items():
         try:
@@ -168,8 +168,9 @@ def refuse_backbone(module: object, entry: Entry[Any]) -> None:
         except TypeError as error:
             shown = ", ".join((*arguments, *named.get(name, {})))
             raise _bad(entry, f"cannot be called as {name}({shown}): {error}.") from None
-    if "flops" in calls and not isinstance(number := module.flops(multiple), int):  # type: ignore[operator]
-        raise _bad(entry, f"returned {number!r} from flops({multiple}), must be an integer.")
+    for name in formulas:
+        if not isinstance(number := getattr(module, name)(multiple), int):
+            raise _bad(entry, f"returned {number!r} from {name}({multiple}), must be an integer.")
     if not any(True for _ in module.parameters()):
         raise _bad(entry, "has no parameters: there is nothing to train.")
     if module.positions not in ("lab", "own"):

@@ -27,7 +27,7 @@ STOPPING = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
 ECHO = 0.5  # seconds within which a second Ctrl-C is the first one's echo, to a process and to its group
 # Errors of the system that concern a path or a disk, wherever it is used.
 PATHS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EROFS}
-DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF}  # EBADF: it is closed
+DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF, errno.ENXIO}  # closed; a socket
 
 
 class Signalled(BaseException):

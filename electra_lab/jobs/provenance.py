@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -38,9 +39,10 @@ MAY_CHANGE = (
 )  # fmt: skip
 
 
-def provenance(loaded: Loaded, experiment: Experiment) -> Provenance:
-    """Return the provenance of a new run."""
+def provenance(loaded: Loaded, experiment: Experiment, id: str | None = None) -> Provenance:
+    """Return the provenance of a new run, by default with a new id."""
     return began(
+        id or uuid.uuid4().hex,
         loaded,
         loaded.plugins,
         environment_of(experiment),
@@ -66,10 +68,13 @@ def length(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def began(loaded: Loaded[Any], plugins: Sequence[Plugin], environment: Environment, **facts: Any) -> Provenance:
+def began(
+    id: str, loaded: Loaded[Any], plugins: Sequence[Plugin], environment: Environment, **facts: Any
+) -> Provenance:
     """Return the provenance of a training that begins now; `facts` are the keys specific to its kind."""
     return Provenance(
         format=FORMAT,
+        id=id,
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=sys.argv,
         electra_lab=__version__,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from registry import packings, samplers, schedules, tasks, trackers
+from registry import samplers, schedules, trackers
 from registry.core import Registry
 from registry.errors import BadSignature, DuplicateName, UnknownName
 from registry.listing import short
@@ -159,10 +159,3 @@ def test_a_class_without_a_method_of_its_contract_is_refused_at_its_line():
                 trackers.register("forgetful")(Forgetful)
             setattr(Forgetful, method, lambda self, *_: None)
         trackers.register("forgetful")(Forgetful)
-
-
-@pytest.mark.parametrize(("kind", "old", "new"), [(tasks, "know", "set_labels"), (packings, "sources", "source_doc")])
-def test_a_method_of_an_earlier_contract_is_refused_with_its_name_today(kind, old: str, new: str):
-    written = type("Mine", (), {"__doc__": "Mine.", "__module__": __name__, old: lambda self: None})
-    with pytest.raises(BadSignature, match=rf":\d+: {kind.singular} 'mine' has a method '{old}'.*'{new}"):
-        kind.register("mine")(written)

@@ -53,10 +53,13 @@ from electra_lab.training.step import backward
 from registry.errors import CheckpointError, ConfigError, DataError, DivergedError, command
 
 
-def run(file: Source, overrides: list[str], out: Path | None, device: str, scale: Scale | None = None) -> Path:
+def run(
+    file: Source, overrides: list[str], out: Path | None, device: str, scale: Scale | None = None, id: str | None = None
+) -> Path:
     """Train an experiment; returns the run directory.
 
     scale  the numbers that the rules of `auto` use, for experiments that are compared; by default the experiment's own
+    id     of the run, by default a new one
 
     Raises LabError. Nothing is written before data and networks have been checked.
     """
@@ -89,7 +92,7 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str, scale
                 if world.first:
                     refuse_used(directory.path)  # another process may have begun in it since
                     directory.write("source.yaml", source)
-                    began = provenance(loaded, experiment)
+                    began = provenance(loaded, experiment, id)
                     begin(directory, loaded, began, store.tokenizer, experiment.vocabulary, loaded.plugins)
                 _train(directory, loaded, experiment, console, started=started)
         return directory.path

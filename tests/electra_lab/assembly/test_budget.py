@@ -157,7 +157,7 @@ def test_an_objective_may_price_itself(tmp_path: Path) -> None:
     file = tmp_path / "tiny.yaml"
     assert training_flops(Priced(), made.networks, load(file).config, MATRIX_PRODUCTS) == Flops(5, 1, 2)
     assert asked == [(BATCH * GENERATOR, 3 * BATCH * DETECTOR, 0), BATCH * DETECTOR]
-    once = Convention(lambda network, length, masked, _: 100.4 * length + masked, backward=1)
+    once = Convention(lambda network, length, masked, _, rows: rows * (100.4 * length + masked), backward=1)
     assert training_flops(Priced(), made.networks, load(file).config, once) == Flops(5, 1, 2)
     row, everywhere = 100.4 * LENGTH + SLOTS, 101.4 * LENGTH
     assert asked[2:] == [(round(BATCH * row), round(2 * BATCH * row), 0), round(BATCH * everywhere)]

@@ -230,6 +230,8 @@ class Good(nn.Module):
          "cannot be called as forward(x, attention_mask, depths, apart): got an unexpected keyword argument"),
         ({"flops": lambda self: 1}, "cannot be called as flops(length): too many positional arguments."),
         ({"flops": lambda self, length: 1.5}, "returned 1.5 from flops(1), must be an integer."),
+        ({"shared_flops": lambda self: 1}, "cannot be called as shared_flops(length): too many positional arguments."),
+        ({"shared_flops": lambda self, length: 1.5}, "returned 1.5 from shared_flops(1), must be an integer."),
         ({"parameters": lambda self: iter(())}, "has no parameters: there is nothing to train."),
         ({"positions": "learned"}, "has the positions 'learned', must be 'lab' or 'own'."),
         ({"positions": "lab", "bare_embeddings": True}, "takes bare embeddings, so its positions must be 'own'."),
