@@ -215,12 +215,13 @@ def test_other_documents_count(tmp_path: Path) -> None:
     assert said(folder)[0].startswith(NONE)
 
 
-def test_lower_can_be_better(tmp_path: Path) -> None:
-    folder = made(tmp_path, scored(6.6, 6.5, 6.7, 6.8))
+@pytest.mark.parametrize(("seeds", "none"), [(FIVE, NONE), (range(2), "No variant is better")])
+def test_lower_can_be_better(tmp_path: Path, seeds: Sequence[int], none: str) -> None:
+    folder = made(tmp_path, scored(6.6, 6.5, 6.7, 6.8), seeds)
     plan = json.loads((folder / "plan.json").read_text())
     plan["measures"][0]["metrics"]["reference_auc"]["higher_is_better"] = False
     (folder / "plan.json").write_text(json.dumps(plan))
-    assert said(add_baselines(folder, frequencies=always(6.4)))[0].startswith(NONE)
+    assert said(add_baselines(folder, frequencies=always(6.4)))[0].startswith(none)
     second = said(add_baselines(folder, frequencies=always(7.0)))[1]
     assert "generator.scale=0.5 has the best (the lowest) mean" in second
 
