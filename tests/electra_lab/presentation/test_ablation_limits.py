@@ -69,6 +69,18 @@ def test_a_variant_with_few_seeds_does_not_silence_the_others(tmp_path: Path) ->
     assert "The best is not tested against generator.scale=0.5 and generator.scale=1.0, as they" in text
 
 
+def test_the_power_is_that_of_the_variant_with_the_fewest_tested_seeds(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, SCALES, range(6), ["generator.scale"], state={"v2-s5": "missing"})
+    assert "With 5 seeds, 80% of such ablations" in verdict(folder)
+
+
+@pytest.mark.parametrize("unit", ["flops", "paper_flops"])
+def test_compute_is_told_in_the_unit_of_the_budget(tmp_path: Path, unit: str) -> None:
+    _, text = figures.compute(read(write_folder(tmp_path, SCALES, (0, 1), budget={unit: 1e12})))
+    assert ("as the ELECTRA paper counts" in text) == (unit == "paper_flops")
+    assert f"{2e12 if unit == 'paper_flops' else 1e12:.2e}" in text
+
+
 def test_what_no_change_names_stands_beside_the_verdict(tmp_path: Path) -> None:
     variants = {"base": {}, "whole words": {"masking": {"type": "whole_word"}}, "more": {"masking.mask_prob": 0.3}}
     folder = write_folder(tmp_path, variants, range(5))
