@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, create_model
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from registry.errors import BadSignature, did_you_mean
+from registry.errors import BadSignature, did_you_mean, shortened
 
 M = TypeVar("M", bound=BaseModel)
 _WORDS = {
@@ -147,7 +147,7 @@ def _meant(schema: type[BaseModel], loc: tuple[int | str, ...]) -> str:
     if not elsewhere:
         return did_you_mean(key, known)
     places = " or ".join(f"'{place}'" for place in elsewhere)
-    return f" Did you mean {places}? Known here: {', '.join(sorted(known))}."
+    return f" Did you mean {places}? Known here: {shortened(sorted(known))}."
 
 
 def _fields_at(schema: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
