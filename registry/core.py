@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakSet
 
-from registry.errors import BadSignature, DuplicateName, LabError, PluginError, UnknownName, did_you_mean
+from registry.errors import (
+    BadSignature,
+    DuplicateName,
+    LabError,
+    PluginError,
+    Signalled,
+    UnknownName,
+    did_you_mean,
+    said,
+)
 from registry.listing import Listing, Offer, first_line, offers, read, short
 from registry.signature import Strict, schema_of
 
@@ -174,10 +183,12 @@ class Registry(Generic[T]):
         before, Registry._importing = Registry._importing, offer
         try:
             importlib.import_module(offer.module)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self.forget_failed()
-            said = str(error) if isinstance(error, LabError) else f"{_raised(error)}{type(error).__name__}: {error}"
-            raise PluginError(f"{which} cannot be loaded: {said}") from error
+            if isinstance(error, KeyboardInterrupt | Signalled):
+                raise
+            where = "" if isinstance(error, LabError) else f"{_raised(error)}{type(error).__name__}: "
+            raise PluginError(f"{which} cannot be loaded: {where}{said(error)}") from error
         finally:
             Registry._importing = before
         if offer.name not in self._entries:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from registry.core import Entry, Registry
-from registry.errors import LabError, PluginError
+from registry.errors import LabError, PluginError, Signalled, said
 from registry.listing import short
 
 
@@ -70,10 +70,10 @@ def load_plugin(path: Path) -> Plugin:
     try:
         # Compiled from the bytes that were hashed, never from a cached .pyc of an earlier version.
         exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
-    except (Exception, SystemExit) as error:  # a plug-in that calls sys.exit must not end the lab with code 0
+    except BaseException as error:  # also SystemExit, which would end the lab with code 0
         sys.modules.pop(name, None)
         Registry.forget_failed()
-        if isinstance(error, LabError):
+        if isinstance(error, LabError | KeyboardInterrupt | Signalled):
             raise
         raise PluginError(f"{short(file)}:{_line(error, file)}: {type(error).__name__}: {_reason(error)}") from error
     _loaded[file] = plugin
@@ -88,7 +88,7 @@ def _line(error: BaseException, file: Path) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    return error.msg if isinstance(error, SyntaxError) else str(error)
+    return ((isinstance(error, SyntaxError) and error.msg) or said(error))[:2000]
 
 
 @contextmanager

@@ -230,6 +230,9 @@ def test_order(tmp_path: Path) -> None:
     for by, order in {"low": "cbad", "high": "bcad", "name": "abcd"}.items():
         assert [job.name for job in ordered(found, by)] == list(order)
     assert ordered(found, "newest")[0].name == "d"
+    (shown,) = table(found[:1], tmp_path, "high", None).rows
+    assert found[0].leading == "low"
+    assert any(text.startswith(f"{found[0].numbers['high']:.4g} ") for text in shown)
     for wrong in ("auc", "nothing"):
         with pytest.raises(ConfigError, match=wrong):
             ordered(found, wrong)

@@ -10,14 +10,16 @@ from tests.electra_lab.analysis import tiny
 
 def test_layers_reach_the_metric_that_they_are_of() -> None:
     rng = np.random.default_rng(12)
-    numbers = rng.normal(0, 0.1, (2, 5, 1)) + np.zeros((2, 5, 9))
-    numbers[1] += rng.normal(0, 2, 9)
+    numbers = rng.normal(0, 0.1, (3, 5, 1)) + np.zeros((3, 5, 9))
+    numbers[1:] += rng.normal(0, 2, (2, 1, 9))
     values: Values = tiny.values_of(numbers.mean(2))
     layers: dict[str, Layers] = {"auc": {"documents": tiny.values_of(numbers)}}
     plain = comparisons.compare({"auc": values, "loss": values}, "auc", "v0")
     found = comparisons.compare({"auc": values, "loss": values}, "auc", "v0", layers=layers)
     assert (found.against("auc")["v1"].half or 0) > 3 * (plain.against("auc")["v1"].half or 0)
     assert found.against("loss")["v1"].half == plain.against("loss")["v1"].half
+    between, seeds_alone = (report.pairs("auc")["v1", "v2"] for report in (found, plain))
+    assert (between.half or 0) > 3 * (seeds_alone.half or 0)
 
 
 HOLM: list[tuple[list[float | None], list[float | None]]] = [

@@ -1,12 +1,14 @@
 """Keys of an experiment that do not fit together, and numbers that change during training."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from electra_lab.assembly.experiment import check
-from electra_lab.config.load import load
+from electra_lab.config.load import dump, load
 from registry import schedules
 from registry.errors import ConfigError
 from tests.electra_lab.config.test_load import only_problem
@@ -22,6 +24,12 @@ def test_a_whole_number_may_be_written_as_a_float(tmp_path: Path) -> None:
     found = (config.train.steps, config.train.batch_size, *depths, warmup)
     assert found == (1000, 2, 2, 3, 100)
     assert {type(number) for number in found} == {int}
+    # Where any number is allowed, it keeps its type, which matters to transformers; also if another one is refused.
+    written = {"hidden_dropout_prob": 0.0, "vocab_size": 30, "rope": {"theta": 1e4, "steps": [1, 2.0]}}
+    network = {"type": "hugging_face", "model_type": "esm", "dim": 16, "depth": 1.0, "heads": 2, "config": written}
+    config = load(path, [f"discriminator={json.dumps(network)}"]).config
+    for copy in (config, load(yaml.safe_load(dump(config))).config):
+        assert repr(copy.discriminator.keywords()["config"]) == repr(written)
     assert only_problem(path, "train.steps=1000.5").endswith("train.steps: must be an integer, is 1000.5.")
     text = only_problem(path, "train.steps=1e30")
     assert text.endswith("train.steps: must be an integer, is 1e+30.")

@@ -77,6 +77,18 @@ def test_a_variant_with_few_seeds_does_not_silence_the_others(tmp_path: Path) ->
     assert "The best is not tested against generator.scale=0.5 and generator.scale=1.0, as they" in text
 
 
+def test_the_power_is_that_of_the_variant_with_the_fewest_tested_seeds(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, SCALES, range(6), ["generator.scale"], state={"v2-s5": "missing"})
+    assert "With 5 seeds, 80% of such ablations" in verdict(folder)
+
+
+@pytest.mark.parametrize("unit", ["flops", "paper_flops"])
+def test_compute_is_told_in_the_unit_of_the_budget(tmp_path: Path, unit: str) -> None:
+    _, text = figures.compute(read(write_folder(tmp_path, SCALES, (0, 1), budget={unit: 1e12})))
+    assert ("as the ELECTRA paper counts" in text) == (unit == "paper_flops")
+    assert f"{2e12 if unit == 'paper_flops' else 1e12:.2e}" in text
+
+
 def test_what_no_change_names_stands_beside_the_verdict(tmp_path: Path) -> None:
     variants = {"base": {}, "whole words": {"masking": {"type": "whole_word"}}, "more": {"masking.mask_prob": 0.3}}
     folder = write_folder(tmp_path, variants, range(5))
@@ -224,12 +236,13 @@ def test_other_documents_count(tmp_path: Path) -> None:
     assert said(folder)[0].startswith(NONE)
 
 
-def test_lower_can_be_better(tmp_path: Path) -> None:
-    folder = made(tmp_path, scored(6.6, 6.5, 6.7, 6.8))
+@pytest.mark.parametrize(("seeds", "none"), [(FIVE, NONE), (range(2), "No variant is better")])
+def test_lower_can_be_better(tmp_path: Path, seeds: Sequence[int], none: str) -> None:
+    folder = made(tmp_path, scored(6.6, 6.5, 6.7, 6.8), seeds)
     plan = json.loads((folder / "plan.json").read_text())
     plan["measures"][0]["metrics"]["reference_auc"]["higher_is_better"] = False
     (folder / "plan.json").write_text(json.dumps(plan))
-    assert said(add_baselines(folder, frequencies=always(6.4)))[0].startswith(NONE)
+    assert said(add_baselines(folder, frequencies=always(6.4)))[0].startswith(none)
     second = said(add_baselines(folder, frequencies=always(7.0)))[1]
     assert "generator.scale=0.5 has the best (the lowest) mean" in second
 
