@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers import ROOT
+from tests.helpers import ROOT, peer
 
-pytest.importorskip("electra_pytorch")
+peer("electra_pytorch")
 
 FOLDER = ROOT / "benchmarks"
 SMALL = ("--experiment", "transformer_tiny", "--length", "16", "--batch", "2")

@@ -96,7 +96,7 @@ class Train(Budget):
     attention: Literal["auto", "fused", "products"] = Field(
         "auto",
         description="Computation of exact attention. fused: torch's fused kernels. products: two batched matrix "
-        "products. auto is products on CPUs in bf16 for rows of up to 512 tokens, otherwise fused.",
+        "products. auto is products in bf16 for rows of up to 512 tokens with AVX-512 BF16, 128 with AMX, else fused.",
     )
     compile: Literal["auto", "off", "layers", "full"] = Field(
         "auto",

@@ -119,6 +119,22 @@ def test_both_networks_are_told_the_documents(name: str) -> None:
         assert all(ids is not None and torch.equal(ids, expected) for ids in given[:passes])
 
 
+@pytest.mark.parametrize("name", sorted({*objectives.names()} - {"coco_lm"}))
+def test_what_it_makes_of_a_document_does_not_depend_on_the_others_in_the_row(name: str) -> None:
+    """Its losses may, as they are sums; also a head that attends reads the documents."""
+    objective, batch = tiny.berts(name, depth=2, **tiny.REQUIRED.get(name, {})).eval(), tiny.sentences(4, 18, 3)
+    documents = (torch.arange(18) >= 7).long().expand(4, -1)
+    other = torch.where((documents == 1) & (batch.tokens > SEP), 34 - batch.tokens, batch.tokens)
+    found = []
+    for tokens in (batch.tokens, other):
+        losses = objective(replace(batch, tokens=tokens, attention_document_ids=documents), tiny.streams(batch))
+        found.append([asked.loss[asked.valid & (asked.positions < 7)] for asked in losses.predictions.values()])
+        found[-1] += [losses.detection.logits[:, :7]] if losses.detection else []
+    assert found[0]
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
 @pytest.mark.parametrize("name", sorted({*objectives.names()} - {"all_tokens_mlm", "electric", "mc_bert"}))
 def test_b16_vocabulary_logits_exist_at_the_masked_positions_alone(name: str) -> None:
     """Also with exits, and with layers above a branch."""

@@ -301,3 +301,6 @@ def test_clipping_is_all_that_two_optimizers_add_to_one(tmp_path: Path) -> None:
     apart_, as_light = (trained(tmp_path, slow, apart, weight, clip_norm=0.01) for weight in (heavy, light))
     assert not same(together, apart_, "generator.")
     assert same(as_light, apart_, "generator.")
+    # Networks with separate rates have one norm, too. The order of its sum is another.
+    for name, weight in trained(tmp_path, slow, heavy, "train.generator_rate=1.0", clip_norm=0.01).items():
+        torch.testing.assert_close(weight, together[name])
