@@ -9,15 +9,20 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import yaml
 
 from electra_lab.config.source import to_yaml
 from electra_lab.data.overlap import RUN
+from electra_lab.data.text_encoder import TextEncoder
+from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.pretrained.hugging_face import read_config
 from electra_lab.pretrained.trained_model import LAB, Origin, TrainedModel
 from electra_lab.storage.files import config_of
 from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning
 from electra_lab.storage.provenance import Provenance
+from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.tokenizers.pretrained import read_tokenizer
 from registry import BatchSizes
 from registry.errors import CheckpointError, ConfigError
 
@@ -33,7 +38,7 @@ TASKS = {  # of the hub, by the end of the class in transformers
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
 }
-OWN = "on the replacements of its own generator"
+OWN = "on the run's own task"
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,10 @@ def model_card(model: TrainedModel, network: Exportable, judge: Judge | None = N
         findings=findings,
         front_matter=front_matter(_metadata(model, network, findings)),
         flops=_flops(run, records),
-        both="generator" in model.parts,
+        rows=BatchSizes.of(run.config["train"]).before(run.step),
+        fills=_fills(model, network),
+        of_tokens=part.class_ending == "ForTokenClassification",
+        both=len(model.parts) > 1 and all(other.learned for other in model.parts.values()),
         overlap_run=RUN,
         experiment=to_yaml(without_folders(run.config)).rstrip(),
     )
@@ -81,7 +89,7 @@ def finetuned_card(model: Path) -> str:
     config, provenance = config_of(folder.path / "finetuning.yaml"), folder.seed(int(seed)).provenance()
     described = read_config(model)
     kind = next(task for ending, task in TASKS.items() if described["architectures"][0].endswith(ending))
-    # The results of each split: rows of a table, and in the form of the hub.
+    # The results of each split: rows of a table, and in the form of the hub, without the shares that were left out.
     rows, indexed, measured = list[tuple[str, str, float, int]](), list[dict[str, Any]](), set[str]()
     for split, of_split in results.splits.items():
         values = list[Value]()
@@ -89,29 +97,51 @@ def finetuned_card(model: Path) -> str:
             metric = provenance.metrics.get(name)
             values.append((name, metric.title if metric and metric.title else name, value))
         rows += [(split, title, value, of_split.examples) for _, title, value in values if value is not None]
+        values = [value for value in values if value[0] not in results.lost]
         measured |= {name for name, _, value in values if value is not None}
         for index in model_index(config["name"], kind, config["dataset"], split, values):
             indexed += index["results"]
+    examples = folder.predictions(int(seed), "validation") if "validation" in results.splits else []
+    facts = provenance.model_extra or {}
+    length = facts["network"]["length"]
     metadata = {
         "library_name": "transformers" if described["model_type"] != LAB else "electra_lab",
         "pipeline_tag": kind,
         "base_model": None if Path(config["model"]).is_absolute() else config["model"],
         "datasets": names_on_the_hub(config["dataset"]),
         "metrics": sorted(measured),
-        "tags": ["electra", "electra_lab"],
+        "tags": ["electra_lab"],
         "model-index": [{"name": config["name"], "results": indexed}] if indexed else [],
     }
     return _rendered(
         "finetuned_card.md.j2",
         front_matter=front_matter(metadata),
+        auto_class=f"AutoModelFor{described['architectures'][0].rpartition('For')[2]}",
         config=config,
+        equal=_equally_read(model, folder.seed(int(seed)), examples, length) if examples and "words" in examples[0] else None,
+        fields=examples[0] if examples else {},
+        length=length,
         provenance=provenance,
         plain=described["model_type"] != LAB,
         results=results,
         rows=rows,
         selected=config["evaluate"]["select"] == "best",
+        sentences=len(examples),
         task=kind,
+        usual=facts["facts"].get("usual"),
     )
+
+
+def _equally_read(model: Path, seed: RunDirectory, examples: Sequence[Mapping[str, Any]], length: int) -> int:
+    """Return the number of sentences that the exported tokenizer turns into the tokens of the lab, in one row."""
+    tokenizer, counts = seed.tokens()
+    encoder = TextEncoder(tokenizer, make_vocabulary(tokenizer, counts, torch.device("cpu")))
+    sentences = [example["words"] for example in examples]
+    theirs = read_tokenizer(model).encode_batch(sentences, is_pretokenized=True, add_special_tokens=False)
+    equal = 0
+    for ours, read in zip(encoder.words(sentences), theirs, strict=True):
+        equal += (ours.ids, ours.words) == (read.ids, read.word_ids) and len(read.ids) + 2 <= length
+    return equal
 
 
 def _rendered(name: str, **values: Any) -> str:
@@ -175,9 +205,11 @@ def _metadata(model: TrainedModel, network: Exportable, findings: Findings | Non
     """Return the metadata of a pre-trained network's card; its results are those that the run measured."""
     run, part = model.run, network.part
     assert run is not None
-    fills, start = network.head == "tokens", run.provenance.init.get(part.name)
+    fills, start = _fills(model, network), run.provenance.init.get(part.name)
     task, data = "fill-mask" if fills else "feature-extraction", run.config["corpus"]
     last = (findings and findings.evaluation) or {}
+    tags = ["electra"] if len(model.parts) > 1 or network.head == "replaced" else []  # not of a masked language model
+    tags += ["masked-language-modeling"] if fills else ["replaced-token-detection"] if network.head == "replaced" else []
     values = list[Value]()
     for name, metric in run.provenance.metrics.items():
         if name.startswith(part.name):
@@ -188,9 +220,14 @@ def _metadata(model: TrainedModel, network: Exportable, findings: Findings | Non
         "pipeline_tag": task,
         "base_model": start.source if start and not Path(start.source).is_absolute() else None,
         "datasets": names_on_the_hub(data),
-        "tags": ["electra", "masked-language-modeling" if fills else "replaced-token-detection", "electra_lab"],
+        "tags": [*tags, "electra_lab"],
         "model-index": model_index(run.config["name"], task, data, last.get("split", ""), values),
     }
+
+
+def _fills(model: TrainedModel, network: Exportable) -> bool:
+    """Return whether a network has learned to fill in masks: a discriminator with a generator sees its replacements."""
+    return network.head == "tokens" and (network.name == "generator" or "generator" not in model.parts)
 
 
 def without_folders(value: Any) -> Any:

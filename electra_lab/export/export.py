@@ -229,7 +229,7 @@ def _write_onnx(folder: Path, network: Exportable, size: Size | None, rows: list
     if rows is not None:
         from electra_lab.export.int8 import write_int8
 
-        change = write_int8(file, module, rows, "the run's test text", vocabulary_size, network.longest, size)
+        change = write_int8(file, module, rows, "tokens of the run's test text", vocabulary_size, network.longest, size)
         network.int8.append(change)
         network.notes.append(f"`model_int8.onnx` next to it: {change}.")
 

@@ -83,4 +83,4 @@ def _write_onnx(folder: Path, model: Path, size: Size | None, *, int8: bool) -> 
     from electra_lab.export.int8 import validation_rows, write_int8
 
     rows = validation_rows(model, longest, size)
-    return write_int8(folder / "model.onnx", module, rows, "validation text", part.vocabulary_size, longest, size)
+    return write_int8(folder / "model.onnx", module, rows, "tokens of validation text", part.vocabulary_size, longest, size)
