@@ -68,17 +68,14 @@ class Change:
         if self.agreement is not None:
             effects.append(f"{self.agreement:.1%} of the verdicts equal")
         effects.append(f"outputs differ by {self.outputs:.2g} on average")
-        rows = f"{self.tokens:,} {self.text}, {self.batch} x {self.length}, {self.threads} thread{'s' * (self.threads != 1)}"
-        return f"{', '.join(effects)} ({rows})"
+        rows, threads = f"{self.batch} x {self.length}", f"{self.threads} thread{'s' * (self.threads != 1)}"
+        return f"{', '.join(effects)} ({self.tokens:,} {self.text}, {rows}, {threads})"
 
 
 def write_int8(
     fp32: Path, module: NamedOutputs, rows: list[Rows], text: str, vocabulary_size: int, longest: int, size: Size | None
 ) -> Change:
-    """Write model_int8.onnx next to a file, and compare them on these rows; on random tokens if there are none.
-
-    text  describes the tokens of the rows
-    """
+    """Write model_int8.onnx next to a file, and compare them on these rows; on random tokens if there are none."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -180,7 +177,7 @@ def run_rows(model: TrainedModel, size: Size | None = None) -> list[Rows]:
 
 
 def validation_rows(folder: Path, longest: int, size: Size | None = None) -> list[Rows]:
-    """Return the texts that a fine-tuning was validated on, if its predictions name them; of words, their tags count."""
+    """Return the texts that a fine-tuning was validated on, if its predictions name them. Of words, tags count."""
     file = folder.parent / "predictions-validation.jsonl"
     if not file.is_file():
         return []

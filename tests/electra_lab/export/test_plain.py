@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 from electra_lab.cli.export import judge
-from electra_lab.export.card import _described, names_on_the_hub
+from electra_lab.export.card import names_on_the_hub
 from electra_lab.export.export import MARK, export
 from registry.errors import CheckpointError
 from tests.electra_lab.export.exports import SHAPES, assert_close, finished, inputs, logits, opened, states
@@ -95,7 +95,7 @@ def test_any_kept_step_can_be_exported(made: tuple[Path, Path], tmp_path: Path) 
     card = (tmp_path / "out" / "discriminator" / "README.md").read_text()
     (seen,) = (record for record in lines(run, "validation") if record["step"] == 6)
     assert "after step 8 of 12" in card
-    assert f"after step 6 on {seen['tokens']} tokens of validation text" in card
+    assert f"after step 6 on {seen['tokens']} tokens, with padding, of validation text" in card
     assert f"| discriminator AUC | {seen['discriminator_auc']:.3f} |" in card
     assert f" against {seen['unigram_mask_entropy']:.3f} (" in card
     assert "_gain" not in card
@@ -136,14 +136,15 @@ def test_the_card_says_where_the_model_comes_from(made: tuple[Path, Path]) -> No
     documents, tokens = data["documents"], data["tokens"]
     for fact in (
         f"`bert` of width 16,\ndepth 2 and 2 heads, with {provenance['parameters']['discriminator']:,} parameters.",
-        "- corpus: `text_files` (paths corpus.txt; ",
+        "- corpus: `text_files`",
+        "All tokens were in segment 0",
         f"- data: {documents['train']} documents, {tokens['train']} tokens to train; validation "
         f"{documents['validation']} and {tokens['validation']}; test {documents['test']} and {tokens['test']}",
         f"- overlap: {data['overlap']:.1%} of the 13-token runs",
         "- steps: 12 of 4 rows, 768 tokens with padding",
         f"- FLOPs: {provenance['flops']:.3g} of",
         "- device: cpu, fp32",
-        f"after step 12 on {last['tokens']} tokens of test text",
+        f"after step 12 on {last['tokens']} tokens, with padding, of test text",
         f"| discriminator AUC | {last['discriminator_auc']:.3f} |",
         "at most 48 tokens. In pre-training, rows had 16",
         f"commit {provenance['git']['commit']}" if provenance["git"] else "electra_lab: 0.1",
@@ -155,13 +156,6 @@ def test_the_card_says_where_the_model_comes_from(made: tuple[Path, Path]) -> No
         assert fact in card.content, fact
     assert str(run.parent) not in card.content  # folders on the author's machine
     assert "AutoModelForMaskedLM" not in card.content  # which is the class of the generator
-
-
-def test_the_card_has_no_values_as_python_writes_them() -> None:
-    sources = [{"type": "files", "weight": None}, {"type": "lines"}]
-    assert _described({"type": "mixture", "sources": sources, "fold": {"case": True}, "first": None}) == (
-        "`mixture` (sources {type: files, weight: null}, {type: lines}; fold {case: true}; first null)"
-    )
 
 
 def test_the_card_names_datasets_of_the_hub_alone() -> None:

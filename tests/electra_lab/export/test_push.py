@@ -234,5 +234,12 @@ def test_a_fine_tuned_model_has_a_card_with_its_results(run: Path, tmp_path: Pat
     results = json.loads((path / "seed-3" / "results.json").read_text())["splits"]
     measured = {(split, name): value for split in results for name, value in results[split]["metrics"].items()}
     found = {(result.dataset_split, result.metric_type): result.metric_value for result in card.data.eval_results}
-    assert found == {key: value for key, value in measured.items() if value is not None}
+    # Shares of examples that the rows lack are in the table, but are not results.
+    assert measured.keys() - found.keys() == {("validation", "cut_examples")}
+    assert found == {key: value for key, value in measured.items() if key in found}
+    assert {*card.data.metrics} == {name for _, name in found}
+    assert "cut examples" in card.content
+    # Neither folder of this machine: the model's is not below that of the fine-tuning.
+    assert f"A fine-tuning of {run.name} on" in card.content
     assert str(tmp_path) not in card.content
+    assert str(run.parent) not in card.content
