@@ -189,6 +189,16 @@ def dry(model: Path, **options: Any) -> list[Pushed]:
     return list(push(model, "me/x", metadata={}, dry_run=True, say=print, **options))
 
 
+def test_a_stopped_run_pushes_the_milestones_that_it_has_reached(run: Path, tmp_path: Path) -> None:
+    """Its provenance has all that were planned."""
+    stopped = shutil.copytree(run, tmp_path / "stopped")
+    for step in (12, 8, 5):
+        shutil.rmtree(stopped / "checkpoints" / f"step-{step:08d}")
+        reached = [("step-0", 0), ("tokens-300", 5)][: 1 + (step > 5)]
+        *branches, main = [(push.branch, push.step) for push in dry(stopped, milestones=True)]
+        assert (branches, main) == (reached, ("main", {12: 8, 8: 5, 5: 0}[step]))
+
+
 def test_a_run_without_milestones_pushes_the_checkpoints_that_it_keeps(run: Path, tmp_path: Path) -> None:
     plain = shutil.copytree(run, tmp_path / "plain")
     written = json.loads((plain / "provenance.json").read_text())
