@@ -2,8 +2,7 @@
 
     python benchmarks/samplers.py --threads 1 --clock processor
 
-Logits are [2400, 30522], normal numbers. A sampler starts from logits, like `gumbel_sample`; in a step, the loss has
-already computed their softmax, which samplers reuse if they can: `given the softmax`.
+Logits are [2400, 30522], normal numbers.
 """
 
 from collections.abc import Callable
@@ -23,7 +22,7 @@ OPTIONS = {"nucleus": {"p": 0.9}, "top_k": {"k": 50}}
 
 def ways_of(rows: int, size: int) -> dict[str, Callable[[], object]]:
     logits = torch.randn(rows, size, generator=torch.Generator().manual_seed(0))
-    weights, ids = logits.softmax(-1), torch.arange(rows)
+    ids = torch.arange(rows)
     ways: dict[str, Callable[[], object]] = {PEER: lambda: gumbel_sample(logits)}
 
     def call(draw: Callable[..., object], given: torch.Tensor) -> object:
@@ -32,8 +31,6 @@ def ways_of(rows: int, size: int) -> dict[str, Callable[[], object]]:
     for name in samplers.names():
         entry, options = samplers.get(name), OPTIONS.get(name, {})
         ways[f"electra_lab {name}"] = partial(call, partial(entry.component, **options), logits)
-        if (of_softmax := entry.declared["of_softmax"]) is not None:
-            ways[f"electra_lab {name}, given the softmax"] = partial(call, partial(of_softmax, **options), weights)
     return ways
 
 

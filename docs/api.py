@@ -129,7 +129,9 @@ def _shown(node: ast.FunctionDef, thing: Any) -> bool:
     marks = {mark.id for mark in node.decorator_list if isinstance(mark, ast.Name)}
     if node.name.startswith("test_"):
         return True
-    if marks & {"overload", "classmethod", "staticmethod"}:
+    is_base = any(getattr(member, "__isabstractmethod__", False) for member in vars(thing).values())
+    overridden = "classmethod" in marks and is_base
+    if marks & {"overload", "classmethod", "staticmethod"} and not overridden:
         return False
     if node.name.startswith("_") and node.name not in SPECIAL:
         return False

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from registry import Accumulator, Batch, Choice, Detection, Example, Losses, Metric, Vocabulary
+from registry import Accumulator, Batch, Choice, Detection, Example, Losses, Metric, Objective, Vocabulary
 
 NATS = "nats"
 CONFIDENCE = 0.95
@@ -72,11 +72,18 @@ PRETRAINING: dict[str, Metric] = {  # in the order in which reports list them: t
 }  # fmt: skip
 
 
-def accumulator_of(objective: object, vocabulary: Vocabulary) -> Callable[[Collection[int]], Accumulator]:
+def accumulator_of(objective: Objective, vocabulary: Vocabulary) -> Callable[[Collection[int]], Accumulator]:
     """Return the maker of an objective's accumulator: its own, or PretrainingMetrics with the metrics it declares."""
-    common = partial(PretrainingMetrics, vocabulary, own=getattr(objective, "metrics", {}))
-    found: Callable[[Collection[int]], Accumulator] = getattr(objective, "accumulator", common)
-    return found
+
+    def accumulator(show: Collection[int]) -> Accumulator:
+        return objective.accumulator(show) or PretrainingMetrics(vocabulary, show, own=objective.metrics)
+
+    return accumulator
+
+
+def declared_alone(accumulate: Callable[[Collection[int]], Accumulator]) -> dict[str, Metric]:
+    """Return the metrics that an objective declares in addition to those of all pre-training."""
+    return {name: metric for name, metric in accumulate(()).metrics.items() if name not in PRETRAINING}
 
 
 class PretrainingMetrics:

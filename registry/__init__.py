@@ -58,7 +58,7 @@ masking_strategies: Registry[MaskingStrategy] = Registry(
     home="electra_lab.masking",
 )  # fmt: skip
 samplers: Registry[Sampler] = Registry(
-    "sampler", "samplers", "Sampler", ("logits", "rng"), declares={"unbiased": False, "of_softmax": None}
+    "sampler", "samplers", "Sampler", ("logits", "rng"), declares={"unbiased": False}
 )
 objectives: Registry[Callable[..., Objective]] = Registry(
     "objective",
@@ -80,7 +80,7 @@ tokenizers: Registry[TokenizerTrainer] = Registry(
 )
 packings: Registry[Callable[..., Packing]] = Registry(
     "packing", "packings", "Packing", ("tokens", "length", "vocabulary"),
-    declares={"crosses_documents": False, "separates_documents": False}, renamed={"sources": "source_document_ids"},
+    declares={"crosses_documents": False, "separates_documents": False},
 )  # fmt: skip
 optimizers: Registry[Callable[..., Optimizer]] = Registry(
     "optimizer", "optimizers", "Optimizer", ("parameters", "learning_rate"), declares={"elementwise": False}
@@ -90,7 +90,6 @@ measures: Registry[Callable[..., Measure]] = Registry("measure", "measures", "Me
 datasets: Registry[Callable[..., Dataset]] = Registry("dataset", "datasets", "Dataset", declares={"yields": None})
 tasks: Registry[Callable[..., Judgement | Task]] = Registry(
     "task", "tasks", "Task", declares={"takes": None, "trains": True, "initialized_by_lab": False},
-    renamed={"learn": "fit_labels", "know": "set_labels", "lost": "truncation"},
 )  # fmt: skip
 launchers: Registry[Callable[..., Launcher]] = Registry(
     "launcher", "launchers", "Launcher", required={"workers": int, "threads": int}, complete=True
@@ -114,9 +113,3 @@ __all__ = [
     "masking_strategies", "measures", "objectives", "optimizers", "packings", "samplers", "schedules", "tasks",
     "tokenizers", "trackers", "using",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Sampled":
-        raise ImportError("registry.Sampled is now called registry.MetricWithDocuments.")
-    raise AttributeError(f"module 'registry' has no attribute '{name}'")

@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakSet
 
-from registry.errors import BadSignature, DuplicateName, LabError, PluginError, UnknownName, did_you_mean
+from registry.errors import (
+    BadSignature,
+    DuplicateName,
+    LabError,
+    PluginError,
+    Signalled,
+    UnknownName,
+    did_you_mean,
+    said,
+)
 from registry.listing import Listing, Offer, first_line, offers, read, short
 from registry.signature import Strict, schema_of
 
@@ -67,7 +76,6 @@ class Registry(Generic[T]):
     required: Mapping[str, type] = field(default_factory=dict)  # the options that every component has, and their types
     declares: Mapping[str, Any] = field(default_factory=dict)  # other arguments of `register`, with their defaults
     complete: bool = False  # a class without a method of the contract is refused at once; others are tried in checks
-    renamed: Mapping[str, str] = field(default_factory=dict)  # methods of earlier contracts, with their names today
     key: str | None = None  # of an experiment that holds such a component, where it is neither singular nor plural
     home: str = ""  # the package whose files are the built-ins; electra_lab.<plural> by default
 
@@ -120,16 +128,19 @@ class Registry(Generic[T]):
         return decorate
 
     def _unlike_its_contract(self, component: T) -> str | None:
-        """Return the method that a class lacks or has by an earlier name; __init__ may set other members."""
+        """Return the base class or method that a class lacks; __init__ may set other members."""
         if not inspect.isclass(component):
             return None
-        for old, new in self.renamed.items():
-            if hasattr(component, old):
-                return f"a method '{old}', which is now called '{new}'."
-        protocol = getattr(sys.modules["registry"], self.contract, None) if self.complete else None
-        for name, member in vars(protocol).items() if protocol else ():
-            demanded = inspect.isfunction(member) and (not name.startswith("_") or name in ("__iter__", "__len__"))
-            if demanded and not callable(getattr(component, name, None)):
+        contract = getattr(sys.modules["registry"], self.contract)
+        is_base = not getattr(contract, "_is_protocol", False)
+        if is_base and not issubclass(component, contract):
+            return f"another base class. Derive it from registry.{self.contract}, too."
+        for name, member in vars(contract).items() if is_base or self.complete else ():
+            if is_base:
+                demanded = getattr(member, "__isabstractmethod__", False)
+            else:
+                demanded = inspect.isfunction(member) and (not name.startswith("_") or name in ("__iter__", "__len__"))
+            if demanded and getattr(component, name, None) in (None, member):
                 return f"no {name}; see registry/contracts ({self.contract})."
         return None
 
@@ -172,10 +183,12 @@ class Registry(Generic[T]):
         before, Registry._importing = Registry._importing, offer
         try:
             importlib.import_module(offer.module)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self.forget_failed()
-            said = str(error) if isinstance(error, LabError) else f"{_raised(error)}{type(error).__name__}: {error}"
-            raise PluginError(f"{which} cannot be loaded: {said}") from error
+            if isinstance(error, KeyboardInterrupt | Signalled):
+                raise
+            where = "" if isinstance(error, LabError) else f"{_raised(error)}{type(error).__name__}: "
+            raise PluginError(f"{which} cannot be loaded: {where}{said(error)}") from error
         finally:
             Registry._importing = before
         if offer.name not in self._entries:

@@ -8,7 +8,6 @@ import.
 import hashlib
 import importlib.util
 import os
-import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -17,9 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from registry.contracts.data import now_called
 from registry.core import Entry, Registry
-from registry.errors import LabError, PluginError
+from registry.errors import LabError, PluginError, Signalled, said
 from registry.listing import short
 
 
@@ -72,10 +70,10 @@ def load_plugin(path: Path) -> Plugin:
     try:
         # Compiled from the bytes that were hashed, never from a cached .pyc of an earlier version.
         exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
-    except (Exception, SystemExit) as error:  # a plug-in that calls sys.exit must not end the lab with code 0
+    except BaseException as error:  # also SystemExit, which would end the lab with code 0
         sys.modules.pop(name, None)
         Registry.forget_failed()
-        if isinstance(error, LabError):
+        if isinstance(error, LabError | KeyboardInterrupt | Signalled):
             raise
         raise PluginError(f"{short(file)}:{_line(error, file)}: {type(error).__name__}: {_reason(error)}") from error
     _loaded[file] = plugin
@@ -90,9 +88,7 @@ def _line(error: BaseException, file: Path) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
-    field = re.fullmatch(r"'?(\w+)(?:' object has no attribute|\.__init__\(\) got an unexpected .*) '(\w+)'", said)
-    return f"{said}{now_called(*field.groups())}" if field else said
+    return ((isinstance(error, SyntaxError) and error.msg) or said(error))[:2000]
 
 
 @contextmanager

@@ -90,6 +90,13 @@ class BadResult(ConfigError):
     """A component returned something that its contract does not allow."""
 
 
+class Signalled(BaseException):
+    """A signal arrived. Not an Exception, so that no library handles it as its own failure."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 class Reported(LabError):
     """Another process of the same run has failed and said why; this one ends with the same exit code, in silence."""
 
@@ -111,16 +118,32 @@ def is_shortage(error: BaseException) -> bool:
     return (
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-        or (isinstance(error, RuntimeError) and bool(re.search(words, str(error))))
+        or (isinstance(error, RuntimeError) and bool(re.search(words, said(error))))
     )
 
 
+def said(error: BaseException) -> str:
+    """Return the message of an error, whose own code for it may fail."""
+    try:
+        return str(error)
+    except (KeyboardInterrupt, Signalled):
+        raise
+    except BaseException as other:
+        return f"its message cannot be shown ({type(other).__name__})"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the tail of an error: the nearest known word, and all of them."""
+    """Return the tail of an error: the nearest known word, and all of them unless they are very many."""
     names = sorted(known)
-    close = get_close_matches(word, names, n=1) or [name for name in names if name.startswith(word)]
-    hint = f" Did you mean '{close[0]}'?" if len(close) == 1 else ""
-    return f"{hint} Known: {', '.join(names) or 'none'}."
+    close = get_close_matches(word, names[:10_000], n=1) or [name for name in names if name.startswith(word)]
+    hint = f" Did you mean '{close[0]:.80}'?" if len(close) == 1 else ""
+    return f"{hint} Known: {shortened(names) or 'none'}."
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Return the first hundred of many names, and their number."""
+    more = [f"... ({len(names):,} in all)"] if len(names) > 100 else []
+    return ", ".join([*(f"{name:.80}" for name in names[:100]), *more])
 
 
 def listed(problems: Sequence[object]) -> str:

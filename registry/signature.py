@@ -14,16 +14,17 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, create_model
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from registry.errors import BadSignature, did_you_mean
+from registry.errors import BadSignature, did_you_mean, shortened
 
 M = TypeVar("M", bound=BaseModel)
+Loc = tuple[str | int, ...]
 _WORDS = {
     "Input should be": "must be",
     "String should match": "must match",
@@ -46,12 +47,12 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
 
 
-def problem(loc: tuple[str | int, ...], reason: str, value: Any = None) -> ValidationError:
+def problem(loc: Loc, reason: str, value: Any = None) -> ValidationError:
     """Return a validation error below the field whose validator raises it."""
     return problems([(loc, reason, value)])
 
 
-def problems(found: Iterable[tuple[tuple[str | int, ...], str, Any]]) -> ValidationError:
+def problems(found: Iterable[tuple[Loc, str, Any]]) -> ValidationError:
     """The same for several, each with its key, the reason and its value."""
     details = [
         InitErrorDetails(type=PydanticCustomError("lab", "{reason}", {"reason": reason}), loc=loc, input=value)
@@ -64,10 +65,15 @@ def validate(schema: type[M], values: Mapping[str, Any]) -> M:
     """Return `values` as an instance of `schema`. Every reason of the ValidationError is a sentence that helps.
 
     Validated as JSON: strict there means what a YAML author expects (a list may become a tuple, a string a path, an
-    integer a float; nothing else is converted). A whole number may also be written as 1e3.
+    integer a float; nothing else is converted). An integer may also be written as 1e3. Where the schema allows any
+    number, 1e3 remains a float.
     """
     try:
-        return schema.model_validate_json(json.dumps(_whole(values)))
+        return schema.model_validate_json(json.dumps(values))
+    except ValidationError as error:
+        refused = {_without_tags(detail["loc"], values) for detail in error.errors(include_url=False)}
+    try:
+        return schema.model_validate_json(json.dumps(_whole(values, refused)))
     except ValidationError as error:
         details = [cast("dict[str, Any]", detail) for detail in error.errors(include_url=False)]
         found = [_explained(detail, schema) for detail in _one_for_each_union(details, values)]
@@ -77,7 +83,7 @@ def validate(schema: type[M], values: Mapping[str, Any]) -> M:
 def _one_for_each_union(details: Iterable[dict[str, Any]], values: Any) -> list[dict[str, Any]]:
     """Return the errors without the members of unions: pydantic has an error for each, below a tag that no file has."""
     found = list[dict[str, Any]]()
-    unions: dict[tuple[str | int, ...], dict[str, Any]] = {}  # by key, the error of the first member
+    unions: dict[Loc, dict[str, Any]] = {}  # by key, the error of the first member
     for detail in details:
         loc = detail["loc"] if detail["type"] in ("lab", "missing") else _without_tags(detail["loc"], values)
         if loc in unions:
@@ -89,7 +95,7 @@ def _one_for_each_union(details: Iterable[dict[str, Any]], values: Any) -> list[
     return found
 
 
-def _without_tags(loc: tuple[str | int, ...], values: Any) -> tuple[str | int, ...]:
+def _without_tags(loc: Loc, values: Any) -> Loc:
     """Return a place without the tags of unions, which are no keys of `values`."""
     keys = list[str | int]()
     for key in loc:
@@ -103,13 +109,14 @@ def _without_tags(loc: tuple[str | int, ...], values: Any) -> tuple[str | int, .
     return tuple(keys)
 
 
-def _whole(value: Any) -> Any:
-    """Return `value` with integers in place of whole floats."""
+def _whole(value: Any, refused: Container[Loc], loc: Loc = ()) -> Any:
+    """Return `value` with integers in place of whole floats that were refused."""
     if isinstance(value, Mapping):
-        return {key: _whole(inner) for key, inner in value.items()}
+        return {key: _whole(inner, refused, (*loc, key)) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_whole(inner) for inner in value]
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+        return [_whole(inner, refused, (*loc, index)) for index, inner in enumerate(value)]
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if is_whole and loc in refused else value
 
 
 def _explained(error: dict[str, Any], schema: type[BaseModel]) -> InitErrorDetails:
@@ -137,7 +144,7 @@ def _worded(message: str, value: Any) -> str:
     return f"{message}{written}."
 
 
-def _meant(schema: type[BaseModel], loc: tuple[int | str, ...]) -> str:
+def _meant(schema: type[BaseModel], loc: Loc) -> str:
     """Return a hint for an unknown key: the places that know it, otherwise the nearest key of its own section."""
     key, top = str(loc[-1]), schema.model_fields
     known = _fields_at(schema, loc[:-1])
@@ -147,10 +154,10 @@ def _meant(schema: type[BaseModel], loc: tuple[int | str, ...]) -> str:
     if not elsewhere:
         return did_you_mean(key, known)
     places = " or ".join(f"'{place}'" for place in elsewhere)
-    return f" Did you mean {places}? Known here: {', '.join(sorted(known))}."
+    return f" Did you mean {places}? Known here: {shortened(sorted(known))}."
 
 
-def _fields_at(schema: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+def _fields_at(schema: type[BaseModel], loc: Loc) -> list[str]:
     """Return the fields of the model at `loc` below `schema`; none where there is no model."""
     for key in loc:
         if isinstance(key, int):  # an item of a list, whose model the list was found with

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,12 @@ objective: {type: electra}
 schedules: {learning_rate: {type: warmup_linear, warmup_steps: 0}}
 train: {steps: 1, batch_size: 2, precision: fp32}
 """
+
+
+def peer(name: str) -> Any:
+    """Return a module of a package that only the Makefile installs. Without it, skip the tests that need it."""
+    package = name.partition(".")[0].replace("_", "-")
+    return pytest.importorskip(name, reason=f"{package} is not installed: make test", exc_type=ImportError)
 
 
 def line_of(key: str, text: str = EXPERIMENT) -> int:

@@ -289,6 +289,16 @@ def pages_in_messages(path: Path) -> list[str]:
     return wrong
 
 
+def test_without_the_packages_that_only_the_makefile_installs_tests_are_skipped() -> None:
+    """They are read through `peer`. Its tests would not even be collected if a file imported one."""
+    installed = re.findall(r"--no-deps (?!--)(.+)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    packages = {name.replace("-", "_") for names in installed for name in names.split()}
+    assert {"electra_pytorch", "txtai"} < packages
+    for path in (ROOT / "tests").rglob("*.py"):
+        names = {module.split(".")[0] for module, _, _ in imports(path)}
+        assert not names & packages, path
+
+
 def test_messages_name_pages_by_their_address() -> None:
     """An installed package has no docs folder."""
     assert offenders(pages_in_messages) == {}

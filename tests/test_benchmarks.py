@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers import ROOT
+from tests.helpers import ROOT, peer
 
-pytest.importorskip("electra_pytorch")
+peer("electra_pytorch")
 
 FOLDER = ROOT / "benchmarks"
 SMALL = ("--experiment", "transformer_tiny", "--length", "16", "--batch", "2")
@@ -100,8 +100,27 @@ def test_coverage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     monkeypatch.setattr(sys, "argv", ["coverage.py", "--trials", "1"])
     runpy.run_path(str(FOLDER / "coverage.py"), run_name="__main__")
     tables = capsys.readouterr().out.split("\n\n")
-    assert [len(table.strip().splitlines()) for table in tables] == [1 + 48, 1 + 15, 1 + 12]
+    assert [len(table.strip().splitlines()) for table in tables] == [1 + 48, 1 + 15, 1 + 18]
     assert all(re.search(r"\d+\.\d%$", line) for table in tables for line in table.strip().splitlines()[1:])
+
+
+@pytest.mark.parametrize("micro", [4, 2])
+def test_flops_of_deberta(micro: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative positions are projected once for each micro-batch, and the formula agrees to the FLOP."""
+    monkeypatch.setattr(sys, "argv", ["flops.py", "deberta_small", "--rows", "4", "--micro", str(micro)])
+    runpy.run_path(str(FOLDER / "flops.py"), run_name="__main__")
+    _, formula, counted, difference = capsys.readouterr().out.splitlines()[-1].strip("| ").split(" | ")
+    assert (formula, difference) == (counted, "+0.000%")
+
+
+@pytest.mark.slow
+def test_flops_of_shipped_experiments() -> None:
+    script = runpy.run_path(str(FOLDER / "flops.py"))
+    # Logits that the backward pass computes again, and torch's count of grouped convolutions.
+    expected = {"objectives/all_tokens_mlm": -0.124, "plugins/light_conv": -0.148}
+    for name in script["shipped"]():
+        for formula, counted in script["compared"](name, 8, 8):
+            assert formula / counted - 1 == pytest.approx(expected.get(name, 0.0), abs=0.012), name
 
 
 def test_exponents(run: Run) -> None:  # for the scripts' folder on the path

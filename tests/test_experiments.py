@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -52,9 +53,14 @@ def round_trip(file: Path, loaded: Loaded, load: Callable[[Path], Loaded], folde
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
 def test_shipped_experiment(file: Path, tmp_path: Path) -> None:
-    loaded = load(file, PIECES if "deberta_v3" in file.read_text(encoding="utf-8") else [])
+    text = file.read_text(encoding="utf-8")
+    loaded = load(file, PIECES if "deberta_v3" in text else [])
     check(loaded)
     round_trip(file, loaded, load, tmp_path)
+    # The changes that its comments suggest.
+    comments = "\n".join(line for line in text.splitlines() if line.startswith("#"))
+    suggested = re.findall(r"""--set ("[^"]*"|'[^']*'|\S+='[^']*'|\S+)""", comments)
+    load(file, [*map("".join, map(shlex.split, suggested))])
 
 
 @pytest.mark.parametrize("file", ABLATIONS, ids=lambda f: f.name)

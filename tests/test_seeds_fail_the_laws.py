@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import electra_pytorch.electra_pytorch as electra_seed
-import mlm_pytorch.mlm_pytorch as mlm_seed
 import pytest
 import torch
 from torch import Tensor
@@ -18,6 +16,9 @@ from torch import Tensor
 from electra_lab import testing
 from electra_lab.testing import count
 from registry import Masked, Vocabulary
+from tests.helpers import peer
+
+electra_seed, mlm_seed = peer("electra_pytorch.electra_pytorch"), peer("mlm_pytorch.mlm_pytorch")
 
 
 def slots(chosen: Tensor, number: int) -> tuple[Tensor, Tensor]:

@@ -13,8 +13,8 @@ import yaml
 from electra_lab.analysis.records import last_evaluation, training_seconds
 from electra_lab.storage.catalog import Kind, find, has_diverged, is_held, last_records
 from electra_lab.storage.files import read_as, read_json, read_yaml
-from electra_lab.storage.plan import Plan
-from electra_lab.storage.provenance import Provenance, compared, flat
+from electra_lab.storage.plan import Plan, read_measures
+from electra_lab.storage.provenance import compared, flat, read_provenance, refuse_other
 from registry import Metric
 from registry.errors import CheckpointError, ConfigError, did_you_mean
 
@@ -29,7 +29,7 @@ class Job:
     seconds      of training steps; those before the end of a long metrics.jsonl at the speed there
     written      when it last wrote, in seconds since 1970
     numbers      the metrics that can be compared, the most important one first
-    best         the label of an ablation's best cell, which `numbers` are of
+    best         an ablation's variant with the best mean, which `numbers` are of
     """
 
     path: Path
@@ -107,7 +107,7 @@ def _run(path: Path) -> Job:
         if (path / "metrics.jsonl").is_file() or (path / "checkpoints").is_dir():
             return Job(path, "run", path.name, "damaged", error=f"{path}: has no provenance.json.")
         return Job(path, "run", path.name, "running" if is_held(path / ".lock") else "stopped")
-    began, records = read_as(Provenance, path / "provenance.json"), last_records(path / "metrics.jsonl")
+    began, records = read_provenance(path), last_records(path / "metrics.jsonl")
     if not (path / "config.yaml").is_file():
         raise CheckpointError(f"{path / 'config.yaml'}: is missing.")
     done = max((record["step"] for record in records), default=0)
@@ -134,10 +134,14 @@ def _finetuning(path: Path) -> Job:
     begun = [folder for folder in folders if (folder / "provenance.json").is_file()]
     finished = [folder / "results.json" for folder in begun if (folder / "results.json").is_file()]
     seconds = [training_seconds(last_records(folder / "metrics.jsonl")) for folder in begun]
-    first = read_as(Provenance, begun[0] / "provenance.json") if begun else None
+    first = read_provenance(begun[0]) if begun else None
     metrics = first.metrics if first else {}
     # The mean over the seeds.
-    scores = [_labelled(read_json(file)["splits"]) for file in finished]
+    scores = list[dict[str, float]]()
+    for file in finished:
+        results = read_json(file)
+        refuse_other(file, results["run"], f"{read_json(path / 'identity.json')['id']}-{file.parent.name[5:]}")
+        scores.append(_labelled(results["splits"]))
     means = dict[str, float]()
     for name in metrics:
         values = [score[name] for score in scores if score.get(name) is not None]
@@ -167,10 +171,12 @@ def _ablation(path: Path) -> Job:
     plan = read_as(Plan, path / "plan.json")
     leading = plan.metrics[plan.metric]
     # The state, the time and the leading metric of each cell.
-    states, seconds, numbers = list[State](), 0.0, dict[str, float]()
+    states, seconds, values = list[State](), 0.0, dict[str, dict[int, list[float]]]()
+    tasks = [plan.metric] if plan.metric in plan.tasks else plan.tasks or [""]  # all of them for their average
     for cell in plan.cells:
         folder = path / "cells" / cell.id
-        measured = read_json(folder / "measures.json") if (folder / "measures.json").is_file() else {}
+        file = folder / "measures.json"
+        measured = read_measures(file, cell.id) if file.is_file() else {}
         wanted = [measure.key for measure in plan.measures_of(cell)]
         if all(key in measured for key in wanted):
             states.append("finished")
@@ -178,16 +184,16 @@ def _ablation(path: Path) -> Job:
             states.append("running")
         else:
             states.append("failed" if (path / "failed" / f"{cell.id}.json").is_file() else "stopped")
-        label = f"{cell.variant}, seed {cell.seed}" + (f", {cell.task}" if cell.task else "")
-        for key in wanted:
+        for key in wanted if cell.task in tasks else ():
             value = measured.get(key, {}).get(cell.task or plan.metric)
             if value is not None:
-                numbers[label] = value
+                values.setdefault(cell.variant, {}).setdefault(cell.seed, []).append(value)
         trained = folder / f"seed-{cell.seed}" if cell.task else folder
         seconds += training_seconds(last_records(trained / "metrics.jsonl")) or 0
-    # The best cell, and the state of all together.
-    order = max if leading.higher_is_better else min
-    best = order(numbers, key=numbers.__getitem__, default="") if leading.comparable else ""
+    # The best mean, and the state of all together.
+    means = _means(values, len(tasks)) if leading.comparable else {}
+    sign = 1 if leading.higher_is_better else -1
+    best = max(means, key=lambda label: (sign * means[label], label == plan.baseline), default="")
     ranks: list[State] = ["running", "failed", "stopped", "finished"]
     return Job(
         path,
@@ -197,10 +203,22 @@ def _ablation(path: Path) -> Job:
         states.count("finished"),
         len(plan.cells),
         seconds or None,
-        numbers={plan.metric: numbers[best]} if best else {},
+        numbers={plan.metric: means[best]} if best else {},
         metrics=plan.metrics,
         best=best,
     )
+
+
+def _means(values: Mapping[str, Mapping[int, Sequence[float]]], tasks: int) -> dict[str, float]:
+    """Return the mean of each measured variant over the seeds that all of these have, with a number for each task."""
+    measured, means = dict[str, dict[int, float]](), dict[str, float]()
+    for label, by_seed in values.items():
+        if whole := {seed: fmean(of_tasks) for seed, of_tasks in by_seed.items() if len(of_tasks) == tasks}:
+            measured[label] = whole
+    shared = set[int].intersection(*map(set, measured.values())) if measured else set()
+    for label, whole in measured.items() if shared else ():
+        means[label] = fmean(map(whole.__getitem__, shared))
+    return means
 
 
 def _state(path: Path, *, finished: bool) -> State:

@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, combinations
-from typing import Any, TypeVar
-
-import numpy as np
+from itertools import combinations
+from typing import TypeVar
 
 from electra_lab.analysis.intervals import ENOUGH, Difference, Layers, Values, difference
 
 PRIMARY = 0.8  # the planned comparisons' share of the error rate
-Parts = Mapping[str, Values]  # of a metric that is a mean over references: by the metric of each reference
 Key = tuple[str, ...]
 K = TypeVar("K")
 
@@ -35,24 +32,17 @@ class Comparisons:
         """By variant and baseline that needs no training, the primary metric minus that of the baseline."""
         return {(key[1], key[2]): d for key, d in self._differences.items() if key[0] == "trivial"}
 
-    def contrasts(self, parts: Sequence[str]) -> dict[tuple[str, str, str], Difference]:
-        """Return by variant and two references the difference to the baseline by the first minus by the second."""
-        kept = {key[1:]: d for key, d in self._differences.items() if key[0] == "contrast"}
-        return {(label, a, b): d for (a, b, label), d in kept.items() if a in parts and b in parts}
-
 
 def compare(
     values: Mapping[str, Values],
     primary: str,
     baseline: str,
-    parts: Sequence[Sequence[str]] = (),
     layers: Mapping[str, Layers] | None = None,
     trivial: Mapping[tuple[str, str], Difference] | None = None,
 ) -> Comparisons:
     """Compare the variants by every metric. If the primary one is exploratory, nothing is tested.
 
     primary  the metric that was named before; its differences to the baseline are the planned comparisons
-    parts    of each metric that is a mean over references: the metrics of these
     layers   by metric, the units that all seeds share
     trivial  by variant and baseline that needs no training, the primary metric minus that of the baseline
     """
@@ -66,14 +56,9 @@ def compare(
         for label, d in against(of_metric, baseline, layers.get(metric)).items():
             family["against", metric, label] = d
 
-    # The primary metric and the references: every pair, and the contrasts of the references.
-    known = [[*filter(values.__contains__, group)] for group in parts]
-    for metric in dict.fromkeys([primary, *chain(*known)]):
-        for (a, b), d in pairwise(values.get(metric, {}), baseline, layers.get(metric)).items():
-            others["pair", metric, a, b] = d
-    for group in known:
-        for (label, a, b), d in contrasts({part: values[part] for part in group}, baseline, layers).items():
-            others["contrast", a, b, label] = d
+    # The primary metric: every pair.
+    for (a, b), d in pairwise(values.get(primary, {}), baseline, layers.get(primary)).items():
+        others["pair", primary, a, b] = d
 
     if is_exploratory(values.get(primary, {}), baseline):
         planned = {key: _untested(d) for key, d in planned.items()}
@@ -103,35 +88,6 @@ def pairwise(values: Values, baseline: str, layers: Layers | None = None) -> dic
 def _paired(a: str, b: str, values: Values, layers: Layers | None) -> Difference:
     pairs = {name: (units.get(a, {}), units.get(b, {})) for name, units in (layers or {}).items()}
     return difference(values.get(a, {}), values.get(b, {}), pairs)
-
-
-def contrasts(
-    parts: Parts, baseline: str, layers: Mapping[str, Layers] | None = None
-) -> dict[tuple[str, str, str], Difference]:
-    """Return the contrast of every two references, the first minus the second, for every variant but the baseline."""
-    layers = layers or {}
-
-    def sides(of_a: Mapping[str, Any], of_b: Mapping[str, Any], label: str) -> tuple[dict[int, Any], dict[int, Any]]:
-        # (variant - baseline by a) - (variant - baseline by b), as two sums: the spread of equal contrasts has to be
-        # small compared with the numbers, not with their differences.
-        ours = _added(of_a.get(label, {}), of_b.get(baseline, {}))
-        return ours, _added(of_b.get(label, {}), of_a.get(baseline, {}))
-
-    differences = {}
-    for (a, of_a), (b, of_b) in combinations(parts.items(), 2):
-        layers_a, layers_b = layers.get(a, {}), layers.get(b, {})
-        shared = layers_a.keys() & layers_b.keys()
-        for label in of_a:
-            if label != baseline:
-                units = {name: sides(layers_a[name], layers_b[name], label) for name in shared}
-                differences[label, a, b] = difference(*sides(of_a, of_b, label), units)
-    return differences
-
-
-def _added(a: Mapping[int, Any], b: Mapping[int, Any]) -> dict[int, Any]:
-    """Add numbers, or lists of the same length, of the seeds that both have."""
-    both = [seed for seed in a.keys() & b.keys() if np.shape(a[seed]) == np.shape(b[seed])]
-    return {seed: np.add(a[seed], b[seed]) for seed in both}
 
 
 def _reversed(d: Difference) -> Difference:

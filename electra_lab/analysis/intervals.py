@@ -27,6 +27,7 @@ CONFIDENCE = 0.95
 ALPHA = 0.05  # of all tests of a report together: below it, a difference is called distinguishable
 SMALL, MANY = 0.01, 65536  # p values below SMALL are found by MANY draws of the possible variances
 ENOUGH = 5  # seeds; with fewer, a finding is a reason to look again
+MANY_DOCUMENTS = 100  # from here on, intervals hold for lognormal documents, too: 94 to 96 %
 
 Array = NDArray[np.float64]
 Values = Mapping[str, Mapping[int, float]]  # of one metric: by variant, by seed

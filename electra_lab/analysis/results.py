@@ -120,9 +120,8 @@ class Results:
         """All comparisons of the variants."""
         metrics = {name: metric for name, metric in self.plan.metrics.items() if self.has(name)}
         values = {name: self.values(name) for name in metrics if name not in self.plan.trivial}
-        parts = [metric.parts for metric in metrics.values() if metric.parts]
         layers = {name: self._layers(name, metric.parts) for name, metric in metrics.items()}
-        return compare(values, self.plan.metric, self.plan.baseline, parts, layers, self._over_trivial(layers))
+        return compare(values, self.plan.metric, self.plan.baseline, layers, self._over_trivial(layers))
 
     def _over_trivial(self, layers: Mapping[str, Layers]) -> dict[tuple[str, str], Difference]:
         """Return, by variant and baseline that needs no training, the leading metric minus that of the baseline."""
@@ -220,7 +219,7 @@ def cell_result(folder: AblationFolder, plan: Plan, id: str) -> CellResult:
         return _failed(CellResult(cell, run, () if used else (TRAINING,)), failure)
     measured, error = dict[str, dict[str, float | None]](), ""
     try:
-        measured = folder.measured(id)
+        measured = folder.measured(id, _last_step(run))
     except CheckpointError as damaged:
         error = str(damaged)
     metrics, missing = dict[str, float](), list[str]()
@@ -233,6 +232,14 @@ def cell_result(folder: AblationFolder, plan: Plan, id: str) -> CellResult:
     if missing and not finished:
         missing = [TRAINING]
     return _failed(CellResult(cell, run, tuple(missing), metrics, error if missing else ""), failure)
+
+
+def _last_step(run: RunDirectory) -> int | None:
+    """Return the step that a run's measures are of; None if it is not known, as its provenance.json may be gone."""
+    try:
+        return run.provenance().steps
+    except CheckpointError:
+        return None
 
 
 def _failed(result: CellResult, failure: Failure | None) -> CellResult:

@@ -4,7 +4,6 @@ import sys
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 from torch import nn
 
@@ -13,15 +12,16 @@ from electra_lab.config.load import Loaded
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.model.flops import Convention
 from electra_lab.model.network import Network
-from registry import BatchSizes, Flops, count
+from registry import BatchSizes, Flops, Objective, count
 
 
 def training_flops(
-    objective: Any, networks: Mapping[str, nn.Module], config: ExperimentConfig, convention: Convention
+    objective: Objective, networks: Mapping[str, nn.Module], config: ExperimentConfig, convention: Convention
 ) -> Flops:
     """Return the cost of training: forward passes and, for networks that learn, backward passes."""
-    length = config.data.sequence_length
+    length, train = config.data.sequence_length, config.train
     masked = count(largest_mask_prob(config), length)
+    at_once = rows_at_once(train.batch_size, train.micro_batch_size)
 
     def price(
         network: str,
@@ -35,13 +35,18 @@ def training_flops(
         if not isinstance(module, Network):  # a generator that learns nothing costs nothing
             return 0
         read = count(share, length)
-        row = convention.forward(module, read, read if everywhere else masked, heads)
-        return round(config.train.batch_size * row * (1 + convention.backward * learns))
+        forward = convention.forward(module, read, read if everywhere else masked, heads, at_once)
+        return round(train.batch_size // at_once * forward * (1 + convention.backward * learns))
 
-    flops = objective.flops(price) if hasattr(objective, "flops") else Flops(sum(map(price, networks)))
+    flops = objective.flops(price)
     if not isinstance(flops, Flops):
         raise TypeError(f"flops() returned a {type(flops).__name__}, must be a registry.Flops.")
-    return replace(flops, batches=config.train.batches) if config.train.batch_warmup else flops
+    return replace(flops, batches=train.batches) if train.batch_warmup else flops
+
+
+def rows_at_once(batch_size: int, micro_batch_size: int | str | None) -> int:
+    """Return the rows of a forward pass by the file alone: `auto` depends on the machine, and stands for a batch."""
+    return micro_batch_size if isinstance(micro_batch_size, int) else batch_size
 
 
 def steps_of(epochs: float, rows: int, batches: BatchSizes) -> int:

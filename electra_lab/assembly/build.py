@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from electra_lab.assembly.budget import budgeted_steps, largest_mask_prob, training_flops
+from electra_lab.assembly.budget import budgeted_steps, largest_mask_prob, rows_at_once, training_flops
 from electra_lab.checks.guards import GuardedMasking, GuardedSampler, refuse_backbone, try_optimizer
 from electra_lab.config.component import Component, rate_of, value_of
 from electra_lab.config.finetune import FinetuningConfig
@@ -179,7 +179,7 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
         own = nn.ModuleDict({"objective": nn.ModuleDict(others)})  # parameters of the objective itself, such as a gate
         initialise(own, partial(weights_from, seed), config.init.distribution, brought | given.keys())
     _refuse_one_learner(loaded, networks)
-    _refuse_partial_groups(loaded, getattr(objective, "group", 1))
+    _refuse_partial_groups(loaded, objective.group)
     if config.train.activation_checkpointing:
         if any(getattr(getattr(network, "backbone", None), "reversible", False) for network in networks.values()):
             reason = "reversible layers already keep no activations. Remove this key, or write reversible: false."
@@ -292,7 +292,7 @@ def loop_settings(
         seed=seed,
         steps=steps,
         batch_size=train.batch_size,
-        micro_batch_size=train.micro_batch_size if isinstance(train.micro_batch_size, int) else train.batch_size,
+        micro_batch_size=rows_at_once(train.batch_size, train.micro_batch_size),
         learning_rate=train.learning_rate,
         rate=rate_of(config.schedules["learning_rate"]),
         clip_norm=train.clip_norm,

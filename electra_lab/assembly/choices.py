@@ -18,8 +18,8 @@ from registry.errors import ConfigError
 
 # Narrowest network whose steps are clearly faster in bf16 on a CPU: 1.2 to 1.5 times with every backbone; 64 wide, 1.1.
 WIDE = 128
-# Longest rows for which `products` has been measured to be faster, in bf16 on a CPU.
-SHORT_ROWS = 512
+# Longest rows for which `products` has been measured to be faster in bf16, by the units of a CPU.
+SHORT_ROWS = {"AVX-512 BF16": 512, "AMX": 128}
 # FLOPs of a training above which half a minute of compiling is a small part of what compiled layers save. By
 # calculation, an H100 recovers it after 600 steps of ELECTRA-Base, 3e15, or 2,700 of ELECTRA-Small, 1.6e15.
 LONG = {"cpu": 1e15, "cuda": 1e16}
@@ -76,11 +76,11 @@ def decide(train: Train, scale: Scale, device: torch.device, world: World, began
 def by_rule(train: Train, scale: Scale, device: torch.device) -> Ruled:
     """Return the values of precision, attention and compile, with the reason where `auto` decides."""
     precision, why = precision_by_rule(train.precision, scale.width, device)
-    fast = device.type == "cpu" and precision == "bf16" and bool(bf16_units())  # a CPU that multiplies in bf16
+    units = bf16_units() if device.type == "cpu" and precision == "bf16" else ""
     return {
         "precision": (precision, why),
-        "attention": _attention(train.attention, scale.length, fast),
-        "compile": _compile(train.compile, scale.flops, device, fast),
+        "attention": _attention(train.attention, scale.length, units),
+        "compile": _compile(train.compile, scale.flops, device, units),
     }
 
 
@@ -99,20 +99,19 @@ def precision_by_rule(name: str, width: int, device: torch.device) -> tuple[Prec
     return "bf16", f"this processor has {units}, and the network is at least {WIDE} wide"
 
 
-def _attention(name: str, length: int, fast: bool) -> tuple[str, str]:
+def _attention(name: str, length: int, units: str) -> tuple[str, str]:
     if name != "auto":
         return name, ""
-    if not fast:
+    if not units:
         return "fused", "products are faster only in bf16 on a CPU that has it"
-    if length > SHORT_ROWS:
-        return "fused", f"rows are longer than {SHORT_ROWS}"
-    return "products", f"on a CPU in bf16, they are faster for rows of up to {SHORT_ROWS}"
+    faster = f"with {units} in bf16, products are faster for rows of up to {SHORT_ROWS[units]}"
+    return "fused" if length > SHORT_ROWS[units] else "products", faster
 
 
-def _compile(name: str, flops: int, device: torch.device, fast: bool) -> tuple[str, str]:
+def _compile(name: str, flops: int, device: torch.device, units: str) -> tuple[str, str]:
     if name != "auto":
         return name, ""
-    if device.type == "cpu" and not fast:
+    if device.type == "cpu" and not units:
         return "off", "compiled layers are faster only in bf16 on a CPU that has it"
     if flops < LONG.get(device.type, math.inf):
         return "off", "the training is short"

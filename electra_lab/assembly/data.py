@@ -24,6 +24,7 @@ from electra_lab.data.vocabulary import ArrayTokens, make_vocabulary
 from registry import (
     Corpus,
     Launcher,
+    Objective,
     Tokens,
     Vocabulary,
     corpora,
@@ -181,10 +182,8 @@ def pack(loaded: Loaded, tokens: Tokens, vocabulary: Vocabulary) -> Rows:
         return rows
 
 
-def allocate_memory(loaded: Loaded, objective: Any, rows: int, device: torch.device) -> int:
+def allocate_memory(loaded: Loaded, objective: Objective, rows: int, device: torch.device) -> int:
     """Let an objective that remembers training rows allocate its memory; returns the bytes per row, 0 without one."""
-    if not hasattr(objective, "allocate"):
-        return 0
     length = loaded.config.data.sequence_length
     objective.allocate(rows, length, count(largest_mask_prob(loaded.config), length), device)
     return sum(held[:1].nbytes for held in objective.row_memory.values())

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,7 +38,7 @@ from electra_lab.training.compilation import compile_modules, layers_of
 from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.loop import Run, Settings
-from registry import Batches, Vocabulary, objectives, using
+from registry import Batches, Objective, Vocabulary, objectives, using
 from registry.errors import DataError, LabError, did_you_mean
 
 
@@ -147,7 +146,7 @@ def assemble(
         settings = replace(settings, micro_batch_size=size)
     compile_modules(choices.compile, objective, built.networks.values())
     # An objective that changes with the step may leave out other parameters later.
-    parallelize(loaded, built, world, device, partly=not reached or hasattr(objective, "at_step"))
+    parallelize(loaded, built, world, device, partly=not reached or type(objective).at_step is not Objective.at_step)
     run, parameters = Run(built.learner, make_optimizer(loaded, built)), count_parameters(built.networks)
     return Experiment(
         run=run,
@@ -255,9 +254,6 @@ def parallelize(loaded: Loaded, built: Built, world: World, device: torch.device
     if loaded.config.train.parallel != "fsdp":
         learner.module = Replicated(learner.objective, partly=partly)
         return
-    if isinstance(getattr(learner.objective, "cache", None), Path):
-        reason = "fsdp divides the generator, which draws outside the step. Use ddp, or remove this key."
-        raise loaded.problem(("objective", "cache"), reason)
     if not isinstance(loaded.config.embedding.tie, str):
         reason = "fsdp cannot divide layers that two networks share. Use ddp, or another embedding.tie."
         raise loaded.problem(("train", "parallel"), reason)

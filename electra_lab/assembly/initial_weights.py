@@ -35,7 +35,7 @@ from electra_lab.pretrained.opening import config_with, open_model, read_run
 from electra_lab.pretrained.trained_model import Part
 from electra_lab.storage.provenance import Start
 from electra_lab.storage.run_directory import RunDirectory, is_run
-from registry import backbones
+from registry import Objective, backbones
 from registry.errors import CheckpointError, ConfigError, DataError, LabError
 
 if TYPE_CHECKING:
@@ -273,29 +273,28 @@ def _refuse_two_values(loaded: Loaded, built: Built, found: Mapping[str, Beginni
 SAME = ("corpus", "tokenizer", "data.held_out", "data.overlap", "embedding.dim", "embedding.max_length")
 
 
-def parents_of(objective: nn.Module) -> Mapping[str, Path]:
+def parents_of(objective: Objective) -> Mapping[str, Path]:
     """Return the run directories and models that an objective starts from, by network of the objective."""
-    parents: Mapping[str, Path] = getattr(objective, "earlier_runs", dict)()
-    return parents
+    return objective.earlier_runs()
 
 
-def parent_models(objective: nn.Module) -> Mapping[str, Path]:
+def parent_models(objective: Objective) -> Mapping[str, Path]:
     """Return those that are folders in Hugging Face format: their weights come as those of `init`."""
     return {network: path for network, path in parents_of(objective).items() if is_model(path)}
 
 
-def parent_runs(objective: nn.Module) -> Mapping[str, Path]:
+def parent_runs(objective: Objective) -> Mapping[str, Path]:
     """Return the others, run directories."""
     return {network: path for network, path in parents_of(objective).items() if not is_model(path)}
 
 
-def evaluates_at_start(config: ExperimentConfig, objective: nn.Module) -> bool:
+def evaluates_at_start(config: ExperimentConfig, objective: Objective) -> bool:
     """Return True if validation text is evaluated before the first step: with `auto`, if weights are loaded."""
     wanted = config.evaluate.at_start
     return bool(config.init.models or parents_of(objective)) if wanted == "auto" else wanted
 
 
-def refuse_other_parents(loaded: Loaded, objective: nn.Module) -> None:
+def refuse_other_parents(loaded: Loaded, objective: Objective) -> None:
     """Raise ConfigError if a parent run has other data or another network, DataError if it is not there."""
     ours = loaded.config.model_dump(mode="json", exclude_none=True)
     for network, run in parent_runs(objective).items():

@@ -241,19 +241,27 @@ class Deberta(nn.Module):
         """Nothing changes over time."""
 
     def flops(self, length: int) -> int:
-        """Per layer: four projections 8 T D^2, attention 4 T^2 D, positions 4 T R D and 4 R D^2 for R rows of the table
-        that the length reaches, feed-forward 4 T D F; a mask decoder runs the last layer once more.
+        """Per layer: four projections 8 T D^2, attention 4 T^2 D, positions 4 T R D for R rows of the table that the
+        length reaches, feed-forward 4 T D F; a mask decoder runs the last layer once more.
 
         Training on a CPU multiplies by more rows instead of gathering, which does not count.
         """
-        dim, passes = self.dim, len(self.layers) + (self.absolute_positions is not None)
-        cut = self._reached(length)
-        reached = cut.stop - cut.start
-        attention = 4 * length**2 * dim + 4 * length * reached * dim + 4 * reached * dim**2
-        total: int = passes * (8 * length * dim**2 + attention + 4 * length * dim * self.inner)
+        dim, cut = self.dim, self._reached(length)
+        attention = 4 * length**2 * dim + 4 * length * (cut.stop - cut.start) * dim
+        total: int = self._passes * (8 * length * dim**2 + attention + 4 * length * dim * self.inner)
         if self.convolution is not None:
             total += 2 * length * dim**2 * int(self.convolution.conv.kernel_size[0])
         return total
+
+    def shared_flops(self, length: int) -> int:
+        """Per layer, two projections of the R rows of the table: 4 R D^2."""
+        cut = self._reached(length)
+        total: int = self._passes * 4 * (cut.stop - cut.start) * self.dim**2
+        return total
+
+    @property
+    def _passes(self) -> int:
+        return len(self.layers) + (self.absolute_positions is not None)
 
 
 def _bucket(distance: int, buckets: int, max_distance: int) -> int:

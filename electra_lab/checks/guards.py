@@ -7,7 +7,7 @@ EVERY-th call. On a GPU reading values would make the host wait.
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from numbers import Real
 from typing import Any
@@ -52,15 +52,11 @@ class _Guard:
 
     def returned(self, *arguments: Any, **options: Any) -> Any:
         """Call the component. Raises BadResult if it changes a tensor that it is given."""
-        return self.called(self.entry.component, self.names, *arguments, **(self.options | options))
-
-    def called(self, function: Callable[..., Any], names: tuple[str, ...], *arguments: Any, **options: Any) -> Any:
-        """Call a function of the component, whose first arguments have `names`. Raises BadResult like `returned`."""
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
         # Compiled code has no version counters; the rehearsal has checked the component by then.
         before = [] if torch.compiler.is_compiling() else [tensor._version for tensor in tensors]
-        returned = function(*arguments, **options)
-        for name, tensor, version in zip(names, tensors, before, strict=False):
+        returned = self.entry.component(*arguments, **(self.options | options))
+        for name, tensor, version in zip(self.names, tensors, before, strict=False):
             if tensor._version != version:
                 raise self.refuse(f"changed {name} in place; it must not modify its arguments.")
         return returned
@@ -79,28 +75,15 @@ class GuardedSampler(_Guard):
     names = ("logits",)
 
     def __call__(self, logits: Float32[Tensor, "N V"], rng: Random) -> Int[Tensor, " N"]:
-        return self._checked(self.returned(logits, rng), logits, float("-inf"))
-
-    @property
-    def of_softmax(self) -> Callable[[Float32[Tensor, "N V"], Random], Int[Tensor, " N"]] | None:
-        """The sampler as a function of softmax(logits), None if it cannot be one with these options."""
-        declared, warmth = self.entry.declared["of_softmax"], self.options.get("temperature", 1.0)
-        if not callable(declared) or isinstance(warmth, Tensor) or warmth != 1:
-            return None
-        options = {name: value for name, value in self.options.items() if name != "temperature"}
-        return lambda weights, rng: self._checked(
-            self.called(declared, ("weights",), weights, rng, **options), weights, 0.0
-        )
-
-    def _checked(self, drawn: Tensor, given: Float32[Tensor, "N V"], excluded: float) -> Tensor:
-        number, size = given.shape
+        drawn: Tensor = self.returned(logits, rng)
+        number, size = logits.shape
         self.like("tokens", drawn, (number,), torch.int64)
         if self.reads(drawn) and number:
             low, high = int(drawn.min()), int(drawn.max())
             if low < 0 or high >= size:
                 raise self.refuse(f"drew the id {low if low < 0 else high}; ids are 0 to {size - 1}.")
-            wrong = given.gather(1, drawn.unsqueeze(1)) == excluded
-            if wrong.any() and not given.isnan().any():  # NaN is reported as a diverged run
+            wrong = logits.gather(1, drawn.unsqueeze(1)) == float("-inf")
+            if wrong.any() and not logits.isnan().any():  # NaN is reported as a diverged run
                 token = int(drawn[wrong.squeeze(1)][0])
                 raise self.refuse(f"drew the id {token}, whose logit is -inf: special tokens must never be drawn.")
         return drawn
@@ -176,8 +159,8 @@ def refuse_backbone(module: object, entry: Entry[Any]) -> None:
         raise _bad(entry, f"has the length_multiple {multiple!r}, must be an integer above 0.")
     inputs = ("x", "attention_mask", *(["documents"] if getattr(module, "separates_documents", False) else []))
     calls: dict[str, tuple[Any, ...]] = {"forward": inputs, "at_step": ("seed", "step")}
-    if callable(getattr(module, "flops", None)):
-        calls["flops"] = ("length",)
+    formulas = [name for name in ("flops", "shared_flops") if callable(getattr(module, name, None))]
+    calls |= dict.fromkeys(formulas, ("length",))
     named = {"forward": {"depths": (), "apart": False}} if getattr(module, "inner_states", False) else {}
     for name, arguments in calls.items():
         try:
@@ -185,8 +168,9 @@ def refuse_backbone(module: object, entry: Entry[Any]) -> None:
         except TypeError as error:
             shown = ", ".join((*arguments, *named.get(name, {})))
             raise _bad(entry, f"cannot be called as {name}({shown}): {error}.") from None
-    if "flops" in calls and not isinstance(number := module.flops(multiple), int):  # type: ignore[operator]
-        raise _bad(entry, f"returned {number!r} from flops({multiple}), must be an integer.")
+    for name in formulas:
+        if not isinstance(number := getattr(module, name)(multiple), int):
+            raise _bad(entry, f"returned {number!r} from {name}({multiple}), must be an integer.")
     if not any(True for _ in module.parameters()):
         raise _bad(entry, "has no parameters: there is nothing to train.")
     if module.positions not in ("lab", "own"):

@@ -34,7 +34,7 @@ from electra_lab.cli import (
 from electra_lab.cli._streams import CLOSED_PIPE, answer, answering, usable
 from electra_lab.version import __version__
 from registry.core import Registry
-from registry.errors import ConfigError, Reported, shown
+from registry.errors import ConfigError, Reported, said, shown
 
 # Verbs of other programs.
 SYNONYMS = {
@@ -101,13 +101,15 @@ def _main() -> None:
     stdout = sys.stdout
     try:
         app(prog_name="electra-lab")  # also by `python -m electra_lab`: completion is for this name
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         from electra_lab.jobs.endings import known
 
         # A known problem. That includes a component that calls sys.exit, which would look like success.
         if problem := known(error):
             if not isinstance(problem, Reported):
-                _complain(problem)
+                _complain(said(problem))
             raise SystemExit(problem.exit_code) from None
         # Typer itself ends every command by SystemExit.
         if isinstance(error, SystemExit):

@@ -4,14 +4,14 @@ import csv
 import io
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from electra_lab.cli._streams import is_utf8
 from electra_lab.cli._texts import OnError, stop_or_skip
-from registry.errors import ConfigError, DataError, did_you_mean
+from registry.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from electra_lab.sources.files import BadInput
@@ -20,20 +20,8 @@ Record = dict[str, Any]
 WORDS = ("words", "tokens", "text")  # fields of sentences to tag, the first one that is there
 
 
-class Format(StrEnum):
-    text = "text"
-    jsonl = "jsonl"
-    csv = "csv"
-    tsv = "tsv"
-
-
-ENDINGS = {
-    ".jsonl": Format.jsonl,
-    ".ndjson": Format.jsonl,
-    ".json": Format.jsonl,
-    ".csv": Format.csv,
-    ".tsv": Format.tsv,
-}
+Format = Literal["text", "jsonl", "csv", "tsv"]
+ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 
 
 def format_of(asked: Format | None, texts: list[str] | None, file: Path | None) -> Format:
@@ -41,8 +29,8 @@ def format_of(asked: Format | None, texts: list[str] | None, file: Path | None) 
     from electra_lab.sources.files import uncompressed
 
     if asked or texts or file is None:
-        return asked or Format.text
-    return ENDINGS.get(uncompressed(file).suffix.lower(), Format.text)
+        return asked or "text"
+    return ENDINGS.get(uncompressed(file).suffix.lower(), "text")
 
 
 def items_of(
@@ -53,20 +41,16 @@ def items_of(
     fields: Sequence[str],
     second: str | None,
     on_error: OnError,
-    columns: list[str],
-) -> Iterator[tuple[str, Record, Record]]:
-    """Yield the place of each item, the record that it comes from, and the item.
+) -> tuple[list[str], Iterator[tuple[str, Record, Record]]]:
+    """Return the columns of a table, and an iterator over (place, record, item taken from the record).
 
     names   the fields of an item: `text` and `pair`, `question` and `context`, `words`
     needs   those that every item must have
     fields  those of the records that hold them, in the same order; by default they have these names
     second  the second text of all items
-    columns receives the names of the columns of a table, once its header is read
 
     Raises ConfigError, DataError.
     """
-    from electra_lab.sources.files import BadInput
-
     if len(fields) > len(names):
         raise ConfigError(f"--field: the model takes {' and '.join(names)}, so {len(names)} at most.")
     if second is not None and len(names) < 2:
@@ -76,29 +60,45 @@ def items_of(
     field_of.update(zip(names, fields, strict=False))
     if second is not None:
         field_of.pop(names[1], None)
-    required = [field or name for name, field in field_of.items() if field or name in needs]
-    # Read records, and take an item from each.
-    if format in (Format.csv, Format.tsv):
-        records = _rows(lines, format, required, columns)
+
+    def item_of(record: Record, place: str) -> Record:
+        item = {}
+        for name, field in field_of.items():
+            if field or name in needs or name in record:
+                item[name] = _value(record, place, name, field)
+        return item
+
+    columns: list[str] = []
+    if format in ("csv", "tsv"):
+        columns, place, records = _rows(lines, format)
+        item_of(dict.fromkeys(columns, ""), place)  # refuses a header that lacks a column
     else:
+        required = [field or name for name, field in field_of.items() if field or name in needs]
         records = _lines(lines, format, required)
+    return columns, _items(records, item_of, {} if second is None else {names[1]: second}, on_error)
+
+
+def _items(
+    records: Iterator[tuple[str, "Record | BadInput"]],
+    item_of: Callable[[Record, str], Record],
+    second: Record,
+    on_error: OnError,
+) -> Iterator[tuple[str, Record, Record]]:
+    from electra_lab.sources.files import BadInput
+
     for place, record in records:
         try:
             if isinstance(record, BadInput):
                 raise record
-            item = {}
-            for name, field in field_of.items():
-                if field or name in needs or name in record:
-                    item[name] = _value(record, place, name, field)
+            item = item_of(record, place)
         except BadInput as error:
             stop_or_skip(error, on_error)
             continue
         if isinstance(item.get("words"), str):
             item = {"text": item["words"]}
-        if second is not None:
-            item[names[1]] = second
-            record.setdefault(names[1], second)
-        yield place, record, item
+        for name, text in second.items():
+            record.setdefault(name, text)
+        yield place, record, item | second
 
 
 def refuse_overwriting(place: str, record: Record, added: Collection[str]) -> None:
@@ -133,7 +133,7 @@ def _lines(
 
     for place, line in lines:
         try:
-            if format == Format.text:
+            if format == "text":
                 yield place, _columns(decoded(line, place), place, names)
             elif line.strip():
                 record = record_in(line, place)
@@ -154,47 +154,37 @@ def _columns(line: str, place: str, names: Sequence[str]) -> Record:
 
 
 def _rows(
-    lines: Iterator[tuple[str, bytes]], format: Format, names: Sequence[str], columns: list[str]
-) -> Iterator[tuple[str, "Record | BadInput"]]:
-    """Yield the places and the rows of a table, whose header `columns` receives.
-
-    Raises DataError for a header that is bad or lacks a name.
-    """
-    from itertools import chain
-
+    lines: Iterator[tuple[str, bytes]], format: Format
+) -> tuple[list[str], str, Iterator[tuple[str, "Record | BadInput"]]]:
+    """Return the columns of a table, the place of its header, and its rows. Raises DataError for a bad header."""
     from electra_lab.sources.delimited import cells
     from electra_lab.sources.files import BadInput
 
     texts = ((place, line.decode("utf-8", "surrogateescape")) for place, line in lines)
     # The first line shows the delimiter of a CSV file.
     place, first = next(texts, ("", ""))
-    delimiter = "\t" if format == Format.tsv else ","
-    if format == Format.csv and first.count(";") > first.count(","):
+    delimiter = "\t" if format == "tsv" else ","
+    if format == "csv" and first.count(";") > first.count(","):
         delimiter = ";"
     rows = cells(chain([(place, first)], texts), delimiter)
-    # The header must have each of the names once; any of WORDS stands for the words.
     place, header = next(rows, (place, []))
     if isinstance(header, BadInput):
         raise DataError(str(header))
-    header = [name.strip() for name in header]
-    for name in header:
-        if name and header.count(name) > 1:
+    columns = [name.strip() for name in header]
+    for name in columns:
+        if name and columns.count(name) > 1:
             raise DataError(f"{place}: several columns are called '{name}'. Rename all but one of them.")
-    known = {*header}
-    if known.intersection(WORDS):
-        known.add("words")
-    for name in names if header else ():
-        if name not in known:
-            cure = "Name another with --field."
-            raise DataError(f"{place}: there is no column '{name}'.{did_you_mean(name, header)} {cure}")
-    columns += header
-    for place, row in rows:
-        if isinstance(row, BadInput):
-            yield place, row
-        elif len(row) != len(header):
-            yield place, BadInput(place, f"has {len(row)} instead of {len(header)} columns")
-        else:
-            yield place, dict(zip(header, row, strict=True))
+
+    def records() -> Iterator[tuple[str, Record | BadInput]]:
+        for place, row in rows:
+            if isinstance(row, BadInput):
+                yield place, row
+            elif len(row) != len(columns):
+                yield place, BadInput(place, f"has {len(row)} instead of {len(columns)} columns")
+            else:
+                yield place, dict(zip(columns, row, strict=True))
+
+    return columns, place, records()
 
 
 def json_line(value: Record) -> str:
@@ -225,23 +215,17 @@ class Table:
         """True as long as nothing was returned."""
         return not self._columns
 
-    def header(self, columns: Iterable[str]) -> str:
-        """Return the header alone, of a table without rows."""
-        return self.line(dict.fromkeys(columns)).split("\n")[0]
-
     def line(self, record: Record) -> str:
         """Return a row, the first time below the header."""
-        cells = {name: self._cell(value) for name, value in record.items()}
-        is_first = self.is_empty
-        if is_first:
-            self._columns = [*cells]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self._columns, restval="", extrasaction="ignore", lineterminator="\n")
-        if is_first:
-            writer.writeheader()
-        writer.writerow(cells)
-        return text.getvalue().removesuffix("\n").encode("utf-8", "replace").decode()
+        if not self.is_empty:
+            return self.row(record.get(name, "") for name in self._columns)
+        self._columns = [*record]
+        return f"{self.row(record)}\n{self.row(record.values())}"
 
     @staticmethod
-    def _cell(value: Any) -> Any:
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+    def row(cells: Iterable[Any]) -> str:
+        """Return cells as a row, without its end."""
+        written = [json.dumps(cell, ensure_ascii=False) if isinstance(cell, list | dict) else cell for cell in cells]
+        text = io.StringIO()
+        csv.writer(text).writerow(written)  # as its lines end with \r\n, cells with either character are quoted
+        return text.getvalue().removesuffix("\r\n").encode("utf-8", "replace").decode()

@@ -1,11 +1,13 @@
 """Options and output of the verbs that apply a pre-trained model to texts."""
 
+import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
-from enum import StrEnum
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
@@ -20,11 +22,7 @@ if TYPE_CHECKING:
     from electra_lab.sources.files import BadInput
 
 
-class OnError(StrEnum):
-    stop = "stop"
-    skip = "skip"
-
-
+OnError = Literal["stop", "skip"]
 Model = Annotated[
     str,
     typer.Argument(
@@ -128,7 +126,7 @@ def stop_or_skip(error: "BadInput", on_error: OnError) -> None:
     """Raise DataError for a bad line, or note that it is left out."""
     from electra_lab.presentation.console import Console
 
-    if on_error == OnError.stop:
+    if on_error == "stop":
         raise DataError(f"{error} To leave it out, use --on-error skip.") from None
     Console().say(f"note: {error.skipped.place}: {error.skipped.reason}. It is left out.")
 
@@ -140,10 +138,26 @@ def step_of(step: int | None, best: bool) -> int | Literal["best"] | None:
     return "best" if best else step
 
 
-def refuse_place(option: str, file: Path | None) -> None:
-    """Raise ConfigError if a file cannot be written where an option says."""
-    if file and (file.is_dir() or not file.absolute().parent.is_dir()):
-        raise ConfigError(f"{option} {file}: is a folder, or its folder does not exist.")
+@contextmanager
+def file_of(option: str, path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[Any]:
+    """Yield the file that an option names. Its content appears at once, when the block is left without an error.
+
+    Links are followed. A file is replaced; a device or a FIFO is written to, so a reader is never left waiting. Raises
+    ConfigError if it cannot be written, before the block.
+    """
+    from electra_lab.storage.files import new_file
+
+    target, encoding = Path(os.path.realpath(path)), "utf-8" if mode == "w" else None
+    if target.is_dir() or target.is_symlink() or not target.parent.is_dir():  # a link is left where links form a circle
+        raise ConfigError(f"{option} {path}: is a folder or a circle of links, or its folder does not exist.")
+    if target.is_file() or not path.exists():
+        with new_file(target, mode) as stream:
+            yield stream
+        return
+    with path.open(mode, encoding=encoding) as device, TemporaryFile(f"{mode}+", encoding=encoding) as stream:
+        yield stream
+        stream.seek(0)
+        shutil.copyfileobj(stream, device)
 
 
 def show(
@@ -162,17 +176,15 @@ def show(
     from electra_lab.inference.opening import load
     from electra_lab.inference.results import Filled, header
     from electra_lab.presentation.console import Console
-    from electra_lab.storage.files import new_file
 
     if json_ and html:
         raise ConfigError("give either --json or --html.")
-    refuse_place("--html", html)
-    pair = load(model, device=device.value, step=step)
     terminal, console = colours(), Console()
     number = unfilled = 0
     with ExitStack() as stack:
-        if html:
-            page = stack.enter_context(new_file(html))
+        page = stack.enter_context(file_of("--html", html)) if html else None
+        pair = load(model, device=device, step=step)
+        if page:
             page.write(header(pair.name))
         if html or not terminal.is_terminal:
             stack.enter_context(console.progress(0, None, verb, "texts"))
@@ -180,7 +192,7 @@ def show(
             console.advance(number)
             if isinstance(result, Filled) and not result.masks:
                 unfilled += 1
-            if html:
+            if page:
                 page.write(result._repr_html_() + "\n")
             elif json_:
                 answer(json.dumps(result.as_dict(), ensure_ascii=not is_utf8()))

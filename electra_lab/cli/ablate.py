@@ -7,7 +7,7 @@ import typer
 
 from electra_lab.cli._streams import answer
 from electra_lab.cli.prepare import WHERE
-from electra_lab.cli.run import Device, OnDevice, Set, Trial
+from electra_lab.cli.run import OnDevice, Set, Trial
 
 
 def ablate(
@@ -17,7 +17,7 @@ def ablate(
         Path | None,
         typer.Option(metavar="DIR", help="Folder to write. Finished cells are not run again. Default: runs/<name>."),
     ] = None,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
     launcher: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"Where cells run: {WHERE}. Default: as in the file.")
     ] = None,
@@ -30,6 +30,6 @@ def ablate(
     """Train the missing cells of an ablation, measure them, and report."""
     from electra_lab.jobs.kinds import ABLATION
 
-    arguments = file, set_ or [], out, device.value, launcher, workers
+    arguments = file, set_ or [], out, device, launcher, workers
     result = ABLATION.do("dry_run", *arguments, tries=trial) if dry_run else ABLATION.do("run", *arguments)
     answer(result, folds=dry_run)

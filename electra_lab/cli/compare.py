@@ -1,14 +1,15 @@
 """electra-lab compare A B ..."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from electra_lab.cli._streams import answer, is_utf8, width
-from electra_lab.cli._texts import refuse_place
-from electra_lab.cli.run import Device, OnDevice
+from electra_lab.cli._texts import file_of
+from electra_lab.cli.run import OnDevice
 
 
 def compare(
@@ -24,31 +25,31 @@ def compare(
             "'{type: fixed_corruption, steps: 200}'. The numbers are kept in the run directories.",
         ),
     ] = None,
-    html: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("compare.html"),
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page to this file.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of tables.")] = False,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> None:
-    """Compare runs on one page: differences between configs, curves, results, costs, and the same test rows.
+    """Compare runs: differences between configs, curves, results, costs, and the same test rows.
 
     Metrics on a run's own task are marked, because they cannot compare runs. Nothing is tested, because one run of each
     setting does not show how much the seed changes. `electra-lab ablate` repeats each setting with several seeds.
     """
     from electra_lab.analysis.run_comparison import subjects
     from electra_lab.presentation.compare_page import Comparison, page, text
-    from electra_lab.storage.files import refuse_unusable, write_text
 
-    refuse_unusable(html)
-    refuse_place("--html", html)
-    compared = subjects(runs)
-    measured = None
-    if on:
-        from electra_lab.jobs.measuring import measure
+    with file_of("--html", html) if html else nullcontext() as stream:
+        compared = subjects(runs)
+        measured = None
+        if on:
+            from electra_lab.jobs.measuring import measure
 
-        measured = measure(compared, on, device.value)
-    comparison = Comparison(compared, measured)
-    write_text(html, page(comparison))
+            measured = measure(compared, on, device)
+        comparison = Comparison(compared, measured)
+        if stream:
+            stream.write(page(comparison))
     if json_:
-        answer(json.dumps(comparison.as_dict() | {"page": str(html)}, indent=1, ensure_ascii=not is_utf8()))
+        answer(json.dumps(comparison.as_dict() | {"page": html and str(html)}, indent=1, ensure_ascii=not is_utf8()))
         return
     answer(text(comparison, width()), folds=True)
-    answer(f"\n{html}")
+    if html:
+        answer(f"\n{html}")

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from electra_lab.cli import _texts as given
-from electra_lab.cli.run import Device, OnDevice
+from electra_lab.cli.run import OnDevice
 
 
 def corrupt(
@@ -18,11 +18,11 @@ def corrupt(
     seed: Annotated[int, typer.Option(min=0, help="Seed of masks and draws.")] = 0,
     json_: given.Json = False,
     html: given.Html = None,
-    on_error: given.Wrong = given.OnError.stop,
+    on_error: given.Wrong = "stop",
     step: given.Step = None,
     best: given.Best = False,
     batch_size: given.Batch = 32,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> None:
     """Replace tokens of a text by draws from the generator, and show which of them the discriminator detects."""
     given.show("corrupt", model, given.step_of(step, best), device, given.texts_of(texts, file, on_error), json_, html,

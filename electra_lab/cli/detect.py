@@ -1,7 +1,7 @@
 """electra-lab detect MODEL"""
 
 from electra_lab.cli import _texts as given
-from electra_lab.cli.run import Device, OnDevice
+from electra_lab.cli.run import OnDevice
 
 
 def detect(
@@ -10,11 +10,11 @@ def detect(
     file: given.File = None,
     json_: given.Json = False,
     html: given.Html = None,
-    on_error: given.Wrong = given.OnError.stop,
+    on_error: given.Wrong = "stop",
     step: given.Step = None,
     best: given.Best = False,
     batch_size: given.Batch = 32,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> None:
     """Show, for every token of a text, the probability that it was replaced."""
     given.show("detect", model, given.step_of(step, best), device, given.texts_of(texts, file, on_error), json_, html,

@@ -1,36 +1,32 @@
 """electra-lab embed MODEL"""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from electra_lab.cli import _texts as given
 from electra_lab.cli._streams import answer, is_utf8, stdout
-from electra_lab.cli.run import Device, OnDevice
+from electra_lab.cli.run import OnDevice
 from registry.errors import ConfigError
-
-
-class Pooling(StrEnum):
-    mean = "mean"
-    cls = "cls"
 
 
 def embed(
     model: given.Model,
     texts: given.Texts = None,
     file: given.File = None,
-    pooling: Annotated[Pooling, typer.Option(help="The mean over all tokens, or the state of [CLS].")] = (Pooling.mean),
+    pooling: Annotated[
+        Literal["mean", "cls"], typer.Option(help="The mean over all tokens, or the state of [CLS].")
+    ] = "mean",
     json_: given.Json = False,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the vectors to this .npy file instead.")
     ] = None,
-    on_error: given.Wrong = given.OnError.stop,
+    on_error: given.Wrong = "stop",
     step: given.Step = None,
     best: given.Best = False,
     batch_size: given.Batch = 32,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> None:
     """Print a vector for each text: its numbers on one line, or with --json in the field `embedding`."""
     import json
@@ -42,18 +38,16 @@ def embed(
 
     from electra_lab.api import load
     from electra_lab.presentation.console import Console
-    from electra_lab.storage.files import new_file
 
     if out and json_:
         raise ConfigError("give either --json or --out.")
-    given.refuse_place("--out", out)
     to_read, to_print = tee(given.texts_of(texts, file, on_error))
-    pair = load(model, device=device.value, step=given.step_of(step, best))
-    vectors = pair.stream("embed", to_read, batch_size=batch_size, pooling=pooling.value)
     console, number = Console(), 0
-    writing: Any = new_file(out, "wb") if out else nullcontext()
+    writing: Any = given.file_of("--out", out, "wb") if out else nullcontext()
     bar = console.progress(0, None, "embed", "texts") if out or not stdout().isatty() else nullcontext()
     with writing as stream, bar:
+        pair = load(model, device=device, step=given.step_of(step, best))
+        vectors = pair.stream("embed", to_read, batch_size=batch_size, pooling=pooling)
 
         def write_header(number: int) -> None:  # numpy leaves room for any number of rows
             kind = {"descr": dtype_to_descr(np.dtype(np.float32)), "fortran_order": False}

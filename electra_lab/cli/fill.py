@@ -1,7 +1,7 @@
 """electra-lab fill MODEL"""
 
 from electra_lab.cli import _texts as given
-from electra_lab.cli.run import Device, OnDevice
+from electra_lab.cli.run import OnDevice
 
 
 def fill(
@@ -11,11 +11,11 @@ def fill(
     top: given.Top = 5,
     json_: given.Json = False,
     html: given.Html = None,
-    on_error: given.Wrong = given.OnError.stop,
+    on_error: given.Wrong = "stop",
     step: given.Step = None,
     best: given.Best = False,
     batch_size: given.Batch = 32,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> None:
     """Fill every [MASK] of a text with the best tokens."""
     given.show("fill", model, given.step_of(step, best), device, given.texts_of(texts, file, on_error), json_, html,

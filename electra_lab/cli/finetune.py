@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from electra_lab.cli._streams import answer
-from electra_lab.cli.run import Device, OnDevice, Set, Trial
+from electra_lab.cli.run import OnDevice, Set, Trial
 from registry.errors import ConfigError
 
 
@@ -28,7 +28,7 @@ def finetune(
     best: Annotated[
         bool, typer.Option("--best", help="Start from the run directory's best checkpoint, as with --set step=best.")
     ] = False,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read the examples, and show settings and time without training.")
     ] = False,
@@ -49,6 +49,6 @@ def finetune(
         overrides.append(f"model={json.dumps(model)}")
     if best:
         overrides.append("step=best")
-    arguments = file, overrides, out, device.value
+    arguments = file, overrides, out, device
     result = FINETUNING.do("dry_run", *arguments, tries=trial) if dry_run else FINETUNING.do("run", *arguments)
     answer(result, folds=dry_run)

@@ -10,7 +10,7 @@ import typer
 from electra_lab.cli._items import Format, Record, Table, cells_of, format_of, items_of, json_line, refuse_overwriting
 from electra_lab.cli._streams import answer
 from electra_lab.cli._texts import Batch, Json, OnError, Records, Texts, answer_in_colour, colours, lines_of
-from electra_lab.cli.run import Device, OnDevice
+from electra_lab.cli.run import OnDevice
 from registry.errors import ConfigError, command
 
 
@@ -48,9 +48,9 @@ def predict(
     csv_: Annotated[bool, typer.Option("--csv", help="Print a table with the columns of the input.")] = False,
     on_error: Annotated[
         OnError, typer.Option("--on-error", help="For bad lines and records: stop, or skip with a note.")
-    ] = OnError.stop,
+    ] = "stop",
     batch_size: Batch = 32,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> None:
     """Predict labels, numbers, tags or answers for new texts with a fine-tuned model."""
     from electra_lab.inference.finetuned import FineTuned
@@ -66,14 +66,13 @@ def predict(
     chosen: int | Literal["best", "all"] = "best" if seed is None else seed
     if ensemble:
         chosen = "all"
-    tuned = load(model, device=device.value, seed=chosen)
+    tuned = load(model, device=device, seed=chosen)
     if not isinstance(tuned, FineTuned):
         cure = command("finetune", "FILE", "--model", model)
         raise ConfigError(f"{model}: is pre-trained and has no head of a task. Fine-tune it first: {cure}")
     job = tuned.job
-    default = () if input_format == Format.text else job.fields or ()
-    columns: list[str] = []
-    entries = items_of(lines, input_format, job.names, job.needs, field or default, pair, on_error, columns)
+    default = () if input_format == "text" else job.fields or ()
+    columns, entries = items_of(lines, input_format, job.names, job.needs, field or default, pair, on_error)
     waiting: deque[tuple[str, Record, Record]] = deque()  # the items that are not predicted yet
 
     def items() -> Iterator[Record]:
@@ -100,4 +99,4 @@ def predict(
         inputs = [*(columns or field or default or some)]
         if pair is not None:
             inputs = list(dict.fromkeys([*(columns or inputs[:1]), job.names[1]]))
-        answer(table.header([*inputs, *added]))
+        answer(table.row(dict.fromkeys([*inputs, *added])))

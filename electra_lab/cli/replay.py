@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from electra_lab.cli._streams import answer
-from electra_lab.cli.run import Device, OnDevice
+from electra_lab.cli.run import OnDevice
 
 
 def replay(
@@ -16,7 +16,7 @@ def replay(
     store: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The token store, if it is not where the run's config says.")
     ] = None,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> None:
     """Find out why a run diverged: repeat its steps from the newest checkpoint and name the module that fails.
 
@@ -24,7 +24,7 @@ def replay(
     """
     from electra_lab.jobs.pretraining.replay import replay as repeat
 
-    finding = repeat(run_dir, device.value, store)
+    finding = repeat(run_dir, device, store)
     answer(json.dumps(finding.json(), indent=1) if json_ else finding.text, folds=not json_)
     if not finding.found:
         raise typer.Exit(1)

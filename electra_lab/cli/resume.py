@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from electra_lab.cli._streams import answer
-from electra_lab.cli.run import Device, OnDevice
+from electra_lab.cli.run import OnDevice
 
 
 def resume(
@@ -17,12 +17,12 @@ def resume(
         list[str] | None,
         typer.Option("--set", metavar="A.B=C", help="Change a value, such as train.steps; can be repeated."),
     ] = None,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> None:
     """Continue a run from its newest valid checkpoint."""
     from electra_lab.jobs.kinds import of_folder
     from electra_lab.parallel.session import is_first
 
-    of_folder(run_dir).do("resume", run_dir, device.value, set_ or [])
+    of_folder(run_dir).do("resume", run_dir, device, set_ or [])
     if is_first():
         answer(run_dir)

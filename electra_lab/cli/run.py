@@ -1,20 +1,13 @@
 """electra-lab run FILE"""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from electra_lab.cli._streams import answer
 
-
-class Device(StrEnum):
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
+Device = Literal["auto", "cpu", "cuda"]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment, a YAML file.")]
 Set = Annotated[
     list[str] | None,
@@ -35,7 +28,7 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="The run directory, absent or empty. Default: runs/<name>/<time>."),
     ] = None,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show parameters, memory, FLOPs, epochs and time without training.")
     ] = False,
@@ -45,7 +38,7 @@ def run(
     from electra_lab.jobs.kinds import EXPERIMENT
     from electra_lab.parallel.session import is_first
 
-    arguments = file, set_ or [], out, device.value
+    arguments = file, set_ or [], out, device
     result = EXPERIMENT.do("dry_run", *arguments, tries=trial) if dry_run else EXPERIMENT.do("run", *arguments)
     if is_first():
         answer(result, folds=dry_run)

@@ -4,34 +4,21 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from enum import StrEnum
 from heapq import heappush, heappushpop
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from electra_lab.cli import _texts as given
 from electra_lab.cli._items import Format, Record, Table, format_of, items_of, json_line, refuse_overwriting
 from electra_lab.cli._streams import answer
-from electra_lab.cli.run import Device, OnDevice
+from electra_lab.cli.run import OnDevice
 from registry.errors import ConfigError
 
 if TYPE_CHECKING:
     from electra_lab.inference.pair import Pair
     from electra_lab.inference.results import Scored
-
-
-class By(StrEnum):
-    detection = "detection"
-    energy = "energy"
-    likelihood = "likelihood"
-
-
-class Reduce(StrEnum):
-    mean = "mean"
-    max = "max"
-    sum = "sum"
 
 
 def score(
@@ -44,13 +31,15 @@ def score(
     ] = None,
     field: Annotated[str, typer.Option(metavar="NAME", help="Field or column with the text.")] = "text",
     by: Annotated[
-        By | None,
+        Literal["detection", "energy", "likelihood"] | None,
         typer.Option(
             help="detection: log-odds that a token was replaced. energy: negative log-probability of a token in nats, "
             "estimated by electric in one pass. likelihood: the same, by masking. Default: the first one possible."
         ),
     ] = None,
-    reduce: Annotated[Reduce, typer.Option(help="How to combine the numbers of a text's tokens.")] = Reduce.mean,
+    reduce: Annotated[
+        Literal["mean", "max", "sum"], typer.Option(help="How to combine the numbers of a text's tokens.")
+    ] = "mean",
     mask_prob: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the tokens that likelihood masks at once.")
     ] = 0.15,
@@ -66,11 +55,11 @@ def score(
     ] = None,
     json_: given.Json = False,
     csv_: Annotated[bool, typer.Option("--csv", help="Print a table with the columns of the input.")] = False,
-    on_error: given.Wrong = given.OnError.stop,
+    on_error: given.Wrong = "stop",
     step: given.Step = None,
     best: given.Best = False,
     batch_size: given.Batch = 32,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> None:
     """Score how unusual each text is, to find anomalies and to filter or rank texts."""
     from electra_lab.inference.opening import load
@@ -80,16 +69,15 @@ def score(
         raise ConfigError("give either --json or --csv.")
     lines = given.lines_of(texts, file)
     input_format = format_of(format, texts, file)
-    fields = () if input_format == Format.text else (field,)
+    fields = () if input_format == "text" else (field,)
     added = ("score", "percentile") if normal else ("score",)
-    columns: list[str] = []
     taken = added if json_ or csv_ else ()
-    items = items_of(lines, input_format, ("text",), ("text",), fields, None, on_error, columns)
-    pair = load(model, device=device.value, step=given.step_of(step, best))
+    columns, items = items_of(lines, input_format, ("text",), ("text",), fields, None, on_error)
+    pair = load(model, device=device, step=given.step_of(step, best))
     console, terminal, table = Console(), given.colours(), Table()
     options = {
-        "by": by.value if by else None,
-        "reduce": reduce.value,
+        "by": by,
+        "reduce": reduce,
         "mask_prob": None if exact else mask_prob,
         "batch_size": batch_size,
     }
@@ -120,7 +108,7 @@ def score(
     for _, _, record, result in sorted(highest, key=lambda entry: entry[:2], reverse=True):
         show(record, result)
     if csv_ and table.is_empty:
-        answer(table.header([*(columns or [field]), *added]))
+        answer(table.row(dict.fromkeys([*(columns or [field]), *added])))
 
 
 def _scored(

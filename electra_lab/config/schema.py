@@ -96,7 +96,7 @@ class Train(Budget):
     attention: Literal["auto", "fused", "products"] = Field(
         "auto",
         description="Computation of exact attention. fused: torch's fused kernels. products: two batched matrix "
-        "products. auto is products on CPUs in bf16 for rows of up to 512 tokens, otherwise fused.",
+        "products. auto is products in bf16 for rows of up to 512 tokens with AVX-512 BF16, 128 with AMX, else fused.",
     )
     compile: Literal["auto", "off", "layers", "full"] = Field(
         "auto",
@@ -280,9 +280,8 @@ class ExperimentConfig(Strict):
         separates = bool(self.packing.declared(registry.packings, "separates_documents"))
         setup = Setup(kind, str(self.embedding.tie), unbiased, steps, frozenset(self.init.models), separates, cloze)
         objective: Any = registry.objectives.get(self.objective.type)
-        conflicts = getattr(objective.component, "conflicts", lambda *_: ())
         with using(objective):
-            for key, reason in conflicts(setup, self.objective.keywords()):
+            for key, reason in objective.component.conflicts(setup, self.objective.keywords()):
                 yield tuple(key.split(".")), reason, None
         if steps is not None and (late := [s for s in self.milestones if s > steps]):
             tokens, end = self.tokens_after(late[0]), self.tokens_after(steps)

@@ -49,16 +49,7 @@ _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _NULL = re.compile(r"~|null|Null|NULL|")
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)  # what PyYAML's messages show of a file
 _NON_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-
-
-class _Refused(ConfigError):
-    """An error that quotes the text that it refuses; `discreet` says the same without the text."""
-
-    def __init__(self, place: object, reason: str, discreet: str) -> None:
-        super().__init__(f"{place}: {reason}")
-        self.discreet = f"{place}: {discreet}"
 
 
 class _Loader(yaml.SafeLoader):
@@ -158,8 +149,7 @@ def rivals(loc: Loc) -> list[Loc]:
 def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:
     """Return the mapping in a YAML file, merged into the files that it extends. Raises ConfigError.
 
-    children  the files that extend this one. An error quotes nothing from a file that only they name: the author of an
-              experiment may not be allowed to read all files here.
+    children  the files that extend this one
     """
     try:
         if path.is_dir():
@@ -176,12 +166,7 @@ def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path}:{line}: is not UTF-8 text (byte {error.start}).") from None
-    try:
-        root = parse(text, str(path), path.parent)
-    except _Refused as error:
-        if children:
-            raise ConfigError(error.discreet) from None
-        raise
+    root = parse(text, str(path), path.parent)
     if not isinstance(root.value, dict):
         raise ConfigError(f"{path}:1: an experiment file is a mapping of keys to values.")
     if "extends" not in root.value:
@@ -283,15 +268,11 @@ def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Nod
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         where = place if one_line else f"{place}:{line}"
-        raise _Refused(
-            where,
-            f"the character {chr(error.character)!r} is not allowed in YAML.",
-            "has a character that is not allowed in YAML.",
-        ) from None
+        character = repr(chr(error.character))
+        raise ConfigError(f"{where}: the character {character} is not allowed in YAML.") from None
     except yaml.MarkedYAMLError as error:
         at, problem = mark(error.problem_mark or error.context_mark), error.problem or error.context or ""
-        reason = f"is not valid YAML: {problem}."
-        raise _Refused(at, reason, _QUOTED.sub("...", reason)) from None
+        raise ConfigError(f"{at}: is not valid YAML: {problem}.") from None
     except (ValueError, OverflowError):  # PyYAML does not check the range of \U escapes and of %YAML versions
         raise ConfigError(f"{place}: is not valid YAML: an escape or a version number is out of range.") from None
     except RecursionError:
@@ -310,8 +291,7 @@ def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Nod
         if depth > MAX_DEPTH:
             raise ConfigError(f"{at}: is nested more than {MAX_DEPTH} deep.")
         if node.tag:
-            cure = "is not allowed; write plain values, text in quotes."
-            raise _Refused(at, f"the tag {node.tag} {cure}", f"a tag {cure}")
+            raise ConfigError(f"{at}: the tag {node.tag} is not allowed; write plain values, text in quotes.")
         if isinstance(node, yaml.MappingNode):
             mapping: dict[str, Node] = {}
             for key_node, value_node in node.value:
@@ -320,8 +300,7 @@ def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Nod
                     raise ConfigError(f"{key_mark}: a key must be a word.")
                 key = _text(key_node.value, key_mark)
                 if key in mapping:
-                    twice = f"appears twice; first at {mapping[key].mark}."
-                    raise _Refused(key_mark, f"{key}: {twice}", f"a key {twice}")
+                    raise ConfigError(f"{key_mark}: {key}: appears twice; first at {mapping[key].mark}.")
                 # The mark of the key, not of its value: that is the line that a reader looks for.
                 mapping[key] = Node(convert(value_node, depth + 1).value, key_mark)
             return Node(mapping, at)
@@ -356,7 +335,7 @@ def _scalar(text: str, mark: Mark) -> Scalar:
     if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
         return float(text)
     if _FLOAT.fullmatch(text) or _NON_FINITE.fullmatch(text):
-        raise _Refused(mark, f"{text} is not a finite number.", "a number is not finite.")
+        raise ConfigError(f"{mark}: {text} is not a finite number.")
     return text
 
 

@@ -11,7 +11,7 @@ from electra_lab.sources.files import BadInput, Files
 from electra_lab.sources.records import kind_of, text_of, value_of
 from registry import Document, Skipped
 from registry.contracts.corpus import pieces
-from registry.errors import DataError
+from registry.errors import DataError, did_you_mean
 
 Paths = Annotated[list[Path], Field(min_length=1)]
 FieldName = Annotated[str, Field(min_length=1)]
@@ -88,3 +88,11 @@ def key_of(record: Any, place: str, field: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise BadInput(place, f"the field '{field}' is {kind_of(value)}, so it cannot be a key")
     return str(value)
+
+
+def refuse_ambiguous(file: Path, column: str, names: Sequence[str]) -> None:
+    """Raise DataError unless a table has the column once."""
+    if column not in names:
+        raise DataError(f"{file}: has no column '{column}'.{did_you_mean(column, names)}")
+    if names.count(column) > 1:
+        raise DataError(f"{file}: several columns are called '{column}'. Rename all but one of them.")

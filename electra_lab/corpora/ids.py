@@ -7,14 +7,15 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from electra_lab.corpora._common import FieldName, FileCorpus, Paths, key_of
+from electra_lab.corpora._common import FieldName, FileCorpus, Paths, key_of, refuse_ambiguous
 from electra_lab.sources.files import BadInput, needed, opened
 from electra_lab.sources.records import EXTENSIONS, kind_of, record_in, records, value_of
 from registry import Document, Skipped, corpora
-from registry.contracts.corpus import pieces
-from registry.errors import DataError
+from registry.contracts.corpus import cut
 
 ROWS = 4096  # of an array that are read at a time
+MOST = 1 << 20  # ids of a table that are in memory at a time, about
+PART = 1 << 17  # ids of a sequence that become text at a time
 
 
 @corpora.register("ids")
@@ -78,7 +79,13 @@ class Ids(FileCorpus):
         if self.padding is not None:
             ids = ids[ids != self.padding]
         key = None if self.key is None else key_of(record, place, self.key)
-        for text in pieces(" ".join(map(str, ids.tolist()))):
+        # Only a part of a long sequence is text at a time.
+        text = ""
+        for start in range(0, len(ids), PART):
+            numbers = " ".join(map(str, ids[start : start + PART].tolist()))
+            begun, text = cut(f"{text} {numbers}")
+            yield from (Document(piece, key) for piece in begun)
+        if text:
             yield Document(text, key)
 
     def _json(self, file: Path) -> Iterator[tuple[str, Any]]:
@@ -118,12 +125,15 @@ class Ids(FileCorpus):
             try:
                 table = parquet.ParquetFile(raw)
                 for name in columns:
-                    if name not in table.schema_arrow.names:
-                        raise DataError(f"{file}: has no column '{name}'.")
-                for batch in table.iter_batches(ROWS, columns=columns, use_threads=False):
-                    for record in batch.to_pylist():
-                        number += 1
-                        yield f"{file}: row {number}", record
+                    refuse_ambiguous(file, name, table.schema_arrow.names)
+                for index in range(table.num_row_groups):
+                    group = table.metadata.row_group(index)
+                    values = max(group.column(place).num_values for place in range(group.num_columns))
+                    rows = max(1, min(ROWS, MOST * group.num_rows // max(values, 1)))
+                    for batch in table.iter_batches(rows, [index], columns, use_threads=False):
+                        for record in batch.to_pylist():
+                            number += 1
+                            yield f"{file}: row {number}", record
             except (arrow.ArrowException, OSError) as error:
                 reason = f"is damaged or not a Parquet file ({str(error).splitlines()[0].rstrip('.')})"
                 raise BadInput(f"{file}: row {number + 1}", reason, "Copy or download it again.") from None

@@ -1,6 +1,7 @@
 """Shards in the MDS format of MosaicML's streaming library."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,7 @@ from registry.errors import DataError, did_you_mean
 TEXT = ("str", "str_int")
 NUMBERS = ("int", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 CURE = "Copy or download it again."
+UNLIKE = (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError)  # of JSON that is something else
 Column = tuple[str, str, int | None]  # name, type, and size in bytes if all values have the same
 
 
@@ -74,9 +76,11 @@ class Mds(FileCorpus):
             shard = json.loads(header)
             parts = zip(shard["column_names"], shard["column_encodings"], shard["column_sizes"], strict=True)
             columns = [(str(name), str(kind), int(size) if size else None) for name, kind, size in parts]
-        except (ValueError, TypeError, KeyError):
+        except UNLIKE:
             raise _damaged(file, "is damaged or not a shard of MDS") from None
         kinds = {name: kind for name, kind, _ in columns}
+        if len(kinds) < len(columns):
+            raise _damaged(file, "has two columns of the same name")
         for column, use, possible in ((self.column, "text", TEXT), (self.key, "a key", (*TEXT, *NUMBERS))):
             if column is not None and column not in kinds:
                 raise DataError(f"{file}: has no column '{column}'.{did_you_mean(column, kinds)}")
@@ -166,14 +170,16 @@ def _shards(index: Path) -> dict[Path, int]:
                 raise DataError(f"{index}: its shards are in the format {shard['format']}, not mds.")
             names = [shard[data]["basename"] for data in ("raw_data", "zip_data") if shard[data]]
             files = [index.parent / name for name in names]
-            file = next((file for file in files if file.exists()), files[-1])
+            file = next(filter(os.path.exists, files), files[-1])
+            if any(os.path.isabs(name) or ".." in Path(name).parts for name in names) or file in samples:
+                raise DataError(f"{index}: lists {names[-1]!r:.200} twice, or outside its folder. Correct it.")
             samples[file] = int(shard["samples"])
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+    except UNLIKE:
         raise DataError(f"{index}: is not the index of a dataset of MDS shards. {CURE}") from None
     if not samples:
         raise DataError(f"{index}: has no shards. Give another folder.")
     for file in samples:
-        if not file.exists():
+        if not os.path.exists(file):
             raise DataError(f"{file}: is missing, although {index.name} lists it. {CURE}")
         if uncompressed(file).suffix != ".mds":
             raise DataError(f"{file}: this compression is not supported. Compress by gz, bz2 or zstd.")

@@ -4,13 +4,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from electra_lab.corpora._common import FieldName, FileCorpus, Paths, documents_in
+from electra_lab.corpora._common import FieldName, FileCorpus, Paths, documents_in, refuse_ambiguous
 from electra_lab.sources.files import BLOCK, BadInput, needed, opened
 from registry import Document, Skipped, corpora
 from registry.contracts.corpus import Unit
-from registry.errors import DataError, did_you_mean
+from registry.errors import DataError
 
 BATCH = 1 << 23  # bytes of text that are in memory at a time, about
+MOST = 1 << 27  # bytes of text that are in memory at a time, even if each row repeats everything in its group
 
 
 @corpora.register("parquet")
@@ -81,8 +82,7 @@ class Parquet(FileCorpus):
     def _check(self, file: Path, schema: Any) -> None:
         """Raise DataError unless the columns are there and the text is text."""
         for column in filter(None, (self.column, self.key)):
-            if column not in schema.names:
-                raise DataError(f"{file}: has no column '{column}'.{did_you_mean(column, schema.names)}")
+            refuse_ambiguous(file, column, schema.names)
         kind, types = schema.field(self.column).type, self._arrow.types
         kind = kind.value_type if types.is_dictionary(kind) else kind
         if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
@@ -97,7 +97,10 @@ def _damage(error: Exception, place: str, number: int, unit: Unit) -> BadInput:
 
 
 def _rows(group: Any, columns: list[str]) -> int:
-    """Return the number of rows of a group that have about BATCH bytes."""
+    """Return the number of rows of a group that have about BATCH bytes, and never more than MOST.
+
+    A row takes a few bytes of a group, and may have its longest text, which occurs there once.
+    """
     chunks = map(group.column, range(group.num_columns))
-    size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
-    return int(min(10_000, max(1, BATCH * group.num_rows // max(size, 1))))
+    size = max(1, sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns))
+    return int(max(1, min(64, BATCH * group.num_rows // size, MOST // size)))

@@ -34,7 +34,7 @@ Pattern = Annotated[str, Field(min_length=1), AfterValidator(_compiles)]
 
 @corpora.register("text_files")
 class TextFiles(FileCorpus):
-    r"""UTF-8 text files, plain or compressed (.gz, .xz, .bz2, .zst).
+    """UTF-8 text files, plain or compressed (.gz, .xz, .bz2, .zst).
 
     All line ends are read as a line feed, and a byte order mark is dropped. A document above 1,000,000 characters
     becomes several, cut at white space.
@@ -45,7 +45,7 @@ class TextFiles(FileCorpus):
                 whole `files`
     join_lines  join the lines of a paragraph by spaces, for text with hard line breaks
     remove      regular expression (Python's) of text to remove from each document, such as the time stamps of a log:
-                `^\S+ \S+ `
+                `^[0-9-]+ [0-9:]+ `. It should match nothing else, so that lines without a time stamp stay whole
     group       regular expression of the key that determines the split, such as a host or a session: documents in which
                 it finds the same text (its first group, if it has one) stay together. The default key is the document
     on_error    at bytes that are not UTF-8: `stop`, `skip_line`, which leaves out the line, or `skip`, which leaves out
@@ -82,7 +82,7 @@ class TextFiles(FileCorpus):
                 yield item
                 continue
             number += 1
-            text, key = item, None
+            text, times, key = item, 0, None
             match = self._group.search(item) if self._group else None
             if match:
                 key = match[1] if match.re.groups and match[1] is not None else match[0]
@@ -92,7 +92,7 @@ class TextFiles(FileCorpus):
                 text, times = self._remove.subn("", item)
                 matches["remove"] += times
             if text := text.strip():
-                yield Document(text, key)
+                yield Document(text, key, removed=times > 0)
         for name, pattern in (("remove", self._remove), ("group", self._group)):
             if pattern and number and not matches[name]:
                 reason = f"corpus.{name} {pattern.pattern!r} finds nothing in {number:,} documents"

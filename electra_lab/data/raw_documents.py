@@ -44,11 +44,13 @@ class Contents(BaseModel):
     skipped: int = 0
     examples: list[str] = []  # of skipped pieces
     lost: dict[Unit, int] = {}  # amounts skipped
+    removed: int = 0  # documents of which the corpus removed a part
+    keyed: int = 0  # documents with a key
 
     @model_serializer(mode="wrap")
-    def _without_empty_lost(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Manifests of earlier versions lack `lost`, and have a checksum."""
-        return {name: value for name, value in dump(self).items() if name != "lost" or value}
+    def _without_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Manifests of earlier versions lack these fields, and have a checksum."""
+        return {name: value for name, value in dump(self).items() if name not in ("lost", "removed", "keyed") or value}
 
 
 def read_contents(folder: Path) -> Contents:
@@ -64,7 +66,7 @@ def write_documents(
     """
     writers = {split: _Writer(folder, split) for split in SPLITS}
     held = {split: _Smallest(MOST_HELD_OUT) for split in HELD_OUT}
-    skipped, read, has_splits = 0, 0, False
+    skipped, read, removed, keyed, has_splits = 0, 0, 0, 0, False
     lost = Counter[Unit]()
     examples: list[str] = []
     # Training text is written as it comes; held-out text waits for its limit.
@@ -80,10 +82,11 @@ def write_documents(
         has_splits |= document.split is not None
         for data, characters, split in _parts(document, held_out):
             read += characters
-            if split == "train":
-                writers[split].add(data, characters)
-            elif not document.again:
-                held[split].add(data, characters)
+            if document.again and split != "train":
+                continue
+            (writers if split == "train" else held)[split].add(data, characters)
+            removed += document.removed
+            keyed += document.key is not None
         reading(read)
     if corpus.fingerprint() != fingerprint:
         raise DataError("the corpus changed while it was read. Start again when it no longer changes.")
@@ -102,6 +105,8 @@ def write_documents(
         skipped=skipped,
         lost=lost,
         examples=examples,
+        removed=removed,
+        keyed=keyed,
     )
     own = "data.split by_order keeps neighbours with one key together" if order else "the corpus has its own splits"
     _refuse_empty(corpus, contents, held_out, own if has_splits else None)

@@ -144,7 +144,10 @@ class FineTuned(Pair):
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), self._learner.evaluating(job.seed):
             for batch in batches.in_order(batch_size, self.device):
-                collected.update(batch, self._learner.losses(batch, job.seed, EVALUATION, job.precision))
+                losses = self._learner.losses(batch, job.seed, EVALUATION, job.precision)
+                for name, output in losses.outputs.items():
+                    self.finite(output[batch.attention_mask] if name in self._of_tokens else output)
+                collected.update(batch, losses)
         # Decode.
         results = []
         for fields, places, answer in zip(items, offsets, collected.answers(), strict=True):

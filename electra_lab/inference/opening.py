@@ -14,7 +14,6 @@ from electra_lab.assembly.task_head import TASKS, fill_head, kind_of_head, outpu
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.inference.finetuned import FineTuned, Job
 from electra_lab.inference.pair import Pair
-from electra_lab.inference.pair import load as load_pair
 from electra_lab.model.task_model import TaskModel
 from electra_lab.pretrained.families import prepare, writing
 from electra_lab.pretrained.hugging_face import locate, read_config
@@ -26,7 +25,7 @@ from electra_lab.storage.files import read_json
 from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning, is_seed
 from electra_lab.storage.run_directory import is_run
 from electra_lab.training.device import choose_device, choose_precision
-from registry import Vocabulary, datasets, tasks
+from registry import Vocabulary, backbones, datasets, generators, tasks
 from registry.errors import CheckpointError, ConfigError, LabError, command
 
 Seed = int | Literal["best", "all"]
@@ -70,6 +69,22 @@ def load(path_or_name: str | Path, *, device: str = "auto", step: Step = None, s
     if head:
         return _of_transformers(path_or_name, head, chosen_device)
     return load_pair(path_or_name, device=device, step=step)
+
+
+def load_pair(path_or_name: str | Path, *, device: str = "auto", step: Step = None) -> Pair:
+    """Open a pre-trained pair; of a fine-tuning, its encoder."""
+    opened = build_networks(open_model(path_or_name, step=step), choose_device(device))
+    writer = opened.model.part("generator")
+    known = backbones if writer.learned else generators
+    return Pair(
+        opened.model.source,
+        opened.tokenizer,
+        opened.vocabulary,
+        opened.length,
+        generator=opened.networks.get("generator") or opened.fixed,
+        discriminator=opened.networks.get("discriminator"),
+        cloze=known.get(writer.backbone["type"]).declared["cloze"],
+    )
 
 
 # Folders of fine-tunings

@@ -5,25 +5,20 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from electra_lab.assembly.networks import build_networks
 from electra_lab.data.texts import Tokenized, Window, batches, tokenize, windows
 from electra_lab.data.vocabulary import masks_take_words, spaces_stay
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Result, Results, Scored
 from electra_lab.inference.scoring import By, Reduce, combined, energies_of, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
-from electra_lab.pretrained.opening import open_model
-from electra_lab.storage.best import Step
-from electra_lab.training.device import choose_device
 from electra_lab.training.random import Streams
 from registry import Generator, Vocabulary, count
-from registry.errors import ConfigError, DataError
+from registry.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -36,26 +31,14 @@ CHUNK = 64  # batches whose texts `stream` holds at once, if they have no more c
 CHARACTERS = 1 << 18  # their tokens and results take about a hundred megabytes
 
 
-def load(path_or_name: str | Path, *, device: str = "auto", step: Step = None) -> Pair:
-    """Open a pre-trained pair; of a fine-tuning, its encoder. `electra_lab.load` has the arguments, and the errors."""
-    opened = build_networks(open_model(path_or_name, step=step), choose_device(device))
-    return Pair(
-        opened.model.source,
-        opened.tokenizer,
-        opened.vocabulary,
-        opened.length,
-        generator=opened.networks.get("generator") or opened.fixed,
-        discriminator=opened.networks.get("discriminator"),
-    )
-
-
 class Pair:
     """A discriminator, a generator, or both, with their tokenizer. `electra_lab.load` makes one.
 
     A method that takes texts returns one result for a text, and a list for several. Texts that are longer than the
-    networks read at once are read in windows that overlap.
+    networks read at once are read in windows that overlap. A number that is not finite raises CheckpointError.
 
     length  tokens that the networks read at once, [CLS] and [SEP] included
+    cloze   what the network that predicts tokens says of a position does not depend on the token there
     """
 
     def __init__(
@@ -67,9 +50,10 @@ class Pair:
         *,
         generator: Generator | None = None,
         discriminator: Network | None = None,
+        cloze: bool = False,
     ) -> None:
         self.name, self.tokenizer, self.vocabulary, self.length = name, tokenizer, vocabulary, length
-        self.generator, self.discriminator = generator, discriminator
+        self.generator, self.discriminator, self.cloze = generator, discriminator, cloze
         self.device = vocabulary.is_special.device
         if length < 3:
             raise ConfigError(
@@ -148,7 +132,9 @@ class Pair:
             for row, text in enumerate(batch):
                 chosen = self._chosen(text, mask_prob, ranks[row])
                 luck.append(dict(zip(chosen, numbers[row].tolist(), strict=False)))
-        asked = [text.replaced(dict.fromkeys(chosen, mask)) for text, chosen in zip(originals, luck, strict=True)]
+        asked = originals
+        if not self.has_energies:  # `electric` trains a generator that reads the text without masks
+            asked = [text.replaced(dict.fromkeys(chosen, mask)) for text, chosen in zip(originals, luck, strict=True)]
 
         # Draw replacements.
         drawn: list[dict[int, int]] = [dict.fromkeys(chosen, mask) for chosen in luck]
@@ -199,13 +185,14 @@ class Pair:
 
         by         "detection": the discriminator's log-odds that a token was replaced. "energy": its estimate of the
                    negative log-probability of a token given the others, in nats, of a pair that `electric` has trained.
-                   "likelihood": the generator's negative log-probability of a token that is masked, in nats. None: the
-                   first for which the pair has a head
+                   "likelihood": the generator's negative log-probability of a token that is masked, in nats; towers and
+                   word frequencies do not see the token, so they read the text without masks. None: the first for which
+                   the pair has a head
         reduce     how to combine the numbers of all tokens: "mean", "max" or "sum"
         mask_prob  share of the tokens that likelihood masks at once; None masks each token alone, which is exact and
                    takes a pass for every token
 
-        Raises ConfigError for a pair without the head that it needs, CheckpointError if a number is not finite.
+        Raises ConfigError for a pair without the head that it needs.
         """
         refuse_unknown(by, reduce, mask_prob)
         self._refuse(batch_size)
@@ -222,7 +209,7 @@ class Pair:
             numbers = surprisals(self, tokenized, mask_prob, batch_size)
         results = []
         for text, of_text in zip(tokenized, numbers, strict=True):
-            score = combined(of_text, reduce, self.name)
+            score = combined(of_text, reduce)
             results.append(Scored(text.text, score, text.tokens, text.offsets, of_text, by == "detection"))
         return _one_or_all(texts, results)
 
@@ -272,9 +259,10 @@ class Pair:
                 if window.first == 0:
                     first[window.text] = row[0]
         if pooling is None:
-            return states[0] if isinstance(texts, str) else states
+            several = [*map(self.finite, states)]
+            return several[0] if isinstance(texts, str) else several
         means = [of_text.mean(0) if len(of_text) else of_text.sum(0) for of_text in states]
-        pooled = torch.stack(means) if means and pooling == "mean" else first
+        pooled = self.finite(torch.stack(means) if means and pooling == "mean" else first)
         return pooled[0] if isinstance(texts, str) else pooled
 
     @property
@@ -314,6 +302,13 @@ class Pair:
         if self.discriminator is not None and "tokens" in self.discriminator.heads:
             return self.discriminator
         raise ConfigError(f"{self.name}: has no generator and no head that predicts tokens.")
+
+    def finite(self, numbers: Tensor) -> Tensor:
+        """Return numbers that a network computed. Raises CheckpointError unless all of them are finite."""
+        if not numbers.isfinite().all():
+            reason = "a number that it computes is not finite: its weights are damaged, or its training diverged"
+            raise CheckpointError(f"{self.name}: {reason}. Use another checkpoint or seed.")
+        return numbers
 
     def _chosen(self, text: Tokenized, mask_prob: float, draws: Float[Tensor, " N"]) -> list[int]:
         """Return the tokens to be masked, those of the lowest ranks, in order."""
@@ -362,8 +357,9 @@ class Pair:
                 if inside:
                     positions = torch.tensor([[place - window.first + 1 for place in inside]], device=self.device)
                     logits = network.token_logits(hidden[row : row + 1], positions)[0]  # [N V]
-                    logits = logits[:, : self.vocabulary.size]  # some tables are padded
-                    yield window.text, inside, logits.float().masked_fill(special, float("-inf")).cpu()
+                    logits = logits[:, : self.vocabulary.size].float()  # some tables are padded
+                    self.finite(logits[:, ~special])
+                    yield window.text, inside, logits.masked_fill(special, float("-inf")).cpu()
 
 
 def _places(text: Tokenized, token: int) -> list[int]:

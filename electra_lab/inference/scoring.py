@@ -11,7 +11,7 @@ import torch
 
 from electra_lab.data.texts import Tokenized, Window, batches, windows
 from electra_lab.model.scores import energies, replaced_log_odds, token_log_probabilities
-from registry.errors import CheckpointError, ConfigError
+from registry.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,16 +26,11 @@ OF: Mapping[Reduce, Callable[[Sequence[float]], float]] = {
     "max": max,
     "sum": math.fsum,
 }
+PART = 128  # positions of a row whose vocabulary logits are in memory at once
 
 
-def combined(numbers: Sequence[float], reduce: Reduce, name: str) -> float | None:
-    """Return the numbers of a text's tokens as one; None without tokens.
-
-    name  of the model. Raises CheckpointError if a number is not finite
-    """
-    if not all(map(math.isfinite, numbers)):
-        reason = "a score is not a finite number: its weights are damaged, or its training diverged"
-        raise CheckpointError(f"{name}: {reason}. Use another checkpoint, with step or --step.")
+def combined(numbers: Sequence[float], reduce: Reduce) -> float | None:
+    """Return the numbers of a text's tokens as one; None without tokens."""
     return OF[reduce](numbers) if numbers else None
 
 
@@ -68,7 +63,7 @@ def _in_one_pass(
     for chosen, batch in batches(texts, windows(texts, pair.length), batch_size, pair.vocabulary, pair.device):
         states = network.hidden(batch.tokens, batch.attention_mask, batch.segments)
         for window, row in zip(chosen, read(network, states).cpu(), strict=True):
-            numbers[window.text][window.keep.start : window.keep.stop] = row[window.inside].tolist()
+            numbers[window.text][window.keep.start : window.keep.stop] = pair.finite(row[window.inside]).tolist()
     return numbers
 
 
@@ -77,12 +72,15 @@ def surprisals(pair: Pair, texts: Sequence[Tokenized], mask_prob: float | None, 
     """Return, for every token of every text, the negative log-probability when it is masked, in nats.
 
     A token is masked in one of ceil(1 / mask_prob) passes, together with every token that is as many places from it;
-    if mask_prob is None, each token is masked alone (Salazar et al. 2020, Masked Language Model Scoring).
+    if mask_prob is None, each token is masked alone (Salazar et al. 2020, Masked Language Model Scoring). A network
+    that does not see the token reads the text itself, in one pass.
     """
     network, vocabulary = pair.writer, pair.vocabulary
     surprisal = [[0.0] * len(text.ids) for text in texts]
     whole = windows(texts, pair.length)
     passes = max((len(window.keep) for window in whole), default=0)
+    if pair.cloze:
+        mask_prob = 1.0
     if mask_prob is not None:
         passes = min(passes, math.ceil(1 / mask_prob))
     for number in range(passes):
@@ -92,7 +90,7 @@ def surprisals(pair: Pair, texts: Sequence[Tokenized], mask_prob: float | None, 
             if masked := window.keep[number::passes]:
                 ids = texts[window.text].ids[window.first : window.first + window.length]
                 new = dict.fromkeys((place - window.first for place in masked), vocabulary.mask_id)
-                asked.append(Tokenized("", ids, [], []).replaced(new))
+                asked.append(Tokenized("", ids, [], []).replaced({} if pair.cloze else new))
                 places.append((window, masked))
         rows = [Window(row, 0, len(text.ids), range(len(text.ids))) for row, text in enumerate(asked)]
         # Their log-probabilities.
@@ -104,9 +102,10 @@ def surprisals(pair: Pair, texts: Sequence[Tokenized], mask_prob: float | None, 
             for row, (window, masked) in enumerate(here):
                 positions[row, : len(masked)] = torch.tensor(masked) - window.first + 1  # after [CLS]
                 tokens[row, : len(masked)] = torch.tensor([texts[window.text].ids[place] for place in masked])
-            logs = token_log_probabilities(network, states, positions.to(pair.device), tokens.to(pair.device)).cpu()
+            parts = zip(*(torch.split(ids.to(pair.device), PART, 1) for ids in (positions, tokens)), strict=True)
+            logs = torch.cat([token_log_probabilities(network, states, *part) for part in parts], 1).cpu()
             for (window, masked), row_logs in zip(here, logs, strict=True):
-                for place, value in zip(masked, (-row_logs).tolist(), strict=False):
+                for place, value in zip(masked, pair.finite(-row_logs[: len(masked)]).tolist(), strict=True):
                     surprisal[window.text][place] = value
     return surprisal
 

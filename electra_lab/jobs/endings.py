@@ -17,8 +17,10 @@ from registry.errors import (
     LabError,
     OutOfMemoryError,
     Preempted,
+    Signalled,
     Stopped,
     is_shortage,
+    said,
 )
 
 # Signals that schedulers send before they kill; Windows knows only the first two.
@@ -27,14 +29,7 @@ STOPPING = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
 ECHO = 0.5  # seconds within which a second Ctrl-C is the first one's echo, to a process and to its group
 # Errors of the system that concern a path or a disk, wherever it is used.
 PATHS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EROFS}
-DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF}  # EBADF: it is closed
-
-
-class Signalled(BaseException):
-    """A signal arrived. Not an Exception, so that no library handles it as its own failure."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
+DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF, errno.ENXIO}  # closed; a socket
 
 
 @dataclass
@@ -116,7 +111,7 @@ def known(error: BaseException) -> LabError | None:
     if isinstance(error, LabError):
         return error
     if is_shortage(error):
-        brief = (str(error).splitlines() or [type(error).__name__])[0]
+        brief = (said(error).splitlines() or [type(error).__name__])[0]
         return OutOfMemoryError(f"there is not enough memory ({brief}). Use a smaller corpus, batch or network.")
     if plugin := blame(error):
         return plugin

@@ -13,10 +13,11 @@ import torch
 from electra_lab.analysis.records import of_split
 from electra_lab.data.rows import Rows
 from electra_lab.jobs.pretraining import execute
+from electra_lab.metrics import declared_alone
 from electra_lab.storage.files import new_folder, seal
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.device import autocast
-from registry import Batch, Entry, MetricWithDocuments, Trained
+from registry import Batch, Entry, Metric, MetricWithDocuments, Trained
 from registry.errors import BadResult
 
 
@@ -36,6 +37,7 @@ def as_measured(
         vocabulary=experiment.vocabulary,
         metrics=tested[-1] if tested else {},
         finetune=finetune,
+        declared=declared_alone(experiment.accumulate),
     )
     return trained, partial(autocast, experiment.device, experiment.settings.precision)
 
@@ -62,7 +64,7 @@ def measured(
     """Measure a run; returns the finite numbers, and the contributions of documents to them. Raises BadResult."""
     with torch.no_grad(), precision():
         found: object = measure(run, shared)
-    return numbers_of(entry, measure, found)
+    return numbers_of(entry, {**measure.metrics, **run.declared}, found)
 
 
 def _rows(text: Rows, device: torch.device, size: int, rows: Sequence[int]) -> Iterator[Batch]:
@@ -72,12 +74,14 @@ def _rows(text: Rows, device: torch.device, size: int, rows: Sequence[int]) -> I
         yield text.batch(numbers, numbers, device)
 
 
-def numbers_of(entry: Entry[Any], measure: Any, found: object) -> tuple[dict[str, float], dict[str, list[float]]]:
+def numbers_of(
+    entry: Entry[Any], metrics: Mapping[str, Metric], found: object
+) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Return the finite numbers, and the contributions of documents to them. Raises BadResult."""
     returned = f"{entry.place}: measure '{entry.name}' returned"
     if not isinstance(found, Mapping) or not all(isinstance(value, Real) for value in found.values()):
         raise BadResult(f"{returned} {found!r:.80}, must be numbers by their names.")
-    if unknown := sorted(found.keys() - measure.metrics.keys()):
+    if unknown := sorted(found.keys() - metrics.keys()):
         raise BadResult(f"{returned} {unknown[0]}, which it does not declare.")
     documents = {}
     for name, value in found.items():

@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -34,13 +35,14 @@ MAY_CHANGE = (
     "train.steps", "train.epochs", "train.tokens", "train.flops", "train.paper_flops", "train.micro_batch_size",
     "train.log_every", "train.on_non_finite", "train.skip_limit", "train.most_rollbacks", "train.spike",
     "train.activation_checkpointing", "evaluate", "checkpoint", "run", "trackers", "imports", "corpus", "data.store",
-    "data.engine", "objective.cache",
+    "data.engine",
 )  # fmt: skip
 
 
-def provenance(loaded: Loaded, experiment: Experiment) -> Provenance:
-    """Return the provenance of a new run."""
+def provenance(loaded: Loaded, experiment: Experiment, id: str | None = None) -> Provenance:
+    """Return the provenance of a new run, by default with a new id."""
     return began(
+        id or uuid.uuid4().hex,
         loaded,
         loaded.plugins,
         environment_of(experiment),
@@ -66,10 +68,13 @@ def length(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def began(loaded: Loaded[Any], plugins: Sequence[Plugin], environment: Environment, **facts: Any) -> Provenance:
+def began(
+    id: str, loaded: Loaded[Any], plugins: Sequence[Plugin], environment: Environment, **facts: Any
+) -> Provenance:
     """Return the provenance of a training that begins now; `facts` are the keys specific to its kind."""
     return Provenance(
         format=FORMAT,
+        id=id,
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=sys.argv,
         electra_lab=__version__,

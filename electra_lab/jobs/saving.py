@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 def restore(directory: RunDirectory, run: Run, say: Callable[[str], None]) -> bool:
     """Restore a run from its newest valid checkpoint; False if there is none. Raises CheckpointError."""
-    state = load_newest(directory.checkpoints, run.learner.objective, run.optimizer, say)
+    id = directory.provenance().id
+    state = load_newest(directory.checkpoints, run.learner.objective, run.optimizer, say, id)
     if state is None:
         return False
     run.restore(state)
@@ -89,7 +90,7 @@ class Saver:
         if self.saved == run.step:
             self.prune()
             return
-        state, learner = run.state(self._job.settings), run.learner
+        state, learner = {"run": self._directory.provenance().id, **run.state(self._job.settings)}, run.learner
         tensors = tensors_of(learner.objective, run.optimizer, keep=learner.world.first)
         # Rank 0 alone has tensors that are divided.
         names = learner.world.once(lambda: "\n".join(not_finite(tensors, learner.objective)))
@@ -99,6 +100,7 @@ class Saver:
             )
         if learner.world.first:
             self.wait()
+            self._directory.refuse_intruders()
             if self._pool is None:
                 self._write(run.step, tensors, state)
             else:
@@ -136,7 +138,7 @@ class Saver:
         finally:
             if self._pool:
                 self._pool.shutdown()
-            if self._run.learner.world.first:
+            if self._run.learner.world.first and not (self._directory.lock and self._directory.lock.is_lost):
                 sweep(self._directory.checkpoints)  # again: the disk may have refused to remove something
 
     def prune(self) -> None:

@@ -15,7 +15,7 @@ BASELINES = tuple(dict.fromkeys(chain.from_iterable(PRETRAINING[name].baselines 
 
 @measures.register("pretraining")
 class Pretraining:
-    """The test of each run at its end, and baselines that need no training.
+    """The test of each run at its end, with the metrics that objectives declare, and baselines that need no training.
 
     Detection cannot compare cells, because replacements come from each cell's own generator. The generator's loss at
     [MASK] can, unless cells differ in text, masking or objective; reports say so.
@@ -31,6 +31,6 @@ class Pretraining:
 
     def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
         # The "discriminator_loss" of a model that predicts tokens is another loss, listed as its token loss.
-        names = [name for name in self.metrics if run.detects or name != "discriminator_loss"]
+        names = [name for name in (*self.metrics, *run.declared) if run.detects or name != "discriminator_loss"]
         known = {name: float(run.metrics[name]) for name in names if run.metrics.get(name) is not None}
         return {name: value for name, value in known.items() if math.isfinite(value)}

@@ -8,6 +8,10 @@ backbone's width and V the vocabulary size:
     discriminator  backbone(T) + [2 T E D if E != D] + 2 T (D D + D)
     a step         3 x batch_size x (generator + discriminator)
 
+What a backbone computes once for all rows, as DeBERTa projects its relative positions, is added for each micro-batch of
+train.micro_batch_size rows. Budgets do not depend on the machine: with `auto`, and for any number of processes, the
+micro-batch is the batch.
+
 Not counted: element-wise operations, softmax, norms, look-ups, sampling, the optimizer, and the recomputation of a
 reversible or checkpointed backbone.
 
@@ -22,6 +26,7 @@ for small networks. Of the positions, 15.625 % have vocabulary logits there, wha
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -29,45 +34,56 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from electra_lab.model.network import Network
 
+# By backbone without a formula and by length: torch's counts for one row and for two, which take a while.
+COUNTS = WeakKeyDictionary[nn.Module, dict[int, tuple[int, int]]]()
+
 
 @dataclass(frozen=True)
 class Convention:
     """How FLOPs are counted."""
 
-    # Of a network over one row, from its length, its masked slots and its heads.
-    forward: Callable[[Network, int, int, Collection[str] | None], float]
+    # Of a network over some rows at a time, from their length, their masked slots, the heads and the number of rows.
+    forward: Callable[[Network, int, int, Collection[str] | None, int], float]
     backward: int  # forward passes that a backward pass counts as
 
 
-def network_flops(network: Network, length: int, masked: int, heads: Collection[str] | None = None) -> int:
-    """Return the FLOPs of a forward pass over one row: `length` positions, `masked` slots with vocabulary logits.
+def network_flops(
+    network: Network, length: int, masked: int, heads: Collection[str] | None = None, rows: int = 1
+) -> int:
+    """Return the FLOPs of a forward pass over rows of `length` positions, `masked` of them with vocabulary logits.
 
     heads  the heads that are read, by default all
     """
     dim, embedding = network.dim, network.embeddings.dim
     padded = length + -length % network.length_multiple
-    flops = backbone_flops(network.backbone, padded, dim)
+    flops = sum(int(head.flops(length, masked)) for head in _read(network, heads))
     if network.project is not None:
         flops += 2 * padded * embedding * dim
-    return flops + sum(int(head.flops(length, masked)) for head in _read(network, heads))
+    return rows * flops + backbone_flops(network.backbone, padded, dim, rows)
 
 
 def _read(network: Network, heads: Collection[str] | None) -> list[Any]:
     return [head for name, head in network.heads.items() if heads is None or name in heads]
 
 
-def backbone_flops(backbone: nn.Module, length: int, dim: int) -> int:
-    """Return the backbone's own formula, or torch's count if it has none."""
-    formula = getattr(backbone, "flops", None)
-    return int(formula(length)) if callable(formula) else counted_flops(backbone, length, dim)
+def backbone_flops(backbone: nn.Module, length: int, dim: int, rows: int = 1) -> int:
+    """Return the FLOPs of a forward pass by the backbone's formulas, or by torch's counts if it has none."""
+    formula, shared = getattr(backbone, "flops", None), getattr(backbone, "shared_flops", None)
+    if callable(formula):
+        return rows * int(formula(length)) + (int(shared(length)) if callable(shared) else 0)
+    counts = COUNTS.setdefault(backbone, {})
+    if length not in counts:
+        counts[length] = counted_flops(backbone, length, dim), counted_flops(backbone, length, dim, 2)
+    one, two = counts[length]
+    return one + (rows - 1) * (two - one)
 
 
-def counted_flops(backbone: nn.Module, length: int, dim: int) -> int:
-    """Return torch's count of one forward pass over one row."""
+def counted_flops(backbone: nn.Module, length: int, dim: int, rows: int = 1) -> int:
+    """Return torch's count of one forward pass."""
     parameter = next(backbone.parameters())
     width = int(getattr(backbone, "input_dim", dim))
-    x = torch.zeros(1, length, width, device=parameter.device, dtype=parameter.dtype)
-    mask = torch.ones(1, length, dtype=torch.bool, device=parameter.device)
+    x = torch.zeros(rows, length, width, device=parameter.device, dtype=parameter.dtype)
+    mask = torch.ones(rows, length, dtype=torch.bool, device=parameter.device)
     training = backbone.training
     on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # torch's counter knows only kernels of CUDA
     fused = {on_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)}  # type: ignore[no-untyped-call]
@@ -82,23 +98,25 @@ DROPOUT, NORM, GELU, SOFTMAX = 4, 5, 8, 5
 OUTPUTS = 0.15625  # share of the positions with vocabulary logits: 20 of 128, 80 of 512
 
 
-def paper_flops(network: Network, length: int, masked: int, heads: Collection[str] | None = None) -> float:
-    """Return the FLOPs of a forward pass over one row as flops_computation.py of google-research/electra counts them.
+def paper_flops(
+    network: Network, length: int, masked: int, heads: Collection[str] | None = None, rows: int = 1
+) -> float:
+    """Return the FLOPs of a forward pass over rows as flops_computation.py of google-research/electra counts them.
 
     Backbones and heads that the script knows have their own formula, `paper_flops`; for the others, their matrix
     products stand in. With logits at every position, `masked` is `length`.
     """
     dim, embedding, words = network.dim, network.embeddings.dim, network.embeddings.tokens.num_embeddings
-    backbone = network.backbone
-    formula = getattr(backbone, "paper_flops", None)
-    flops = float(formula(length)) if callable(formula) else float(backbone_flops(backbone, length, dim))
     look_ups = 2 * embedding * (words + length + 2)  # of tokens, positions and two segments
-    flops += length * (look_ups + (2 + NORM + DROPOUT) * embedding)
+    flops = float(length) * (look_ups + (2 + NORM + DROPOUT) * embedding)
     if network.project is not None:
         flops += length * (2 * dim * embedding + dim)
     for head in _read(network, heads):
         flops += getattr(head, "paper_flops", head.flops)(length, masked)
-    return flops
+    formula = getattr(network.backbone, "paper_flops", None)
+    if callable(formula):
+        return rows * (flops + float(formula(length)))
+    return rows * flops + backbone_flops(network.backbone, length, dim, rows)
 
 
 MATRIX_PRODUCTS = Convention(network_flops, backward=2)

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from electra_lab.model.network import Network
-from registry import Batch, Losses, Streams, Task
+from registry import Batch, Losses, Objective, Streams, Task
 
 Rule = Literal["exact", "official"]
 
 
-class TaskModel(nn.Module):
+class TaskModel(Objective, nn.Module):
     """The network without the heads of pre-training, and the task's own layers.
 
     frozen  the network learns nothing and stays in eval mode
@@ -73,7 +73,7 @@ class TaskModel(nn.Module):
         return {name: each.float() for name, each in named.items()}
 
 
-class Predicting(nn.Module):
+class Predicting(Objective, nn.Module):
     """One or several models of a task, whose outputs are averaged; without labels and losses.
 
     models  with the same rows: of several seeds
@@ -88,6 +88,9 @@ class Predicting(nn.Module):
         outputs = found[0] if len(found) == 1 else self.task.average(found)  # type: ignore[attr-defined]
         kept = dict if hasattr(self.task, "answers") else getattr(self.task, "kept", dict)
         return Losses({}, outputs=kept(outputs))
+
+    def counts(self, batch: Batch, rng: Streams) -> dict[str, Tensor]:
+        return {}
 
 
 def with_layer_rates(optimizer: Optimizer, model: TaskModel, decay: float, rule: Rule) -> Optimizer:

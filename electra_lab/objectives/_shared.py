@@ -1,7 +1,6 @@
 """Steps that objectives share: mask a batch, predict the masked tokens, draw replacements, count losses."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -13,8 +12,20 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from electra_lab.model.network import everywhere
-from electra_lab.model.softmax import cross_entropy
-from registry import Batch, Choice, Detection, Masked, Network, Prediction, Random, Setup, Streams, Term, Vocabulary
+from registry import (
+    Batch,
+    Choice,
+    Detection,
+    Masked,
+    Network,
+    Objective,
+    Prediction,
+    Random,
+    Setup,
+    Streams,
+    Term,
+    Vocabulary,
+)
 
 Weight = Annotated[float, Field(ge=0)]  # of a term of the loss
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
@@ -32,8 +43,6 @@ class Cloze:
     hidden: Float[Tensor, "B T D"]  # the network's states
     logits: Float[Tensor, "B K V"]  # in float32 or wider
     cross_entropy: Float[Tensor, "B K"]  # of each slot in nats
-    probabilities: Float[Tensor, "B K V"]  # softmax(logits), without a gradient; backward reads it
-    normalizer: Float[Tensor, "B K"]  # log sum exp(logits), of the same pass over the logits
 
     def losses(self, smoothing: float | Tensor = 0.0) -> Float[Tensor, "B K"]:
         """Return the cross-entropy of each slot in nats. `smoothing` spreads a share of the target over all tokens."""
@@ -55,7 +64,7 @@ class Cloze:
         """
         if weight is None:
             return {}
-        return {f"{network}_z": term(self.normalizer.square(), self.masked.valid, weight)}
+        return {f"{network}_z": term(self.logits.logsumexp(-1).square(), self.masked.valid, weight)}
 
     def prediction(self, vocabulary: Vocabulary) -> Prediction:
         """Return the input of metrics."""
@@ -69,7 +78,13 @@ def cloze(network: Network, masked: Masked, batch: Batch, hidden: Float[Tensor, 
     hidden = states(network, masked.inputs, batch) if hidden is None else hidden
     logits = full_precision(network.token_logits(hidden, masked.positions))
     originals = batch.tokens.gather(1, masked.positions)
-    return Cloze(masked, originals, hidden, logits, *cross_entropy(logits, originals))
+    return Cloze(masked, originals, hidden, logits, cross_entropy(logits, originals))
+
+
+def cross_entropy(logits: Float[Tensor, "*N V"], targets: Int[Tensor, "*N"]) -> Float[Tensor, "*N"]:
+    """Return -log softmax(logits)[target] in nats."""
+    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return losses.view_as(targets)
 
 
 def states(network: Network, inputs: Int[Tensor, "B T"], batch: Batch, **options: Any) -> Float[Tensor, "B T D"]:
@@ -94,17 +109,6 @@ def in_parts(
     for at in torch.split(everywhere(hidden), size, dim=1):
         parts.append(checkpoint(read, at, hidden, *inputs, use_reentrant=False, preserve_rng_state=False))
     return [torch.cat(part, dim=1) for part in zip(*parts, strict=True)]
-
-
-@contextmanager
-def without(probabilities: Float[Tensor, "B K V"], ids: Sequence[int]) -> Iterator[Float[Tensor, "B K V"]]:
-    """Give these tokens the probability 0 for a moment, in place: a copy would cost as much as the softmax."""
-    before = [probabilities[..., token].clone() for token in ids]
-    for token in ids:
-        probabilities[..., token] = 0.0
-    yield probabilities
-    for token, column in zip(ids, before, strict=True):
-        probabilities[..., token] = column
 
 
 @torch.no_grad()
@@ -182,7 +186,7 @@ def is_masked(masked: Masked) -> Bool[Tensor, "B T"]:
 
 
 @dataclass(eq=False, repr=False)
-class Base(nn.Module):
+class Base(Objective, nn.Module):
     """The constructor of objectives: the fields of a derived dataclass, after these, are the options."""
 
     generator: Network
@@ -230,11 +234,6 @@ class Corrupting(Base):
 
     def sample(self, guess: Cloze, rng: Streams) -> Int[Tensor, "B K"]:
         """Draw a token for each slot."""
-        of_softmax = getattr(self.sampler, "of_softmax", None)
-        if of_softmax is not None and guess.probabilities.dtype == torch.float32 and not self.disallow_correct:
-            with without(guess.probabilities, self.vocabulary.special_ids) as weights:
-                sampled: Tensor = of_softmax(weights.flatten(0, 1), rng("sampling")).view_as(guess.originals)
-            return sampled
         logits = guess.logits.detach()
         if self.disallow_correct:
             logits = logits.scatter(-1, guess.originals.unsqueeze(-1), float("-inf"))

@@ -8,9 +8,20 @@ import torch
 from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from electra_lab.model.softmax import cross_entropy, only_slope
-from electra_lab.objectives._shared import Cloze, Corrupting, Weight, ZLoss, cloze, detect, must_learn, states, term
+from electra_lab.objectives._shared import (
+    Cloze,
+    Corrupting,
+    Weight,
+    ZLoss,
+    cloze,
+    cross_entropy,
+    detect,
+    must_learn,
+    states,
+    term,
+)
 from registry import Batch, Flops, Losses, Metric, Needs, Price, Setup, Streams, objectives
 
 
@@ -75,7 +86,7 @@ class Amos(Corrupting):
         noisy = mixed.masked_fill(self.vocabulary.is_special, float("-inf")) + noise.view_as(mixed)
         drawn = torch.where(masked.valid, noisy.argmax(-1), originals)
         table = self.discriminator.embeddings.tokens.weight.detach()
-        slope = -self.reversal * only_slope((noisy / self.temperature).softmax(-1), table)  # [B K E]
+        slope = -self.reversal * _only_slope((noisy / self.temperature).softmax(-1), table)  # [B K E]
         slope = slope.masked_fill(~masked.valid.unsqueeze(-1), 0.0)
 
         # 4) Let the discriminator find the replaced tokens.
@@ -89,7 +100,7 @@ class Amos(Corrupting):
             terms |= {name: guess.term(self.generator_weight), **guess.z_term(name, self.z_loss)}
         if self.training:
             return Losses(terms)
-        mixture = Cloze(masked, originals, exits[-1], mixed, *cross_entropy(mixed, originals))
+        mixture = Cloze(masked, originals, exits[-1], mixed, cross_entropy(mixed, originals))
         by_exit = zip(self.metrics, weights.unbind(-1), strict=True)
         means = {name: term(weight, masked.valid, 1.0) for name, weight in by_exit}
         return Losses(terms, {"generator": mixture.prediction(self.vocabulary)}, detection, metrics=means)
@@ -118,3 +129,26 @@ class Amos(Corrupting):
         head = price("generator") - price("generator", heads=())
         slope = price("generator", learns=False) - price("generator", learns=False, heads=())
         return Flops(price("generator") + (len(self.depths) - 1) * head + price("discriminator") + slope)
+
+
+class _Slope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Float[Tensor, "*N V"], table: Float[Tensor, "V E"]) -> Float[Tensor, "*N E"]:
+        ctx.save_for_backward(table)
+        return weights.new_zeros(*weights.shape[:-1], table.shape[-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, given: Float[Tensor, "*N E"]) -> tuple[Float[Tensor, "*N V"], None]:
+        (table,) = ctx.saved_tensors
+        return given @ table.t().to(given.dtype), None
+
+
+def _only_slope(weights: Float[Tensor, "*N V"], table: Float[Tensor, "V E"]) -> Float[Tensor, "*N E"]:
+    """Return zeros with the gradient that weights @ table would give to the weights; the table gets none.
+
+    Added to a row of the table, it is the straight-through estimator of a draw (Bengio et al. 2013; Jang et al. 2017)
+    without the product's forward pass.
+    """
+    zeros: Tensor = _Slope.apply(weights, table)  # type: ignore[no-untyped-call]
+    return zeros

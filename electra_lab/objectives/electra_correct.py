@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -34,7 +34,7 @@ class ElectraCorrect(Electra):
     """
 
     needs = Needs(heads=("replaced", "tokens"))
-    metrics: ClassVar[Mapping[str, Metric]] = {
+    metrics = {  # noqa: RUF012
         f"correction_accuracy_{kind}": Metric(ACCURACY.format(kind), f"correction of {kind} tokens", comparable=False)
         for kind in ("replaced", "unreplaced")
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -29,7 +29,7 @@ class Electric(Base):
 
     needs = Needs(heads=("energy",))
     detection_labels = "masked"
-    metrics: ClassVar[Mapping[str, Metric]] = {
+    metrics = {  # noqa: RUF012
         "discriminator_energy": Metric(
             "mean energy of the tokens that were not masked, an estimate of their negative log-probability",
             "energy of the text", "nats", False, baselines=("unigram_entropy",), chart=True,

@@ -8,8 +8,8 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from electra_lab.objectives._shared import Corrupting, Weight, detect, must_learn, must_share_nothing, put, term
-from registry import Batch, Flops, Losses, Prediction, Price, Setup, Streams, objectives
+from electra_lab.objectives._shared import Corrupting, Weight, detect, must_learn, must_share_nothing, term
+from registry import Batch, Flops, Losses, Price, Setup, Streams, objectives
 
 
 @objectives.register("frozen_generator")
@@ -25,8 +25,6 @@ class FrozenGenerator(Corrupting):
                       discriminator if it was an `mlm` run. Corpus, tokenizer and the section `generator` must be equal.
                       Or the folder of any model with a head for masked language modelling, as `init` takes it
     disallow_correct  the generator's samples never equal the original
-    cache             a folder that keeps the generator's draws, K tokens per row. A later run with the same seed, rows,
-                      masks and generator reads them there, bit for bit, and does not run the generator
     """
 
     frozen = True
@@ -34,33 +32,20 @@ class FrozenGenerator(Corrupting):
     run: Path
     discriminator_weight: Weight = 50.0
     disallow_correct: bool = False
-    cache: Path | None = None
 
     def __post_init__(self) -> None:
         self.generator.requires_grad_(False).eval()  # type: ignore[attr-defined]  # a module by contract
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
-        """Return the one term. The batch may have the label `draws`, which `draws` has returned for it."""
-        predictions: dict[str, Prediction] = {}
-
-        # 1) Replace the masked tokens. Draws that were kept need no generator, only the masks.
-        if "draws" in batch.labels:
-            masked = self.mask(batch, rng)
-            inputs = put(batch.labels["draws"][:, : masked.positions.shape[1]], masked, batch)
-        else:
-            guess = self.guess(batch, rng)
-            inputs = self.replace(guess, batch, rng)
-            if not self.training:
-                predictions["generator"] = guess.prediction(self.vocabulary)
+        # 1) Replace the masked tokens.
+        guess = self.guess(batch, rng)
+        inputs = self.replace(guess, batch, rng)
+        predictions = {} if self.training else {"generator": guess.prediction(self.vocabulary)}
 
         # 2) Let the discriminator find them.
         detection, losses = detect(self.discriminator, inputs, batch)
         terms = {"discriminator": term(losses, batch.attention_mask, self.discriminator_weight)}
         return Losses(terms, predictions, None if self.training else detection)
-
-    def draws(self, batch: Batch, rng: Streams) -> Int[Tensor, "B K"]:
-        """Return the generator's draws for a batch, a function of its rows, `rng` and scheduled numbers."""
-        return self.sample(self.guess(batch, rng), rng)
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         """Return the number of tokens that are not padding."""

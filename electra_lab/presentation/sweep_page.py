@@ -6,20 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from urllib.parse import quote
 
 from markupsafe import Markup
 
 from electra_lab.analysis.comparisons import is_exploratory
-from electra_lab.analysis.intervals import Difference, Estimate, estimate
+from electra_lab.analysis.intervals import MANY_DOCUMENTS, Difference, Estimate, estimate
 from electra_lab.analysis.results import AVERAGE, CellResult, Results, Status, read
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation import verdict
 from electra_lab.presentation.limits import limits
 from electra_lab.presentation.pages import Unfinished, render
-from electra_lab.presentation.references import ByReference, sentences
 from electra_lab.presentation.tables import Table, escaped
 from electra_lab.presentation.text import counted, data_facts, interval, listed, named, number, p_text, shown, within
 from electra_lab.storage.files import write_whole
@@ -105,33 +103,6 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 PROSE = ["reading"]  # columns of words, not of numbers
 
 
-def by_reference(results: Results) -> list[ByReference]:
-    """Return the results by reference, of each metric that is a mean over two or more."""
-    plan, of_metrics = results.plan, list[ByReference]()
-    for name, metric in plan.metrics.items():
-        parts = [part for part in metric.parts if part in plan.metrics]
-        values = {part: results.values(part) for part in parts}
-        conclusions = sentences(values, results.comparisons, plan.baseline, metric.higher_is_better)
-        if not conclusions:
-            continue
-        # Means and differences: of each variant, a row per reference.
-        by_part = []
-        for part in parts:
-            rows = comparison(results, part, plan.metrics[part])
-            by_part.append([[row.variant, part, row.mean_text, row.difference_text] for row in rows])
-        by_variant = [*chain(*zip(*by_part, strict=True))]
-        columns = ["variant", "reference", "mean", "difference"]
-        means = Table(f"{name} by reference", columns, by_variant, ["reference"])
-        # Contrasts.
-        lines = []
-        for (label, a, b), d in results.comparisons.contrasts(parts).items():
-            lines.append([label, f"{a} - {b}", _with_interval(d), _p(d)])
-        columns = ["variant", "references", "contrast", "Holm p"]
-        contrasts = Table(f"Contrasts of {name}", columns, lines, ["references"])
-        of_metrics.append(ByReference(name, conclusions, means, contrasts))
-    return of_metrics
-
-
 def by_task(results: Results) -> list[Table]:
     """Return the means of the variants on each task, and their differences; none if there is one task or none."""
     plan = results.plan
@@ -196,20 +167,17 @@ def _whole(number: float | None) -> float | None:
 
 def variants_markdown(results: Results) -> str:
     """Return the verdict, then a table per metric, the leading one first, with a row per variant."""
-    plan, references = results.plan, by_reference(results)
-    conclusions = " ".join(map(escaped, _verdict(results, references).sentences))
+    plan = results.plan
+    conclusions = " ".join(map(escaped, _verdict(results).sentences))
     parts = [f"# {escaped(plan.name)}", escaped(plan.question), conclusions]
     if task_tables := by_task(results):
         parts += ["## The tasks", *(table.markdown() for table in task_tables)]
     for _, _, table in tables(results):
         parts += [f"## {table.title}", table.markdown()]
-    for reference in references:
-        parts += [f"## {reference.means.title}", " ".join(map(escaped, reference.sentences))]
-        parts += [reference.means.markdown(), reference.contrasts.markdown()]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _verdict(results: Results, references: list[ByReference]) -> verdict.Verdict:
+def _verdict(results: Results) -> verdict.Verdict:
     """Return the conclusions about the leading metric, and their limits."""
     plan, leading = results.plan, results.plan.metrics[results.plan.metric]
     judged = verdict.judge(
@@ -221,14 +189,11 @@ def _verdict(results: Results, references: list[ByReference]) -> verdict.Verdict
         conclusions.append("Each cell is measured on its own task, so the best number need not be the best model.")
     if plan.gaps and plan.metric == AVERAGE and not results.has(AVERAGE):
         conclusions.append(f"There is no average without {listed([*plan.gaps])}, whose data is not here.")
-    for reference in references:
-        if reference.metric == plan.metric:
-            conclusions += reference.sentences
     return verdict.Verdict([*conclusions, *limits(results)], judged.main)
 
 
 def _page(results: Results, unfinished: Unfinished | None) -> str:
-    plan, references = results.plan, by_reference(results)
+    plan = results.plan
     chart, compute = figures.compute(results)
     provenance, begun = _provenance(results), sum(cell.provenance is not None for cell in results.cells)
     numbers = {state: results.count(state) for state in STATES}
@@ -240,13 +205,13 @@ def _page(results: Results, unfinished: Unfinished | None) -> str:
         results=results,
         states=[(numbers[state], meaning) for state, meaning in STATES.items() if numbers[state] or state == "done"],
         broken=[cell for cell in results.cells if cell.error or cell.status == "failed"],
-        verdict=_verdict(results, references),
+        verdict=_verdict(results),
+        many_documents=MANY_DOCUMENTS,
         exploratory=results.has(plan.metric) and is_exploratory(results.values(plan.metric), plan.baseline),
         differs=_differs(results),
         pictures=[*filter(None, (figures.leading(results), figures.differences(results)))],
         head=Table("All metrics", [*COLUMNS], [], PROSE),
         tables=tables(results),
-        by_reference=references,
         by_task=by_task(results),
         lacking=_lacking(results),
         nowhere=[name for name in plan.metrics if not results.has(name) and name not in plan.trivial],

@@ -69,14 +69,6 @@ def judge(
     return Verdict([*filter(None, sentences)], no_better if nothing_learned else leader)
 
 
-def leader(metric: str, values: Values, baseline: str, higher_is_better: bool, compared: Comparisons) -> str:
-    """Return the name of the variant that `judge` calls the best; "" if there is none."""
-    measured = {named(label): seeds for label, seeds in values.items() if seeds}
-    say = _Sentences(metric, measured, named(baseline), higher_is_better, compared)
-    best = say.leader()[0] if measured else ""
-    return "" if best in say.unlearned else best
-
-
 @dataclass(frozen=True)
 class _Sentences:
     """The sentences about measured variants; each is "" if there is nothing to say."""

@@ -10,16 +10,7 @@ from electra_lab.samplers._weights import by_rows, weights_of
 from registry import Random, samplers
 
 
-def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /) -> Int[Tensor, " N"]:
-    return by_rows(_largest, weights, rng, weights.shape[-1])
-
-
-def _largest(weights: Float32[Tensor, "n V"], numbers: Float32[Tensor, "n V"]) -> Int[Tensor, " n"]:
-    """Return the index of the largest log(weight) - log(-log(number)): that of the least weight / log(number)."""
-    return (weights / numbers.log()).argmin(-1)
-
-
-@samplers.register("gumbel", unbiased=lambda *, temperature: temperature == 1.0, of_softmax=of_softmax)
+@samplers.register("gumbel", unbiased=lambda *, temperature: temperature == 1.0)
 def gumbel(
     logits: Float32[Tensor, "N V"], rng: Random, /, *, temperature: Annotated[float, Field(ge=1e-6)] = 1.0
 ) -> Int[Tensor, " N"]:
@@ -31,6 +22,7 @@ def gumbel(
     """
 
     def draw(logits: Tensor, numbers: Tensor) -> Tensor:
-        return _largest(weights_of(logits, temperature), numbers)
+        # The largest log(weight) - log(-log(number)) is where weight / log(number) is least.
+        return (weights_of(logits, temperature) / numbers.log()).argmin(-1)
 
     return by_rows(draw, logits, rng, logits.shape[-1])

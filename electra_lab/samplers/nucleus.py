@@ -11,10 +11,6 @@ from electra_lab.samplers._weights import ascending, by_rows, weights_of
 from registry import Random, samplers
 
 
-def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /, *, p: float | Tensor) -> Int[Tensor, " N"]:
-    return by_rows(lambda rows, numbers: inverse_cdf(_nucleus(rows, p), numbers), weights, rng, 1).squeeze(-1)
-
-
 def _nucleus(weights: Float32[Tensor, "n V"], p: float | Tensor) -> Float32[Tensor, "n V"]:
     """Return the weights of the nucleus, and 0 for other tokens."""
     # Only the least weight of the nucleus is needed, so values are sorted without their tokens.
@@ -30,7 +26,7 @@ def _nucleus(weights: Float32[Tensor, "n V"], p: float | Tensor) -> Float32[Tens
     return weights.where(above | (level & first), 0.0)
 
 
-@samplers.register("nucleus", of_softmax=of_softmax)
+@samplers.register("nucleus")
 def nucleus(
     logits: Float32[Tensor, "N V"],
     rng: Random,

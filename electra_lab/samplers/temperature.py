@@ -11,11 +11,7 @@ from electra_lab.samplers._weights import by_rows, weights_of
 from registry import Random, samplers
 
 
-def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /) -> Int[Tensor, " N"]:
-    return by_rows(inverse_cdf, weights, rng, 1).squeeze(-1)
-
-
-@samplers.register("temperature", unbiased=lambda *, temperature: temperature == 1.0, of_softmax=of_softmax)
+@samplers.register("temperature", unbiased=lambda *, temperature: temperature == 1.0)
 def temperature(
     logits: Float32[Tensor, "N V"], rng: Random, /, *, temperature: Annotated[float, Field(ge=1e-6)] = 1.0
 ) -> Int[Tensor, " N"]:

@@ -11,13 +11,7 @@ from electra_lab.samplers._weights import weights_of
 from registry import Random, samplers
 
 
-def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /, *, k: int) -> Int[Tensor, " N"]:
-    best, tokens = weights.topk(min(k, weights.shape[-1]), dim=-1)
-    drawn = inverse_cdf(best, rng.uniform(len(weights), 1))
-    return tokens.gather(-1, drawn).squeeze(-1)
-
-
-@samplers.register("top_k", of_softmax=of_softmax)
+@samplers.register("top_k")
 def top_k(
     logits: Float32[Tensor, "N V"],
     rng: Random,

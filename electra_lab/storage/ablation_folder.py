@@ -14,11 +14,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, StrictFloat
+from pydantic import BaseModel
 
-from electra_lab.storage.files import disk, lock, read_as, refuse_unusable, write_whole
+from electra_lab.storage.files import Hold, disk, lock, read_as, refuse_unusable, write_whole
 from electra_lab.storage.finetuning_folder import FinetuningFolder
-from electra_lab.storage.plan import Plan, PlannedMeasure
+from electra_lab.storage.plan import Plan, PlannedMeasure, read_measures
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError, guide
 
@@ -34,8 +34,12 @@ class Failure(BaseModel):
     attempts: int = 1
 
 
-Documents = dict[str, dict[str, list[float]]]  # cells/<id>/documents.json: by measure, metric and document
-Measures = dict[str, dict[str, StrictFloat | None]]  # cells/<id>/measures.json: numbers by measure and metric
+class Documents(BaseModel):
+    """cells/<id>/documents.json: contributions to the numbers in measures.json, by measure, metric and document."""
+
+    run: str
+    step: int
+    numbers: dict[str, dict[str, list[float]]] = {}
 
 
 class AblationFolder:
@@ -44,6 +48,7 @@ class AblationFolder:
     def __init__(self, path: Path) -> None:
         refuse_unusable(path)
         self.path = path
+        self._claims = dict[str, Hold]()
 
     @classmethod
     def create(cls, path: Path) -> Self:
@@ -66,11 +71,11 @@ class AblationFolder:
 
     def run(self, id: str) -> RunDirectory:
         """Return the run directory of a pre-trained cell, or of a reference."""
-        return RunDirectory(self.path / "cells" / id)
+        return RunDirectory(self.path / "cells" / id, id)
 
     def finetuning(self, id: str) -> FinetuningFolder:
         """Return the folder of a cell that is a fine-tuning, which has one seed."""
-        return FinetuningFolder(self.path / "cells" / id)
+        return FinetuningFolder(self.path / "cells" / id, id)
 
     def experiment(self, id: str) -> Path:
         return self.path / "plan" / f"{id}.yaml"
@@ -83,10 +88,13 @@ class AblationFolder:
         note = self.path / "failed" / f"{id}.json"
         return read_as(Failure, note, "Remove it.") if note.is_file() else None
 
-    def measured(self, id: str) -> dict[str, dict[str, float | None]]:
-        """Return the numbers of a cell, by the keys of measures. Raises CheckpointError."""
+    def measured(self, id: str, step: int | None = None) -> dict[str, dict[str, float | None]]:
+        """Return the numbers of a cell, by the keys of measures; none if they are of another step.
+
+        Raises CheckpointError, also for those of another cell.
+        """
         file = self.run(id).path / "measures.json"
-        return read_as(Measures, file) if file.is_file() else {}
+        return read_measures(file, id, step) if file.is_file() else {}
 
     def is_used(self, reference: str, plan: Plan) -> bool:
         """Return True if every measure that refers to a run has used it."""
@@ -94,31 +102,39 @@ class AblationFolder:
         return all(self.shared(measure).is_dir() for measure in using)
 
     def by_document(self, id: str, plan: Plan) -> dict[str, list[float]]:
-        """Return the contribution of each test document to a cell's metrics; older cells lack it."""
-        kept, found = self._documents(id), dict[str, list[float]]()
+        """Return the contribution of each test document to a cell's metrics."""
+        kept, found = self._documents(id, None), dict[str, list[float]]()
         for measure in plan.measures:
             found |= kept.get(measure.key, {})
         return found
 
-    def _documents(self, id: str) -> Documents:
+    def _documents(self, id: str, step: int | None) -> dict[str, dict[str, list[float]]]:
         file = self.run(id).path / "documents.json"
         try:
-            return read_as(Documents, file) if file.is_file() else {}
+            found = read_as(Documents, file)
         except CheckpointError:
             return {}
+        return found.numbers if found.run == id and step in (None, found.step) else {}
 
     def note_measure(
-        self, id: str, key: str, numbers: dict[str, float], documents: dict[str, list[float]] | None = None
+        self, id: str, step: int, key: str, numbers: dict[str, float], documents: dict[str, list[float]] | None = None
     ) -> None:
-        """Add the numbers of a measure to a cell; damaged ones are measured again."""
-        kept = self._documents(id)
+        """Add the numbers of a measure, after a step, to a cell; damaged ones are measured again.
+
+        Raises CheckpointError if this process has lost its claim to the cell.
+        """
+        if id in self._claims:
+            self._claims[id].refuse_lost()
+        kept, whose = self._documents(id, step), {"run": id, "step": step}
         if documents or key in kept:  # those of an earlier measurement do not belong to these numbers
-            self.write(f"cells/{id}/documents.json", json.dumps({**kept, key: documents or {}}) + "\n")
+            written = {**whose, "numbers": {**kept, key: documents or {}}}
+            self.write(f"cells/{id}/documents.json", json.dumps(written) + "\n")
         try:
-            measured = self.measured(id)
+            measured = self.measured(id, step)
         except CheckpointError:
             measured = {}
-        self.write(f"cells/{id}/measures.json", json.dumps({**measured, key: numbers}, indent=1) + "\n")
+        written = {**whose, "numbers": {**measured, key: numbers}}
+        self.write(f"cells/{id}/measures.json", json.dumps(written, indent=1) + "\n")
 
     def note_failure(self, id: str, error: str | None, attempts: int = 1) -> None:
         """Note why a cell is not done; None removes the note."""
@@ -137,7 +153,8 @@ class AblationFolder:
         with ExitStack() as held:
             with disk(self.path):
                 mine = held.enter_context(lock(self.path / "claims" / name, wait=wait))
-            yield mine
+            self._claims[name] = mine
+            yield bool(mine)
 
     def is_claimed(self, name: str) -> bool:
         """Return True if another process has claimed the name."""

@@ -13,7 +13,7 @@ from registry.errors import CheckpointError, ConfigError
 
 Kind = Literal["run", "fine-tuning", "ablation"]
 DIVERGED = "diverged.json"  # in a run directory, why its training ended; resuming removes it
-EVALUATIONS = b'"split": "test"', b'"split": "validation"'
+EVALUATIONS = b'"split": "test"', b'"split": "validation"'  # the first goes before the second
 TAIL = 1 << 13  # bytes at the end of metrics.jsonl
 
 
@@ -82,7 +82,7 @@ def has_diverged(job: Path) -> bool:
 
 
 def last_records(file: Path) -> list[dict[str, Any]]:
-    """Return the last records of metrics.jsonl, after the last evaluation if that is not among them.
+    """Return the last records of metrics.jsonl, after the last test, or evaluation, that is not among them.
 
     Raises CheckpointError for a line that is not a record, unless it is the last, which a kill cut short.
     """
@@ -91,24 +91,24 @@ def last_records(file: Path) -> list[dict[str, Any]]:
             size = os.fstat(stream.fileno()).st_size
             stream.seek(max(0, size - TAIL))
             tail = stream.read(TAIL)
-            lines = tail.split(b"\n")[size > TAIL :]
-            if size > TAIL and not any(split in tail for split in EVALUATIONS):
-                lines.insert(0, _last_evaluation(stream))
+            if size > TAIL:  # its first line may be cut
+                tail = tail.partition(b"\n")[2]
+                if EVALUATIONS[0] not in tail:
+                    tail = _last_evaluation(stream, size - len(tail)) + b"\n" + tail
     except FileNotFoundError:
         return []
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read ({reason(error)}).") from None
-    found = [_record(line) for line in lines if line.strip()]
+    found = [_record(line) for line in tail.split(b"\n") if line.strip()]
     records = [record for record in found if record is not None]
     if len(found) - len(records) > (found[-1:] == [None]):
         raise CheckpointError(f"{file}: has a line that is not a record; the file is damaged.")
     return records
 
 
-def _last_evaluation(stream: Any) -> bytes:
-    """Return the line of the last evaluation before the last lines of a long file; b"" if there is none."""
+def _last_evaluation(stream: Any, before: int) -> bytes:
+    """Return the line of the last evaluation in the first bytes of a long file; b"" if there is none."""
     with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        before = max(0, len(text) - TAIL)
         for split in EVALUATIONS:
             at = text.rfind(split, 0, before)
             if at >= 0:

@@ -23,8 +23,10 @@ from torch.optim import Optimizer
 
 from electra_lab.storage import files
 from electra_lab.storage.files import MANIFEST, new_folder, read_as, read_json, seal
+from electra_lab.storage.provenance import read_provenance
 from electra_lab.storage.state import State
-from registry.errors import CheckpointError
+from registry import Objective
+from registry.errors import CheckpointError, is_shortage
 
 _NAME = re.compile(r"step-([0-9]{8,15})")
 _LEFTOVER = re.compile(r"\.step-[0-9]{8,15}\.(part|old)")
@@ -90,9 +92,9 @@ def save(
             save_file(tensors, building / _TENSORS)
             (building / _TENSORS).chmod((building / _STATE).stat().st_mode)  # the library denies others access
             seal(building)
-    except MemoryError:
-        raise
     except Exception as error:  # safetensors wraps a full disk in its own exception, so the type says little
+        if is_shortage(error):
+            raise
         reason = getattr(error, "strerror", None) or error
         raise CheckpointError(
             f"{final}: the checkpoint cannot be written ({reason}). Earlier ones are intact; make room and resume."
@@ -153,8 +155,11 @@ def checkpoints(folder: Path) -> list[Path]:
     return [path for path in _named(folder) if not path.is_symlink() and (path / MANIFEST).is_file()]
 
 
-def damage(path: Path) -> str | None:
-    """Return the damage to a checkpoint in words, None if it is sound. Raises CheckpointError for a newer format."""
+def damage(path: Path, run: str | None = None) -> str | None:
+    """Return the damage to a checkpoint in words, None if it is sound. That of another run counts as damaged.
+
+    run  the id of its run, by default read from the folder
+    """
     if reason := files.damage(path, (_TENSORS, _STATE)):
         return reason
     try:
@@ -166,7 +171,14 @@ def damage(path: Path) -> str | None:
             f"{path}: was written by a newer version of electra_lab (format {state.format}; this one reads up to "
             f"{FORMAT}). Use that version."
         )
+    if state.run != (wanted := _run_of(path.parent) if run is None else run):
+        return f"it belongs to {state.run or 'no run'}, not to {wanted or 'one here'}; it was moved or copied here"
     return None if state.step == _step(path) else f"{_STATE} is damaged: it is of step {state.step}"
+
+
+def _run_of(folder: Path) -> str:
+    """Return the id of the run whose checkpoints are in a folder; "" if no run has begun there."""
+    return read_provenance(folder.parent).id if (folder.parent / "provenance.json").is_file() else ""
 
 
 def steps(folder: Path) -> list[int]:
@@ -185,15 +197,17 @@ def _named(folder: Path) -> list[Path]:
 
 
 def load_newest(
-    folder: Path, module: nn.Module, optimizer: Optimizer, warn: Callable[[str], None]
+    folder: Path, module: nn.Module, optimizer: Optimizer, warn: Callable[[str], None], run: str | None = None
 ) -> dict[str, Any] | None:
     """Load the newest valid checkpoint; returns its state, None if there is no checkpoint at all.
+
+    run  the id of their run, by default read from the folder
 
     Raises CheckpointError if there are some and none is usable, or if one belongs to other networks.
     """
     found = _named(folder)
     for path in reversed(found):
-        if not (reason := damage(path)):
+        if not (reason := damage(path, run)):
             try:
                 tensors = _read(path)
                 reason = f"{_TENSORS} has numbers that are not finite" if not_finite(tensors, module) else None
@@ -303,7 +317,7 @@ def _fill(own: dict[str, Tensor], given: dict[str, Tensor], refusal: str) -> Non
         value.copy_(_like(value, given[name]))
 
 
-def _refuse_others(own: dict[str, Tensor], given: dict[str, Tensor], refusal: str) -> None:
+def _refuse_others(own: Mapping[str, Tensor], given: dict[str, Tensor], refusal: str) -> None:
     """Raise CheckpointError if a tensor is missing, left over, or of another shape or type."""
     wrong = [n for n in given.keys() | own.keys() if n not in given or n not in own or not _fits(given[n], own[n])]
     if wrong:
@@ -330,9 +344,9 @@ def _model_tensors(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.named_parameters()) | buffers
 
 
-def _memory(module: nn.Module) -> dict[str, Tensor]:
+def _memory(module: nn.Module) -> Mapping[str, Tensor]:
     """Return the memory of an objective that remembers rows."""
-    return getattr(module, "row_memory", {})
+    return module.row_memory if isinstance(module, Objective) else {}
 
 
 @torch.no_grad()

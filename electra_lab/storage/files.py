@@ -20,7 +20,7 @@ import yaml
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from registry.errors import CheckpointError, ConfigError, guide
+from registry.errors import CheckpointError, ConfigError, guide, is_shortage
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -43,10 +43,12 @@ class Unreadable(CheckpointError):
 
 @contextmanager
 def disk(path: Path) -> Iterator[None]:
-    """Turn errors of the file system into CheckpointError."""
+    """Turn errors of the file system, except too little memory, into CheckpointError."""
     try:
         yield
     except OSError as error:
+        if is_shortage(error):
+            raise
         raise CheckpointError(
             f"{error.filename or path}: cannot be written ({error.strerror}). What was saved before is intact; fix the "
             "disk and resume."
@@ -308,9 +310,40 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
+class Hold:
+    """A lock file; true if this process holds it."""
+
+    def __init__(self, path: Path, *, held: bool) -> None:
+        self.path, self._held = path, held
+        self._file = self._now()
+
+    def __bool__(self) -> bool:
+        return self._held
+
+    @property
+    def is_lost(self) -> bool:
+        """Return True if the file was removed or replaced, so that another process may hold the new one."""
+        return self._held and self._now() != self._file
+
+    def refuse_lost(self) -> None:
+        """Raise CheckpointError if the file was removed or replaced."""
+        if self.is_lost:
+            raise CheckpointError(
+                f"{self.path}: was removed or replaced while this process held it, so another may write to the folder. "
+                "This one stops, and what was saved before is intact. Run one process alone to continue."
+            )
+
+    def _now(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+
 @contextmanager
-def lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Hold the lock file at `path`. Yields False if another process holds it and `wait` is off.
+def lock(path: Path, *, wait: bool = False) -> Iterator[Hold]:
+    """Hold the lock file at `path`. Yields a false value if another process holds it and `wait` is off.
 
     Raises ConfigError if the file system has no locks or something else is there, OSError if it cannot be written.
     """
@@ -327,7 +360,7 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
             ) from None
         raise
     try:
-        yield held.is_locked
+        yield Hold(path, held=held.is_locked)
     finally:
         held.release()
 

@@ -1,6 +1,7 @@
 """The folder of a fine-tuning.
 
 finetuning.yaml  complete     source.yaml  as written     results.json  over all seeds     report.html
+identity.json  the id of the fine-tuning, with which those of its seeds begin
 seed-<n>/  a run directory of each seed, with predictions-<split>.jsonl, submission/, results.json once it is finished
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from electra_lab.storage.checkpoint import checkpoint_path
-from electra_lab.storage.files import open_regular, read_as, reason
+from electra_lab.storage.files import Hold, open_regular, read_as, reason
+from electra_lab.storage.provenance import refuse_other
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry.errors import CheckpointError, command
+
+_IDENTITY = "identity.json"
 
 
 class SplitResults(BaseModel):
@@ -31,9 +36,11 @@ class SplitResults(BaseModel):
 class SeedResults(BaseModel):
     """The results of one seed, and the step whose weights were judged.
 
+    run   the id of the seed's run
     lost  by metric and split, that of training included, the shares of the examples that are missing from the rows
     """
 
+    run: str
     seed: int
     step: int
     splits: dict[str, SplitResults]
@@ -43,14 +50,23 @@ class SeedResults(BaseModel):
 class FinetuningFolder(RunDirectory):
     """The folder of a fine-tuning with all its seeds, which are held with it."""
 
-    def _hold(self, held: bool) -> None:
-        super()._hold(held)
+    def _hold(self, lock: Hold | None) -> None:
+        super()._hold(lock)
         self._seeds: dict[int, RunDirectory] = {}
 
+    def begin(self) -> None:
+        """Write the id, unless it is there. Raises CheckpointError if seeds have begun without it."""
+        if not (self.path / _IDENTITY).is_file() and not self.seeds():
+            self.write_json(_IDENTITY, {"id": self.id or uuid.uuid4().hex})
+
+    def id_of(self, seed: int) -> str:
+        """Return the id of the run of a seed. Raises CheckpointError."""
+        return f"{self.id or read_as(dict[str, str], self.path / _IDENTITY).get('id')}-{seed}"
+
     def seed(self, seed: int) -> RunDirectory:
-        directory = self._seeds.get(seed) or RunDirectory(self.path / f"seed-{seed}")
-        if self._held and seed not in self._seeds:
-            directory._hold(True)
+        directory = self._seeds.get(seed) or RunDirectory(self.path / f"seed-{seed}", self.id_of(seed))
+        if self.lock and seed not in self._seeds:
+            directory._hold(self.lock)
             self._seeds[seed] = directory
         return directory
 
@@ -61,8 +77,13 @@ class FinetuningFolder(RunDirectory):
 
     def results(self, seed: int) -> SeedResults | None:
         """Return the results of a seed, None if it is not finished. Raises CheckpointError."""
-        file = self.seed(seed).path / "results.json"
-        return read_as(SeedResults, file, "Delete it and resume.") if file.is_file() else None
+        directory = self.seed(seed)
+        file = directory.path / "results.json"
+        if not file.is_file():
+            return None
+        found = read_as(SeedResults, file, "Delete it and resume.")
+        refuse_other(file, found.run, directory.provenance().id)
+        return found
 
     def checkpoints_with(self, seed: int, step: int) -> Path:
         """Return the folder that has the checkpoint of a step: an earlier version kept the best in best/checkpoints."""

@@ -3,17 +3,38 @@
 import math
 from collections.abc import Hashable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, StrictFloat, model_validator
 from pydantic_core import PydanticCustomError
 
+from electra_lab.storage.files import read_as
+from electra_lab.storage.provenance import refuse_other
 from registry import Metric
 
 FORMAT = 3  # raise it when an older plan could be misread
 REFERENCE = "reference"  # stands for the variant of a run that is trained for a measure alone
 
 Id = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]  # the name of a folder, which leads nowhere else
+
+
+class Measures(BaseModel):
+    """measures.json of a cell: the numbers of the run with the cell's id after a step, by measure and metric."""
+
+    run: str
+    step: int
+    numbers: dict[str, dict[str, StrictFloat | None]] = {}
+
+
+def read_measures(file: Path, id: str, step: int | None = None) -> dict[str, dict[str, float | None]]:
+    """Return the numbers of a cell by measure and metric; none if they are not of `step`.
+
+    Raises CheckpointError, also for the numbers of another cell.
+    """
+    found = read_as(Measures, file)
+    refuse_other(file, found.run, id)
+    return found.numbers if step in (None, found.step) else {}
 
 
 class PlannedMeasure(BaseModel):

@@ -1,11 +1,14 @@
 """provenance.json: where a run comes from, and how large it is."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
+from electra_lab.storage.files import read_as
 from registry import Metric
+from registry.errors import CheckpointError
 
 FORMAT = 3  # of a run directory; raise it when an older run could be misread
 # Metrics of pre-training that early releases recorded as if they compared runs, before those that do.
@@ -103,11 +106,16 @@ class Change(BaseModel):
 
 
 class Provenance(BaseModel):
-    """The content of provenance.json. Keys that it does not know are kept."""
+    """The content of provenance.json. Keys that it does not know are kept.
+
+    id  of the run, which its checkpoints, results and measures carry: drawn when it begins; that of an ablation's cell
+        is the cell's, and that of a seed is its fine-tuning's with the seed
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     format: int = 1  # the key came with format 2
+    id: str
     started: str
     command: list[str] = []
     electra_lab: str
@@ -147,3 +155,20 @@ class Provenance(BaseModel):
     def changed(self) -> list[tuple[str, str]]:
         """For a page, the changes in words, each with a title."""
         return [("changed", f"after step {c.step:,}: {described(c.values)}") for c in self.changes if c.values]
+
+
+def read_provenance(folder: Path, id: str | None = None) -> Provenance:
+    """Read provenance.json of a run, which must have the id, if any. Raises CheckpointError."""
+    file = folder / "provenance.json"
+    found = read_as(Provenance, file)
+    if id is not None:
+        refuse_other(file, found.id, id)
+    return found
+
+
+def refuse_other(file: Path, id: str, wanted: str) -> None:
+    """Raise CheckpointError if a file has another id than the run in whose folder it lies."""
+    if id != wanted:
+        raise CheckpointError(
+            f"{file}: belongs to {id or 'another run'}, not to {wanted}; it was moved or copied here."
+        )

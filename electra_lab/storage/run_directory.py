@@ -27,20 +27,20 @@ from electra_lab.storage.catalog import DIVERGED, jobs_in
 from electra_lab.storage.checkpoint import checkpoint_path, remove_after, sweep
 from electra_lab.storage.files import (
     MANIFEST,
+    Hold,
     disk,
     flush,
     load_tokenizer,
     lock,
     new_file,
     open_regular,
-    read_as,
     read_json,
     reading,
     reason,
     refuse_unusable,
     write_whole,
 )
-from electra_lab.storage.provenance import FORMAT, Code, Provenance
+from electra_lab.storage.provenance import FORMAT, Code, Provenance, read_provenance
 from registry.errors import CheckpointError, ConfigError, InUse, command
 
 if TYPE_CHECKING:
@@ -62,14 +62,16 @@ class RunDirectory:
     """The folder of a run. Errors of the file system become CheckpointError, so that nothing ends in a traceback.
 
     While it is held, nobody else writes, so that provenance.json and metrics.jsonl are read once.
+
+    id  that its run must have, for one that is part of an ablation or a fine-tuning
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, id: str | None = None) -> None:
         refuse_unusable(path)
-        self.path = path
-        self._hold(False)
+        self.path, self.id = path, id
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
+        self._hold(None)
 
     @classmethod
     def create(cls, out: Path | None, name: str) -> Self:
@@ -101,7 +103,7 @@ class RunDirectory:
         file = self.path / ".lock"
         with ExitStack() as held:
             with disk(file):
-                if held.enter_context(lock(file)):
+                if mine := held.enter_context(lock(file)):
                     with open_regular(file, os.O_WRONLY | os.O_TRUNC) as stream:
                         stream.write(str(os.getpid()).encode())
                 else:
@@ -109,14 +111,16 @@ class RunDirectory:
             with suppress(OSError):  # leftovers do no harm
                 for leftover in unfinished(self.path):
                     leftover.unlink(missing_ok=True)
-            self._hold(True)
+            self._hold(mine)
             try:
                 yield
             finally:
-                self._hold(False)
+                self._hold(None)
 
-    def _hold(self, held: bool) -> None:
-        self._held = held
+    def _hold(self, lock: Hold | None) -> None:
+        """Begin or end to hold the directory."""
+        self.lock = lock
+        self._size = self.metrics.stat().st_size if lock and self.metrics.is_file() else 0
         self._provenance: Provenance | None = None
         self._records: list[dict[str, Any]] | None = None
 
@@ -127,6 +131,18 @@ class RunDirectory:
             if not free:
                 raise self._in_use()
             yield
+
+    def refuse_intruders(self) -> None:
+        """Raise CheckpointError if another process has replaced the lock, or has changed metrics.jsonl."""
+        if self.lock is None:
+            return
+        self.lock.refuse_lost()
+        size = self.metrics.stat().st_size if self.metrics.exists() else 0
+        if size != self._size:
+            raise CheckpointError(
+                f"{self.metrics}: has {size:,} bytes, but the run has written {self._size:,}: it was changed while the "
+                f"run trained. Nothing more was saved. Resume from the last checkpoint: {command('resume', self.path)}"
+            )
 
     def _in_use(self) -> InUse:
         with open_regular(self.path / ".lock") as stream:
@@ -176,8 +192,11 @@ class RunDirectory:
         """Append a line to metrics.jsonl. JSON has no NaN: numbers that no chart could show become null, too."""
         finite = {k: None if isinstance(v, float) and not -_LARGEST < v < _LARGEST else v for k, v in record.items()}
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        line = f"{json.dumps(finite)}\n".encode()
+        self.refuse_intruders()
         with disk(self.metrics), open_regular(self.metrics, flags) as stream:
-            stream.write(f"{json.dumps(finite)}\n".encode())
+            stream.write(line)
+        self._size += len(line)
         if self._records is not None:
             self._records.append(finite)
 
@@ -190,7 +209,7 @@ class RunDirectory:
             if record is None:
                 raise CheckpointError(f"{self.metrics}:{number}: is not a record; the file is damaged.")
         records = [record for _, record in lines if record is not None]
-        if self._held:
+        if self.lock:
             self._records = records
         return list(records)
 
@@ -223,8 +242,8 @@ class RunDirectory:
         """Read provenance.json. Raises CheckpointError."""
         if self._provenance is not None:
             return self._provenance
-        found = read_as(Provenance, self.path / "provenance.json")
-        if self._held:
+        found = read_provenance(self.path, self.id)
+        if self.lock:
             self._provenance = found
         return found
 
@@ -315,8 +334,9 @@ class RunDirectory:
         self._replace_records(kept)
 
     def _replace_records(self, records: list[dict[str, Any]]) -> None:
-        self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-        self._records = records if self._held else None
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        self.write("metrics.jsonl", text)
+        self._records, self._size = records if self.lock else None, len(text.encode())
 
 
 def unfinished(path: Path) -> list[Path]:

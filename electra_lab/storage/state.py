@@ -53,6 +53,7 @@ class State(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     format: int = 1
+    run: str = ""  # its id; a checkpoint outside of a run directory has none
     step: NonNegativeInt
     tokens: NonNegativeInt
     skipped: NonNegativeInt

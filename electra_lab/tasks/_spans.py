@@ -21,6 +21,7 @@ from registry import Batch, Encoded
 
 HIDDEN = 512
 NEVER = -1e4  # the logit of positions that cannot be chosen
+NO_SPAN = -1e30  # the score where there is no span; outputs must be finite
 
 Outputs = Mapping[str, NDArray[Any]]
 
@@ -62,7 +63,7 @@ class Joint(nn.Module):
 
     In training, `end` are the logits given the right start. In evaluation, each of the `beam` most likely starts in the
     context is paired with its most likely end, for spans of at most `longest` tokens: `first` and `last` are positions
-    in the row, `score` is their joint log-probability, minus infinity if there is no such span.
+    in the row, `score` is their joint log-probability, or NO_SPAN.
     """
 
     def __init__(self, dim: int, dropout: float, *, classifier: bool, beam: int, longest: int) -> None:
@@ -122,7 +123,7 @@ class Joint(nn.Module):
             best_ends.append(of_ends.max(1))
         of_last = torch.stack([best.values for best in best_ends], 1)
         last = torch.stack([best.indices for best in best_ends], 1)
-        return {"score": of_first + of_last, "first": first, "last": last}
+        return {"score": (of_first + of_last).clamp(min=NO_SPAN), "first": first, "last": last}
 
 
 def mean_spans(outputs: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -179,7 +180,7 @@ def joint_span(read: Read, output: Outputs) -> Span | None:
     best = read.window.best
     score = np.where((first >= best.start) & (first < best.stop), output["score"], -np.inf)
     chosen = int(score.argmax())
-    if score[chosen] == -np.inf:
+    if score[chosen] <= NO_SPAN:
         return None
     return Span(float(score[chosen]), float(np.exp(score[chosen])), int(first[chosen]), int(last[chosen]))
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from electra_lab.model.embeddings import Embeddings
-from electra_lab.model.flops import counted_flops
+from electra_lab.model.flops import backbone_flops, counted_flops
 from electra_lab.model.network import Network, initialise
 from electra_lab.testing.common import PAD, Contract, token_rows, worst
 from electra_lab.training.random import seed_global
@@ -156,10 +156,11 @@ class BackboneContract(Contract):
         backbone: Any = network.backbone
         if not hasattr(backbone, "flops"):
             pytest.skip("this backbone has no formula; the lab counts")
-        for least in (32, 64):
+        for least, rows in ((32, 1), (64, 1), (32, 5)):
             length = least + -least % backbone.length_multiple
-            counted = counted_flops(backbone, length, self.sizes[0])
-            assert backbone.flops(length) == pytest.approx(counted, rel=0.01), f"at length {length}"
+            counted = counted_flops(backbone, length, self.sizes[0], rows)
+            formula = backbone_flops(backbone, length, self.sizes[0], rows)
+            assert formula == pytest.approx(counted, rel=0.01), f"at length {length}, for {rows} rows"
 
     def test_states_of_inner_layers(self, device: str) -> None:
         """Those of a shallower backbone with the same weights; below them, gradients pass or do not, as asked."""

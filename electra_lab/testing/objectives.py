@@ -15,7 +15,7 @@ from electra_lab.model.network import initialise
 from electra_lab.model.pair import EmbeddingSizes, Tie, make_pair
 from electra_lab.testing.common import PAD, SPECIAL, Contract, as_batch, close, count, law, padded_batches, vocabulary
 from electra_lab.training.random import Streams
-from registry import Batch, Losses, Masked, Needs, backbones, masking_strategies, objectives, samplers
+from registry import Batch, Losses, Masked, Needs, Objective, backbones, masking_strategies, objectives, samplers
 
 few = settings(law, max_examples=30)  # of up to eight rows, each of which two networks read
 
@@ -61,7 +61,7 @@ class ObjectiveContract(Contract):
                              needs.generator_heads, vocabulary(self.size))  # fmt: skip
             masking = masking or masking_strategies.get("replace_prob").component
             sampler = (sampler or samplers.get("temperature").component) if needs.sampler else None
-            objective: nn.Module = self.component()(*pair, masking, sampler, vocabulary(self.size))
+            objective: Objective = self.component()(*pair, masking, sampler, vocabulary(self.size))
             initialise(objective)
             for parameter in objective.parameters():
                 parameter.data += 0.3 * torch.randn_like(parameter)
@@ -70,7 +70,7 @@ class ObjectiveContract(Contract):
     @property
     def detection_term(self) -> str | None:
         """The term that is the cross-entropy of the detection."""
-        declared: str | None = getattr(self.kind, "detection_term", "discriminator")
+        declared: str | None = self.kind.detection_term
         return declared
 
     @cached_property
@@ -108,7 +108,7 @@ class ObjectiveContract(Contract):
         if seen is not None and (found := losses.terms.get(self.detection_term or "")):
             judged = self.judged(batch, chosen)
             assert found.count == judged.sum(), f"{int(found.count)} tokens count, where the rule says {judged.sum()}"
-            told = {"replaced": seen.replaced, "masked": chosen}[getattr(self.kind, "detection_labels", "replaced")]
+            told = {"replaced": seen.replaced, "masked": chosen}[self.kind.detection_labels]
             each = nn.functional.binary_cross_entropy_with_logits(seen.logits, told.float(), reduction="none")
             assert close(found.sum, each[judged].sum())
 
@@ -120,7 +120,7 @@ class ObjectiveContract(Contract):
         batch = as_batch(torch.randint(5, self.size, (4, 20), generator=torch.Generator().manual_seed(0)))
         losses: Losses = objective(batch, Streams(0, 0, batch.example_ids))
         seen = objective.eval()(batch, Streams(0, 0, batch.example_ids)).detection
-        declared = set(getattr(objective, "trains_generator", ()))
+        declared = set(objective.trains_generator)
         foreign = {name: t.sum for name, t in losses.terms.items() if not name.startswith("generator")}
         assert declared <= foreign.keys(), f"there are no terms {sorted(declared - foreign.keys())}"
         if seen is not None and "discriminator" not in declared:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from electra_lab.checks.guards import GuardedSampler
 from electra_lab.objectives._shared import draw
 from electra_lab.testing.common import Contract, assert_follows, law, random_numbers, vocabulary, worst
 from registry import samplers
@@ -68,19 +67,6 @@ class SamplerContract(Contract):
         drawn = draw(self.component(), logits.expand(rows, 1, size), words, random_numbers(0, rows, device))
         counts = torch.bincount(drawn.flatten().cpu(), minlength=size).double()
         assert_follows(counts, expected, f"logits {[round(float(logit), 2) for logit in logits]}")
-
-    def test_of_softmax_follows_it_too(self, device: str) -> None:
-        """Where the lab calls the sampler with the softmax, of which special ids have lost their share."""
-        sampler = GuardedSampler(self.entry, **self.all_options())
-        if sampler.of_softmax is None:
-            pytest.skip("this sampler cannot be called with the softmax")
-        size, rows = 300, 10_000
-        words = vocabulary(size, device)
-        logits = (torch.randn(size, generator=torch.Generator().manual_seed(7)) * 2).to(device)
-        expected = self.distribution(logits.masked_fill(words.is_special, -math.inf)).cpu()
-        weights = logits.softmax(-1).masked_fill(words.is_special, 0.0).expand(rows, size)
-        drawn = sampler.of_softmax(weights, random_numbers(0, rows, device))
-        assert_follows(torch.bincount(drawn.cpu(), minlength=size).double(), expected, "weights")
 
     def test_unbiased_means_the_softmax_itself(self) -> None:
         """A sampler that declares itself unbiased with these options claims softmax(logits)."""

@@ -19,7 +19,6 @@ from electra_lab.training.divergence import (
     non_finite_weights,
     rejected_steps,
 )
-from electra_lab.training.draws import Draws
 from electra_lab.training.evaluation import Accumulate, Evaluation, evaluation
 from electra_lab.training.scaling import LossScale
 from electra_lab.training.step import NETWORKS, Learner, StepResult, training_step
@@ -130,7 +129,6 @@ class Run:
     window: Window = field(default_factory=Window)
     scale: LossScale | None = None  # for fp16
     watch: Watch = field(default_factory=Watch)
-    draws: Draws | None = None  # of a frozen generator, kept for later runs
 
     def __post_init__(self) -> None:
         for group in self.optimizer.param_groups:
@@ -309,11 +307,7 @@ def batch_of(step: int, run: Run, settings: Settings, batches: Batches, device: 
     """Return this rank's rows of a step."""
     number = step + run.offset
     part = run.learner.world.part(settings.batches.at(number))
-    batch = batches.training_batch(settings.seed, number, settings.warmup or settings.batch_size, device, part=part)
-    if run.draws is None or run.offset:  # after a rollback, rows are read at other steps than those of the draws
-        return batch
-    first, rows = settings.batches.before(step) + part.start, settings.micro_batch_size
-    return run.draws.add_to(batch, first, run.learner, settings.seed, step, rows, settings.precision)
+    return batches.training_batch(settings.seed, number, settings.warmup or settings.batch_size, device, part=part)
 
 
 def _line(run: Run, settings: Settings, rate: float, device: torch.device) -> dict[str, Any]:

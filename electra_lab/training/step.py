@@ -17,7 +17,7 @@ from electra_lab.training.device import Precision, autocast
 from electra_lab.training.divergence import Watch
 from electra_lab.training.random import EVALUATION, Streams, seed_global
 from electra_lab.training.scaling import LossScale
-from registry import Batch, Losses, Term
+from registry import Batch, Losses, Objective, Term
 
 GENERATOR, DISCRIMINATOR = NETWORKS = ("generator", "discriminator")
 
@@ -73,9 +73,10 @@ class Learner:
 
     generator_rate: float | Tensor = 1.0
 
-    def __init__(self, objective: nn.Module, schedules: Schedules | None = None) -> None:
+    def __init__(self, objective: Objective, schedules: Schedules | None = None) -> None:
         self.objective, self.schedules = objective, schedules or Schedules((), 1)
-        self.world, self.module, self.updating = ALONE, objective, False
+        self.world, self.updating = ALONE, False
+        self.module: nn.Module = objective
         self.noted: list[Mapping[str, Tensor]] = []
         self._changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
         # A row that a network makes longer has more padding than its batch knows.
@@ -94,7 +95,7 @@ class Learner:
     @property
     def group(self) -> int:
         """The rows that a loss couples: parts of a batch are multiples of it."""
-        return int(getattr(self.objective, "group", 1))
+        return self.objective.group
 
     @torch.no_grad()
     def be_after(self, seed: int, step: int) -> None:
@@ -128,7 +129,7 @@ class Learner:
 
         The memory is the same on all ranks. Of a row that is in the global batch twice, the later one counts.
         """
-        memory: Mapping[str, Tensor] = getattr(self.objective, "row_memory", {})
+        memory = self.objective.row_memory
         if not memory or batch.row_ids is None:
             return
         rows = self.world.gather(batch.row_ids)
@@ -235,8 +236,8 @@ def gradients(
     # Each micro-batch is divided by the counts of the whole batch, so these must be known before the first backward.
     known = None
     if len(parts) * world.size > 1:
-        count: Callable[[Batch, Streams], dict[str, Tensor]] = objective.counts  # type: ignore[assignment]  # contract
-        known = world.sum(_total([count(part, Streams(seed, step, part.example_ids)) for part in parts]))
+        counted = [objective.counts(part, Streams(seed, step, part.example_ids)) for part in parts]
+        known = world.sum(_total(counted))
 
     sums: dict[str, Tensor] = {}
     counts: dict[str, Tensor] = {}
@@ -336,7 +337,7 @@ def update(optimizer: Optimizer, finite: Bool[Tensor, ""]) -> None:
             value.copy_(torch.where(finite, value, state.get(key, torch.zeros_like(value))))
 
 
-def _total(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _total(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     for part in parts:
         for name, value in part.items():

@@ -33,6 +33,7 @@ class Backbone(Protocol):
     before_export(length)  optional: prepares for a graph of ONNX that reads rows of up to that length
     flops(length)        optional: floating point operations of the matrix products of one forward pass over one row, 2
                          per multiply-add; without it the lab counts them with torch
+    shared_flops(length) optional: those of a forward pass that are computed once for all rows, in addition to `flops`
     paper_flops(length)  optional: the same as the script of google-research/electra would count them
 
     `@backbones.register(name, initialized_by_lab=True)` asks the lab to draw the weights of nn.Linear and nn.Embedding;

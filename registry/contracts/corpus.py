@@ -14,15 +14,17 @@ LONGEST = 1_000_000  # characters; longer documents are cut at a space to bound 
 class Document:
     """A text and its use.
 
-    key    documents with the same key are in the same split, which depends on the key alone; by default the text
-    split  for a corpus with its own splits
-    again  a repetition, which gives the text more weight in training; held-out text is never repeated
+    key      documents with the same key are in the same split, which depends on the key alone; by default the text
+    split    for a corpus with its own splits
+    again    a repetition, which gives the text more weight in training; held-out text is never repeated
+    removed  whether an option of the corpus removed a part of the text; `prepare` counts these documents
     """
 
     text: str
     key: str | None = None
     split: Split | None = None
     again: bool = False
+    removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

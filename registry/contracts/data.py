@@ -14,21 +14,6 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float32, Int
     from torch import Tensor
 
-# Fields of earlier contracts, with their names today.
-RENAMED = {
-    ("Batch", "documents"): "attention_document_ids",
-    ("Batch", "sources"): "source_document_ids",
-    ("Batch", "most_documents"): "document_counts",
-    ("Prediction", "hidden"): "saw_mask",
-    ("Trained", "network"): "model",
-    ("Trained", "held_out"): "test",
-}
-
-
-def now_called(kind: str, name: str) -> str:
-    """Return the tail of an error about a field that a contract does not have."""
-    return f". It is now called '{RENAMED[kind, name]}'." if (kind, name) in RENAMED else ""
-
 
 class Random(Protocol):
     """Random numbers as a pure function of (seed, step, purpose, example id)."""
@@ -135,9 +120,6 @@ class Batch:
             None if self.row_ids is None else self.row_ids[rows],
             None if self.document_counts is None else self.document_counts[rows],
         )
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"'Batch' object has no attribute '{name}'{now_called('Batch', name)}")
 
     def __len__(self) -> int:
         return self.tokens.shape[0]

@@ -1,7 +1,7 @@
 """Measures: the metrics by which the cells of an ablation are compared."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -38,6 +38,7 @@ class Trained:
     metrics: Mapping[str, Any]  # the test record of its metrics.jsonl
     # finetune(file): the leading metric of a fine-tuning file with this run as its model, the mean over its seeds
     finetune: Callable[[Path], float]
+    declared: Mapping[str, Metric] = field(default_factory=dict)  # by its objective alone; `metrics` has their values
 
 
 class Measure(Protocol):

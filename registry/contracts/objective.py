@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import sys
+from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from registry.contracts.data import Batch, BatchSizes, Streams
 from registry.contracts.head import Heads, options_by_name
 from registry.contracts.metric import Metric
 
 if TYPE_CHECKING:
+    import torch
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
+    from torch.nn import Module
+else:
+    Module = object  # listing components must not import torch; see Objective
 
 
 @dataclass(frozen=True)
@@ -120,9 +127,8 @@ class Needs:
     @staticmethod
     def of(objective: Any, options: Mapping[str, Any]) -> Needs:
         """Return the needs of an objective with these options."""
-        needs = getattr(objective, "needs", Needs())
-        found: Needs = needs(options) if callable(needs) else needs
-        return found
+        needs: Needs = objective.needs(options) if callable(objective.needs) else objective.needs
+        return needs
 
 
 @dataclass(frozen=True)
@@ -182,41 +188,69 @@ class Price(Protocol):
         """
 
 
-class Objective(Protocol):
-    """The root module, which owns the networks. Registered as a class derived from nn.Module:
+class Objective(Module):
+    """The root module, which owns the networks. Registered as a class derived from this one and from nn.Module:
 
-        __init__(self, generator, discriminator, masking, sampler, vocabulary, /, *, <options>)
+        class Mine(Objective, nn.Module):
+            def __init__(self, generator, discriminator, masking, sampler, vocabulary, /, *, <options>)
+            def forward(self, batch, rng: Streams) -> Losses
+            def counts(self, batch, rng: Streams)
 
-    `needs`, a Needs (by default Needs()) or a static method from the options to one, says which of these are given; the
-    others are None. `discriminator` is the model that is kept. Optional:
+    `discriminator` is the model that is kept. All other members have defaults:
 
-    detection_term               the name of the term that is the binary cross-entropy of `Losses.detection`, by default
-                                 "discriminator"; None if there is none
-    detection_labels             what it has to tell of a token: "replaced", the default, or "masked", draws that equal
-                                 the original included
-    trains_generator             the terms that reach the generator, besides those whose names begin with "generator"; a
-                                 law holds for all others
-    group                        the number of consecutive rows of a batch that a loss couples; the lab refuses batches
-                                 and micro-batches that are not multiples of it
-    at_step(seed, step)          called before every step
-    metrics                      a Metric for each name in `Losses.metrics`
-    accumulator(show)            an Accumulator; `show` are the indices of rows to return as examples. By default
-                                 metrics are computed from `predictions`, `detection`, `choice` and `metrics`
-    conflicts(setup, options)    a classmethod that yields (key, sentence) for all in the Setup that does not go with it
-    flops(price)                 the Flops of training; by default both networks learn at every step
-    row_memory                   tensors with a row for each training row, by name; in checkpoints, but not in models.
-                                 The lab writes `Losses.memory` into it after each step that was taken, on all ranks;
-                                 of a row that is in the batch twice, the later one counts. Compiled code only reads it
-    allocate(rows, length, slots, device)
-                                 creates the memory before training; `slots` is the K of a row of `length` tokens
-    earlier_runs()               run directories whose weights it starts from, by the name of its own network
-    cache, draws(batch, rng)     a folder or None, and the draws, [B, K] token ids, of a generator that does not change.
-                                 With a folder, `forward` finds them in training as the batch's label "draws"
+    needs             a Needs, or a static method from the options to one: which of the parts are given; others are None
+    detection_term    the name of the term that is the binary cross-entropy of `Losses.detection`, None if there is none
+    detection_labels  the label that the discriminator predicts for each token: "replaced", or "masked", which also
+                      holds for draws that equal the original
+    trains_generator  the terms that reach the generator, besides those whose names begin with "generator"; a law holds
+                      for all others
+    group             the number of consecutive rows of a batch that a loss couples; the lab refuses batches and
+                      micro-batches that are not multiples of it
+    metrics           a Metric for each name in `Losses.metrics`
+    row_memory        tensors with a row for each training row, by name; in checkpoints, but not in models. The lab
+                      writes `Losses.memory` into it after each step that was taken, on all ranks; of a row that is in
+                      the batch twice, the later one counts. Compiled code only reads it
     """
 
-    @property
-    def forward(self) -> Any:
-        """forward(batch, rng: Streams) -> Losses."""
+    needs: ClassVar[Any] = Needs()
+    detection_term: ClassVar[str | None] = "discriminator"
+    detection_labels: ClassVar[Literal["replaced", "masked"]] = "replaced"
+    trains_generator: Collection[str] = ()
+    group: int = 1
+    metrics: Mapping[str, Metric] = MappingProxyType({})
+    row_memory: Mapping[str, Tensor] = MappingProxyType({})
 
+    @abstractmethod
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         """Return the counts of the terms without running a network; micro-batches are divided by them."""
+
+    def at_step(self, seed: int, step: int) -> None:
+        """Prepare for a step, the only place where an objective may change over time."""
+
+    def accumulator(self, show: Collection[int]) -> Accumulator | None:
+        """Return an accumulator of metrics; None for those of `predictions`, `detection`, `choice` and `metrics`.
+
+        show  indices of rows to return as examples
+        """
+        return None
+
+    @classmethod
+    def conflicts(cls, setup: Setup, options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+        """Return (key, sentence) for everything in the Setup that does not go with this objective."""
+        return ()
+
+    def flops(self, price: Price) -> Flops:
+        """Return the cost of training; by default both networks learn at every step."""
+        return Flops(price("generator") + price("discriminator"))
+
+    def allocate(self, rows: int, length: int, slots: int, device: torch.device) -> None:
+        """Create `row_memory` before training.
+
+        rows    of the training data
+        length  tokens of a row
+        slots   K of such a row
+        """
+
+    def earlier_runs(self) -> Mapping[str, Path]:
+        """Return the run directories whose weights the objective starts from, by the name of its network."""
+        return {}

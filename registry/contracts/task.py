@@ -130,8 +130,9 @@ class Task(Protocol):
     def head(self, dim: int, dropout: float) -> nn.Module:
         """Return the layers on top of states: forward(states Float[B T D], batch: Batch) -> Tensor.
 
-        Or a mapping of tensors by name; a single one's name is `logits`. Labels of the batch, if there are some, may
-        change what `losses` reads and never what `results` reads.
+        Or a mapping of tensors by name; a single one's name is `logits`. They are finite: for what cannot be chosen use
+        a large negative number. Labels of the batch, if there are some, may change what `losses` reads and never what
+        `results` reads.
         """
 
     def losses(self, outputs: Mapping[str, Float[Tensor, "B ..."]], batch: Batch) -> Mapping[str, Term]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from registry import packings, samplers, schedules, tasks, trackers
+from registry import samplers, schedules, trackers
 from registry.core import Registry
 from registry.errors import BadSignature, DuplicateName, UnknownName
 from registry.listing import short
@@ -109,7 +109,7 @@ def test_a_docstring_a_name_and_a_function_or_class_are_required():
 
 def test_an_argument_that_the_registry_does_not_know_is_refused_with_the_known_ones():
     place = rf"tests/registry/test_core\.py:{mine.__code__.co_firstlineno}"
-    reason = r"samplers\.register has no argument 'unbaised'\. Did you mean 'unbiased'\? Known: of_softmax, unbiased\."
+    reason = r"samplers\.register has no argument 'unbaised'\. Did you mean 'unbiased'\? Known: unbiased\."
     with pytest.raises(BadSignature, match=f"^{place}: {reason}$"):
         samplers.register("mine", unbaised=True)(mine)
     assert "mine" not in samplers.names()
@@ -123,10 +123,10 @@ def test_an_argument_that_the_registry_does_not_know_is_refused_with_the_known_o
 
 def test_a_component_declares_what_it_says_and_otherwise_the_default():
     samplers.register("mine")(mine)
-    assert samplers.get("mine").declared == {"unbiased": False, "of_softmax": None}
+    assert samplers.get("mine").declared == {"unbiased": False}
     with samplers.isolated():
         samplers.register("exact", unbiased=True)(mine)
-        assert samplers.get("exact").declared == {"unbiased": True, "of_softmax": None}
+        assert samplers.get("exact").declared == {"unbiased": True}
     declared = samplers.get("gumbel").declared["unbiased"]
     assert (declared(temperature=1.0), declared(temperature=2.0)) == (True, False)
 
@@ -159,10 +159,3 @@ def test_a_class_without_a_method_of_its_contract_is_refused_at_its_line():
                 trackers.register("forgetful")(Forgetful)
             setattr(Forgetful, method, lambda self, *_: None)
         trackers.register("forgetful")(Forgetful)
-
-
-@pytest.mark.parametrize(("kind", "old", "new"), [(tasks, "know", "set_labels"), (packings, "sources", "source_doc")])
-def test_a_method_of_an_earlier_contract_is_refused_with_its_name_today(kind, old: str, new: str):
-    written = type("Mine", (), {"__doc__": "Mine.", "__module__": __name__, old: lambda self: None})
-    with pytest.raises(BadSignature, match=rf":\d+: {kind.singular} 'mine' has a method '{old}'.*'{new}"):
-        kind.register("mine")(written)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from registry import discovery, load_plugin, samplers
-from registry.errors import BadSignature, DuplicateName, PluginError
+from registry.errors import BadSignature, DuplicateName, PluginError, Signalled
 
 GOOD = """\
 from registry import samplers
@@ -31,6 +31,9 @@ def _isolated(monkeypatch: pytest.MonkeyPatch):
     for name in set(sys.modules) - before:
         if name.startswith("electra_lab_plugin_"):
             del sys.modules[name]
+
+
+NO_MESSAGE = "class Own(RuntimeError):\n    def __str__(self):\n        "
 
 
 def written(folder: Path, text: str, name: str = "plug.py") -> Path:
@@ -98,13 +101,26 @@ def test_two_files_of_equal_content_are_two_plug_ins(tmp_path: Path):
         ("def f():\n    return 1 / 0\n\n\nf()\n", 2, "ZeroDivisionError: division by zero"),
         ("import json\n\njson.loads('{')\n", 3, "JSONDecodeError: "),
         ("x = 1\nimport sys\nsys.exit(0)\n", 3, "SystemExit: 0"),
+        ("x = 1\nraise GeneratorExit\n", 2, "GeneratorExit: "),
+        ("class Own(BaseException): ...\nraise Own('no')\n", 2, "Own: no"), ("raise SyntaxError\n", 1, "SyntaxError: "),
+        (f"{NO_MESSAGE}return 1 / 0\nraise Own\n", 4, "Own: its message cannot be shown (ZeroDivisionError)"),
+        (f"{NO_MESSAGE}raise SystemExit\nraise Own\n", 4, "Own: its message cannot be shown (SystemExit)"),
     ],
-)
+)  # fmt: skip
 def test_a_failing_import_is_reported_with_file_and_line(tmp_path: Path, text: str, line: int, reason: str):
     path = written(tmp_path, text)
     with pytest.raises(PluginError) as refused:
         load_plugin(path)
     assert str(refused.value).startswith(f"{path}:{line}: {reason}")
+    assert not plugin_modules()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Signalled(15)])
+def test_an_interrupt_stays_one_and_the_file_is_not_loaded(tmp_path: Path, error: BaseException, monkeypatch) -> None:
+    monkeypatch.setattr("registry.error", error, raising=False)
+    with pytest.raises(type(error)):
+        load_plugin(written(tmp_path, f"{GOOD}\nimport registry\nraise registry.error\n"))
+    assert "plugged" not in samplers.names()
     assert not plugin_modules()
 
 

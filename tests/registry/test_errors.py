@@ -48,6 +48,17 @@ def test_a_suggestion_names_the_nearest_word_and_all_of_them(word: str, known: l
     assert did_you_mean(word, known) == tail
 
 
+def test_of_very_many_or_long_names_a_few_are_shown() -> None:
+    """The nearest is suggested, and all of a hundred are listed."""
+    many = [f"name_{number:06}" for number in range(100_000)]
+    tail = did_you_mean("nam_000123", many)
+    assert "'name_000123'" in tail
+    assert "name_000099, ... (100,000 in all)." in tail
+    assert len(tail) < 2000
+    assert did_you_mean("x", many[:100]) == f" Known: {', '.join(many[:100])}."
+    assert len(did_you_mean("a", ["a" * 10**6, "b" * 10**6])) < 400
+
+
 @pytest.mark.parametrize("name", ["run", "a b", "$(touch x)", "it's", 'a"b', "-rf", "a\nb", "x;y", "~", "*"])
 def test_a_command_survives_a_shell(name: str, tmp_path: Path) -> None:
     printed = command("resume", Path(name), "--set", f"a={name}")

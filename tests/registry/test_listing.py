@@ -148,6 +148,7 @@ BROKEN = [
     ("x = 1\nfrom registry import no_such_thing\n", "2: ImportError: cannot import name 'no_such_thing'"),
     ("x = 1\n\ndef (:\n", "3: SyntaxError: invalid syntax"),
     ("import sys\n\nsys.exit(0)\n", "3: SystemExit: 0"),
+    ("raise GeneratorExit\n", "1: GeneratorExit: "),
     ("def f():\n    return 1 / 0\n\n\nf()\n", "2: ZeroDivisionError: division by zero"),
     (GOOD.replace("heat: float", "heat"), "4: broken: option 'heat' has no type; write for example"),
     (GOOD.replace("logits, rng", "scores"), "4: broken: must take (logits, rng) before its options, takes (scores)."),

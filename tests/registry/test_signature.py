@@ -138,6 +138,7 @@ class Union(Strict):
     rows: Annotated[int, Field(gt=0)] | Literal["auto"] | None = None
     runs: str | list[str] = ""
     deep: dict[str, str | list[int]] = Field(default_factory=dict)
+    any: dict[str, Any] = Field(default_factory=dict)
 
 
 def test_a_union_is_one_error_at_a_key_of_the_file() -> None:
@@ -146,6 +147,15 @@ def test_a_union_is_one_error_at_a_key_of_the_file() -> None:
     found = [(error["loc"], error["msg"].rpartition(", is ")[2]) for error in refused.value.errors()]
     assert found[:3] == [(("rows",), "0."), (("runs",), "3."), (("deep", "a"), "3.")]
     assert [loc for loc, _ in found[3:]] == [("deep", "b"), ("deep", "b", 0), ("deep", "b", 2)]
+
+
+def test_whole_floats_become_integers_only_where_a_schema_demands_them() -> None:
+    """Also in a member of a union and in a list; the float next to it stays one."""
+    read = validate(Union, {"rows": 2.0, "deep": {"b": [1.0, 2]}, "any": {"rows": 2.0, "b": [1.0, 2, {"c": -0.0}]}})
+    assert repr((read.rows, read.deep, read.any)) == "(2, {'b': [1, 2]}, {'rows': 2.0, 'b': [1.0, 2, {'c': -0.0}]})"
+    for refused in (2.5, 2.0**60, True, "2"):
+        with pytest.raises(ValidationError):
+            validate(Union, {"rows": refused})
 
 
 def test_braces_in_a_key_do_not_upset_the_message():

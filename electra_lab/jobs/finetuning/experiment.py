@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from electra_lab.assembly.budget import steps_of
+from electra_lab.assembly.budget import rows_at_once, steps_of
 from electra_lab.assembly.build import brought_by, loop_settings, optimizer_of, weights_from
 from electra_lab.assembly.initial_weights import BROUGHT, DRAWN
 from electra_lab.assembly.networks import Networks, open_source
@@ -282,8 +282,9 @@ def assemble(
     if misfit := rate_problem(config.schedules["learning_rate"], steps):
         raise loaded.problem(("schedules", "learning_rate"), f"{misfit} ({train.epochs:g} epochs are {steps:,} steps.)")
     mean = round(splits[TRAIN].batches.tokens / rows)
-    forward = MATRIX_PRODUCTS.forward(network, mean, 0, None)
-    per_step = round(train.batch_size * forward * (1 if train.frozen else 1 + MATRIX_PRODUCTS.backward))
+    at_once = rows_at_once(train.batch_size, train.micro_batch_size)
+    forward = train.batch_size // at_once * MATRIX_PRODUCTS.forward(network, mean, 0, None, at_once)
+    per_step = round(forward * (1 if train.frozen else 1 + MATRIX_PRODUCTS.backward))
     precision = choose_precision(train.precision, device)
     settings = loop_settings(config, seed=seed, steps=steps, flops=Flops(per_step), examples=0, precision=precision)
     optimizer = optimizer_of(config.optimizer, train.learning_rate, model)

@@ -114,6 +114,7 @@ def run_remaining_seeds(
     read  the examples, if they have been read
     """
     config, console = loaded.config, Console()
+    folder.begin()
     for seed, then in _begun(folder).items():
         _refuse_other_settings(then, _with(seed, loaded), seed, folder.path / "finetuning.yaml")
     folder.write("finetuning.yaml", dump(config))
@@ -219,7 +220,8 @@ def _train(
     # Finish.
     _keep_model(directory, config, built)
     found = {split: _results(built, split, console) for split in built.held_out}
-    _keep_results(directory, read.dataset, SeedResults(seed=seed, step=step, splits={}, lost=built.lost()), found)
+    kept = SeedResults(run=directory.provenance().id, seed=seed, step=step, splits={}, lost=built.lost())
+    _keep_results(directory, read.dataset, kept, found)
 
 
 def _adopt_best(directory: RunDirectory) -> None:
@@ -340,7 +342,8 @@ def _judge(
                 found[split] = checked(task(examples, model), examples)
         except (ConfigError, DataError) as error:
             raise loaded.caused(("task",), error) from None
-    _keep_results(folder.seed(seed), read.dataset, SeedResults(seed=seed, step=0, splits={}), found)
+    kept = SeedResults(run=folder.seed(seed).provenance().id, seed=seed, step=0, splits={})
+    _keep_results(folder.seed(seed), read.dataset, kept, found)
 
 
 # Both
@@ -358,7 +361,7 @@ def _begin(
 ) -> None:
     """Write the first files of a seed, and compare them with those of earlier seeds. Raises ConfigError, DataError."""
     plugins, init = (*loaded.plugins, *source.model.plugins), {loaded.config.network: source.start}
-    now = began(loaded, plugins, environment(device, precision), init=init, **facts)
+    now = began(folder.id_of(seed), loaded, plugins, environment(device, precision), init=init, **facts)
     earlier = _begun(folder)
     for other, then in earlier.items():
         _refuse_changes(folder.seed(other).path, then, now, source.start.source)

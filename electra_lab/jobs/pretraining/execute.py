@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from electra_lab.analysis.records import training_seconds
-from electra_lab.assembly.budget import largest_mask_prob
 from electra_lab.assembly.build import sketch
 from electra_lab.assembly.choices import Scale
 from electra_lab.assembly.data import open_data, prepared
@@ -49,17 +48,18 @@ from electra_lab.storage.checkpoint import checkpoints
 from electra_lab.storage.provenance import Environment, Provenance, described
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_to_hold, refuse_used
 from electra_lab.training.device import choose_device, planned_device
-from electra_lab.training.draws import Draws
 from electra_lab.training.loop import Record, batch_of
 from electra_lab.training.step import backward
-from registry import count
 from registry.errors import CheckpointError, ConfigError, DataError, DivergedError, command
 
 
-def run(file: Source, overrides: list[str], out: Path | None, device: str, scale: Scale | None = None) -> Path:
+def run(
+    file: Source, overrides: list[str], out: Path | None, device: str, scale: Scale | None = None, id: str | None = None
+) -> Path:
     """Train an experiment; returns the run directory.
 
     scale  the numbers that the rules of `auto` use, for experiments that are compared; by default the experiment's own
+    id     of the run, by default a new one
 
     Raises LabError. Nothing is written before data and networks have been checked.
     """
@@ -92,7 +92,7 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str, scale
                 if world.first:
                     refuse_used(directory.path)  # another process may have begun in it since
                     directory.write("source.yaml", source)
-                    began = provenance(loaded, experiment)
+                    began = provenance(loaded, experiment, id)
                     begin(directory, loaded, began, store.tokenizer, experiment.vocabulary, loaded.plugins)
                 _train(directory, loaded, experiment, console, started=started)
         return directory.path
@@ -259,7 +259,6 @@ def _train(
     restored  None for a new run; for a resumed run, whether it had a checkpoint
     """
     config, run, minutes = loaded.config, experiment.run, loaded.config.run.max_minutes
-    run.draws = kept_draws(loaded, experiment)
 
     def show(record: Record) -> None:
         if record.evaluation and record.evaluation.examples:
@@ -331,31 +330,3 @@ def warm_up(experiment: Experiment) -> float:
     backward(learner.losses(batch[: settings.micro_batch_size], settings.seed, run.step, settings.precision).terms)
     run.optimizer.zero_grad(set_to_none=True)
     return time.perf_counter() - began
-
-
-DECIDE_DRAWS = ("seed", "packing", "embedding", "generator", "masking", "sampler")
-
-
-def kept_draws(loaded: Loaded, experiment: Experiment) -> Draws | None:
-    """Return the place of the draws if the objective has a folder for them.
-
-    Two runs share draws if everything is equal that decides them: rows and their order, masks, sampler, generator, and
-    the code and the machine that compute them, as another order of summation may round otherwise.
-    """
-    config, plain, steps = loaded.config, content(loaded), experiment.settings.steps
-    folder = getattr(experiment.run.learner.objective, "cache", None)
-    if not isinstance(folder, Path):  # a plug-in may mean something else
-        return None
-    scheduled = {key: value for key, value in plain["schedules"].items() if key.startswith(("masking.", "sampler."))}
-    identity = {
-        **{key: plain[key] for key in DECIDE_DRAWS},
-        "store": experiment.store.key,
-        "rows": [config.train.batch_size, plain["train"].get("batch_warmup")],
-        "length": [config.data.sequence_length, config.data.group_by_length],
-        "schedules": [scheduled, steps] if scheduled else [],
-        "disallow_correct": plain["objective"].get("disallow_correct"),
-        "plugins": sorted(plugin.sha256 for plugin in loaded.plugins),
-        "environment": environment_of(experiment).model_dump(exclude={"reasons"}),
-    }
-    slots = count(largest_mask_prob(config), config.data.sequence_length)
-    return Draws(folder, identity, slots, experiment.vocabulary.size)

@@ -48,7 +48,6 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         ("", data["overlap"]),
         ("epochs", epochs(settings.batches.before(settings.steps), len(experiment.train))),
         ("evaluation", _evaluation(config, settings.steps, settings.evaluate_at_start, *_read(config, experiment))),
-        *_kept(experiment),
         ("compute", compute(settings.flops.total(settings.steps), experiment.paper_flops)),
     ]
     chosen = config.checkpoint.best
@@ -56,15 +55,6 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         facts.append(("note", f"checkpoint.best: a better generator worsens {chosen}; see {guide('resuming')}"))
     title = f"{config.name}: {settings.steps:,} steps of {rows} on {device}, {settings.precision}, into {path}"
     return fact_lines(title, facts)
-
-
-def _kept(experiment: Experiment) -> Facts:
-    """Say where a frozen generator's draws are kept, and how large they may become."""
-    draws, settings = experiment.run.draws, experiment.settings
-    if draws is None:
-        return []
-    size = settings.batches.before(settings.steps) * draws.row_bytes
-    return [("draws", f"kept in {draws.folder}, up to {size / 1e6:,.1f} MB for this run")]
 
 
 def _components(config: ExperimentConfig, experiment: Experiment) -> Iterator[tuple[str, str]]:

@@ -48,6 +48,8 @@ class Prepared:
     keeping_overlap: float | None  # the smallest data.overlap, in hundredths, that leaves out none for their overlap
     lost: dict[str, int]  # what could not be read, in lines, records, bytes, and ends of files, whose size is not known
     skipped: list[str]  # the first places of it
+    removed: int  # documents in which corpus.remove matched
+    keyed: int  # documents with a key, such as a match of corpus.group
     read: list[str]  # the files of the corpus; none if the store was given
     ignored: list[str]  # the other files in its folders
     page: str | None
@@ -137,6 +139,8 @@ def _account(store: Store, files: list[str], ignored: list[str]) -> Prepared:
         keeping_overlap=None if None in sufficient else max(filter(None, sufficient), default=0.0),
         lost={str(unit): number for unit, number in read.lost.items()},
         skipped=read.examples,
+        removed=read.removed,
+        keyed=read.keyed,
         read=files,
         ignored=ignored,
         page=None,
@@ -152,6 +156,11 @@ def facts(made: Prepared) -> list[tuple[str, str]]:
         ("overlap", f"{made.overlap:.2%} of the {RUN}-token runs of validation and test are in training text too"),
     ]
     found += [("left out", f"{number:,} documents: {reason}") for reason, number in made.left_out.items()]
+    total = sum(made.documents.values()) + sum(made.left_out.values())
+    if made.removed:
+        found.append(("remove", f"corpus.remove matches in {made.removed:,} of {total:,} documents"))
+    if 0 < made.keyed < total:
+        found.append(("keys", f"{made.keyed:,} of {total:,} documents have a key, such as the match of corpus.group"))
     shared = made.left_out.get(SHARED, 0)
     if (shared or IN_VALIDATION in made.left_out) and made.keeping_overlap is not None:
         found.append(("", f"data.overlap: {made.keeping_overlap:g} would keep all that is left out for its overlap"))

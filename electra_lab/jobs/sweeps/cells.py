@@ -138,12 +138,13 @@ def _train(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
     run, scale = folder.run(id), scale_of(plan, load(folder.experiment(plan.cells[0].id)))
     shutil.rmtree(folder.path / "downstream" / id, ignore_errors=True)  # of the weights before these
     if (run.path / "provenance.json").is_file():
+        run.provenance()  # that of another cell is refused
         run.forget_lost_checkpoints()  # they were removed to make room
         execute.resume(run.path, device, scale=scale)
         return
     if run.path.exists():  # killed before it had begun
         shutil.rmtree(run.path)
-    execute.run(file, [], run.path, device, scale=scale)
+    execute.run(file, [], run.path, device, scale=scale, id=id)
 
 
 def scale_of(plan: Plan, first: Loaded) -> Scale:
@@ -164,7 +165,7 @@ def _measure(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
         if result.missing:
             own = folder.finetuning(id)
             by_seed = _leading(own, load_finetuning(folder.experiment(id)), own.path)
-            folder.note_measure(id, task, {task: by_seed[result.plan.seed]})
+            folder.note_measure(id, result.run.provenance().steps, task, {task: by_seed[result.plan.seed]})
         return
     opened = cache(lambda id: as_measured(folder.run(id), device, partial(_finetune, folder, id, device)))
     for file in plan.imports:
@@ -177,7 +178,8 @@ def _measure(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
             options = Component(entry.name, validate(entry.schema, planned.options)).keywords()
             measure = entry.component(**options)
             shared = _shared(folder, planned, measure, id, opened)
-            folder.note_measure(id, planned.key, *measured(entry, measure, *opened(id), shared))
+            numbers, documents = measured(entry, measure, *opened(id), shared)
+            folder.note_measure(id, result.run.provenance().steps, planned.key, numbers, documents)
         except Stopped:
             raise
         except (Exception, SystemExit) as error:
@@ -214,7 +216,8 @@ def _finetune(folder: AblationFolder, id: str, name: str, file: Path) -> float:
     """Fine-tune a cell, or resume it; returns the mean of the leading metric over the seeds."""
     loaded = load_finetuning(file, [f"model={json.dumps(str(folder.run(id).path.resolve()))}"])
     device = choose_device(name)
-    own = FinetuningFolder(folder.path / "downstream" / id / f"{loaded.config.name}-{identity(loaded)}")
+    kind = f"{loaded.config.name}-{identity(loaded)}"
+    own = FinetuningFolder(folder.path / "downstream" / id / kind, f"{id}/{kind}")
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
         _run_seeds(own, loaded, device)
     by_seed = _leading(own, loaded, file)

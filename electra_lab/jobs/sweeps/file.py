@@ -35,7 +35,6 @@ from electra_lab.config.source import (
     keys_of,
     laid_over,
     leaves,
-    mark_at,
     read_file,
     with_change,
     with_overrides,
@@ -214,12 +213,10 @@ def _read_bases(config: AblationConfig, marks: Mapping[Loc, Mark]) -> tuple[list
         file = absolute(path, loc, mark)
         if not os.path.isfile(file):
             raise ConfigError(f"{mark}: {key}: the file {file} does not exist.")
-        nodes.append(read_file(file, (Path(mark.file),)))  # as one that it extends
+        nodes.append(read_file(file))
         kind = kind_of(nodes[-1])
         if kind == "ablation":
             raise ConfigError(f"{mark}: {key}: {file} is itself an ablation; name the file that is to be varied.")
-        if kind == "suite":
-            refuse_other_kind(nodes[-1], "experiment")
         kinds[kind] = path
         if len(config.bases) > 1 and "experiment" in kinds:
             raise ConfigError(f"{mark}: {key}: a list names fine-tunings, and {kinds['experiment']} is an experiment.")
@@ -265,7 +262,7 @@ def _repeated(variants: Sequence[Variant], contents: Mapping[str, str]) -> Itera
 def _unknown(
     config: AblationConfig, variants: Sequence[Variant], marks: Mapping[Loc, Mark], kind: str
 ) -> Iterator[str]:
-    """Yield a line for each name of a variant or a metric that does not exist, and each key of another kind of base."""
+    """Yield a line for a baseline that does not exist, and for each key of another kind of base."""
     labels = [variant.label for variant in variants]
     if config.baseline is not None and config.baseline not in labels:
         reason = f"no variant is called {config.baseline!r}.{did_you_mean(config.baseline, labels)}"
@@ -274,16 +271,6 @@ def _unknown(
         for key in ("budget", "measure"):
             if (key,) in marks and getattr(config, key) is not None:
                 yield f"{marks[key,]}: {key}: is for experiments, and {config.bases[0]} is a fine-tuning; remove it."
-        return
-    by: dict[str, str] = {}
-    for i, measure in enumerate(config.measure):
-        for name in metrics_of(measure):
-            if name in by:
-                mark = mark_at(marks, ("measure", i))
-                yield f"{mark}: measure.{i}: {by[name]} and {measure.type} both compute {name}; keep one of them."
-                break
-            by[name] = measure.type
-    yield from unknown_metric(config, marks, by)
 
 
 def unknown_metric(config: AblationConfig, marks: Mapping[Loc, Mark], known: Mapping[str, Any]) -> Iterator[str]:

@@ -26,6 +26,7 @@ from electra_lab.jobs.identity import digest, identity_of, rows_of, seed_of
 from electra_lab.jobs.measured import reference
 from electra_lab.jobs.sweeps.file import Ablation, metrics_of, unknown_metric
 from electra_lab.jobs.sweeps.variants import Problems
+from electra_lab.metrics import accumulator_of, declared_alone
 from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
 from electra_lab.storage.plan import FORMAT, Cell, Expected, Plan, PlannedMeasure, PlannedVariant
 from electra_lab.storage.provenance import flat
@@ -88,7 +89,7 @@ def _checked_experiments(ablation: Ablation) -> Ablation:
         except ConfigError as error:
             problems.add(f"{mark_at(ablation.marks, ('measure', i))}: measure.{i}: {error}")
     build(ablation.served)
-    for line in _other_rows(ablation):
+    for line in (*_other_rows(ablation), *_metric_problems(ablation)):
         problems.add(line)
     problems.refuse()
     return replace(ablation, absent=next(filter(None, absent), None))
@@ -136,6 +137,39 @@ def _other_rows(ablation: Ablation) -> Iterator[str]:
                 f"cannot measure all cells on the same rows. Remove {wanting} from `measure`, or change {other} under "
                 "`set`."
             )
+
+
+def _metric_problems(ablation: Ablation) -> Iterator[str]:
+    """Yield a line for each metric that is computed twice, or in two directions, and for one that does not exist."""
+    by = dict[str, str]()
+    for i, measure in enumerate(ablation.config.measure):
+        for name in _metrics(ablation, measure):
+            if name in by:
+                mark = mark_at(ablation.marks, ("measure", i))
+                yield f"{mark}: measure.{i}: {by[name]} and {measure.type} both compute {name}; keep one of them."
+                break
+            by[name] = measure.type
+    directions = dict[str, bool]()
+    for variant in ablation.variants:
+        for name, metric in _declared(ablation, variant.label).items():
+            if directions.setdefault(name, metric.higher_is_better) != metric.higher_is_better:
+                reason = f"another objective declares {name} with the other direction; rename one of them"
+                yield f"{variant.mark}: vary: {variant.label}: {reason}."
+    if ablation.firsts.keys() <= ablation.sketches.keys():
+        yield from unknown_metric(ablation.config, ablation.marks, by)
+
+
+def _metrics(ablation: Ablation, measure: Component) -> dict[str, Metric]:
+    """Return the metrics that a measure declares and, for `pretraining`, those that the variants' objectives do."""
+    metrics = metrics_of(measure)
+    for label in ablation.firsts if measure.type == "pretraining" else ():
+        metrics |= _declared(ablation, label)
+    return metrics
+
+
+def _declared(ablation: Ablation, label: str) -> dict[str, Metric]:
+    built = ablation.sketches.get(label)
+    return declared_alone(accumulator_of(built.learner.objective, built.vocabulary)) if built else {}
 
 
 def _finetunings(measure: Component) -> list[Loaded[FinetuningConfig]]:
@@ -234,7 +268,7 @@ def _measures(ablation: Ablation, variants: Sequence[PlannedVariant]) -> list[Pl
     for measure in ablation.config.measure:
         references = {name: cell.id for name, cell in ablation.references.get(measure.type, {}).items()}
         options, key = measure.options.model_dump(mode="json"), _key(ablation, measure, references)
-        metrics = metrics_of(measure)
+        metrics = _metrics(ablation, measure)
         differing = chain.from_iterable(variant.differs for variant in variants)
         if measure.type == "pretraining" and any(key.startswith(TEST) for key in differing):
             metrics = {name: replace(metric, comparable=False) for name, metric in metrics.items()}

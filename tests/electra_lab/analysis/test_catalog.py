@@ -1,19 +1,21 @@
 """The jobs below a folder: their kinds and states, from the files that a job leaves behind."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from electra_lab.analysis.catalog import Job, jobs, ordered
-from electra_lab.analysis.records import training_seconds
+from electra_lab.analysis.records import last_evaluation, training_seconds
+from electra_lab.presentation.listing import table
 from electra_lab.storage.catalog import TAIL, last_records
 from electra_lab.storage.files import lock
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.presentation.finetuned import scores, write_finetuned, write_seed
-from tests.electra_lab.presentation.synthetic import CORRUPTION, SCALES, write_cell, write_folder
+from tests.electra_lab.presentation.synthetic import SCALES, write_cell, write_folder
 from tests.helpers import python
 
 SIZES = {"generator": 10, "discriminator": 40, "shared": 3, "total": 47}
@@ -105,31 +107,97 @@ def test_a_fine_tuning_has_the_mean_over_its_finished_seeds(tmp_path: Path) -> N
     assert (job.state, job.done, job.total, job.numbers) == ("stopped", 2, 3, {"matthews": 0.625})
 
 
-def test_an_ablation_has_its_best_cell(tmp_path: Path) -> None:
+def test_a_fine_tuning_is_judged_by_the_first_split_with_labels_and_was_written_by_its_last_seed(
+    tmp_path: Path,
+) -> None:
+    found = {seed: {"unlabelled": {}, "test": {"matthews": 0.5}, "more": {"matthews": 0.25}} for seed in (0, 1)}
+    write_finetuned(tmp_path / "tuned", found)
+    for seed, written in ((0, 2e9), (1, 1e9)):
+        records = tmp_path / "tuned" / f"seed-{seed}" / "metrics.jsonl"
+        records.touch()
+        os.utime(records, (written, written))
+    job = by_name(tmp_path)["tuned"]
+    assert (job.numbers, job.written) == ({"matthews": 0.5}, 2e9)
+
+
+# By variant and seed. The luckiest cells, with seed 0 of v1 and with seed 3 of v2, are not of the best mean.
+LUCK = [[0.7, 0.75, 0.65, 0.5], [0.9, 0.5, 0.5, 0.5], [0.5, 0.6, 0.55, 0.95], [0.7, 0.6, 0.8, 0.45]]
+
+
+@pytest.mark.parametrize(
+    ("lost", "metric", "best", "mean"),
+    [
+        ({}, "reference_auc", 0, 0.65),  # of equal means, the baseline's
+        ({}, "own_loss", 0, 6 - 3 * 0.65),
+        ({"v2-s3": "missing"}, "reference_auc", 0, 0.7),  # over the seeds that all have
+        ({"v0-s1": "failed"}, "own_loss", 2, 6 - 3 * 2.0 / 3),
+        ({f"v0-s{seed}": "missing" for seed in range(4)}, "own_loss", 2, 6 - 3 * 0.65),
+        ({"v0-s0": "missing", "v1-s1": "missing", "v2-s2": "missing", "v3-s3": "missing"}, "own_loss", None, None),
+    ],
+)  # fmt: skip
+def test_an_ablation_has_its_best_mean(tmp_path: Path, lost, metric: str, best: int | None, mean) -> None:
+    folder = tmp_path / "sweep"
+    write_folder(folder, SCALES, range(4), state=lost, scores=lambda v, seed: LUCK[v][seed], metric=metric)
+    job = by_name(tmp_path)["sweep"]
+    assert job.best == ("" if best is None else list(SCALES)[best])
+    assert job.numbers == ({} if mean is None else {metric: pytest.approx(mean)})
+    (shown,) = table([job], tmp_path, "newest", None).rows
+    assert (f"mean: {job.best}" in shown[-1]) == (best is not None)
+    assert ("lowest" in shown[-1]) == (best is not None and metric == "own_loss")
+
+
+@pytest.mark.parametrize(("metric", "best", "mean"), [("average", "a", 0.4), ("cola", "b", 0.7), ("rte", "a", 0.7)])
+def test_an_ablation_of_fine_tunings_has_a_mean_over_tasks(tmp_path: Path, metric: str, best: str, mean: float) -> None:
+    scores = {"a": {"cola": (0.1, 0.3), "rte": (0.7, 0.9)}, "b": {"cola": (0.6, 0.8), "rte": (0.1, None)}}
+    measures = [{"type": "fine-tuning", "key": task, "metrics": {task: {}}} for task in ("cola", "rte")]
+    measures.append({"type": "average", "key": "average", "metrics": {"average": {}}})
+    cells, numbers = [], {}
+    for variant, by_task in scores.items():
+        for task, found in by_task.items():
+            for seed, value in enumerate(found):
+                cells.append({"id": f"{variant}-{task}-{seed}", "variant": variant, "seed": seed, "task": task})
+                numbers[cells[-1]["id"]] = {} if value is None else {task: {task: value}}
+    write_folder(tmp_path / "sweep", {"a": {}, "b": {}}, cells=cells, measures=measures, metric=metric, seeds=[0, 1])
+    for id, measured in numbers.items():
+        trained = tmp_path / "sweep" / "cells" / id / f"seed-{id[-1]}"
+        trained.mkdir(parents=True)
+        (trained.parent / "measures.json").write_text(json.dumps(measured))
+        record = {"step": 1, "split": "train", "tokens": 64, "tokens_per_second": 32.0}
+        (trained / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    job = by_name(tmp_path)["sweep"]
+    assert (job.best, job.numbers) == (best, {metric: pytest.approx(mean)})  # seed 1 of b has no rte
+    assert (job.state, job.done, job.total, job.seconds) == ("stopped", 7, 8, 8 * 64 / 32)
+
+
+def test_states_of_an_ablation(tmp_path: Path) -> None:
     state = {"v1-s1": "unmeasured", "v3-s0": "missing", "v3-s1": "failed"}
     folder = write_folder(tmp_path / "sweep", SCALES, (0, 1), ["generator.scale"], state=state)
     job = by_name(tmp_path)["sweep"]
-    measured = {}
-    for path in folder.glob("cells/*/measures.json"):
-        measured[path.parent.name] = json.loads(path.read_text())[CORRUPTION]["reference_auc"]
-    best = max(measured, key=measured.__getitem__)
     assert (job.state, job.done, job.total) == ("failed", 5, 8)
-    assert job.numbers == {"reference_auc": measured[best]}
-    assert job.best == f"{list(SCALES)[int(best[1])]}, seed {best[-1]}"
     (folder / "claims").mkdir()
     with lock(folder / "claims" / "v3-s0"):
         assert by_name(tmp_path)["sweep"].state == "running"
 
 
-def test_the_end_of_a_long_file_is_enough(tmp_path: Path) -> None:
-    """Compared with reading the whole file. The last evaluation is far from the end."""
+@pytest.mark.parametrize(
+    "evaluated",
+    [
+        [(20, "validation", 5.0), (30, "validation", 4.0), (50, "validation", 3.0)],
+        [(20, "test", 5.0), (30, "test", 3.0), (50, "validation", 4.0)],
+        [(20, "validation", 5.0), (30, "test", 3.0), (1990, "validation", 4.0)],
+    ],
+)
+def test_the_end_of_a_long_file_is_enough(tmp_path: Path, evaluated: list[tuple[int, str, float]]) -> None:
+    """Compared with reading the whole file. Evaluations are far from the end, but for a later one than the test."""
     run, train = write_run(tmp_path / "run"), {"split": "train", "tokens_per_second": 64.0}
     lines = [{"step": n, **train, "tokens": 128 * n, "filling": 0.123456789012} for n in range(1, 2001)]
-    lines.insert(50, {"step": 50, "split": "validation", "generator_loss": 3.0})
+    for step, split, loss in reversed(evaluated):
+        lines.insert(step, {"step": step, "split": split, "generator_loss": loss})
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert (run / "metrics.jsonl").stat().st_size > 2 * TAIL
     records, job = RunDirectory(run).records(), by_name(tmp_path)["run"]
     assert (job.numbers, job.done) == ({"generator_loss": 3.0}, 2000)
+    assert job.numbers["generator_loss"] == last_evaluation(records)["generator_loss"]
     assert job.seconds == training_seconds(records) == 4000
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2001, "spl')
@@ -138,6 +206,18 @@ def test_the_end_of_a_long_file_is_enough(tmp_path: Path) -> None:
         file.write('it": 1}\n{"step": 2002, "split": "train"}\n')
     with pytest.raises(CheckpointError):
         last_records(run / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("inside", [0, 1, 14, 40])
+def test_an_evaluation_where_the_end_begins_is_read(tmp_path: Path, inside: int) -> None:
+    """Some of its bytes are before the end that is read."""
+    evaluation = json.dumps({"step": 3, "split": "test", "generator_loss": 3.0})
+    last = json.dumps({"step": 4, "split": "train", "filling": ""})
+    last = last.replace('""', f'"{"x" * (TAIL + inside - len(evaluation) - len(last) - 2)}"')
+    (tmp_path / "metrics.jsonl").write_text(f"{evaluation}\n" * 3 + f"{last}\n")
+    records = last_records(tmp_path / "metrics.jsonl")
+    assert last_evaluation(records) == json.loads(evaluation)
+    assert records[-1]["step"] == 4
 
 
 def test_order(tmp_path: Path) -> None:
@@ -150,6 +230,9 @@ def test_order(tmp_path: Path) -> None:
     for by, order in {"low": "cbad", "high": "bcad", "name": "abcd"}.items():
         assert [job.name for job in ordered(found, by)] == list(order)
     assert ordered(found, "newest")[0].name == "d"
+    (shown,) = table(found[:1], tmp_path, "high", None).rows
+    assert found[0].leading == "low"
+    assert any(text.startswith(f"{found[0].numbers['high']:.4g} ") for text in shown)
     for wrong in ("auc", "nothing"):
         with pytest.raises(ConfigError, match=wrong):
             ordered(found, wrong)

@@ -1,27 +1,25 @@
 """The comparisons of a whole report, which are corrected together."""
 
-from copy import deepcopy
-from itertools import combinations, product
-
 import numpy as np
 import pytest
-from scipy import stats
 
 from electra_lab.analysis import comparisons
-from electra_lab.analysis.intervals import Difference, Layers, Values, difference, layer
+from electra_lab.analysis.intervals import Layers, Values, difference
 from tests.electra_lab.analysis import tiny
 
 
 def test_layers_reach_the_metric_that_they_are_of() -> None:
     rng = np.random.default_rng(12)
-    numbers = rng.normal(0, 0.1, (2, 5, 1)) + np.zeros((2, 5, 9))
-    numbers[1] += rng.normal(0, 2, 9)
+    numbers = rng.normal(0, 0.1, (3, 5, 1)) + np.zeros((3, 5, 9))
+    numbers[1:] += rng.normal(0, 2, (2, 1, 9))
     values: Values = tiny.values_of(numbers.mean(2))
     layers: dict[str, Layers] = {"auc": {"documents": tiny.values_of(numbers)}}
     plain = comparisons.compare({"auc": values, "loss": values}, "auc", "v0")
     found = comparisons.compare({"auc": values, "loss": values}, "auc", "v0", layers=layers)
     assert (found.against("auc")["v1"].half or 0) > 3 * (plain.against("auc")["v1"].half or 0)
     assert found.against("loss")["v1"].half == plain.against("loss")["v1"].half
+    between, seeds_alone = (report.pairs("auc")["v1", "v2"] for report in (found, plain))
+    assert (between.half or 0) > 3 * (seeds_alone.half or 0)
 
 
 HOLM: list[tuple[list[float | None], list[float | None]]] = [
@@ -78,71 +76,9 @@ def test_an_exploratory_primary_metric_leaves_nothing_to_test() -> None:
     assert not comparisons.is_exploratory({"v0": {0: 0.5}}, "v0")  # there is nothing to test
 
 
-def corrected_contrasts(values: comparisons.Parts, baseline: str) -> dict[tuple[str, str, str], Difference]:
-    return comparisons.compare(values, "", baseline, [list(values)]).contrasts(list(values))
-
-
-def test_contrasts_are_scipys_tests_of_differences_of_differences() -> None:
-    numbers = tiny.simulated(np.random.default_rng(0))
-    found = corrected_contrasts(tiny.parts(numbers), "v1")
-    names = (tiny.SMALL, tiny.LARGE, tiny.WORDS)
-    assert list(found) == [(f"v{v}", a, b) for a, b in combinations(names, 2) for v in (0, 2, 3)]
-    raw = []
-    for (label, a, b), d in found.items():
-        v, i, j = int(label[1]), names.index(a), names.index(b)
-        ours, theirs = numbers[i, v] - numbers[i, 1], numbers[j, v] - numbers[j, 1]
-        oracle = stats.ttest_rel(ours, theirs)
-        low, high = oracle.confidence_interval(0.95)
-        assert (d.n, d.mean) == (5, pytest.approx(np.mean(ours) - np.mean(theirs)))
-        assert (d.low, d.high, d.p) == pytest.approx((low, high, oracle.pvalue))
-        raw.append(float(oracle.pvalue))
-    smallest = min(range(9), key=raw.__getitem__)
-    # The family has these 9, 3 differences to the baseline by each reference, and 3 pairs by each.
-    assert [d.holm for d in found.values()][smallest] <= min(1, (9 + 9 + 9) * raw[smallest]) + 1e-12
-    alone = comparisons.corrected({}, found)
-    assert [d.holm for d in alone.values()][smallest] == pytest.approx(min(1, 9 * raw[smallest]))
-
-
-def test_pairs_are_made_of_the_seeds_that_all_four_numbers_have() -> None:
-    whole = tiny.parts(tiny.simulated(np.random.default_rng(1)))
-    kept, rest = deepcopy(whole), deepcopy(whole)
-    del kept[tiny.SMALL]["v0"][0], kept[tiny.LARGE]["v0"][1], kept[tiny.SMALL]["v2"][2], kept[tiny.LARGE]["v2"][3]
-    d = corrected_contrasts(kept, "v0")["v2", tiny.SMALL, tiny.LARGE]
-    for values, seed in product(rest.values(), range(4)):
-        for scores in values.values():
-            del scores[seed]
-    assert (d.n, d.why) == (1, "one seed: no interval")
-    assert d.mean == pytest.approx(corrected_contrasts(rest, "v0")["v2", tiny.SMALL, tiny.LARGE].mean)
-    assert corrected_contrasts(kept, "v0")["v2", tiny.LARGE, tiny.WORDS].n == 3
-    few = {tiny.SMALL: whole[tiny.SMALL], tiny.LARGE: {"v2": whole[tiny.LARGE]["v2"]}}
-    assert corrected_contrasts(few, "v0")["v2", tiny.SMALL, tiny.LARGE].n == 0
-
-
-def test_equal_differences_are_not_certain() -> None:
-    """These contrasts differ by rounding only, 1e-16; an interval of that width would claim certainty."""
-    luck = np.random.default_rng(4).uniform(0.01, 0.9, (3, 8))
-    numbers = np.stack([np.stack([scores, scores + 1.37e-4 * (r + 1)]) for r, scores in enumerate(luck)])
-    found = corrected_contrasts(tiny.parts(numbers), "v0")
-    assert np.std(numbers[0, 1] - numbers[0, 0] - numbers[1, 1] + numbers[1, 0]) > 0
-    assert {d.p for d in found.values()} == {None}
-    assert all(d.why == "the same difference with every seed: no interval" for d in found.values())
-
-
 def test_pairs_are_known_in_both_orders() -> None:
     pairs = comparisons.compare({"auc": tiny.far(0.5, 0.6, 0.7)}, "auc", "v0").pairs("auc")
     forth, back = pairs.pop(("v1", "v2")), pairs.pop(("v2", "v1"))
     assert pairs == {}
     assert (forth.mean, forth.low, forth.high) == (-(back.mean or 0), -(back.high or 0), -(back.low or 0))
     assert forth.holm == back.holm
-
-
-def test_contrasts_of_references_are_about_other_documents() -> None:
-    rng = np.random.default_rng(14)
-    numbers = rng.normal(0, 0.2, (2, 2, 1, 40)) + rng.normal(0, 0.03, (2, 2, 5, 40))  # by reference, variant, seed
-    values = {part: tiny.values_of(of_part.mean(2)) for part, of_part in zip("ab", numbers, strict=True)}
-    layers: dict[str, Layers] = {part: {"documents": tiny.values_of(n)} for part, n in zip("ab", numbers, strict=True)}
-    [alone], [found] = (comparisons.contrasts(values, "v0", units).values() for units in ({}, layers))
-    apart = numbers[0, 1] - numbers[0, 0] - numbers[1, 1] + numbers[1, 0]
-    assert found.layers["documents"].units == 40
-    assert found.layers["documents"].between == pytest.approx(layer(apart / (alone.error or 1)).between)
-    assert (found.half or 0) > 2 * (alone.half or 0)

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from electra_lab.analysis.comparisons import contrasts
 from electra_lab.analysis.intervals import ENOUGH, difference, estimate, layer
 from tests.electra_lab.analysis.tiny import seeded
 
@@ -123,9 +122,6 @@ def test_documents_of_other_texts_are_not_compared() -> None:
     ours, theirs = (dict(enumerate(values.tolist())) for values in numbers)
     means = [dict(enumerate(values.mean(1).tolist())) for values in numbers]
     assert difference(*means, {"documents": (ours, theirs)}) == difference(*means)
-    values = {part: {"base": means[0], "x": means[1]} for part in "ab"}
-    layers = {part: {"documents": {"base": units, "x": units}} for part, units in (("a", ours), ("b", theirs))}
-    assert not contrasts(values, "base", layers)["x", "a", "b"].layers
 
 
 def test_a_small_p_value_is_that_of_an_integral() -> None:

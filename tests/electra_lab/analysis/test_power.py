@@ -26,14 +26,16 @@ def test_the_spread_by_seeds_is_not_that_by_documents() -> None:
     assert {layer.units for layer in shared} == {10}
 
 
-def test_four_of_five_find_it_where_references_differ() -> None:
+@pytest.mark.parametrize(("by_seed", "both"), [(0.01, 0.003), (0.005, 0.02)])
+def test_four_of_five_find_it_where_references_differ(by_seed: float, both: float) -> None:
+    """Also where most of the variance is that of a seed and a reference together."""
     rng, trials, hits, seeds, apart = np.random.default_rng(16), 200, 0, 5, 0.004
-    shared = {"references": Shared(units=3, variance=apart**2 / 3, noise=0.003**2 / 3)}
-    known = Expected(sd=math.sqrt(0.01**2 + 0.003**2 / 3), source="", shared=shared)
+    shared = {"references": Shared(units=3, variance=apart**2 / 3, noise=both**2 / 3)}
+    known = Expected(sd=math.sqrt(by_seed**2 + both**2 / 3), source="", shared=shared)
     size, plain = smallest(known, seeds, 2), smallest(known.model_copy(update={"shared": {}}), seeds, 2)
     assert size > 1.05 * plain
     for _ in range(trials):
-        numbers = rng.normal(0, apart, (1, 3)) + rng.normal(0, 0.01, (seeds, 1)) + rng.normal(0, 0.003, (seeds, 3))
+        numbers = rng.normal(0, apart, (1, 3)) + rng.normal(0, by_seed, (seeds, 1)) + rng.normal(0, both, (seeds, 3))
         units = {"references": (dict(enumerate((numbers + size).tolist())), {s: [0.0] * 3 for s in range(seeds)})}
         found = difference(dict(enumerate(numbers.mean(1) + size)), dict.fromkeys(range(seeds), 0.0), units)
         hits += found.p is not None and found.p <= 0.04 / 2

@@ -16,6 +16,7 @@ from tests.electra_lab.presentation.synthetic import (
     STEPS,
     TOKENS_A_STEP,
     fail,
+    measured,
     score,
     write_folder,
 )
@@ -35,8 +36,8 @@ def test_values_are_those_of_the_cells_by_variant_and_seed(folder: Path) -> None
 
 def test_a_cell_without_a_metric_is_left_out_and_named(folder: Path) -> None:
     file = folder / "cells" / "v1-s1" / "measures.json"
-    file.write_text(json.dumps({CORRUPTION: {"reference_auc": 0.5}, OWN: {}}))
-    (folder / "cells" / "v2-s0" / "measures.json").write_text(json.dumps({OWN: {"own_loss": 1.0}}))
+    file.write_text(measured("v1-s1", {CORRUPTION: {"reference_auc": 0.5}, OWN: {}}, STEPS - 40))
+    (folder / "cells" / "v2-s0" / "measures.json").write_text(measured("v2-s0", {OWN: {"own_loss": 1.0}}))
     results = read(folder)
     assert results.values("own_loss")["generator.scale=0.5"].keys() == {0}
     assert results.values("reference_auc")["generator.scale=0.75"].keys() == {1}
@@ -47,10 +48,12 @@ def test_a_cell_without_a_metric_is_left_out_and_named(folder: Path) -> None:
 
 def test_numbers_that_are_not_finite_or_not_declared_do_not_count(folder: Path) -> None:
     file = folder / "cells" / "v0-s0" / "measures.json"
-    file.write_text(
-        f'{{"{CORRUPTION}": {{"reference_auc": NaN, "reference_accuracy": null, "more": 1}}, "{OWN}": {{}}, '
-        f'"fixed_corruption-of-another-plan": {{"reference_auc": 0.9}}}}'
-    )
+    numbers = {
+        CORRUPTION: {"reference_auc": float("nan"), "reference_accuracy": None, "more": 1.0},
+        OWN: {},
+        "fixed_corruption-of-another-plan": {"reference_auc": 0.9},
+    }
+    file.write_text(measured("v0-s0", numbers))
     cell = read(folder).cells[0]
     assert (cell.status, cell.metrics) == ("done", {})
 

@@ -11,7 +11,7 @@ from electra_lab.assembly.budget import budgeted_steps, count_parameters, larges
 from electra_lab.assembly.build import Built, sketch
 from electra_lab.config.load import load
 from electra_lab.model.flops import MATRIX_PRODUCTS, Convention
-from registry import Flops
+from registry import Flops, Objective
 from registry.errors import ConfigError
 from tests.helpers import line_of, write_experiment
 
@@ -148,7 +148,7 @@ def test_an_objective_may_price_itself(tmp_path: Path) -> None:
     made = sketched(tmp_path)
     asked: list[Any] = []
 
-    class Priced(nn.Module):
+    class Priced(Objective, nn.Module):
         def flops(self, price: Any) -> Flops:
             asked.append((price("generator", learns=False), price("discriminator"), price("critic")))
             asked.append(price("discriminator", learns=False, everywhere=True))
@@ -157,7 +157,7 @@ def test_an_objective_may_price_itself(tmp_path: Path) -> None:
     file = tmp_path / "tiny.yaml"
     assert training_flops(Priced(), made.networks, load(file).config, MATRIX_PRODUCTS) == Flops(5, 1, 2)
     assert asked == [(BATCH * GENERATOR, 3 * BATCH * DETECTOR, 0), BATCH * DETECTOR]
-    once = Convention(lambda network, length, masked, _: 100.4 * length + masked, backward=1)
+    once = Convention(lambda network, length, masked, _, rows: rows * (100.4 * length + masked), backward=1)
     assert training_flops(Priced(), made.networks, load(file).config, once) == Flops(5, 1, 2)
     row, everywhere = 100.4 * LENGTH + SLOTS, 101.4 * LENGTH
     assert asked[2:] == [(round(BATCH * row), round(2 * BATCH * row), 0), round(BATCH * everywhere)]

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from torch import nn
 
 from electra_lab.assembly.experiment import check
 from electra_lab.assembly.initial_weights import parent_runs, refuse_other_parents
 from electra_lab.config.load import load
 from electra_lab.storage.run_directory import RunDirectory
+from registry import Objective
 from registry.errors import CheckpointError, ConfigError, DataError
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run, tensors
 from tests.helpers import line_of
@@ -123,5 +123,5 @@ def test_a_run_that_cannot_be_understood_is_refused(shared, folder, change, kind
 
 
 def test_an_objective_without_earlier_runs_needs_none(shared: Path, folder: Path) -> None:
-    assert parent_runs(nn.Linear(1, 1)) == {}
-    refuse_other_parents(load(frozen(shared, folder)), nn.Linear(1, 1))
+    assert parent_runs(Objective()) == {}
+    refuse_other_parents(load(frozen(shared, folder)), Objective())

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -82,16 +81,12 @@ def test_what_is_given_must_be_left_as_it_is() -> None:
         maskable.logical_not_()
 
     assert "sampler 'gumbel' changed logits in place" in refused(sampled, doubles, LOGITS.clone())
-    fast = GuardedSampler(replace(GUMBEL, declared={**GUMBEL.declared, "of_softmax": doubles})).of_softmax
-    assert fast is not None
-    assert "sampler 'gumbel' changed weights in place" in refused(fast, LOGITS.softmax(-1), rng(6))
     masking = GuardedMasking(replace(REPLACE, component=spoils), mask_prob=0.5)
     said = refused(masking, TOKENS.clone(), MASKABLE.clone(), WORDS, rng(2))
     assert "masking strategy 'replace_prob' changed maskable in place" in said
 
 
-def test_options_reach_the_component_and_a_temperature_excludes_the_fast_way() -> None:
-    """Also a scheduled temperature, at any value."""
+def test_options_reach_the_component() -> None:
     given: list[dict[str, Any]] = []
 
     def draws(logits: Tensor, _: Any, **options: Any) -> Tensor:
@@ -102,15 +97,10 @@ def test_options_reach_the_component_and_a_temperature_excludes_the_fast_way() -
         given.append(options)
         return REPLACE.component(*arguments, **options)
 
-    sampler = partial(GuardedSampler, replace(GUMBEL, component=draws, declared={"of_softmax": draws}), k=3)
-    sampler(temperature=0.5)(LOGITS, rng(6))
-    fast = sampler(temperature=1.0).of_softmax
-    assert fast is not None
-    fast(LOGITS.softmax(-1), rng(6))
-    assert [sampler(temperature=warmth).of_softmax for warmth in (0.5, torch.tensor(1.0))] == [None, None]
+    GuardedSampler(replace(GUMBEL, component=draws), temperature=0.5, k=3)(LOGITS, rng(6))
     shares = {"mask_prob": 0.5, "replace_prob": 0.25, "random_prob": 0.125}
     GuardedMasking(replace(REPLACE, component=masks), **shares)(TOKENS, MASKABLE, WORDS, rng(2))
-    assert given == [{"temperature": 0.5, "k": 3}, {"k": 3}, shares]
+    assert given == [{"temperature": 0.5, "k": 3}, shares]
 
 
 def test_a_good_sampler_passes_untouched_and_diverged_logits_are_not_its_fault() -> None:
@@ -135,13 +125,9 @@ def calls_until_caught(kind: str, right: int) -> int:
         return made if calls < right else without_mask(made, CLS)
 
     sampler = GuardedSampler(replace(GUMBEL, component=draws))
-    fast = GuardedSampler(replace(GUMBEL, declared={**GUMBEL.declared, "of_softmax": draws})).of_softmax
     masking = GuardedMasking(replace(REPLACE, component=masks), mask_prob=0.5)
-    weights = LOGITS.softmax(-1)
-    assert fast is not None
     call: Callable[[], object] = {
         "sampler": lambda: sampler(LOGITS, rng(6)),
-        "fast sampler": lambda: fast(weights, rng(6)),
         "masking": lambda: masking(TOKENS, MASKABLE, WORDS, rng(2)),
     }[kind]
     while True:
@@ -153,7 +139,7 @@ def calls_until_caught(kind: str, right: int) -> int:
         assert calls < right + 3 * EVERY, "it is never caught"
 
 
-@pytest.mark.parametrize("kind", ["sampler", "fast sampler", "masking"])
+@pytest.mark.parametrize("kind", ["sampler", "masking"])
 def test_on_the_cpu_a_component_that_goes_wrong_later_is_caught_soon(kind: str) -> None:
     """All of the first calls are checked, then every EVERY-th."""
     assert [calls_until_caught(kind, right) for right in range(ALL)] == [0] * ALL
@@ -244,6 +230,8 @@ class Good(nn.Module):
          "cannot be called as forward(x, attention_mask, depths, apart): got an unexpected keyword argument"),
         ({"flops": lambda self: 1}, "cannot be called as flops(length): too many positional arguments."),
         ({"flops": lambda self, length: 1.5}, "returned 1.5 from flops(1), must be an integer."),
+        ({"shared_flops": lambda self: 1}, "cannot be called as shared_flops(length): too many positional arguments."),
+        ({"shared_flops": lambda self, length: 1.5}, "returned 1.5 from shared_flops(1), must be an integer."),
         ({"parameters": lambda self: iter(())}, "has no parameters: there is nothing to train."),
         ({"positions": "learned"}, "has the positions 'learned', must be 'lab' or 'own'."),
         ({"positions": "lab", "bare_embeddings": True}, "takes bare embeddings, so its positions must be 'own'."),

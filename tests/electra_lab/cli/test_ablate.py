@@ -120,7 +120,6 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
         {"measure": "[{type: fixed_corruption, mask_prob: 1.5, stpes: 3}]"},
         ["6: measure.0.mask_prob: *, is 1.5.", "6: measure.0.stpes: *'steps'? "],
     ),
-    "the old name of a metric": ({"quality": "luck"}, ["7: quality: *metric."]),
     "a metric twice": ({"measure": "\n- {type: pretraining}" * 2}, ["8: measure.1: pretraining and pretraining "]),
     "an unknown launcher": ({"launcher": "{type: slrum}"}, ["7: launcher.type: *'slurm'? "]),
     "options of a launcher": ({"launcher": "{type: local, workers: 0}"}, ["7: launcher.workers: "]),

@@ -1,6 +1,7 @@
 """electra-lab list, compare and report: answers, files, exit codes."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -55,24 +56,28 @@ def test_a_table_fits_the_terminal(lab: Lab, runs: list[Path], width: int) -> No
 
 def test_a_comparison_is_tables_and_a_page(lab: Lab, runs: list[Path]) -> None:
     code, out, err = lab("compare", *runs)
-    assert (code, err, out.splitlines()[-1]) == (0, "", "compare.html")
+    assert (code, err, os.listdir()) == (0, "", ["runs"]), "a page is written only where --html says"
     assert "generator loss" in out
-    assert "one" in Page(Path("compare.html")).text
-    code, out, _ = lab("compare", *runs, "--json", "--html", "other.html")
-    found = json.loads(out)
-    assert (code, found["page"]) == (0, "other.html")
-    assert [Path(run["path"]) for run in found["runs"]] == runs
-    assert Path("other.html").read_text() == Path("compare.html").read_text()
+    Path("link.html").symlink_to("a.html")
+    assert lab("compare", *runs, "--html", "link.html") == (0, f"{out}\nlink.html\n", "")
+    assert "one" in Page(Path("a.html")).text
+    for options, page in ((("--html", "other.html"), "other.html"), ((), None)):
+        code, out, _ = lab("compare", *runs, "--json", *options)
+        found = json.loads(out)
+        assert (code, found["page"]) == (0, page)
+        assert [Path(run["path"]) for run in found["runs"]] == runs
+    assert Path("other.html").read_text() == Path("a.html").read_text()
+    assert sorted(os.listdir()) == ["a.html", "link.html", "other.html", "runs"]
 
 
 def test_refusals_write_nothing(lab: Lab, runs: list[Path]) -> None:
     tuned = write_finetuned(Path("tuned"), scores("accuracy", 0.5))
     assert "seed-0" in lab.fails(2, "compare", runs[0], tuned)
     for wrong in ([runs[0]], [runs[0], "absent"], [*runs, "--html", "no/page.html"], [*runs, "--html", "."]):
-        lab.fails(2, "compare", *wrong)
+        lab.fails(2, "compare", "--html", "page.html", *wrong)
     (runs[0] / "metrics.jsonl").write_text("{}\n{}\n")
-    assert str(runs[0] / "metrics.jsonl") in lab.fails(4, "compare", *runs)
-    assert not Path("compare.html").exists()
+    assert str(runs[0] / "metrics.jsonl") in lab.fails(4, "compare", *runs, "--html", "page.html")
+    assert sorted(os.listdir()) == ["runs", "tuned"]
 
 
 @pytest.fixture

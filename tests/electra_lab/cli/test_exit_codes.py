@@ -106,6 +106,12 @@ def test_6_too_little_memory_for_the_data(lab: Any, tmp_path: Path, verb: str, w
     assert re.search(rf"^there is not enough memory \({said}\)\. ", err, re.MULTILINE)
 
 
+def test_2_a_plug_in_that_raises_what_is_not_an_exception(lab: Any, tmp_path: Path) -> None:
+    (tmp_path / "greedy.py").write_text(GREEDY.replace("WANTED", "self.end()\n    def end(self): raise GeneratorExit"))
+    err = lab.fails(2, "prepare", experiment(tmp_path, corpus="{type: greedy}\nimports: [greedy.py]"))
+    assert re.search(r"greedy\.py:14: corpus 'greedy' failed: GeneratorExit", err)
+
+
 def test_6_too_little_memory_for_training(lab: Any, tmp_path: Path) -> None:
     """torch's own error, which on the CPU is a plain RuntimeError."""
     path = tmp_path / "run"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from electra_lab.data.splits import split_of
 from electra_lab.presentation import console
 from tests.electra_lab.cli.conftest import Lab
 from tests.helpers import write_experiment
@@ -165,6 +166,24 @@ def test_many_documents_left_out_are_pointed_out(lab: Lab, tmp_path: Path) -> No
     answer, said = answered(100)
     assert answer["left_out"]["they share too much with held-out text"] > 0
     assert warning not in said
+
+
+@pytest.mark.parametrize(("split", "repeats"), [("null", 1), ("by_order", 1), ("null", 3)])
+def test_lines_that_a_pattern_matched_are_counted(lab: Lab, tmp_path: Path, split: str, repeats: int) -> None:
+    """A line in three has no time stamp, and one in four no host; a mixture repeats the training lines."""
+    times, hosts = [n % 3 > 0 for n in range(60)], [n % 4 > 0 for n in range(60)]
+    lines = [f"{'10:01 ' * times[n]}line {n}{f' host{n}' * hosts[n]}" for n in range(60)]
+    corpus = MIXED.replace("}", r", remove: '^\d+:\d+ ', group: 'host\d+'}")
+    if repeats > 1:
+        corpus = f"{{type: mixture, parts: [{{corpus: {corpus}, repeats: {repeats}}}]}}"
+    file = written(tmp_path, corpus, "\n".join(lines), "mixed.txt")
+    options = ("--set", f"data.split={split}", "--set", "data.overlap=1")
+    answer, said = prepared(lab, file, *options), lab("prepare", file, *options)[1]
+    keys = [f"host{n}" if hosts[n] else f"line {n}" for n in range(60)]
+    weights = [repeats if split_of(key.encode(), 0.4) == "train" else 1 for key in keys]
+    for name, matches in (("removed", times), ("keyed", hosts)):
+        assert answer[name] == sum(weight for weight, match in zip(weights, matches, strict=True) if match)
+        assert f"{answer[name]} of {sum(answer['documents'].values())} documents" in said
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,10 @@ import lzma
 import math
 import os
 import re
+import select
+import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,8 +20,9 @@ import torch
 
 import electra_lab
 from electra_lab.api import held_out
-from electra_lab.cli._texts import OnError, texts_of
+from electra_lab.cli._texts import texts_of
 from electra_lab.inference import opening
+from electra_lab.inference.results import Scored
 from electra_lab.model.network import Network
 from tests.electra_lab.cli.conftest import CPU
 
@@ -79,7 +83,7 @@ def test_texts_are_read_as_those_of_a_corpus(lab, model, tmp_path, given, verb, 
 
 def test_arguments_are_text_in_every_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsencode", lambda text: text.encode("latin-1", "surrogateescape"))
-    assert list(texts_of(["caf\xe9 \xff"], None, OnError.stop)) == ["caf\xe9 \xff"]
+    assert list(texts_of(["caf\xe9 \xff"], None, "stop")) == ["caf\xe9 \xff"]
 
 
 def test_a_line_without_an_end_is_not_read_to_its_end(lab: Any, model: Path, given: Any, monkeypatch) -> None:
@@ -165,6 +169,47 @@ def test_embeddings_are_those_of_the_python_api(lab: Any, model: Path, tmp_path:
         assert lab("embed", model, "a", *wrong)[0] == 2
 
 
+@pytest.mark.parametrize(("verb", "option"), [("fill", "--html"), ("embed", "--out")])
+def test_a_file_is_written_where_its_name_leads(lab: Any, model: Path, verb: str, option: str) -> None:
+    """A link stays a link, and a FIFO a FIFO, whose reader gets everything, also if nothing can be written."""
+    command = (verb, model, "the [MASK] sat", *CPU, option)
+    assert lab(*command, "plain")[0] == 0
+    expected = Path("plain").read_bytes()
+    Path("old").write_text("old")
+    for link, target in (("link", "old"), ("dangling", "new")):
+        Path(link).symlink_to(target)
+        assert lab(*command, link)[:2] == (0, f"{link}\n")
+        assert (Path(link).readlink(), Path(target).read_bytes()) == (Path(target), expected)
+    os.mkfifo("fifo")
+    for words, code, written in ((command, 0, expected), ((verb, "no-model", "a", option), 3, b"")):
+        reader = os.open("fifo", os.O_RDONLY | os.O_NONBLOCK)
+        assert lab(*words, "fifo")[0] == code
+        poll = select.poll()
+        poll.register(reader)
+        [(_, events)] = poll.poll(0)
+        assert events & select.POLLHUP, "somebody has written to it"
+        assert (os.read(reader, 1 << 20), Path("fifo").is_fifo()) == (written, True)
+        os.close(reader)
+    Path("circle").symlink_to("circle")
+    Path("nowhere").symlink_to("none/file")
+    for wrong in ("circle", "nowhere"):
+        assert lab.fails(2, *command, wrong).startswith(f"{option} {wrong}: ")
+        assert Path(wrong).is_symlink()
+    assert {*os.listdir()} == {"plain", "old", "new", "link", "dangling", "fifo", "circle", "nowhere"}
+
+
+def test_a_device_stays_a_device(lab: Any, model: Path) -> None:
+    """Of the numbers of /dev/null and /dev/full, as a mistake must not destroy those."""
+    for name, minor, code in (("null", 3, 0), ("full", 7, 3)):
+        try:
+            os.mknod(name, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
+        except OSError:
+            pytest.skip("only root makes devices")
+        for verb, option in (("detect", "--html"), ("embed", "--out")):
+            assert lab(verb, model, "the cat", option, name, *CPU)[0] == code
+            assert Path(name).is_char_device()
+
+
 SCORED = ["the cat sat on the mat", "", "7 dogs saw dogs", "cat cat 12345 mat"]
 
 
@@ -205,11 +250,33 @@ def test_top_prints_the_highest_first(lab: Any, model: Path, scores: list[float 
     assert float(out.split()[0]) == pytest.approx(known[rising[-1]], abs=1e-3)
 
 
+def test_of_equal_scores_the_first_texts_are_printed_in_order(lab: Any, model: Path, monkeypatch: Any) -> None:
+    known = {"low": 0.5, "equal": 1.0, "high": 2.0, "nothing": None}
+    pair = SimpleNamespace(
+        stream=lambda _, texts, **__: (Scored(text, known[text], [], [], [], False) for text in texts)
+    )
+    monkeypatch.setattr(opening, "load", lambda *_, **__: pair)
+    texts = ["equal", "nothing", "equal", "high", "equal", "low", "equal", "high"]
+    Path("a.jsonl").write_text("".join(json.dumps({"n": n, "text": text}) + "\n" for n, text in enumerate(texts)))
+    for top, expected in ((1, [3]), (4, [3, 7, 0, 2]), (5, [3, 7, 0, 2, 4]), (99, [3, 7, 0, 2, 4, 6, 5])):
+        assert [row["n"] for row in scored(lab, model, "--file", "a.jsonl", "--top", top)] == expected
+
+
 def test_percentiles_are_among_normal_texts(lab: Any, model: Path, tmp_path: Path) -> None:
     normal = tmp_path / "normal.txt"
     normal.write_text("\n".join(SCORED) + "\n")  # one without tokens does not count
-    found = [row["percentile"] for row in scored(lab, model, *SCORED, "--normal", normal) if row["score"] is not None]
-    assert sorted(found) == pytest.approx([100 / 6, 50, 500 / 6])
+    likely = ("--by", "likelihood")
+    for options in (
+        (),
+        ("--reduce", "sum"),
+        ("--reduce", "max"),
+        likely,
+        (*likely, "--mask-prob", 1),
+        ("--exact", *likely),
+    ):
+        rows = scored(lab, model, *SCORED, "--normal", normal, *options)
+        found = [row["percentile"] for row in rows if row["score"] is not None]
+        assert sorted(found) == pytest.approx([100 / 6, 50, 500 / 6]), options  # scored as the texts themselves
     (tmp_path / "empty_first.txt").write_text("\n7 dogs\n")
     table = scored(lab, model, "--file", tmp_path / "empty_first.txt", "--normal", normal, "--csv")
     assert [row["percentile"] == "" for row in table] == [True, False]

@@ -97,7 +97,7 @@ def test_no_folder_for_temporary_files_is_a_sentence(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize(
     ("number", "name", "code"),
-    [(28, None, 3), (28, "file", 3), (122, "file", 3), (5, None, 3), (13, "file", 2), (30, "file", 2)],
+    [(28, None, 3), (28, "file", 3), (122, "file", 3), (5, None, 3), (13, "file", 2), (30, "file", 2), (6, "file", 3)],
 )
 def test_full_disks_and_missing_rights_are_no_internal_errors(number: int, name: str | None, code: int) -> None:
     found = known(OSError(number, os.strerror(number), name))

@@ -284,31 +284,3 @@ def test_a_changed_type_replaces_the_whole_mapping(tmp_path: Path, section, base
     written(tmp_path / "base.yaml", f"{section}: {base}\n")
     child = written(tmp_path / "own.yaml", f"extends: base.yaml\n{section}: {own}\n")
     assert read_file(child).plain() == overridden(f"{section}: {base}", f"{section}={own}") == {section: merged}
-
-
-# Errors quote the user's own file, but no file that only another file names
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("SECRET\nroot:$6$SECRET:19000:0\n", "an experiment file is a mapping"),
-        ("a: 1\nb: %SECRET\n", "2: is not valid YAML: found character ... that cannot start any token."),
-        ("a: *SECRET\n", "1: is not valid YAML: found undefined alias ...."),
-        ("a: '\\n\nb: \"SECRET\n", "is not valid YAML: "),
-        ('a: "\\SECRET"\n', "1: is not valid YAML: found unknown escape character ...."),
-        ("a: !SECRET 1\n", "1: a tag is not allowed; write plain values, text in quotes."),
-        ("SECRET: 1\nSECRET: 2\n", "2: a key appears twice; first at {file}:1."),
-        ("a: 9e99999\n", "1: a number is not finite."),
-        ("a: .inf\n", "1: a number is not finite."),
-        ("a: \x01SECRET\n", "1: has a character that is not allowed in YAML."),
-        ("- SECRET\n", "1: an experiment file is a mapping of keys to values."),
-    ],
-)
-def test_nothing_is_quoted_from_a_file_that_only_another_one_names(tmp_path: Path, text: str, kind: str) -> None:
-    """The author of an experiment may not be allowed to read every file that the lab can read."""
-    file = written(tmp_path / "kept", text)
-    said = refusal(written(tmp_path / "child.yaml", "extends: kept\n"))
-    assert said.startswith(f"{file}:")
-    assert kind.format(file=file) in said
-    assert not any(word in said for word in ("SECRET", "999", "inf", "\x01", r"\x01"))

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,6 +77,9 @@ def test_the_order_is_that_of_the_index_and_moving_changes_nothing(folder: Path)
         (lambda data: data + b"\0", "", TEXTS),
         (lambda data: data[:8] + b"\0\0\0\0" + data[12:], "sample 1", [*TEXTS[:2], "five"]),
         (lambda data: data.replace(b'{"column', b'["column'), "", [*TEXTS[:2], "five"]),
+        (lambda data: data.replace(b" [8, null, null, null", b"[1e999,null,null,null"), "not a", [*TEXTS[:2], "five"]),
+        (lambda data: data.replace(b'"name"', b'"text"'), "two columns", [*TEXTS[:2], "five"]),
+        (lambda data: data[:4] + struct.pack("<3I", *[200_016] * 3) + b"[" * 200_000, "not a", [*TEXTS[:2], "five"]),
         (lambda _: b"This is a text, not a shard.", "1,936,287,828 samples", [*TEXTS[:2], "five"]),
     ],
 )
@@ -142,11 +146,40 @@ def test_a_wrong_index(folder: Path) -> None:
     (folder / "shard.00001.mds").rename(folder / "elsewhere")
     with pytest.raises(DataError, match=r"shard\.00001\.mds: is missing"):
         Mds(paths=[folder])
-    for wrong in ('{"shards": [], "version": 2}', '{"shards": 1}', "[]", "{", '{"shards": [{}]}', "\xff",
-                  good.replace('"mds"', '"json"')):  # fmt: skip
+    for wrong in ('{"shards": [], "version": 2}', '{"shards": 1}', "[]", "{", '{"shards": [{}]}', "\xff", "[" * 200_000,
+                  good.replace('"mds"', '"json"'), good.replace(': 2, "size', ': 1e999, "size')):  # fmt: skip
         index.write_text(wrong, encoding="latin-1")
         with pytest.raises(DataError, match=r"index\.json: "):
             Mds(paths=[folder])
     index.unlink()
     with pytest.raises(DataError, match=r"index\.json"):
         Mds(paths=[folder])
+
+
+@pytest.mark.parametrize(
+    "name", ["../shard.00000.mds", "part/../shard.00000.mds", "{folder}/shard.00000.mds", "part/one.mds"]
+)
+def test_an_index_lists_shards_below_its_folder_and_each_once(folder: Path, name: str) -> None:
+    """The file exists, also where the name leads out of the folder and back."""
+    index, shard = folder / "index.json", folder / "shard.00000.mds"
+    (folder / "part").mkdir()
+    for copy in (folder.parent / shard.name, folder / "part" / "one.mds"):
+        shutil.copy(shard, copy)
+    content = json.loads(index.read_text())
+    content["shards"][0]["raw_data"]["basename"] = name.format(folder=folder)
+    index.write_text(json.dumps(content))
+    if name == "part/one.mds":
+        assert list(Mds(paths=[folder])) == TEXTS
+        content["shards"] = content["shards"][:1] * 2
+        index.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"index\.json: .*mds'"):
+        Mds(paths=[folder])
+
+
+@pytest.mark.parametrize("samples", [1, 3, -1])
+def test_a_shard_with_another_number_of_samples_than_its_index_says_is_named(folder: Path, samples: int) -> None:
+    index = json.loads((folder / "index.json").read_text())
+    index["shards"][1]["samples"] = samples
+    (folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(DataError, match=rf"shard\.00001\.mds: has 2 samples, .* {samples}\."):
+        list(Mds(paths=[folder]))

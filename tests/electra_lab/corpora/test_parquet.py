@@ -15,6 +15,9 @@ pyarrow = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 
+SCHEMA = pyarrow.schema({"text": pyarrow.string()})
+
+
 def corpus(folder: Path, options: dict[str, Any] | None = None, row_group_size: int = 2, **columns: Any) -> Parquet:
     pq.write_table(pyarrow.table(columns), folder / "a.parquet", row_group_size=row_group_size)
     return Parquet(paths=[folder], **options or {})
@@ -142,3 +145,26 @@ def test_memory_is_bounded_in_one_large_row_group(tmp_path: Path) -> None:
     allocated = [pyarrow.total_allocated_bytes() - before for _ in Parquet(paths=[tmp_path])]
     assert len(allocated) == 5000
     assert (highest := max(allocated)) < 25e6, f"{highest / 1e6:.0f} MB for 50 MB of text"
+
+
+@pytest.mark.parametrize("options", [{}, {"column": "raw", "key": "text"}])
+def test_a_column_that_is_there_twice_is_an_error(tmp_path: Path, options: Any) -> None:
+    table = pyarrow.Table.from_arrays([["a"], ["b"], ["c"]], names=["text", "raw", "text"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: several columns are called 'text'"):
+        list(Parquet(paths=[tmp_path], **options))
+
+
+@pytest.mark.parametrize("encoding", ["RLE_DICTIONARY", "DELTA_BYTE_ARRAY"])
+@pytest.mark.parametrize("most", [1 << 27, 1 << 20])
+def test_memory_is_bounded_where_all_rows_repeat_a_long_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, most: int
+) -> None:
+    monkeypatch.setattr(module, "MOST", most)
+    texts = pyarrow.DictionaryArray.from_arrays([0] * 2000, ["word " * 20_000])  # 200 MB in less than a kilobyte
+    options = {} if encoding == "RLE_DICTIONARY" else {"use_dictionary": False, "column_encoding": encoding}
+    pq.write_table(pyarrow.table({"text": texts}).cast(SCHEMA), tmp_path / "a.parquet", **options)
+    before = pyarrow.total_allocated_bytes()
+    allocated = [pyarrow.total_allocated_bytes() - before for _ in Parquet(paths=[tmp_path])]
+    assert len(allocated) == 2000
+    assert max(allocated) < min(25e6, 4 * most)

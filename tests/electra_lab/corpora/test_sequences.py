@@ -13,11 +13,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from electra_lab.corpora import ids as module
 from electra_lab.corpora.fasta import Fasta
 from electra_lab.corpora.ids import Ids
 from electra_lab.corpora.text_files import TextFiles
 from electra_lab.sources import files as sources
 from registry import Document, Skipped
+from registry.contracts.corpus import cut, pieces
 from registry.errors import DataError
 
 
@@ -156,6 +158,34 @@ def test_a_bad_list_is_named_and_may_be_skipped(tmp_path: Path, wrong: str) -> N
     assert [type(item) for item in found] == [Document, Skipped, Document]
 
 
+def test_a_table_of_long_sequences_takes_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is read in several groups of rows, and whose column is there twice."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    monkeypatch.setattr(module, "MOST", 1 << 16)
+    rows = pyarrow.array([[5] * 10_000] * 40)  # 3 MB
+    parquet.write_table(pyarrow.table({"ids": rows}), tmp_path / "a.parquet", row_group_size=30)
+    before = pyarrow.total_allocated_bytes()
+    allocated = [pyarrow.total_allocated_bytes() - before for _ in Ids(paths=[tmp_path / "a.parquet"], vocab_size=9)]
+    assert len(allocated) == 40
+    assert max(allocated) < 2e6
+    parquet.write_table(pyarrow.Table.from_arrays([rows, rows], names=["ids", "ids"]), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: several columns are called 'ids'"):
+        ids(tmp_path / "a.parquet")
+
+
+def test_a_long_sequence_is_cut_where_its_text_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It becomes text in parts, which end anywhere."""
+    lengths: list[int] = []
+    monkeypatch.setattr(module, "cut", lambda text: (lengths.append(len(text)), cut(text))[1])
+    numbers = np.resize(np.array([1, 22, 3, 44]), 410_001)  # 1,025,002 characters
+    np.save(tmp_path / "a.npy", numbers)
+    found = ids(tmp_path / "a.npy")
+    assert [item.text for item in found if isinstance(item, Document)] == pieces(" ".join(map(str, numbers.tolist())))
+    assert len(lengths) == 4
+
+
 HEADER = b"\x93NUMPY\x01\x00\x08\x00{'a': (\n"
 BAD = [np.zeros((2, 2, 2), int), np.zeros(3), b"no array", np.array([[1, 100]]), HEADER, {"a": np.arange(3)}]
 
@@ -202,7 +232,9 @@ def test_patterns_of_lines(tmp_path: Path) -> None:
         return list(TextFiles(paths=[tmp_path / "a.log"], documents="lines", **options))
 
     found = read(remove=r"^\d+:\d+ ?", group=r"(web)\d")
-    assert found == [Document("web1 up", "web"), Document("web2 down", "web"), Document("no host")]
+    assert found == [
+        Document("web1 up", "web", removed=True), Document("web2 down", "web", removed=True), Document("no host")
+    ]  # fmt: skip
     assert read(group=r"web\d")[0] == Document("10:01 web1 up", "web1")
     assert [item.key for item in read(group=r"web(1?)")] == ["1", None, None, None]
     for options in ({"remove": "ZZZ"}, {"group": "ZZZ"}, {"group": "(ZZZ)*"}):

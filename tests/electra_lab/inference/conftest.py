@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from electra_lab.inference.pair import Pair, load
+from electra_lab.inference.opening import load_pair as load
+from electra_lab.inference.pair import Pair
 from tests.electra_lab.inference.tuned import tuned  # noqa: F401
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 

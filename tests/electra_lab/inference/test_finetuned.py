@@ -19,8 +19,8 @@ from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.pretrained.families import FAMILIES, prepare
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry import tasks
-from registry.errors import ConfigError, DataError
-from tests.electra_lab.inference.tuned import TASKS, TWICE, all_tuned
+from registry.errors import CheckpointError, ConfigError, DataError
+from tests.electra_lab.inference.tuned import SPOILED, TASKS, TWICE, all_tuned, spoil
 from tests.electra_lab.jobs.finetuning.small import write_finetuning
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 
@@ -63,6 +63,20 @@ def test_predictions_are_those_that_the_fine_tuning_wrote(tuned: dict[str, Path]
             certain = [sum(answer.probabilities) / len(answer.probabilities) for answer in found]
         assert [answer.prediction for answer in found] == labels
         assert certain == pytest.approx([answer["certainty"] for answer in written], abs=1e-5)
+
+
+@pytest.mark.parametrize("where", SPOILED)
+@pytest.mark.parametrize("name", TASKS)
+def test_numbers_that_are_not_finite_are_no_answer(tuned: dict[str, Path], name: str, where: str) -> None:
+    model = opened(tuned[name], seed="all")
+    for tuned_model in model._learner.objective.models:
+        spoil(where, tuned_model.network, tuned_model.head, model.tokenizer.token_to_id("dogs"))
+    first, second = ("the cat sat", "on the mat") if len(model.job.names) > 1 else ("the cat sat on the mat", None)
+    good, bad = ((text, second) if second else text for text in (first, f"{first} dogs"))
+    with pytest.raises(CheckpointError, match=f"{tuned[name]}: .* not finite"):
+        model.predict([good, bad])
+    if where == "one row":
+        assert model.predict(good).answer
 
 
 @pytest.mark.parametrize("name", EXPORTED)
@@ -147,6 +161,19 @@ def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatc
     for wrong in (5, "none", True):
         with pytest.raises(ConfigError):
             electra_lab.load(folder.path, seed=wrong)
+
+
+def test_the_best_seed_by_a_loss_has_the_lowest(tuned: dict[str, Path], tmp_path: Path) -> None:
+    folder = FinetuningFolder(Path(shutil.copytree(tuned["labels"], tmp_path / "tuned")))
+    for seed in (4, 7):
+        file = folder.seed(seed).path / "provenance.json"
+        known = json.loads(file.read_text())
+        known["metrics"]["accuracy"]["higher_is_better"] = False
+        file.write_text(json.dumps(known))
+    values, (_, given) = folder.values("validation", "accuracy"), items("labels", folder.path)
+    lowest, highest = sorted(values, key=values.__getitem__)
+    assert values[lowest] < values[highest]
+    assert opened(folder.path).predict(given) == opened(folder.path, seed=lowest).predict(given)
 
 
 def test_spans_of_several_seeds_are_averaged(tuned: dict[str, Path]) -> None:

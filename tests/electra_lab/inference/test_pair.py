@@ -11,11 +11,13 @@ import torch
 from scipy import stats
 
 from electra_lab.data.texts import tokenize
-from electra_lab.inference.pair import CHUNK, Pair, load
+from electra_lab.inference.opening import load_pair as load
+from electra_lab.inference.pair import CHUNK, Pair
 from electra_lab.inference.results import Candidate
 from electra_lab.training.random import Random
 from registry import backbones
-from registry.errors import ConfigError, DataError
+from registry.errors import CheckpointError, ConfigError, DataError
+from tests.electra_lab.inference.tuned import SPOILED, spoil
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 
 TEXTS = [f"the cat number {n} sat on the mat and saw {n + 1} dogs" for n in range(6)]
@@ -252,6 +254,44 @@ def numbers(pair: Pair, texts: list[str], first: int = 0, batch_size: int = 32) 
     for name, states in embedded.items():
         found[name] = [state.flatten().tolist() for state in states]
     return found
+
+
+def spoiled(run_directory: Path, where: str) -> Pair:
+    """Return a pair whose networks compute numbers that are not finite, in one row those of `dogs`."""
+    pair = load(run_directory, device="cpu")
+    for network, head in ((pair.discriminator, "replaced"), (pair.generator, "tokens")):
+        spoil(where, network, network.heads[head], pair.tokenizer.token_to_id("dogs"))
+    return pair
+
+
+VERBS: list[tuple[Any, dict[str, Any]]] = [
+    ("detect", {}), ("corrupt", {"mask_prob": 0.3}), ("fill", {}), ("score", {}), ("score", {"reduce": "max"}),
+    ("score", {"by": "likelihood"}), ("embed", {}), ("embed", {"pooling": "cls"}), ("embed", {"pooling": None}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", SPOILED)
+def test_numbers_that_are_not_finite_are_no_answer(run_directory: Path, where: str) -> None:
+    """Also in one row of a batch, which the text before it does not share."""
+    pair, texts = spoiled(run_directory, where), ["the cat [MASK]", "the cat [MASK] 3 dogs"]
+    for verb, options in VERBS:
+        answer = getattr(pair, verb)
+        if verb == "embed" and where == "head":  # which it does not use
+            assert all(state.isfinite().all() for state in answer(texts, **options))
+            continue
+        with pytest.raises(CheckpointError, match=f"{run_directory}: .* not finite"):
+            answer(texts, **options)
+        if where == "one row" and verb in ("detect", "embed"):  # the others compare with the embedding of every word
+            assert answer(texts[0], **options) is not None
+
+
+def test_a_mean_that_overflows_is_no_answer(run_directory: Path) -> None:
+    pair = load(run_directory, device="cpu")
+    with torch.no_grad():
+        pair.discriminator.backbone.layers[-1].output_norm.weight.fill_(1e38)  # type: ignore[union-attr, index]
+    assert bool(pair.embed("the cat sat on the mat", pooling=None).isfinite().all())
+    with pytest.raises(CheckpointError):
+        pair.embed("the cat sat on the mat")
 
 
 def test_masks_are_filled_each_with_the_best_tokens(pair: Pair) -> None:

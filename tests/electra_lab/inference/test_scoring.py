@@ -14,10 +14,11 @@ import electra_lab
 from electra_lab.data.texts import tokenize
 from electra_lab.data.vocabulary import masks_take_words
 from electra_lab.export.export import export
-from electra_lab.inference.pair import Pair, load
+from electra_lab.inference.opening import load_pair as load
+from electra_lab.inference.pair import Pair
 from electra_lab.inference.scoring import percentile
 from registry.errors import ConfigError
-from tests.electra_lab.inference.test_pair import LONG, TEXTS, row
+from tests.electra_lab.inference.test_pair import LONG, TEXTS, are_the_best, guesses, row
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 
 
@@ -80,6 +81,47 @@ def test_likelihood_masks_every_token_once(pair: Pair, mask_prob: float | None, 
     found = pair.score(["3 dogs", TEXTS[0], "sat"], by="likelihood", mask_prob=mask_prob)[1]
     assert found.values == pytest.approx(values, abs=1e-5)
     assert found.score == pytest.approx(sum(values) / len(values), abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def towers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run of `electric` whose generator has learned to read text without masks, and its export."""
+    folder = tmp_path_factory.mktemp("towers")
+    sections = {"objective": "{type: electric}", "generator": "{type: two_towers, dim: 16, depth: 1, heads: 2}"}
+    sections["train"] = "{steps: 30, batch_size: 8, precision: fp32, learning_rate: 0.05}"
+    with for_a_module():
+        made = run(experiment(folder, **sections), folder / "run")
+        return made, export(made, folder / "exported").path
+
+
+@pytest.mark.parametrize("mask_prob", [0.15, 0.5, None])
+def test_towers_read_the_text_without_masks(towers: tuple[Path, Path], mask_prob: float | None) -> None:
+    """They do not see the token that they predict. In a run, in its export, and in the exported generator alone."""
+    ids = load(towers[0], device="cpu").tokenizer.encode(TEXTS[0]).ids
+    for source in (*towers, towers[1] / "generator"):
+        pair = load(source, device="cpu")
+        values = [surprise(pair, ids, [], place) for place in range(len(ids))]
+        masked = [surprise(pair, ids, [*range(len(ids))], place) for place in range(len(ids))]
+        assert values != pytest.approx(masked, abs=0.05)
+        found = pair.score(["3 dogs", TEXTS[0], "sat"], by="likelihood", mask_prob=mask_prob)[1]
+        assert found.values == pytest.approx(values, abs=1e-5)
+
+
+def test_towers_corrupt_as_in_training(towers: tuple[Path, Path]) -> None:
+    pair, text = load(towers[0], device="cpu"), TEXTS[0]
+    ids = pair.tokenizer.encode(text).ids
+    found = pair.corrupt(text, mask_prob=0.5, top=3)
+    assert len(found.candidates) > 3
+    chances = guesses(pair, ids)
+    for place, candidates in found.candidates.items():
+        are_the_best(pair, candidates, chances[place])
+
+
+def test_log_probabilities_do_not_depend_on_how_many_are_in_memory(pair: Pair, monkeypatch: Any) -> None:
+    whole = pair.score(TEXTS, by="likelihood", mask_prob=0.9)
+    monkeypatch.setattr("electra_lab.inference.scoring.PART", 3)
+    for one, other in zip(whole, pair.score(TEXTS, by="likelihood", mask_prob=0.9), strict=True):
+        assert one.values == pytest.approx(other.values, abs=1e-5)
 
 
 def test_long_texts_are_scored_in_windows(pair: Pair) -> None:

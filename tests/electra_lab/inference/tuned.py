@@ -1,12 +1,14 @@
 """Fine-tunings of each task with two seeds; their pre-trained model is deleted."""
 
 import json
+import math
 import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from electra_lab.jobs.finetuning.run import finetune
 from tests.electra_lab.jobs.finetuning.small import pretrained, write_finetuning
@@ -24,6 +26,7 @@ TASKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "joint answers": (JOINT, {"type": "squad"}),
 }
 TWICE = ("labels", "joint answers")
+SPOILED = ("embedding", "layer", "head", "one row", "diverged")
 ENDINGS = {"table": ".csv", "json_lines": ".jsonl", "conll": ".txt", "squad": ".json"}
 
 
@@ -97,3 +100,22 @@ def all_tuned(
         found[name] = finetune(file, [], folder / "out" / file.stem, "cpu")
     model.rename(folder / "elsewhere")
     return found
+
+
+@torch.no_grad()
+def spoil(where: str, network: Any, head: torch.nn.Module, word: int) -> None:
+    """Give a network finite weights that overflow, for the embedding of one word (`one row`) if not for all; or NaN."""
+    embedded = network.embeddings.tokens.weight
+    if where == "one row":
+        embedded[word] = 3e38
+    elif where == "embedding":
+        embedded.copy_(embedded.sign() * 3e38)
+    elif where == "layer":
+        for weight in network.backbone.layers[-1].parameters():
+            weight.fill_(3e38)
+    elif where == "head":
+        for weight in head.parameters():
+            weight.copy_(weight.sign() * 3e38)
+    else:
+        for weight in network.parameters():
+            weight.fill_(math.nan)

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import electra_pytorch.electra_pytorch as electra_seed
-import mlm_pytorch.mlm_pytorch as mlm_seed
 import pytest
 import torch
 from reformer_pytorch import ReformerLM
@@ -16,10 +14,12 @@ from torch.nn import functional as F
 
 from electra_lab.interop.electra_pytorch import MLM, Electra
 from electra_lab.testing import CLS, MASK, PAD, SEP
+from tests.helpers import peer
 
 SIZE = 30
 IDS: dict[str, Any] = {"mask_token_id": MASK, "pad_token_id": PAD, "mask_ignore_token_ids": [CLS, SEP]}
 
+electra_seed, mlm_seed = peer("electra_pytorch.electra_pytorch"), peer("mlm_pytorch.mlm_pytorch")
 OURS = SimpleNamespace(Electra=Electra, MLM=MLM)
 THEIRS = SimpleNamespace(Electra=electra_seed.Electra, MLM=mlm_seed.MLM)
 BOTH_KINDS = pytest.mark.parametrize("kind", ["Electra", "MLM"])

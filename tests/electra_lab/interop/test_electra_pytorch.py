@@ -5,8 +5,6 @@ import inspect
 from operator import attrgetter
 from typing import Any
 
-import electra_pytorch.electra_pytorch as electra_seed
-import mlm_pytorch.mlm_pytorch as mlm_seed
 import pytest
 import torch
 from torch import Tensor, nn
@@ -27,7 +25,7 @@ SIGNATURES += ["HiddenLayerExtractor", "gumbel_sample", "get_mask_subset_with_pr
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signatures_begin_as_theirs(name: str) -> None:
-    package: Any = mlm_seed if name.startswith("MLM") else electra_seed
+    package: Any = net.mlm_seed if name.startswith("MLM") else net.electra_seed
     theirs, ours = (inspect.signature(attrgetter(name)(module)).parameters for module in (package, interop))
     expected = [(p.name, p.kind, p.default or None) for p in theirs.values()]
     assert [(p.name, p.kind, p.default or None) for p in ours.values() if p.name != "seed"] == expected
@@ -35,7 +33,7 @@ def test_signatures_begin_as_theirs(name: str) -> None:
 
 @net.BOTH_KINDS
 def test_results_and_attributes_have_their_names(kind: str) -> None:
-    assert Results._fields == electra_seed.Results._fields
+    assert Results._fields == net.electra_seed.Results._fields
     attributes = {name for name in vars(net.build(net.THEIRS, kind)[0]) if name[0] != "_"}
     assert attributes <= set(vars(net.build(net.OURS, kind)[0]))
 

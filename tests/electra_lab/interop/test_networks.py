@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import electra_pytorch.electra_pytorch as electra_seed
 import pytest
 import torch
 from torch import Tensor, nn
 
 from electra_lab.interop.electra_pytorch import MLM, Electra, HiddenLayerExtractor
-from tests.electra_lab.interop.networks import IDS, SIZE, First, Tiny, text
+from tests.electra_lab.interop.networks import IDS, SIZE, First, Tiny, electra_seed, text
 
 
 class Deep(nn.Module):

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from electra_lab.assembly.build import sketch
@@ -47,26 +48,33 @@ def test_heads_and_projection_by_hand() -> None:
     assert network_flops(generator, 10, 2) == 12_000_000 + 2 * 12 * 4 * 8 + 2 * 2 * (8 * 4 + 4 * 100)
     assert network_flops(discriminator, 10, 2) == 12_000_000 + 2 * 12 * 4 * 8 + 2 * 10 * (8 * 8 + 8)
     assert network_flops(around(backbone, width=4), 10, 2) == 12_000_000  # without a projection
+    for of_rows in (network_flops, paper_flops):  # a table that the backbone projects once for all rows
+        projects = free(length_multiple=1, flops=lambda length: 11, shared_flops=lambda length: 1000 * length)
+        alone = of_rows(around(free(length_multiple=1, flops=lambda length: 11), "tokens"), 10, 2)
+        assert of_rows(around(projects, "tokens"), 10, 2, None, 3) == 3 * alone + 10_000
 
 
 class Plugin(nn.Module):
-    """A backbone without a formula: one product, and dropout, which counting must not leave disabled."""
+    """A backbone without a formula: a product with each row and one with a table of 5, and dropout, which counting must
+    not leave disabled."""
 
     length_multiple = 1
     positions = "lab"
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(8, 8)
+        self.layer, self.table = nn.Linear(8, 8), nn.Parameter(torch.ones(5, 8))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self.layer(x)
+        return self.layer(x) + self.layer(self.table).sum(0)
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_a_backbone_without_a_formula_is_counted(training: bool) -> None:
     plugin = Plugin().train(training)
-    assert backbone_flops(plugin, 10, 8) == 2 * 10 * 8 * 8
+    for rows in (1, 4):
+        assert backbone_flops(plugin, 10, 8, rows) == 2 * (10 * rows + 5) * 8 * 8
+    assert backbone_flops(plugin, 20, 8) == 2 * (20 + 5) * 8 * 8
     assert plugin.training == training
     assert plugin.layer.training == training
     assert plugin.layer.weight.grad is None

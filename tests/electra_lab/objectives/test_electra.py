@@ -4,7 +4,6 @@ import weakref
 from types import SimpleNamespace
 from typing import Any
 
-import electra_pytorch.electra_pytorch as electra_seed
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from electra_lab.testing import CLS, MASK, PAD, SEP, vocabulary
 from electra_lab.training.random import Streams
 from registry import Batch, Masked, objectives, samplers
 from tests.electra_lab.objectives.tiny import Fixed, Says, Table, berts, gradients, sentences, total
+from tests.helpers import peer
 
 SIZE, AT = 30, [2, 7, 11]  # places that are masked in each of six rows
 DRAWN = torch.randint(5, SIZE, (18,), generator=torch.Generator().manual_seed(2)).tolist()
@@ -40,6 +40,7 @@ class Wrapped(nn.Module):
 @pytest.mark.parametrize("tie", ["none", "tokens", "embeddings"])
 def test_loss_and_gradients_are_those_of_electra_pytorch(monkeypatch, tie: str, dtype, tolerance: float) -> None:
     """With the same masks and samples. (Its own masks and samples are wrong.)"""
+    electra_seed = peer("electra_pytorch.electra_pytorch")
     given, mask = sentences(), torch.zeros(6, 20, dtype=torch.bool)
     mask[:, AT] = True
     ours = electra(tie, Fixed(*AT), Says(*DRAWN)).to(dtype).train()

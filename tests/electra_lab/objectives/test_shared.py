@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from electra_lab.model.network import Network
-from electra_lab.model.softmax import cross_entropy
-from electra_lab.objectives._shared import Cloze, Corrupting, cloze, draw
+from electra_lab.objectives._shared import Cloze, Corrupting, cloze, cross_entropy, draw
 from electra_lab.testing import CLS, MASK, PAD, SEP, ObjectiveContract, vocabulary
 from electra_lab.testing.common import as_batch
 from electra_lab.training.compilation import recompute
@@ -50,36 +49,11 @@ def test_smoothing_is_that_of_torch_and_may_be_a_tensor(dtype: torch.dtype, smoo
     masked = Masked(originals, torch.arange(3).expand(2, 3), torch.ones(2, 3, dtype=torch.bool))
     [slope] = torch.autograd.grad(expected.sum(), logits)
     for given in (smoothing, torch.tensor(smoothing, dtype=torch.float64)):
-        guess = Cloze(masked, originals, torch.zeros(2, 3, 1), logits, *cross_entropy(logits, originals))
+        guess = Cloze(masked, originals, torch.zeros(2, 3, 1), logits, cross_entropy(logits, originals))
         found = guess.losses(given)
         assert found.dtype == dtype
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(torch.autograd.grad(found.sum(), logits)[0], slope, rtol=1e-4, atol=1e-8)
-
-
-def test_a_sampler_of_the_softmax_gets_it_without_special_tokens_and_the_gradient_with_them() -> None:
-    words, seen = vocabulary(12), []
-
-    class Sampler:
-        def of_softmax(self, weights: torch.Tensor, rng: Any) -> torch.Tensor:
-            seen.append(weights.clone())
-            return weights.argmax(-1)
-
-    logits = torch.randn(2, 3, 12, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    tokens = torch.full((2, 5), 7)
-    batch = as_batch(tokens)
-    masked = Masked(tokens, torch.arange(3).expand(2, 3), torch.ones(2, 3, dtype=torch.bool))
-    originals = torch.tensor([[0, 5, 6], [7, 8, 9]])  # a special token has a loss too
-    guess = Cloze(masked, originals, torch.zeros(2, 5, 1), logits, *cross_entropy(logits, originals))
-    objective: Any = Corrupting(None, None, None, Sampler(), words)
-    inputs = objective.replace(guess, batch, Streams(0, 0, batch.example_ids))
-    expected = logits.softmax(-1)
-    assert torch.equal(seen[0].view(2, 3, 12), expected.masked_fill(words.is_special, 0.0))
-    assert torch.equal(inputs[:, :3], seen[0].argmax(-1).view(2, 3))
-    assert torch.equal(guess.probabilities, expected)
-    [slope] = torch.autograd.grad(F.cross_entropy(logits.mT, originals, reduction="sum"), logits)
-    guess.losses().sum().backward()
-    torch.testing.assert_close(logits.grad, slope)
 
 
 NAMES = ["amos", "electra_correct", "electric", "mc_bert", "sas", "teams"]
@@ -143,6 +117,22 @@ def test_both_networks_are_told_the_documents(name: str) -> None:
         passes = len(given) // 2  # some objectives have several per batch
         assert given[passes:] == [None] * passes
         assert all(ids is not None and torch.equal(ids, expected) for ids in given[:passes])
+
+
+@pytest.mark.parametrize("name", sorted({*objectives.names()} - {"coco_lm"}))
+def test_what_it_makes_of_a_document_does_not_depend_on_the_others_in_the_row(name: str) -> None:
+    """Its losses may, as they are sums; also a head that attends reads the documents."""
+    objective, batch = tiny.berts(name, depth=2, **tiny.REQUIRED.get(name, {})).eval(), tiny.sentences(4, 18, 3)
+    documents = (torch.arange(18) >= 7).long().expand(4, -1)
+    other = torch.where((documents == 1) & (batch.tokens > SEP), 34 - batch.tokens, batch.tokens)
+    found = []
+    for tokens in (batch.tokens, other):
+        losses = objective(replace(batch, tokens=tokens, attention_document_ids=documents), tiny.streams(batch))
+        found.append([asked.loss[asked.valid & (asked.positions < 7)] for asked in losses.predictions.values()])
+        found[-1] += [losses.detection.logits[:, :7]] if losses.detection else []
+    assert found[0]
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
 
 
 @pytest.mark.parametrize("name", sorted({*objectives.names()} - {"all_tokens_mlm", "electric", "mc_bert"}))

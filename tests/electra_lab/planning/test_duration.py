@@ -58,6 +58,25 @@ def test_every_stage_every_evaluation_and_every_checkpoint_counts(tmp_path: Path
     assert time.total == time.training + time.evaluation + time.saving
 
 
+def test_an_evaluation_of_a_split_shorter_than_a_batch_is_one_batch(tmp_path: Path, monkeypatch: Any) -> None:
+    file = write_experiment(
+        tmp_path, data="{sequence_length: 16, held_out: 0.3, store: store}", evaluate="{every: 2, batch_size: 4096}"
+    )
+    loaded = load(file, ["train.steps=5"])
+    store, clock = open_data(loaded, lambda _: None), [0.0]
+    assert 1 < store.documents["test"] < 4096
+
+    def evaluation(*_: object, **__: object) -> Iterator[None]:
+        clock[0] += 7.0
+        yield None
+
+    monkeypatch.setattr(module, "advance", lambda *_: None)
+    monkeypatch.setattr(module, "evaluation", evaluation)
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
+    time = needs.trial(loaded, needs.forecast(loaded, CPU, store), CPU, store)
+    assert time.evaluation == pytest.approx(7 * (3 + 1))  # validation after the steps 2, 4 and 5, then the test
+
+
 def test_steps_are_tried_with_the_choices_of_auto_on_the_rows_of_the_store(tmp_path: Path, monkeypatch: Any) -> None:
     """Full rows of 16 without a store; with it, rows of the text, cut to its documents of at most four words."""
     (tmp_path / "short").mkdir()

@@ -11,6 +11,7 @@ import yaml
 from electra_lab.presentation import finetuning_page
 from tests.electra_lab.presentation.synthetic import provenance
 
+ID = "0123456789abcdef"  # of every fine-tuning
 METRICS: dict[str, dict[str, Any]] = {
     "accuracy": {"summary": "share of the examples that get the right label", "title": "accuracy"},
     "matthews": {"summary": "correlation of predictions & labels", "title": "Matthews correlation"},
@@ -38,6 +39,7 @@ def write_finetuned(
     written = CONFIG | {"seeds": list(seeds)} | dict(config or {})
     text = yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
     (folder / "finetuning.yaml").write_text(text, encoding="utf-8")
+    (folder / "identity.json").write_text(json.dumps({"id": ID}), encoding="utf-8")
     for seed, splits in seeds.items():
         write_seed(folder, seed, splits, **of_seeds)
     return folder
@@ -53,19 +55,23 @@ def write_seed(
     tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     lost: Mapping[str, Mapping[str, float]] | None = None,
     records: Sequence[Mapping[str, Any]] = (),
+    id: str = ID,
     **facts: Any,
 ) -> Path:
-    """Write the run directory of a seed; without `splits` it is not finished. `facts` replace keys of provenance."""
+    """Write the run directory of a seed; without `splits` it is not finished. `facts` replace keys of provenance.
+
+    id  of the fine-tuning
+    """
     path = folder / f"seed-{seed}"
     path.mkdir(parents=True, exist_ok=True)
     cell = {"parameters": {"network": 13_000, "head": 34, "total": 13_034}, "steps": 1200, "flops": 3.21e12}
     data = {"store": "0123", "documents": {"train": 67349, "validation": 872}}
-    began = provenance(path, cell) | {"data": data, "metrics": metrics} | facts
+    began = provenance(path, cell) | {"id": f"{id}-{seed}", "data": data, "metrics": metrics} | facts
     (path / "provenance.json").write_text(json.dumps(began), encoding="utf-8")
     (path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     if splits is None:
         return path
-    results: dict[str, Any] = {"seed": seed, "step": 1200, "splits": {}, "lost": lost or {}}
+    results: dict[str, Any] = {"run": f"{id}-{seed}", "seed": seed, "step": 1200, "splits": {}, "lost": lost or {}}
     for split, values in splits.items():
         found = (predictions or {}).get(split, [])
         lines = "".join(json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in found)

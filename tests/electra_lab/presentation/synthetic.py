@@ -133,7 +133,7 @@ def _add(folder: Path, metrics: dict[str, Any], found: Callable[[int, int], dict
         file = folder / "cells" / cell["id"] / "measures.json"
         if file.is_file():
             values = json.loads(file.read_text())
-            values[CORRUPTION] |= found(labels.index(cell["variant"]), cell["seed"])
+            values["numbers"][CORRUPTION] |= found(labels.index(cell["variant"]), cell["seed"])
             file.write_text(json.dumps(values), encoding="utf-8")
     return folder
 
@@ -180,7 +180,12 @@ def write_cell(
     absent = (without or {}).get(cell.get("variant", ""), ())
     for values, metric in product(measures.values(), absent):
         values.pop(metric, None)
-    (path / "measures.json").write_text(json.dumps(measures, indent=1), encoding="utf-8")
+    (path / "measures.json").write_text(measured(cell["id"], measures, cell["steps"]), encoding="utf-8")
+
+
+def measured(id: str, numbers: Mapping[str, Any], step: int = STEPS) -> str:
+    """Return the text of measures.json of a cell."""
+    return json.dumps({"run": id, "step": step, "numbers": numbers}, indent=1)
 
 
 def write_checkpoint(run: Path, step: int) -> Path:
@@ -193,7 +198,8 @@ def write_checkpoint(run: Path, step: int) -> Path:
 
 def provenance(path: Path, cell: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "format": FORMAT, "started": "2026-11-20T13:50:56+0000", "command": ["electra-lab", "run", str(path)],
+        "format": FORMAT, "id": path.name, "started": "2026-11-20T13:50:56+0000",
+        "command": ["electra-lab", "run", str(path)],
         "electra_lab": "0.1.0", "git": {"commit": "5f2dae8da280f75976ac3c062d1d0510872a3ec3", "changed": False},
         "config_sha256": "0" * 64, "plugins": [{"file": str(path / "mine.py"), "sha256": "ab" * 32, "package": None}],
         "environment": {"python": "3.11.7", "packages": {"torch": "2.13.0+cpu", "numpy": "2.4.6", "absent": None},

@@ -239,8 +239,8 @@ def test_references_are_linked_and_their_failures_shown(folder: Path) -> None:
 
 @pytest.mark.usefixtures("plain")
 def test_a_damaged_file_of_measures_is_shown_and_does_not_stop_the_report(folder: Path) -> None:
-    bad = f'{{"{synthetic.CORRUPTION}": {{"reference_auc": "good"}}}}'
-    for i, text in enumerate((bad, f'{{"{synthetic.OWN}": 1}}', "", "[]")):
+    bad = synthetic.measured("v0-s0", {synthetic.CORRUPTION: {"reference_auc": "good"}})
+    for i, text in enumerate((bad, synthetic.measured("v0-s0", {}), "", "[]")):
         (folder / "cells" / f"v{i}-s0" / "measures.json").write_text(text)
     page = reread(folder)
     for i in range(4):

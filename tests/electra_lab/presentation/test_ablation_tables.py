@@ -218,7 +218,7 @@ def test_what_lacks_a_metric_is_named(tmp_path: Path) -> None:
 
     folder = write_folder(tmp_path / "b", SCALES, (0, 1))
     file = folder / "cells" / "v1-s1" / "measures.json"
-    file.write_text(json.dumps({synthetic.CORRUPTION: {}, synthetic.OWN: {"own_loss": 1.0}}))
+    file.write_text(synthetic.measured("v1-s1", {synthetic.CORRUPTION: {}, synthetic.OWN: {"own_loss": 1.0}}, 360))
     text = Page(write_report(folder)).text
     assert "Measured, but without reference_auc, reference_accuracy: generator.scale=0.5, seed 1." in text
     for file in folder.glob("cells/*/measures.json"):

@@ -1,5 +1,6 @@
 """The folder of an ablation: its files, claims and refusals. Its states: tests/electra_lab/jobs/sweeps."""
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -47,20 +48,38 @@ def test_a_folder_that_cannot_be_made_or_written_to_is_a_sentence(tmp_path: Path
 
 def test_measures_are_added_to_those_that_are_there(folder: AblationFolder) -> None:
     assert folder.measured("a") == {}
-    folder.note_measure("a", "one-1", {"auc": 0.5})
-    folder.note_measure("a", "two-2", {})
+    folder.note_measure("a", 4, "one-1", {"auc": 0.5})
+    folder.note_measure("a", 4, "two-2", {})
     assert folder.measured("a") == {"one-1": {"auc": 0.5}, "two-2": {}}
-    folder.note_measure("a", "one-1", {"auc": 0.25})
-    assert folder.measured("a") == {"one-1": {"auc": 0.25}, "two-2": {}}
+    folder.note_measure("a", 4, "one-1", {"auc": 0.25})
+    assert folder.measured("a") == folder.measured("a", 4) == {"one-1": {"auc": 0.25}, "two-2": {}}
+    assert folder.measured("a", 8) == {}
+    folder.note_measure("a", 8, "two-2", {"auc": 0.75})  # those of an earlier step are not mixed with it
+    assert folder.measured("a") == {"two-2": {"auc": 0.75}}
 
 
-@pytest.mark.parametrize("text", ["", "null", '{"one": 1}', '{"one": {"auc": "0.5"}}', '{"one": {"auc": true}}'])
+DAMAGED_MEASURES = [
+    "",
+    "null",
+    *(
+        json.dumps({"run": run, "step": 4, "numbers": numbers})
+        for run, numbers in [
+            ("a", {"one": 1}),
+            ("a", {"one": {"auc": "0.5"}}),
+            ("a", {"one": {"auc": True}}),
+            ("b", {}),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED_MEASURES)
 def test_damaged_measures_are_named_and_measured_again(folder: AblationFolder, text: str) -> None:
     file = folder.path / "cells" / "a" / "measures.json"
     file.write_text(text)
     with pytest.raises(CheckpointError, match=f"^{file}: [^\n]*$"):
         folder.measured("a")
-    folder.note_measure("a", "two", {"loss": 1.0})
+    folder.note_measure("a", 4, "two", {"loss": 1.0})
     assert folder.measured("a") == {"two": {"loss": 1.0}}
 
 

@@ -299,7 +299,7 @@ HOLDER = """
 import pathlib, sys
 from electra_lab.storage.files import lock
 with lock(pathlib.Path(sys.argv[1])) as held:
-    print(held, flush=True)
+    print(bool(held), flush=True)
     sys.stdin.readline()
 """
 
@@ -329,7 +329,7 @@ def test_only_one_process_holds_it_and_kill_9_ends_it(tmp_path: Path) -> None:
         other.kill()
         other.wait()
         with lock(file) as ours, lock(file) as again:
-            assert (ours, again) == (True, False)
+            assert (bool(ours), bool(again)) == (True, False)
     with lock(file) as ours:
         assert ours
 
@@ -339,7 +339,7 @@ def test_who_waits_gets_it_when_it_is_free(tmp_path: Path) -> None:
 
     def wait() -> None:
         with lock(tmp_path / ".lock", wait=True) as ours:
-            order.append(ours)
+            order.append(bool(ours))
 
     with lock(tmp_path / ".lock"):
         waiting = threading.Thread(target=wait)
@@ -368,7 +368,7 @@ def test_another_error_of_the_file_system_stays_what_it_is(tmp_path: Path) -> No
 def test_a_listing_that_looks_at_a_lock_keeps_nobody_out(tmp_path: Path) -> None:
     (file := tmp_path / ".lock").touch()
     with reading(file) as free, lock(file) as held:
-        assert (free, held) == (True, False)
+        assert (free, bool(held)) == (True, False)
 
     def look() -> None:
         with reading(file):

@@ -7,7 +7,7 @@ import pytest
 
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry.errors import CheckpointError
-from tests.electra_lab.presentation.finetuned import scores, write_finetuned, write_seed
+from tests.electra_lab.presentation.finetuned import ID, scores, write_finetuned, write_seed
 
 
 def test_the_seeds_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -31,10 +31,10 @@ def test_only_a_finished_seed_has_results(tmp_path: Path) -> None:
 
 
 def test_results_of_an_older_version_have_no_losses_and_no_tables(tmp_path: Path) -> None:
-    old = {"seed": 3, "step": 0, "splits": {"test": {"examples": 2, "metrics": {}}}}
-    (tmp_path / "seed-3").mkdir()
-    (tmp_path / "seed-3" / "results.json").write_text(json.dumps(old))
-    found = FinetuningFolder(tmp_path).results(3)
+    old = {"run": f"{ID}-3", "seed": 3, "step": 0, "splits": {"test": {"examples": 2, "metrics": {}}}}
+    folder = write_finetuned(tmp_path, scores("accuracy", 0.5, first=3))
+    (folder / "seed-3" / "results.json").write_text(json.dumps(old))
+    found = FinetuningFolder(folder).results(3)
     assert (found.lost, found.splits["test"].tables) == ({}, [])
 
 

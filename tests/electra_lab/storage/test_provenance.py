@@ -11,6 +11,7 @@ from electra_lab.storage.provenance import FORMAT, OWN_TASK, Provenance
 
 PROVENANCE: dict[str, Any] = {
     "format": FORMAT,
+    "id": "one",
     "started": "2024-05-01T10:00:00+0000",
     "electra_lab": "0.6",
     "config_sha256": "0" * 64,

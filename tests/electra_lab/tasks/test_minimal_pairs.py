@@ -19,6 +19,7 @@ from electra_lab.tasks.minimal_pairs import MinimalPairs, differing
 from registry import PairExample, Pretrained
 from registry.errors import ConfigError, DataError, DivergedError
 from tests.electra_lab.tasks.judged import EXAMPLES, SENTENCES, Given, Letters, given, masked, scores, with_heads
+from tests.helpers import peer
 
 
 def example(good: str, bad: str, paradigm: str = "", field: str = "", place: str = "") -> PairExample:
@@ -272,7 +273,7 @@ def minicons() -> Iterator[Any]:
             stand_in = ModuleType("wonderwords")
             stand_in.__getattr__ = lambda name: None  # type: ignore[method-assign]
             patch.setitem(sys.modules, "wonderwords", stand_in)
-        yield pytest.importorskip("minicons.scorer", reason="minicons cannot be imported", exc_type=ImportError)
+        yield peer("minicons.scorer")
 
 
 @pytest.mark.parametrize(("variant", "theirs"), [("salazar", "original"), ("within_word", "within_word_l2r")])

@@ -16,7 +16,7 @@ from electra_lab.storage import state
 from electra_lab.training import loop
 from electra_lab.training.loop import Record, Run, Settings, Training, Window, train
 from electra_lab.training.step import Learner, StepResult
-from registry import Batch, Flops, Losses, Term
+from registry import Batch, Flops, Losses, Objective, Term
 from registry.errors import DivergedError
 from tests.electra_lab.training.tiny import CPU
 
@@ -28,7 +28,7 @@ SETTINGS = Settings(
 )  # fmt: skip
 
 
-class Slope(nn.Module):
+class Slope(Objective, nn.Module):
     """One weight w from 1. Step n has the term `a` of the sum (n + 1) w over n + 2, from step 4 on `b` of -w over 5.
 
     Steps in `poison` are not finite.

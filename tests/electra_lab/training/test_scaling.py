@@ -142,6 +142,13 @@ def test_overflows_are_counted_and_do_not_stop_a_training(monkeypatch: pytest.Mo
     assert [v["skipped_steps"] for v in found] == [1, 2, 2, 2]
     assert [v["loss_scale"] for v in found] == [2.0**125, 2.0**124, 2.0**124, 2.0**124]
     assert all(v["loss"] == v["loss"] for v in found)
+    # Nor do they count for the limit of rejected steps, in their window or in later ones.
+    skipping = replace(TWELVE, on_non_finite="skip", skip_limit=1)
+    found = values_of(new_run(poison=(3, 7)), replace(skipping, skip_limit=2))
+    assert [v["skipped_steps"] for v in found] == [1, 3, 4, 4]
+    for log_every in (3, 12):
+        with pytest.raises(DivergedError, match=r"makes 2 in all, .* \(1\)"):
+            values_of(new_run(poison=(3, 7)), replace(skipping, log_every=log_every))
 
 
 def test_float32_has_no_scale() -> None:

@@ -12,11 +12,11 @@ from electra_lab.testing.common import as_batch
 from electra_lab.training.loop import Run
 from electra_lab.training.random import seed_global
 from electra_lab.training.step import Learner, backward, training_step, update
-from registry import Batch, Losses, Term, optimizers
+from registry import Batch, Losses, Objective, Term, optimizers
 from tests.electra_lab.training.tiny import DISCRIMINATORS, experiment, parameters, step
 
 
-class Bowl(nn.Module):
+class Bowl(Objective, nn.Module):
     """The squared distances of a matrix and a vector from 3, as two terms, the second of twice the weight."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ def test_micro_batches_change_nothing(tmp_path: Path, backbone: str, micro: int)
 def test_terms_are_divided_by_the_counts_of_the_whole_batch() -> None:
     """By hand: halves with 1 and 3 real tokens weigh 1 to 3, and a term that counts nothing does not divide by 0."""
 
-    class Counts(nn.Module):
+    class Counts(Objective, nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.tensor(2.0))
@@ -227,7 +227,7 @@ class Changing(nn.Module):
         self.calls.append((seed, step, float(torch.rand(()))))
 
 
-class Holder(nn.Module):
+class Holder(Objective, nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second, self.plain = Changing(), Changing(), nn.Linear(1, 1)
@@ -301,3 +301,6 @@ def test_clipping_is_all_that_two_optimizers_add_to_one(tmp_path: Path) -> None:
     apart_, as_light = (trained(tmp_path, slow, apart, weight, clip_norm=0.01) for weight in (heavy, light))
     assert not same(together, apart_, "generator.")
     assert same(as_light, apart_, "generator.")
+    # Networks with separate rates have one norm, too. The order of its sum is another.
+    for name, weight in trained(tmp_path, slow, heavy, "train.generator_rate=1.0", clip_norm=0.01).items():
+        torch.testing.assert_close(weight, together[name])

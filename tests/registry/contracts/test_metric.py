@@ -21,8 +21,3 @@ def test_the_former_name_is_read_in_plug_ins_and_files_and_not_written(own: bool
     assert TypeAdapter(Metric).validate_python({"own_task": own}) == replace(metric, title="") == metric
     assert "own_task" not in asdict(metric)
     assert not replace(metric, comparable=False).comparable
-
-
-def test_the_former_name_of_metrics_with_documents_is_refused_with_the_new_one() -> None:
-    with pytest.raises(ImportError, match="MetricWithDocuments"):
-        from registry import Sampled  # type: ignore[attr-defined]  # noqa: F401

@@ -156,7 +156,9 @@ def test_the_size_of_the_batch_of_evaluation_does_not_matter(tmp_path: Path) -> 
     assert found[2] == pytest.approx(found[0], abs=1e-5)
 
 
-def test_what_is_assembled_follows_the_file_and_its_examples(tmp_path: Path, model: Path) -> None:
+def test_what_is_assembled_follows_the_file_and_its_examples(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, texts = write_finetuning(tmp_path, model), tmp_path / "texts" / "train.txt"
     texts.write_text(texts.read_text().replace(" sat on the mat", "", 12) + "zebra\tthe zebra sat\n")
     given = ["train.dropout=0.3", "data.train_examples=10", "train.batch_size=5"]
@@ -179,6 +181,11 @@ def test_what_is_assembled_follows_the_file_and_its_examples(tmp_path: Path, mod
     forward = MATRIX_PRODUCTS.forward(made.model.network, mean, 0)
     assert made.settings.flops.per_step == 5 * 3 * forward
     assert built(path, *given, "train.frozen=true").settings.flops.per_step == 5 * forward
+    # Work that all rows of a micro-batch share.
+    monkeypatch.setattr("electra_lab.backbones.bert.Bert.shared_flops", lambda self, length: 1000, raising=False)
+    for micro, times in (("null", 1), ("1", 5)):
+        made = built(path, *given, f"train.micro_batch_size={micro}")
+        assert made.settings.flops.per_step == 5 * 3 * forward + times * 3 * 1000
 
 
 def test_a_probe_of_the_generator_trains_its_own_layers_alone(tmp_path: Path, model: Path) -> None:

@@ -207,7 +207,7 @@ class Failing:
 
 
 def keep(folder: Path, dataset: object, **found: Results) -> SeedResults:
-    kept = SeedResults(seed=3, step=7, splits={}, lost={"cut_examples": {"train": 0.5}})
+    kept = SeedResults(run="one-3", seed=3, step=7, splits={}, lost={"cut_examples": {"train": 0.5}})
     run._keep_results(RunDirectory(folder), dataset, kept, found)  # type: ignore[arg-type]
     return SeedResults.model_validate_json((folder / "results.json").read_text())
 

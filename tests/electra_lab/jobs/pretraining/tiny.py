@@ -115,8 +115,9 @@ def tensors(path: Path, step: int | None = None) -> dict[str, Any]:
 
 
 def state(path: Path) -> dict[str, Any]:
-    """Return state.json of the last checkpoint."""
+    """Return state.json of the last checkpoint, without the id of the run."""
     found: dict[str, Any] = json.loads((max((path / "checkpoints").glob("step-*")) / "state.json").read_text())
+    assert found.pop("run") == json.loads((path / "provenance.json").read_text())["id"]
     return found
 
 

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -280,7 +281,7 @@ def test_a_measure_that_is_preempted_ends_the_piece(out: Path) -> None:
 
 def test_a_result_must_be_numbers_that_the_measure_declares() -> None:
     entry = measures.get("pretraining")
-    measure = Broken()
+    measure = Broken().metrics
     assert numbers_of(entry, measure, {"broken": 1}) == ({"broken": 1.0}, {})
     assert numbers_of(entry, measure, {"broken": np.float32(0.5)}) == ({"broken": 0.5}, {})
     assert numbers_of(entry, measure, {"broken": float("inf")}) == numbers_of(entry, measure, {}) == ({}, {})
@@ -342,6 +343,36 @@ def test_the_numbers_are_those_of_an_ablation_and_are_kept(out: Path, monkeypatc
     tokenizer.write_text(tokenizer.read_text() + "\n")
     with pytest.raises(ConfigError, match="reads other rows"):
         measuring.measure(subjects(paths), ON, "cpu")
+
+
+def test_references_are_those_of_the_run_that_began_first(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any order of the arguments: with its config, steps and compute, in its directory."""
+    taken, cells = list[tuple[Path, Any, int]](), read(out)[1:3]
+    for place, (started, steps) in enumerate((("2026-02", 8), ("2026-01", 6))):
+        began = cells[place].began.model_copy(update={"started": started, "steps": steps, "flops": 10 * steps})
+        cells[place] = replace(cells[place], began=began)
+        file = cells[place].directory.path / "config.yaml"
+        config = yaml.safe_load(file.read_text())
+        config["train"]["learning_rate"] = steps / 1000
+        file.write_text(yaml.safe_dump(config))
+
+    def shared(home: Path, _: Any, __: Path, references: Any, train: Any, ___: str) -> None:
+        taken.append((home, references, train.keywords["scale"].flops))
+
+    monkeypatch.setattr(measuring, "_shared", shared)
+    monkeypatch.setattr(measuring, "_open", lambda path, _: (path.name, None))
+    monkeypatch.setattr(measuring, "measured", lambda *_: ({"corruption_auc": 0.5}, None))
+    for order in (cells, cells[::-1]):
+        measuring.measure(order, "fixed_corruption", "cpu")
+        for cell in cells:
+            (cell.directory.path / measuring.KEPT).unlink()
+    assert len(taken) == 4
+    for home, references, flops in taken:
+        assert home.is_relative_to(cells[1].directory.path)
+        assert [(run["train"]["steps"], run["train"]["learning_rate"]) for run in references.values()] == [
+            (6, 0.006)
+        ] * 2
+        assert flops == 60
 
 
 def test_refusals(out: Path) -> None:

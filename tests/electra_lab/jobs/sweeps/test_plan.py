@@ -20,7 +20,7 @@ from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
 from electra_lab.presentation.text import number
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.plan import FORMAT, Expected
-from registry import discovery, measures
+from registry import discovery, measures, objectives
 from registry.errors import ConfigError
 from tests.electra_lab.jobs.sweeps.small import write
 from tests.electra_lab.presentation.synthetic import SCALES, add_references, score, write_folder
@@ -69,6 +69,34 @@ def test_a_chosen_metric_and_names_without_lists(tmp_path: Path) -> None:
     change = ("{generator.scale: [0.5, 1.0]}", "{a: {}, b: {generator.scale: 1.0}}")
     plan = plan_of(made(tmp_path, change, more="metric: probe_auc\nbaseline: b\n"))
     assert (plan.metric, plan.baseline, plan.keys, plan.axis) == ("probe_auc", "b", [], {})
+
+
+DECLARES = """
+from registry import Metric, objectives
+
+for name, higher in (("up", True), ("down", False)):
+    @objectives.register(name)
+    class Declares(objectives.get("electra").component):
+        "ELECTRA with metrics."
+        metrics = {"probe_auc": Metric(), "agreement": Metric(higher_is_better=higher)}
+"""
+
+
+def test_metrics_that_do_not_exist_or_are_declared_twice_are_refused(tmp_path: Path, monkeypatch) -> None:
+    """Those of objectives exist as well."""
+    (tmp_path / "declares.py").write_text(DECLARES)
+    monkeypatch.setattr(discovery, "_loaded", {})
+    vary = ("{generator.scale: [0.5, 1.0]}", "{a: {objective: {type: up}}, b: {objective: {type: down}}}")
+    metric = "metric: agreements\nimports: [declares.py]\n"
+    with objectives.isolated():
+        with pytest.raises(ConfigError) as refused:
+            made(tmp_path, vary, more=metric)
+        places = [line.split(": ")[1:3] for line in str(refused.value).splitlines()]
+        assert [place[0] for place in places] == ["measure.2", "vary", "metric"]
+        assert "'agreement'" in str(refused.value)
+        alone = [("{generator.scale: [0.5, 1.0]}", "{a: {objective: {type: up}}, b: {generator.scale: 1.0}}")]
+        fixed = metric.replace("agreements", "agreement")
+        assert plan_of(made(tmp_path, *alone, *WITHOUT_SAME_ROWS[1:], more=fixed)).metric == "agreement"
 
 
 def test_planned_costs_are_those_of_each_cells_own_networks(small: Ablation, done: tuple[Path, Path]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,15 +12,16 @@ from typing import ClassVar
 
 import pytest
 
-from electra_lab.analysis.results import cell_result
+from electra_lab.analysis.results import cell_result, read
 from electra_lab.jobs.sweeps import run
 from electra_lab.jobs.sweeps.file import load_ablation
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.training import device as devices
-from registry import Outcome, Work, launchers
+from registry import Outcome, Work, discovery, launchers, objectives
 from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError
 from tests.electra_lab.jobs.sweeps import small
 from tests.electra_lab.jobs.sweeps.small import HERE, STEPS, InProcess, ablate, contents, first, lines, stamps, write
+from tests.electra_lab.presentation.synthetic import measured
 from tests.pages import Page
 
 SMALL, LARGE = "generator.scale=0.5", "generator.scale=1.0"
@@ -124,7 +127,7 @@ def test_what_is_damaged_or_needed_again_is_recreated_and_nothing_else(done, out
     state.write_bytes(state.read_bytes()[:-1] + b"x")
     old = {key: dict.fromkeys(values, 0.5) for key, values in AblationFolder(out).measured(ids[0]).items()}
     old.pop(next(iter(old)))
-    (runs[0] / "measures.json").write_text(json.dumps(old))
+    (runs[0] / "measures.json").write_text(measured(ids[0], old, STEPS))
     (out / "downstream" / ids[0] / "task").mkdir(parents=True)
     (runs[1] / "measures.json").write_text("")
     shutil.rmtree(runs[2] / "checkpoints")  # measured: its checkpoints were removed to make room
@@ -272,6 +275,8 @@ def test_other_text_is_noticed_though_nothing_is_trained(done: tuple[Path, Path]
     for cell, was in zip(load_ablation(file).cells, plan["cells"], strict=True):
         (out / "cells" / was["id"]).rename(out / "cells" / cell.id)
         was["id"] = cell.id
+        file_of_run = out / "cells" / cell.id / "provenance.json"
+        file_of_run.write_text(json.dumps(json.loads(file_of_run.read_text()) | {"id": cell.id}))
     (out / "plan.json").write_text(json.dumps(plan))
     with pytest.raises(DataError, match=r"was trained on other text \(token store "):
         ablate(file, out)
@@ -297,3 +302,52 @@ def test_a_budget_of_epochs_is_as_many_steps_as_each_cell_needs(tmp_path: Path) 
     after = run.dry_run(file, [], tmp_path / "other", "cpu", None, None, tries=False)
     assert [f" {began.steps:,} " in after for began in done.values()] == [True, True]
     assert after.count("unknown") == 2 + 2 + 1  # the times, and their total
+
+
+OBJECTIVE = """
+from dataclasses import replace
+
+import torch
+
+from registry import Metric, Term, objectives
+
+
+@objectives.register("counting")
+class Counting(objectives.get("electra").component):
+    "ELECTRA that counts what it reads."
+
+    metrics = {
+        "mean_length": Metric("tokens of a row", higher_is_better=False, baselines=("one",)),
+        "one": Metric("1, which needs no training", higher_is_better=False),
+    }
+
+    def forward(self, batch, rng):
+        length, rows = batch.attention_mask.sum(), torch.tensor(len(batch))
+        counted = {"mean_length": Term(length, rows), "one": Term(rows, rows)}
+        return replace(super().forward(batch, rng), metrics=counted)
+"""
+
+
+def test_a_metric_that_an_objective_declares_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may lead, in its direction and with its baseline; a variant with another objective does not have it."""
+    (tmp_path / "counting.py").write_text(OBJECTIVE)
+    monkeypatch.setattr(discovery, "_loaded", {})
+    variants = "vary: {counts: {}, plain: {objective: {type: electra}}}"
+    with objectives.isolated():
+        file = write(
+            tmp_path, "[0]", 2, "metric: mean_length", HERE, imports="[counting.py]", objective="{type: counting}"
+        )
+        text = file.read_text().replace("vary: {generator.scale: [0.5, 1.0]}", variants)
+        file.write_text(re.sub(r"  - \{type: (fixed|detection).*\n", "", text))
+        out = ablate(file, tmp_path / "out")
+    plan, (counts, plain) = AblationFolder(out).plan, read(out).cells
+    assert (plan.metric, plan.metrics["mean_length"].higher_is_better) == ("mean_length", False)
+    assert "one" in plan.trivial
+    test = [record for record in counts.records if record["split"] == "test"][-1]
+    assert counts.metrics["mean_length"] == test["mean_length"] > 1
+    assert counts.metrics["generator_mask_loss"] == test["generator_mask_loss"]
+    assert "mean_length" not in plain.metrics
+    with (out / "table.csv").open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert [row[header.index("mean_length")] for row in rows] == [str(test["mean_length"]), ""]
+    assert "## mean_length, " in (out / "table.md").read_text()

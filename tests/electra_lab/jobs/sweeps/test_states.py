@@ -26,11 +26,12 @@ from electra_lab.testing.optimizers import STATE
 from registry import launchers, measures
 from tests.electra_lab.jobs.sweeps.small import InProcess, write
 from tests.electra_lab.presentation.synthetic import fail, provenance
+from tests.electra_lab.presentation.synthetic import measured as measures_text
 
 # A run has not begun, was killed before its first file, has no checkpoint yet, has an earlier one, has the final one
 # but no page, has it without its manifest, had its checkpoints removed, or is trained.
 RUNS = ("absent", "killed", "begun", "interrupted", "unreported", "incomplete", "cleaned", "trained")
-MEASURED = ("nothing", "one", "all", "damaged", "of another plan")
+MEASURED = ("nothing", "one", "all", "damaged", "of another plan", "of another cell")
 ORDERS = [
     (run, measured, failed)
     for run, measured, failed in itertools.product(RUNS, MEASURED, (False, True))
@@ -48,10 +49,11 @@ def lay(folder: AblationFolder, id: str, how: str, measured: str, failed: bool, 
         return
     path.mkdir()
     texts = {
-        "one": json.dumps({keys[0]: {}}),
-        "all": json.dumps({key: {} for key in keys}),
-        "damaged": '{"a": {"b": "c"}}',
-        "of another plan": json.dumps({f"{keys[0]}0": {}, keys[1][:-1]: {}}),
+        "one": measures_text(id, {keys[0]: {}}, steps),
+        "all": measures_text(id, {key: {} for key in keys}, steps),
+        "damaged": measures_text(id, {"a": {"b": "c"}}, steps),
+        "of another plan": measures_text(id, {f"{keys[0]}0": {}, keys[1][:-1]: {}}, steps),
+        "of another cell": measures_text(f"{id}0", {key: {} for key in keys}, steps),
     }
     if measured in texts:
         (path / "measures.json").write_text(texts[measured])
@@ -64,7 +66,7 @@ def lay(folder: AblationFolder, id: str, how: str, measured: str, failed: bool, 
         checkpoint = path / "checkpoints" / f"step-{steps - 2 if how == 'interrupted' else steps:08d}"
         checkpoint.mkdir(parents=True)
         (checkpoint / "state.safetensors").write_text(id)
-        (checkpoint / "state.json").write_text(json.dumps(STATE | {"step": int(checkpoint.name[5:])}))
+        (checkpoint / "state.json").write_text(json.dumps(STATE | {"run": id, "step": int(checkpoint.name[5:])}))
         if how != "incomplete":
             seal(checkpoint)
     if how in ("incomplete", "cleaned", "trained"):
@@ -134,8 +136,8 @@ def test_every_state_is_the_one_of_the_contract(laid: AblationFolder, bench: Ben
         state = found[cell.id]
         assert (state.status, state.missing) == expected(how, measured, failed, keys), (how, measured, failed)
         assert state.attempts == (2 if state.status == "failed" else 0)
-        shows = measured == "damaged" and state.status != "failed"
-        assert state.error.startswith(f"{laid.run(cell.id).path}/measures.json: is damaged") == shows
+        shows = measured in ("damaged", "of another cell") and state.status != "failed"
+        assert state.error.startswith(f"{laid.run(cell.id).path}/measures.json: ") == shows
     how, used, failed = REFERENCES[request.node.callspec.params["laid"]]
     reference, other = plan.references
     assert found[other].status == "done"
@@ -195,15 +197,15 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
         if measured:
             (path / "measures.json").write_text(measured)
 
-    def noted(self: AblationFolder, id: str, key: str, *numbers: Any) -> None:
+    def noted(self: AblationFolder, id: str, step: int, key: str, *numbers: Any) -> None:
         did.setdefault(id, []).append(key)
-        note(self, id, key, *numbers)
+        note(self, id, step, key, *numbers)
 
     note = AblationFolder.note_measure
     monkeypatch.setattr(AblationFolder, "note_measure", noted)
     monkeypatch.setattr(cells, "load", lambda path: path.stem)
     monkeypatch.setattr(cells, "digest", lambda id: id.rpartition("-")[2])
-    monkeypatch.setattr(cells.execute, "run", lambda file, overrides, out, device, scale: trained(out))
+    monkeypatch.setattr(cells.execute, "run", lambda file, overrides, out, device, scale, id: trained(out))
     monkeypatch.setattr(cells.execute, "resume", lambda path, device, scale: trained(path))
     monkeypatch.setattr(cells, "scale_of", lambda *_: None)
     monkeypatch.setattr(cells, "_shared", lambda *_: laid.path)
@@ -258,6 +260,6 @@ def test_a_measure_waits_for_all_of_its_references(one: tuple[AblationFolder, Pl
     lay(folder, "v", "trained", "nothing", False, ["", ""])
     waiting = waiting_work(folder, plan, ["v"])
     assert waiting == {"v": ("a-1", "b-1", "c-1", "d-1")}  # d needs none
-    folder.note_measure("v", "d-1", {})
+    folder.note_measure("v", 8, "d-1", {})
     missing = ("a-1", "b-1", "c-1")
     assert waiting_work(folder, plan, ["v"]) == ({"v": missing} if trained else {})
