@@ -27,7 +27,7 @@ def _of_masked_tokens(network: str, title: str, subject: str) -> dict[str, Metri
     can copy without having learned anything: these are the fair numbers.
     """
     loss, accuracy = ("generator", "") if network == "generator" else ("", "token accuracy")  # on the terminal
-    everywhere = "the same of all masked tokens; where it saw a token, it may copy it"
+    everywhere = f"loss of {subject} at all masked tokens; where it saw a token, it may copy it"
     return {
         f"{network}_mask_loss": Metric(f"loss of {subject} where it saw [MASK]",
                                        f"{title.removesuffix(' token')} loss at [MASK]", NATS, False,

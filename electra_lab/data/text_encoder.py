@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
 from electra_lab.data.encoding import SpecialNames
 from electra_lab.data.texts import places, tokenize, without
-from electra_lab.data.vocabulary import word_mark
+from electra_lab.data.vocabulary import for_words, word_mark
 from registry import Encoded, Vocabulary
 
 if TYPE_CHECKING:
@@ -30,12 +31,11 @@ class TextEncoder:
     def words(self, sentences: Sequence[Sequence[str]]) -> list[Encoded]:
         """Split words into tokens, each by itself; offsets are within the word. A word may have no token.
 
-        A word has the tokens that it has in a text, where there is a space before it unless it is the first. Some
-        tokenizers see that space, and of these some put one before the first word too.
+        A word, the first one too, has the tokens that it has in a text after a space, see `for_words`.
         """
         encoded = []
-        spaced = [self._spaced(words) for words in sentences]
-        for words, read, encoding in zip(sentences, spaced, self._encodings(spaced), strict=True):
+        bare = [[*map(_bare, words)] for words in sentences]
+        for words, read, encoding in zip(sentences, bare, self._encodings(bare), strict=True):
             # Names of special tokens are spelled with spaces, so that they are text.
             spaces: list[list[int]] = [[] for _ in words]
             if self._special.are_in(" ".join(read), encoding.ids):
@@ -51,27 +51,30 @@ class TextEncoder:
             encoded.append(Encoded(encoding.ids, offsets, numbers))
         return encoded
 
-    def _spaced(self, words: Sequence[str]) -> list[str]:
-        # A lone surrogate has no bytes; a question mark in its place keeps the offsets.
-        bare = [word.encode("utf-8", "replace").decode().strip() for word in words]
-        return [f" {word}" if self._mark and word and place else word for place, word in enumerate(bare)]
+    @cached_property
+    def _of_words(self) -> Tokenizer:
+        return for_words(self._tokenizer)
 
     def _encodings(self, sentences: Sequence[Sequence[str]]) -> list[Encoding]:
-        before, self._tokenizer.encode_special_tokens = self._tokenizer.encode_special_tokens, True
+        before, self._of_words.encode_special_tokens = self._of_words.encode_special_tokens, True
         try:
-            return self._tokenizer.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False)
+            return self._of_words.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False)
         finally:
-            self._tokenizer.encode_special_tokens = before
+            self._of_words.encode_special_tokens = before
 
     def _within(
         self, word: str, read: str, spaces: list[int], tokens: list[tuple[str, tuple[int, int]]]
     ) -> Iterator[tuple[int, int]]:
-        """Yield where the tokens of `read` are in the word, which differs from `read` in the spaces around it.
+        """Yield where the tokens of `read` are in the word, which may have spaces around it.
 
         spaces  the places in `read` of further spaces, which the word is without
         """
         names, offsets = zip(*tokens, strict=True)
         begin = len(word) - len(word.lstrip())
-        moved = begin - (len(read) - len(read.lstrip()))
         for start, end in without(spaces, places(read, names, offsets, self._mark)):
-            yield max(start + moved, begin), max(end + moved, begin)
+            yield start + begin, end + begin
+
+
+def _bare(word: str) -> str:
+    # A lone surrogate has no bytes; a question mark in its place keeps the offsets.
+    return word.encode("utf-8", "replace").decode().strip()

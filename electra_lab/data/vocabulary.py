@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Ends of sentences: Latin, CJK, Arabic, Urdu, Devanagari, Armenian, Ethiopic, Myanmar, Khmer, Tibetan; line ends.
 SENTENCE_ENDS = tuple(".!?\u2026\u3002\uff01\uff1f\uff0e\uff61\u061f\u06d4\u0964\u0965\u0589\u1362\u104b\u17d4\u0f0d\n")
+BYTE_MARK = "\u0120"  # of a space, in byte-level tokenizers
 JOINERS = "\u00ad\u200c\u200d\u2060"  # soft hyphen, zero-width non-joiner and joiner, word joiner
 
 
@@ -127,7 +128,7 @@ def word_mark(tokenizer: Tokenizer) -> str | None:
             case "Sequence":
                 parts = [*part.get("decoders", []), *part.get("pretokenizers", []), *parts]
             case "ByteLevel":
-                return "\u0120"
+                return BYTE_MARK
             case "Metaspace":
                 return str(part["replacement"])
             case "Replace" if part["content"] == " ":  # the decoder of Llama's tokenizer
@@ -158,6 +159,24 @@ def masks_take_words(tokenizer: Tokenizer, mask: str) -> None:
 
     lstrip = word_mark(tokenizer) is not None and not spaces_stay(tokenizer)
     tokenizer.add_special_tokens([AddedToken(mask, special=True, normalized=False, lstrip=lstrip)])
+
+
+def for_words(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer that reads words, each by itself, as in a text after a space; it begins texts with one too.
+
+    Byte-level tokenizers without `add_prefix_space` would read them as parts of the word before.
+    """
+    from tokenizers import Tokenizer, pre_tokenizers
+
+    mark, normalizer, splitter = word_mark(tokenizer), tokenizer.normalizer, tokenizer.pre_tokenizer
+    text = normalizer.normalize_str("a") if normalizer else "a"
+    first = splitter.pre_tokenize_str(text)[:1] if splitter else [(text, (0, 1))]
+    if mark is None or any(piece.startswith(mark) for piece, _ in first):
+        return tokenizer
+    spaced = Tokenizer.from_str(tokenizer.to_str())
+    space = pre_tokenizers.Metaspace(" " if mark == BYTE_MARK else mark, prepend_scheme="always", split=False)
+    spaced.pre_tokenizer = pre_tokenizers.Sequence([space, *([splitter] if splitter else [])])
+    return spaced
 
 
 def _begin_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[bool]:

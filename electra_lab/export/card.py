@@ -9,15 +9,20 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import yaml
 
 from electra_lab.config.source import to_yaml
 from electra_lab.data.overlap import RUN
+from electra_lab.data.text_encoder import TextEncoder
+from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.pretrained.hugging_face import read_config
 from electra_lab.pretrained.trained_model import LAB, Origin, TrainedModel
 from electra_lab.storage.files import config_of
 from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning
 from electra_lab.storage.provenance import Provenance
+from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.tokenizers.pretrained import read_tokenizer
 from registry import BatchSizes
 from registry.errors import CheckpointError, ConfigError
 
@@ -26,14 +31,12 @@ if TYPE_CHECKING:
 
 CARD = "README.md"
 Record = Mapping[str, Any]
-Value = tuple[str, str, float | None]  # a metric, its title, its value
-Values = Sequence[Value]
+Value = tuple[str, str, str, float]  # a split, a metric, its title, its value
 TASKS = {  # of the hub, by the end of the class in transformers
-    "ForSequenceClassification": "text-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
+    "SequenceClassification": "text-classification",
+    "TokenClassification": "token-classification",
+    "QuestionAnswering": "question-answering",
 }
-OWN = "on the replacements of its own generator"
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,24 @@ def model_card(model: TrainedModel, network: Exportable, judge: Judge | None = N
     assert run is not None
     records = [record for record in run.directory.records() if record["step"] <= run.step]
     findings = judge(records, run.provenance) if judge else None
+    last = (findings and findings.evaluation) or {}
+    # A discriminator with a generator has not seen masks, but replacements.
+    fills = network.head == "tokens" and (network.name == "generator" or "generator" not in model.parts)
+    tags = ["electra"] * (network.head == "replaced" or "generator" in model.parts)
+    tags += ["masked-language-modeling"] * fills + ["replaced-token-detection"] * (network.head == "replaced")
+    values = list[Value]()
+    for name, metric in run.provenance.metrics.items():
+        if name.startswith(part.name) and last.get(name) is not None:
+            title = metric.title if metric.comparable else f"{metric.title} (on the run's own task)"
+            values.append((last["split"], name, title, last[name]))
+    start = run.provenance.init.get(part.name)
+    metadata = {
+        "library_name": "transformers" if part.family else "electra_lab",
+        "base_model": start.source if start and not Path(start.source).is_absolute() else None,
+        "tags": [*tags, "electra_lab"],
+    }
+    task = "fill-mask" if fills else "feature-extraction"
+    batches = BatchSizes.of(run.config["train"])
     return _rendered(
         "model_card.md.j2",
         network=network,
@@ -63,55 +84,75 @@ def model_card(model: TrainedModel, network: Exportable, judge: Judge | None = N
         config=run.config,
         provenance=run.provenance,
         findings=findings,
-        front_matter=front_matter(_metadata(model, network, findings)),
-        flops=_flops(run, records),
-        both="generator" in model.parts,
+        front_matter=_front_matter(run.config["name"], task, run.config["corpus"], values, metadata),
+        flops=_flops(run, records, batches),
+        batches=batches,
+        fills=fills,
+        of_tokens=part.class_ending == "ForTokenClassification",
+        both=len(model.parts) > 1 and all(other.learned for other in model.parts.values()),
         overlap_run=RUN,
         experiment=to_yaml(without_folders(run.config)).rstrip(),
     )
 
 
-def finetuned_card(model: Path) -> str:
-    """Return the card of the model that a fine-tuning saved for one seed. Raises CheckpointError."""
-    folder, seed = FinetuningFolder(model.parent.parent), model.parent.name.removeprefix("seed-")
-    results = folder.results(int(seed)) if is_finetuning(folder.path) and seed.isdecimal() else None
+def finetuned_card(model: Path, notes: Sequence[str] = ()) -> str:
+    """Return the card of the model that a fine-tuning saved for one seed, with notes. Raises CheckpointError."""
+    folder, number = FinetuningFolder(model.parent.parent), model.parent.name.removeprefix("seed-")
+    results = folder.results(int(number)) if is_finetuning(folder.path) and number.isdecimal() else None
     if results is None:
         cure = "Resume its fine-tuning, or write README.md there if it is a copy."
         raise CheckpointError(f"{model}: has no results for a model card. {cure}")
-    config, provenance = config_of(folder.path / "finetuning.yaml"), folder.seed(int(seed)).provenance()
-    described = read_config(model)
-    kind = next(task for ending, task in TASKS.items() if described["architectures"][0].endswith(ending))
-    # The results of each split: rows of a table, and in the form of the hub.
-    rows, indexed, measured = list[tuple[str, str, float, int]](), list[dict[str, Any]](), set[str]()
+    config, seed = config_of(folder.path / "finetuning.yaml"), folder.seed(results.seed)
+    provenance, described = seed.provenance(), read_config(model)
+    ending = described["architectures"][0].rpartition("For")[2]
+    plain, facts = described["model_type"] != LAB, provenance.model_extra or {}
+    # The results of each split; the hub gets them without the shares of examples that were left out.
+    rows, values = list[tuple[str, str, float, int]](), list[Value]()
     for split, of_split in results.splits.items():
-        values = list[Value]()
         for name, value in of_split.metrics.items():
             metric = provenance.metrics.get(name)
-            values.append((name, metric.title if metric and metric.title else name, value))
-        rows += [(split, title, value, of_split.examples) for _, title, value in values if value is not None]
-        measured |= {name for name, _, value in values if value is not None}
-        for index in model_index(config["name"], kind, config["dataset"], split, values):
-            indexed += index["results"]
+            title = (metric and metric.title) or name
+            rows += [(split, title, value, of_split.examples)] if value is not None else []
+            values += [(split, name, title, value)] if value is not None and name not in results.lost else []
     metadata = {
-        "library_name": "transformers" if described["model_type"] != LAB else "electra_lab",
-        "pipeline_tag": kind,
+        "library_name": "transformers" if plain else "electra_lab",
         "base_model": None if Path(config["model"]).is_absolute() else config["model"],
-        "datasets": names_on_the_hub(config["dataset"]),
-        "metrics": sorted(measured),
-        "tags": ["electra", "electra_lab"],
-        "model-index": [{"name": config["name"], "results": indexed}] if indexed else [],
+        "metrics": sorted({name for _, name, _, _ in values}),
+        "tags": ["electra_lab"],
     }
+    # Which tokens of the validation data the code of the card reads.
+    examples = folder.predictions(results.seed, "validation") if "validation" in results.splits else []
+    fields, length = examples[0] if examples else {}, facts["network"]["length"]
     return _rendered(
         "finetuned_card.md.j2",
-        front_matter=front_matter(metadata),
+        front_matter=_front_matter(config["name"], TASKS[ending], config["dataset"], values, metadata),
+        auto_class=f"AutoModelFor{ending}",
         config=config,
+        equal=_equally_read(model, seed, examples, length) if "words" in fields else None,
+        fields=fields,
+        length=length,
+        notes=notes,
+        plain=plain,
         provenance=provenance,
-        plain=described["model_type"] != LAB,
         results=results,
         rows=rows,
         selected=config["evaluate"]["select"] == "best",
-        task=kind,
+        sentences=len(examples),
+        task=TASKS[ending],
+        usual=facts["facts"].get("usual"),
     )
+
+
+def _equally_read(model: Path, seed: RunDirectory, examples: Sequence[Mapping[str, Any]], length: int) -> int:
+    """Return the number of sentences that the exported tokenizer turns into the tokens of the lab, in one row."""
+    tokenizer, counts = seed.tokens()
+    encoder = TextEncoder(tokenizer, make_vocabulary(tokenizer, counts, torch.device("cpu")))
+    sentences = [example["words"] for example in examples]
+    theirs = read_tokenizer(model).encode_batch(sentences, is_pretokenized=True, add_special_tokens=False)
+    equal = 0
+    for ours, read in zip(encoder.words(sentences), theirs, strict=True):
+        equal += (ours.ids, ours.words) == (read.ids, read.word_ids) and len(read.ids) + 2 <= length
+    return equal
 
 
 def _rendered(name: str, **values: Any) -> str:
@@ -120,7 +161,6 @@ def _rendered(name: str, **values: Any) -> str:
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
     environment.filters |= {
         "cell": lambda text: text.replace("|", "\\|").replace("\n", " "),
-        "described": _described,
         "file_name": lambda path: Path(path).name,
         "public": without_folders,
         "thousands": "{:,}".format,
@@ -130,22 +170,42 @@ def _rendered(name: str, **values: Any) -> str:
     return environment.from_string(template).render(**values)
 
 
-def front_matter(metadata: Mapping[str, Any]) -> str:
-    """Return metadata as the first lines of a card; keys without a value are left out."""
-    known = {key: value for key, value in metadata.items() if value}
-    return f"---\n{yaml.safe_dump(known, sort_keys=False, allow_unicode=True)}---\n"
+def _front_matter(name: str, task: str, data: Mapping[str, Any], values: Sequence[Value], metadata: Record) -> str:
+    """Return the metadata of a card, for the hub.
+
+    task  a pipeline of the hub
+    data  the component of the text or the examples
+    """
+    from huggingface_hub import EvalResult, ModelCardData
+
+    names = names_on_the_hub(data)
+    of_data = {"task_type": task, "dataset_type": (names or [data["type"]])[0], "dataset_name": data["type"]}
+    results = []
+    for split, metric, title, value in values:
+        results.append(
+            EvalResult(**of_data, dataset_split=split, metric_type=metric, metric_name=title, metric_value=value)
+        )
+    known = {
+        **metadata,
+        "pipeline_tag": task,
+        "datasets": names,
+        "eval_results": results,
+        "model_name": results and name,
+    }
+    return f"---\n{ModelCardData(**{key: value for key, value in known.items() if value})}\n---\n"
 
 
 def with_metadata(card: str, metadata: Mapping[str, Any]) -> str:
     """Return a card with more metadata. Raises ConfigError if its front matter is not YAML."""
-    known, text = dict[str, Any](), card
-    if card.startswith("---\n"):
-        head, _, text = card.removeprefix("---\n").partition("\n---\n")
-        try:
-            known = dict(yaml.safe_load(head) or {})
-        except (yaml.YAMLError, TypeError, ValueError):
-            raise ConfigError("README.md: its front matter is not YAML. Correct it, or export again.") from None
-    return front_matter(known | {key: value for key, value in metadata.items() if value}) + text
+    from huggingface_hub import RepoCard
+
+    try:
+        edited = RepoCard(card)
+    except (yaml.YAMLError, TypeError, ValueError):
+        raise ConfigError("README.md: its front matter is not YAML. Correct it, or export again.") from None
+    for key, value in metadata.items():
+        edited.data[key] = value or edited.data.get(key)
+    return str(edited)
 
 
 def names_on_the_hub(section: Any) -> list[str]:
@@ -159,40 +219,6 @@ def names_on_the_hub(section: Any) -> list[str]:
     return names_on_the_hub(list(section.values()))
 
 
-def model_index(name: str, task: str, data: Mapping[str, Any], split: str, values: Values) -> list[dict[str, Any]]:
-    """Return results in the form that the hub reads; none without values.
-
-    task  a pipeline of the hub
-    data  the component of the text or the examples
-    """
-    metrics = [{"type": key, "name": title, "value": value} for key, title, value in values if value is not None]
-    named = {"type": (names_on_the_hub(data) or [data["type"]])[0], "name": data["type"], "split": split}
-    result = {"task": {"type": task}, "dataset": named, "metrics": metrics}
-    return [{"name": name, "results": [result]}] if metrics else []
-
-
-def _metadata(model: TrainedModel, network: Exportable, findings: Findings | None) -> dict[str, Any]:
-    """Return the metadata of a pre-trained network's card; its results are those that the run measured."""
-    run, part = model.run, network.part
-    assert run is not None
-    fills, start = network.head == "tokens", run.provenance.init.get(part.name)
-    task, data = "fill-mask" if fills else "feature-extraction", run.config["corpus"]
-    last = (findings and findings.evaluation) or {}
-    values = list[Value]()
-    for name, metric in run.provenance.metrics.items():
-        if name.startswith(part.name):
-            title = metric.title if metric.comparable else f"{metric.title} ({OWN})"
-            values.append((name, title, last.get(name)))
-    return {
-        "library_name": "transformers" if part.family else "electra_lab",
-        "pipeline_tag": task,
-        "base_model": start.source if start and not Path(start.source).is_absolute() else None,
-        "datasets": names_on_the_hub(data),
-        "tags": ["electra", "masked-language-modeling" if fills else "replaced-token-detection", "electra_lab"],
-        "model-index": model_index(run.config["name"], task, data, last.get("split", ""), values),
-    }
-
-
 def without_folders(value: Any) -> Any:
     """Return plain data with the last part of each absolute path: cards are published, and folders name people."""
     if isinstance(value, dict):
@@ -202,26 +228,9 @@ def without_folders(value: Any) -> Any:
     return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
-def _flops(run: Origin, records: Sequence[Record]) -> int:
+def _flops(run: Origin, records: Sequence[Record], batches: BatchSizes) -> int:
     """Return the FLOPs of training up to the step of the checkpoint, which may lie between two records."""
     logged = [record for record in records if record.get("flops")]
     step, flops = (logged[-1]["step"], logged[-1]["flops"]) if logged else (0, 0)
-    batches = BatchSizes.of(run.provenance.config.get("train", {"batch_size": 1}))
     rows = batches.before(run.step) - batches.before(step)
     return int(flops + run.provenance.flops_per_step * rows // batches.full)
-
-
-def _described(component: Mapping[str, Any]) -> str:
-    """Return a component and its options on one line."""
-    options = without_folders(dict(component))
-    name = options.pop("type")
-    described = [f"{key} {_in_yaml(value)}" for key, value in options.items()]
-    return f"`{name}` ({'; '.join(described)})" if described else f"`{name}`"
-
-
-def _in_yaml(value: Any) -> str:
-    """Return a value as YAML has it on one line; a list that is the whole value goes without brackets."""
-    if isinstance(value, list):
-        return ", ".join(map(_in_yaml, value))
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=1 << 20)
-    return text.removesuffix("...\n").rstrip()

@@ -17,19 +17,21 @@ from electra_lab.data.vocabulary import special_ids
 from electra_lab.export.card import CARD, Judge, model_card
 from electra_lab.model.weights import head_of
 from electra_lab.pretrained.families import WRITTEN
-from electra_lab.pretrained.hugging_face import MARK, Mark, read_mark
+from electra_lab.pretrained.hugging_face import CONFIG, MARK, Mark, read_mark
 from electra_lab.pretrained.opening import read_run
 from electra_lab.pretrained.trained_model import Part, TrainedModel
 from electra_lab.pretrained.writing import describe, electra_options, their_tensors, write_network, write_tokenizer
 from electra_lab.storage.best import Step
 from electra_lab.storage.files import MANIFEST, damage, lock, new_folder, read_json, refuse_unusable, seal
+from electra_lab.storage.finetuning_folder import is_seed
 from electra_lab.version import __version__
 from registry.errors import CheckpointError, ConfigError, DataError, InUse
 
 if TYPE_CHECKING:
     from electra_lab.export.int8 import Change, Rows
-    from electra_lab.export.onnx import Size
+    from electra_lab.export.onnx import NamedOutputs, Size
 
+ONNX, INT8 = "model.onnx", "model_int8.onnx"
 REGISTER = "import electra_lab.interop.hugging_face  # pip install 'electra-lab[hugging-face]'"
 
 
@@ -105,7 +107,7 @@ def export(
     """
     refuse_unusable(destination)
     destination = destination.resolve()
-    refuse_others(destination)
+    edited = edited_cards(destination, onnx=onnx or bool(size) or int8, int8=int8)
     model = read_run(run, step)
     assert model.run is not None
     assert model.tokenizer is not None
@@ -116,7 +118,7 @@ def export(
         from electra_lab.export.int8 import run_rows
 
         rows = run_rows(model, size)
-    with _whole(destination) as building:
+    with whole(destination) as building:
         for network in networks:
             with new_folder(building / network.name) as folder:
                 write_network(folder, network.config, their_tensors(network.part, network.part.family), network.part)
@@ -125,6 +127,8 @@ def export(
                     _write_onnx(folder, network, size, rows)
                 (folder / CARD).write_text(model_card(model, network, judge), encoding="utf-8")
                 seal(folder)
+                if card := edited.get(destination / network.name / CARD):
+                    (folder / CARD).write_bytes(card)
         listed = {net.name: {"class": net.class_name, "parameters": net.parameters} for net in networks}
         mark = Mark(
             electra_lab=__version__,
@@ -192,50 +196,86 @@ def exportable(model: TrainedModel, part: Part) -> Exportable:
     return described
 
 
-def refuse_others(destination: Path) -> None:
-    """Raise ConfigError unless a folder is absent, empty, or as an earlier export left it."""
+def edited_cards(destination: Path, *, onnx: bool, int8: bool) -> dict[Path, bytes]:
+    """Return the cards of an earlier export that were edited since, which stay. Other folders are absent or empty.
+
+    Raises ConfigError for anything else, and if an ONNX file would be lost.
+    """
     if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
-        return
-    try:
-        mark = read_mark(destination)
-    except DataError:
-        mark = None
-    if mark is None:
+        return {}
+    folders = _networks(destination)
+    if not folders:
         raise ConfigError(f"{destination}: exists, and is not an earlier export. Choose another folder.")
-    names = list(mark.networks)
-    wrong = [f"{name}/{problem}" for name in names if (problem := damage(destination / name))]
-    known = {destination / MARK}
-    for name in names if not wrong else []:
-        known |= {destination / name / file for file in (MANIFEST, *read_json(destination / name / MANIFEST))}
+    wrong, known = list[str](), {destination / MARK}
+    for folder in folders:
+        unreadable = damage(folder, [])
+        sealed = {} if unreadable else read_json(folder / MANIFEST)
+        problem = unreadable or damage(folder, [name for name in sealed if name != CARD])
+        wrong += [f"{folder.relative_to(destination) / problem}"] if problem else []
+        known |= {folder / file for file in (MANIFEST, CARD, *sealed)}
     # A link is deleted as a file is, wherever it leads.
-    files = (path for path in sorted(destination.rglob("*")) if path.is_symlink() or not path.is_dir())
-    wrong += [f"{path} was added" for path in files if path not in known]
+    files = [path for path in sorted(destination.rglob("*")) if path.is_symlink() or not path.is_dir()]
+    wrong += [f"{path} was added" for path in files if path not in known] if not wrong else []
     if wrong:
         raise ConfigError(
             f"{destination}: has changed since it was exported ({wrong[0]}). Delete it, or choose another folder."
         )
+    for file, option, written in ((ONNX, "--onnx", onnx), (INT8, "--int8", int8)):
+        if not written and any(path.name == file for path in files):
+            raise ConfigError(
+                f"{destination}: has {file}, which would be lost. Add {option}, or choose another folder."
+            )
+    cards = (folder / CARD for folder in folders if (folder / CARD).is_file() and damage(folder, [CARD]))
+    return {card: card.read_bytes() for card in cards}
 
 
-def _write_onnx(folder: Path, network: Exportable, size: Size | None, rows: list[Rows] | None) -> None:
-    """Write model.onnx; with rows, if only an empty list, model_int8.onnx too."""
-    from electra_lab.export.onnx import INPUTS, NamedOutputs, write_onnx
+def _networks(destination: Path) -> list[Path]:
+    """Return the folders of an earlier export, which is a pair or one model; none of anything else."""
+    try:
+        mark = read_mark(destination)
+    except DataError:
+        return []
+    if mark:
+        return [destination / name for name in mark.networks]
+    alone = all((destination / name).is_file() for name in (CONFIG, MANIFEST))
+    part = is_seed(destination.parent) or (destination.parent / MARK).is_file()  # of a fine-tuning or a pair
+    return [destination] if alone and not part else []
 
-    vocabulary_size, pad = network.config["vocab_size"], network.config["pad_token_id"]
-    module, file = NamedOutputs(build_network(network.part, pad)), folder / "model.onnx"
-    write_onnx(file, module, vocabulary_size, network.longest, size)
+
+def write_onnx_files(
+    folder: Path, module: NamedOutputs, vocabulary_size: int, longest: int, size: Size | None,
+    rows: list[Rows] | None, text: str,
+) -> tuple[list[str], Change | None]:  # fmt: skip
+    """Write model.onnx and, with rows, if only an empty list, model_int8.onnx; return notes, and what int8 changes.
+
+    text  describes the tokens of the rows
+    """
+    from electra_lab.export.onnx import INPUTS, write_onnx
+
+    write_onnx(folder / ONNX, module, vocabulary_size, longest, size)
     inputs, outputs = ("`, `".join(names) for names in (INPUTS, module.outputs))
-    fixed = f", for batches of {size[0]} x {size[1]} tokens alone" if size else ""
-    network.notes.append(f"`model.onnx` turns `{inputs}` into `{outputs}`{fixed}.")
+    sizes = f"batches of {size[0]} x {size[1]} tokens alone" if size else f"rows of at most {longest} tokens"
+    notes, change = [f"`{ONNX}` turns `{inputs}` into `{outputs}`, for {sizes}."], None
     if rows is not None:
         from electra_lab.export.int8 import write_int8
 
-        change = write_int8(file, module, rows, "the run's test text", vocabulary_size, network.longest, size)
-        network.int8.append(change)
-        network.notes.append(f"`model_int8.onnx` next to it: {change}.")
+        change = write_int8(folder / ONNX, module, rows, text, vocabulary_size, longest, size)
+        notes.append(f"`{INT8}` next to it: {change}.")
+    return notes, change
+
+
+def _write_onnx(folder: Path, network: Exportable, size: Size | None, rows: list[Rows] | None) -> None:
+    from electra_lab.export.onnx import NamedOutputs
+
+    vocabulary_size, module = network.config["vocab_size"], build_network(network.part, network.config["pad_token_id"])
+    sizes = vocabulary_size, network.longest, size
+    notes, change = write_onnx_files(folder, NamedOutputs(module), *sizes, rows, "tokens of the run's test text")
+    network.notes.extend(notes)
+    network.int8.extend([change] if change else [])
 
 
 @contextmanager
-def _whole(destination: Path) -> Iterator[Path]:
+def whole(destination: Path) -> Iterator[Path]:
     """Yield a folder that takes the place of `destination` in the end; a killed process leaves no part of either."""
     busy = destination.with_name(f".{destination.name}.lock")
     try:

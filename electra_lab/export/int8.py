@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,8 @@ class Rows:
 class Change:
     """The difference between two files on the same rows; pairs are fp32 and int8.
 
-    text       which rows
+    text       which tokens are compared
+    tokens     their number
     auc        of detecting the replaced tokens, if they are known
     agreement  the share of equal verdicts, such as labels; None for numbers
     outputs    the mean absolute difference
@@ -68,8 +68,8 @@ class Change:
         if self.agreement is not None:
             effects.append(f"{self.agreement:.1%} of the verdicts equal")
         effects.append(f"outputs differ by {self.outputs:.2g} on average")
-        rows = f"{self.tokens:,} tokens of {self.text}, {self.batch} x {self.length}, {self.threads} threads"
-        return f"{', '.join(effects)} ({rows})"
+        rows, threads = f"{self.batch} x {self.length}", f"{self.threads} thread{'s' * (self.threads != 1)}"
+        return f"{', '.join(effects)} ({self.tokens:,} {self.text}, {rows}, {threads})"
 
 
 def write_int8(
@@ -87,14 +87,14 @@ def write_int8(
     with quiet():
         quantize_dynamic(source, int8, weight_type=QuantType.QInt8, use_external_data_format=external)
     if not rows:
-        shape, text = size or (BATCH, min(longest, 128)), "random tokens, as there is no text"
+        shape, text = size or (BATCH, min(longest, 128)), "random tokens"
         rows = [_rows(*random_inputs(*shape, vocabulary_size, seed)) for seed in range(4)]
     return _compared(fp32, int8, module, rows, text)
 
 
 def _compared(fp32: Path, int8: Path, module: NamedOutputs, rows: list[Rows], text: str) -> Change:
     """Run both files on the same rows, alternating which one is first."""
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = torch.get_num_threads()  # as OMP_NUM_THREADS says
     sessions, seconds = [open_onnx(file, threads) for file in (fp32, int8)], [0.0, 0.0]
     last, detects = [module.outputs[-1]], "replaced" in module.network.heads
     outputs: list[Any] = [None, None]
@@ -117,7 +117,7 @@ def _compared(fp32: Path, int8: Path, module: NamedOutputs, rows: list[Rows], te
     shape = max(batch.judged.shape for batch in rows)
     return Change(
         text=text,
-        tokens=sum(batch.judged.size for batch in rows),
+        tokens=sum(int(batch.judged.sum()) for batch in rows),
         batch=shape[0],
         length=shape[1],
         threads=threads,
@@ -142,7 +142,10 @@ def _bytes(file: Path) -> int:
 
 
 def run_rows(model: TrainedModel, size: Size | None = None) -> list[Rows]:
-    """Return the test text of a run as its discriminator saw it, with the same replacements, if its store is there."""
+    """Return the test text of a run as its discriminator saw it, with the same replacements, if its store is there.
+
+    Of an objective without replacements, the masks stay in it.
+    """
     assert model.run is not None
     try:
         loaded = run_config(model.run.directory.path)
@@ -159,34 +162,50 @@ def run_rows(model: TrainedModel, size: Size | None = None) -> list[Rows]:
     with torch.no_grad(), learner.evaluating(loaded.config.seed):
         batches = experiment.test.in_order(batch_size, experiment.device)
         for batch in islice(batches, -(-MOST // (batch_size * loaded.config.data.sequence_length))):
-            seen = learner.losses(batch, loaded.config.seed, EVALUATION, "fp32").detection
-            if seen is None or (size and len(batch.tokens) < batch_size):
+            if size and len(batch.tokens) < batch_size:
                 break
+            losses = learner.losses(batch, loaded.config.seed, EVALUATION, "fp32")
+            inputs, replaced = batch.tokens, None
+            if seen := losses.detection:
+                inputs, replaced = seen.inputs, seen.replaced
+            elif asked := losses.predictions.get("discriminator"):
+                masks = torch.zeros_like(inputs).scatter_add(1, asked.positions, (asked.valid & asked.saw_mask).long())
+                inputs = inputs.masked_fill(masks > 0, experiment.vocabulary.mask_id)
             judged = batch.attention_mask & ~special[batch.tokens]
-            rows.append(_rows(seen.inputs, batch.attention_mask, batch.segments, judged, seen.replaced, size=size))
+            rows.append(_rows(inputs, batch.attention_mask, batch.segments, judged, replaced, size=size))
     return rows
 
 
 def validation_rows(folder: Path, longest: int, size: Size | None = None) -> list[Rows]:
-    """Return the texts that a fine-tuning was validated on, if its predictions name them."""
+    """Return the texts that a fine-tuning was validated on, if its predictions name them. Of words, tags count."""
     file = folder.parent / "predictions-validation.jsonl"
     if not file.is_file():
         return []
     with file.open(encoding="utf-8") as lines:
         examples = [json.loads(line) for line in lines]
-    if not all("text" in example for example in examples):
-        return []
-    texts = [(example["text"], example["pair"]) if "pair" in example else example["text"] for example in examples]
+    texts: list[Any] = []
+    for example in examples:
+        fields = [example[name] for name in ("words", "text", "pair") if name in example]
+        if not fields:
+            return []
+        texts.append(fields[0] if len(fields) == 1 else tuple(fields))
+    of_words = bool(texts) and isinstance(texts[0], list)
     batch_size, length = size or (BATCH, longest)
     tokenizer, rows = read_tokenizer(folder), list[Rows]()
     tokenizer.enable_truncation(length)
     tokenizer.enable_padding(length=length if size else None)
     for start in range(0, min(len(texts), MOST // length), batch_size):
-        encoded = tokenizer.encode_batch(texts[start : start + batch_size])
+        encoded = tokenizer.encode_batch(texts[start : start + batch_size], is_pretokenized=of_words)
         if len(encoded) == batch_size or not size:
-            parts = zip(*((row.ids, row.attention_mask, row.type_ids) for row in encoded), strict=True)
-            rows.append(_rows(*map(torch.tensor, parts)))
+            parts = zip(*((row.ids, row.attention_mask, row.type_ids, _firsts(row)) for row in encoded), strict=True)
+            tokens, mask, segments, firsts = map(torch.tensor, parts)
+            rows.append(_rows(tokens, mask, segments, firsts if of_words else None))
     return rows
+
+
+def _firsts(row: Any) -> list[bool]:
+    """Return which tokens of an encoding are the first of a word."""
+    return [word not in (None, before) for before, word in pairwise([None, *row.word_ids])]
 
 
 def _rows(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from electra_lab.assembly.networks import build_network
 from electra_lab.assembly.task_head import fill_head, kind_of_head, outputs_of, task_of
 from electra_lab.export.card import CARD, finetuned_card
+from electra_lab.export.export import edited_cards, whole, write_onnx_files
 from electra_lab.pretrained.hugging_face import CONFIG, read_config, read_part
 from electra_lab.pretrained.opening import model_of_finetuning
-from electra_lab.storage.files import MANIFEST, disk, new_folder, refuse_unusable, seal
+from electra_lab.storage.files import MANIFEST, refuse_unusable, seal
 from electra_lab.storage.finetuning_folder import is_finetuning, is_seed
-from registry.errors import ConfigError
 
 if TYPE_CHECKING:
     from electra_lab.export.int8 import Change
@@ -38,20 +38,20 @@ def copy_folder(
     become ONNX; DataError, CheckpointError.
     """
     refuse_unusable(destination)
-    if destination.exists() and not (destination.is_dir() and not any(destination.iterdir())):
-        raise ConfigError(f"{destination}: exists. Choose another folder.")
-    change = None
-    with disk(destination):
-        destination.parent.mkdir(parents=True, exist_ok=True)
-    with disk(destination), new_folder(destination.resolve()) as folder:
+    destination, model = destination.resolve(), model.resolve()
+    edited = edited_cards(destination, onnx=onnx or bool(size) or int8, int8=int8)
+    notes, change = list[str](), None
+    with whole(destination) as folder:
         for file in model.iterdir():
             if file.is_file() and file.name != MANIFEST:
                 shutil.copy(file, folder)
         if onnx or size or int8:
-            change = _write_onnx(folder, model, size, int8=int8)
-        if is_seed(model.resolve().parent) and not (folder / CARD).exists():
-            (folder / CARD).write_text(finetuned_card(model.resolve()), encoding="utf-8")
+            notes, change = _write_onnx(folder, model, size, int8=int8)
+        if is_seed(model.parent) and not (folder / CARD).exists():
+            (folder / CARD).write_text(finetuned_card(model, notes), encoding="utf-8")
         seal(folder)
+        if card := edited.get(destination / CARD):
+            (folder / CARD).write_bytes(card)
     return change
 
 
@@ -71,16 +71,13 @@ def with_head(model: Path, part: Part) -> NamedOutputs:
     return NamedOutputs(network, head, kind)
 
 
-def _write_onnx(folder: Path, model: Path, size: Size | None, *, int8: bool) -> Change | None:
-    from electra_lab.export.onnx import write_onnx
-
+def _write_onnx(folder: Path, model: Path, size: Size | None, *, int8: bool) -> tuple[list[str], Change | None]:
     part = read_part(model, "discriminator")
     module = with_head(model, part)
     longest = module.network.longest(part.embedding["max_length"])
-    write_onnx(folder / "model.onnx", module, part.vocabulary_size, longest, size)
-    if not int8:
-        return None
-    from electra_lab.export.int8 import validation_rows, write_int8
+    rows = None
+    if int8:
+        from electra_lab.export.int8 import validation_rows
 
-    rows = validation_rows(model, longest, size)
-    return write_int8(folder / "model.onnx", module, rows, "validation text", part.vocabulary_size, longest, size)
+        rows = validation_rows(model, longest, size)
+    return write_onnx_files(folder, module, part.vocabulary_size, longest, size, rows, "tokens of validation text")

@@ -91,6 +91,7 @@ def write_onnx(file: Path, module: NamedOutputs, vocabulary_size: int, longest: 
             )
             assert program is not None
             _name_axes(program, size)
+            program.model.metadata_props["longest"] = str(size[1] if size else longest)  # input, in tokens
             program.save(file, external_data=weights > LARGEST)
     except Exception as error:  # of many kinds
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error

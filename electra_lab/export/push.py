@@ -166,11 +166,9 @@ def _connected(repository: str, *, public: bool, say: Callable[[str], None]) -> 
 
     A branch is written only if nobody else has written to it since. Raises ConfigError, DataError.
     """
-    try:
-        from huggingface_hub import CommitOperationAdd, HfApi, constants, get_token
-        from huggingface_hub.utils.tqdm import disable_progress_bars
-    except ImportError:
-        raise ConfigError("push needs huggingface_hub: pip install 'electra-lab[hugging-face]'") from None
+    from huggingface_hub import CommitOperationAdd, HfApi, constants, get_token
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
     if constants.HF_HUB_OFFLINE:
         raise ConfigError("the hub is switched off by HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE. Unset it to push.")
     if get_token() is None:

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import Int
 from torch import Tensor
 
 from electra_lab.objectives._shared import Base, Smoothing, ZLoss, cloze
-from registry import Batch, Losses, Needs, Streams, objectives
+from registry import Batch, Losses, Metric, Needs, Streams, objectives
 
 
 @objectives.register("mlm")
@@ -23,6 +24,10 @@ class MaskedLanguageModelling(Base):
     """
 
     needs = Needs(generator=False, sampler=False, heads=("tokens",))
+    metrics: ClassVar[Mapping[str, Metric]] = {  # which compares runs, as nothing is replaced by a network
+        "discriminator_loss": Metric("the loss that is trained, per masked token", "discriminator loss", "nats", False,
+                                     chart=True, brief="discriminator")
+    }  # fmt: skip
 
     smoothing: Smoothing = 0.0
     z_loss: ZLoss = None

@@ -23,8 +23,8 @@ SKILLS: dict[Skill, tuple[str, str]] = {  # a description of each skill, and the
     "tokens": ("more than word frequencies", "loss at [MASK]"),
 }
 OWN_TASK = (
-    "Replacements come from the run's own generator, and a better generator makes detection harder. Compare runs, or "
-    "steps of a run, by the loss at [MASK]. Compare discriminators by a task that is the same for all "
+    "Numbers on a run's own task depend on the replacements that it makes: a better number need not mean a better "
+    f"model. Compare runs by the other metrics, and discriminators by a task that is the same for all "
     f"({guide('ablations')})."
 )
 OWN_TEXT = f"{guide('own-text')} says what to change for your own text, and how to see early that nothing is learned."

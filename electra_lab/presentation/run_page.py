@@ -146,12 +146,14 @@ def _facts(records: Records, provenance: Provenance) -> list[tuple[str, str]]:
         ("compute", compute(provenance.flops, provenance.paper_flops)),
     ]
     if tokens:
-        facts.append(("tokens", f"{tokens:,.0f}"))
+        facts.append(("tokens", f"{tokens:,.0f} with padding"))
     if seconds and tokens:
         facts.append(("time", f"{seconds:,.0f} s of training, {tokens / seconds:,.0f} tokens/s"))
     read = {split: last_number(records, split, "tokens") for split in ("validation", "test")}
     if any(read.values()):
-        facts.append(("evaluation", ", ".join(f"{split} {n:,.0f} tokens" for split, n in read.items() if n)))
+        facts.append(
+            ("evaluation", ", ".join(f"{split} {n:,.0f} tokens with padding" for split, n in read.items() if n))
+        )
     return [*facts, *data_facts(provenance.data)]
 
 

@@ -19,6 +19,7 @@ from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump, load_finetuning
 from electra_lab.data.text_encoder import TextEncoder
+from electra_lab.data.vocabulary import for_words
 from electra_lab.jobs.endings import ending
 from electra_lab.jobs.finetuning.experiment import (
     TRAIN,
@@ -55,7 +56,7 @@ from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import checked, evaluation
 from electra_lab.training.loop import Record
-from registry import Dataset, Judgement, Metric, Pretrained, Results, tasks, using
+from registry import Dataset, Judgement, Metric, Pretrained, Results, WordsExample, tasks, using
 from registry.errors import CheckpointError, ConfigError, DataError, command
 
 # None of them would have changed the steps of a seed.
@@ -236,12 +237,13 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
     kind, source = getattr(built.task, "exports_as", None), built.source
     if kind is None:
         return
+    of_words = tasks.get(config.task.type).declared["takes"] is WordsExample
     write_finetuned(
         directory.path / "model",
         source.model.parts[config.network],
         built.model.network,
         getattr(built.task, "exported", lambda head: head)(built.model.head),
-        source.tokenizer,
+        for_words(source.tokenizer) if of_words else source.tokenizer,
         kind=kind,
         labels=next((fact for fact in built.read.facts.values() if isinstance(fact, list)), []),
         dropout=config.train.dropout,

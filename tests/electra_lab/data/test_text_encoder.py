@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from electra_lab.data.encoding import encode
 from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.data.texts import tokenize
-from electra_lab.data.vocabulary import make_vocabulary
+from electra_lab.data.vocabulary import for_words, make_vocabulary
 from electra_lab.tokenizers.bpe import bpe
 from electra_lab.tokenizers.unigram import unigram
 from electra_lab.tokenizers.wordpiece import wordpiece
@@ -24,19 +24,29 @@ MADE = {"wordpiece": (wordpiece, 300), "bpe": (bpe, 400), "unigram": (unigram, 1
 
 
 def make(kind: str) -> Tokenizer:
-    function, size = MADE[kind.removesuffix(" without a space at the beginning")]
+    function, size = MADE[kind.split()[0]]
     tokenizer: Tokenizer = function(DOCUMENTS, vocab_size=size)
     if kind.startswith("bpe without"):
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if kind.startswith("unigram without"):
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    if kind == "bpe of split text":  # as Llama 3 and Qwen
+        split = pre_tokenizers.Split(Regex(r" ?\p{L}+| ?[^\s\p{L}]+|\s+"), "isolated")
+        bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, bytewise])
+    if kind.startswith("unigram by"):  # as Llama 2 and, without the first mark, Gemma
+        first = [normalizers.Prepend("\u2581")] if kind.endswith("first mark") else []
+        tokenizer.normalizer = normalizers.Sequence([*first, normalizers.Replace(" ", "\u2581")])
+        tokenizer.pre_tokenizer = pre_tokenizers.Split("\u2581", "merged_with_next")
+        tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.Fuse()])
     # It would add special tokens, which are not wanted.
     ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     return tokenizer
 
 
-KINDS = [*MADE, "bpe without a space at the beginning", "unigram without a space at the beginning"]
+KINDS = [*MADE, "bpe without a space at the beginning", "unigram without a space at the beginning",
+         "bpe of split text", "unigram by a normalizer", "unigram by a normalizer with a first mark"]  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -81,18 +91,17 @@ def test_the_tokenizer_never_joins_words(encoder: TextEncoder) -> None:
 
 
 def test_words_have_the_tokens_that_they_have_in_a_text(encoder: TextEncoder) -> None:
-    """As transformers reads pretokenized words, if the tokenizer puts a space before the first word."""
-    before = encoder._tokenizer.pre_tokenizer
-    spaced = getattr(before, "add_prefix_space", True) and getattr(before, "prepend_scheme", "") != "never"
+    """After a space, the first word too. A tokenizer for words reads them so in transformers, alone and in a text."""
+    written: Any = PreTrainedTokenizerFast(tokenizer_object=for_words(encoder._tokenizer))  # type: ignore[no-untyped-call]
     for words, found in zip(SENTENCES, encoder.words(SENTENCES), strict=True):
-        [text] = encoder.texts([" ".join(words)])
-        assert found.ids == text.ids
+        [after] = encoder.texts([" ".join(["the", *words])])
+        assert found.ids == after.ids[after.words.count(0) :]
         assert found.words == sorted(found.words)
         assert set(found.words) == set(range(len(words)))
-        if words and spaced:
-            theirs = read(encoder)(words, is_split_into_words=True, add_special_tokens=False)
-            assert found.ids == theirs["input_ids"]
-            assert found.words == theirs.word_ids()
+        if words:
+            theirs = written(words, is_split_into_words=True, add_special_tokens=False)
+            assert (found.ids, found.words) == (theirs["input_ids"], theirs.word_ids())
+        assert found.ids == written(" ".join(words), add_special_tokens=False)["input_ids"]
 
 
 def test_offsets_are_within_the_word(encoder: TextEncoder) -> None:

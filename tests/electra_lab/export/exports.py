@@ -10,6 +10,7 @@ from electra_lab.assembly.networks import Networks, build_networks
 from electra_lab.pretrained.opening import open_model
 from tests.electra_lab.jobs.pretraining.tiny import experiment, run
 
+TRAIN = "{steps: 12, batch_size: 4, precision: fp32, log_every: 5, learning_rate: 0.1}"
 CPU = torch.device("cpu")
 SHAPES = [(1, 1), (2, 7), (3, 16), (2, 48)]  # (rows, tokens): every backbone that pads has to pad one
 
@@ -19,8 +20,7 @@ def finished(folder: Path, **sections: str) -> Path:
 
     The learning rate makes weights large: with initial weights, attention is nearly uniform, which hides mistakes.
     """
-    train = "{steps: 12, batch_size: 4, precision: fp32, log_every: 5, learning_rate: 0.1}"
-    settings = {"embedding": "{dim: 8, max_length: 48}", "train": train}
+    settings = {"embedding": "{dim: 8, max_length: 48}", "train": TRAIN}
     return run(experiment(folder, **(settings | sections)), folder / "run")
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 
+import electra_lab
 from electra_lab.export.export import export
 from registry import backbones
 from tests.electra_lab.assembly.initial_weights import made, validated
@@ -72,6 +73,22 @@ def test_plain_transformers_loads_all_parts(exported: tuple[str, Path, Path]) ->
                 assert not found[..., 0].any()
                 found = found[..., 1]
             assert_close(found, (states if ending == "Model" else logits)(network, given), given)
+
+
+def test_the_code_of_every_card_runs_and_detection_is_the_labs(
+    exported: tuple[str, Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    _, path, out = exported
+    for card in out.glob("*/README.md"):
+        monkeypatch.chdir(card.parent)
+        text, names = card.read_text(), dict[str, Any]()
+        exec(text.split("```python\n")[1].split("```")[0], names)
+        assert capsys.readouterr().out
+        assert "segment" not in text.partition("<details>")[0]
+        if "probabilities" in names:
+            ours = electra_lab.load(path).detect("the cat sat on the mat").probabilities
+            found = names["probabilities"][0, 1:-1].tolist()
+            assert found == pytest.approx(ours, abs=1e-5)
 
 
 def test_all_backbones_are_tried() -> None:

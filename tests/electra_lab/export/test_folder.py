@@ -1,6 +1,7 @@
 """The folder of an export is complete or absent, and only exports are overwritten."""
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 
 from electra_lab.export import export as module
-from electra_lab.export.export import MARK, export
+from electra_lab.export.export import MARK, edited_cards, export
+from electra_lab.export.model_folder import copy_folder
 from electra_lab.pretrained import writing
-from electra_lab.storage.files import damage, lock
+from electra_lab.storage.files import damage, lock, seal
 from registry.errors import CheckpointError, ConfigError, InUse
 from tests.electra_lab.export.exports import finished
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
@@ -105,9 +107,66 @@ def test_what_was_added_to_an_export_is_not_deleted(run: Path, out: Path, tmp_pa
     refused(run, out, rf"has changed since it was exported \({out}/generator/runs/log.txt was added\)")
 
 
-def test_what_was_changed_in_an_export_is_not_deleted(run: Path, out: Path) -> None:
-    (out / "generator" / "README.md").write_text("mine")
-    refused(run, out, r"has changed since it was exported \(generator/README.md is damaged")
+def again(source: Path, destination: Path, **options: Any) -> None:
+    """Export a run, or copy a network of an export."""
+    (copy_folder if (source / "config.json").exists() else export)(source, destination, **options)
+
+
+@pytest.fixture(params=["a pair", "one model"])
+def earlier(request: Any, run: Path, out: Path, tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Two kinds of exports: what was exported, the folder, and that of a network."""
+    if request.param == "a pair":
+        return run, out, out / "generator"
+    copy_folder(out / "generator", tmp_path / "copy")
+    return out / "generator", tmp_path / "copy", tmp_path / "copy"
+
+
+def test_an_edited_card_stays_and_nothing_else_that_was_changed_is_deleted(earlier: tuple[Path, Path, Path]) -> None:
+    source, folder, network = earlier
+    before = content(folder)
+    again(source, folder)
+    assert content(folder) == before
+    card = network / "README.md"
+    for mine in (b"mine", b"mine\xff"):
+        card.write_bytes(mine)
+        for _ in range(2):  # it stays one that was edited
+            again(source, folder)
+            assert card.read_bytes() == mine
+    card.unlink()
+    again(source, folder)
+    assert content(folder) == before
+    for file, said in (("config.json", "is damaged"), ("MANIFEST.json", "is damaged"), ("notes.txt", "was added")):
+        original = (network / file).read_bytes() if (network / file).exists() else None
+        (network / file).write_text("mine")
+        with pytest.raises(ConfigError, match=rf"{folder}: has changed since it was exported \(.*{file} {said}"):
+            again(source, folder)
+        assert (network / file).read_text() == "mine"
+        (network / file).unlink() if original is None else (network / file).write_bytes(original)
+
+
+def test_no_onnx_file_of_an_earlier_export_is_lost(earlier: tuple[Path, Path, Path]) -> None:
+    source, folder, network = earlier
+    for name, option, given in (("model.onnx", "--onnx", {}), ("model_int8.onnx", "--int8", {"onnx": True})):
+        (network / name).write_text("mine")
+        (network / "MANIFEST.json").unlink()
+        seal(network)
+        with pytest.raises(ConfigError, match=rf"{folder}: has {name}, which would be lost\. Add {option}"):
+            again(source, folder, **given)
+        assert (network / name).read_text() == "mine"
+    assert edited_cards(folder, onnx=True, int8=True) == {}
+
+
+def test_the_parts_of_a_pair_and_of_a_fine_tuning_are_not_replaced_by_a_model(out: Path, tmp_path: Path) -> None:
+    """They are sealed as an export of one model is."""
+    fine = tmp_path / "fine" / "seed-0"
+    shutil.copytree(out / "generator", fine / "model")
+    for file in (fine.parent / "finetuning.yaml", fine / "config.yaml", fine / "provenance.json"):
+        file.touch()
+    for place in (out / "discriminator", fine / "model"):
+        before = content(place)
+        with pytest.raises(ConfigError, match=f"{place}: exists, and is not an earlier export"):
+            copy_folder(out / "generator", place)
+        assert content(place) == before
 
 
 def test_a_destination_that_cannot_be_is_refused(run: Path, tmp_path: Path) -> None:

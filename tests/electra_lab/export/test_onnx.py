@@ -9,16 +9,23 @@ import pytest
 import torch
 from torch import nn
 
+from electra_lab.assembly.experiment import assemble
+from electra_lab.data.store import load_store
+from electra_lab.data.vocabulary import special_ids
 from electra_lab.export import onnx as module
 from electra_lab.export.export import export
+from electra_lab.export.int8 import run_rows, validation_rows
 from electra_lab.export.model_folder import copy_folder, with_head
 from electra_lab.export.onnx import INPUTS, NamedOutputs, open_onnx, write_onnx
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from electra_lab.pretrained.hugging_face import read_part
+from electra_lab.pretrained.opening import open_model, run_config
+from electra_lab.pretrained.writing import write_tokenizer
+from electra_lab.tokenizers.wordpiece import wordpiece
 from registry import backbones
 from registry.errors import ConfigError
-from tests.electra_lab.export.exports import assert_close, finished, inputs, logits, opened, states
+from tests.electra_lab.export.exports import CPU, assert_close, finished, inputs, logits, opened, states
 
 for _name in module.NEEDED:
     pytest.importorskip(_name, reason=f"{_name} is not installed")
@@ -77,6 +84,68 @@ def test_an_export_has_the_discriminator(tmp_path: Path, capsys: Any) -> None:
     assert change.outputs > 0
     assert change.bytes[1] < change.bytes[0]
     assert str(change) in card
+    # All tokens of the test text, without [CLS], [SEP] and padding; the machine's threads, unless fewer were asked for.
+    data = json.loads((run / "provenance.json").read_text())["data"]
+    assert f"({data['tokens']['test'] - data['documents']['test']} tokens of the run's test text" in str(change)
+    assert str(change).endswith(f" {torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)})")
+    # The longest input is in the file and in the card.
+    assert open_onnx(folder / "model.onnx").get_modelmeta().custom_metadata_map["longest"] == str(LONGEST)
+    assert f"for rows of at most {LONGEST} tokens" in card
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_masked_language_model_in_int8_is_compared_on_the_masked_test_text(tmp_path: Path) -> None:
+    run = finished(tmp_path, objective="{type: mlm}", generator="null", sampler="null")
+    model = open_model(run)
+    (rows,) = run_rows(model)
+    given = {name: torch.from_numpy(part) for name, part in rows.inputs.items()}
+    asked = given["input_ids"] == special_ids(model.tokenizer)["mask"]
+    # The loss at these masks is the one that the run measured.
+    store = load_store(tmp_path / "store" / model.run.provenance.data.store)
+    (batch,) = assemble(run_config(run), store, CPU, restored=True).test.in_order(8, CPU)
+    predicted = logits(opened(run).networks["discriminator"], given)[asked]
+    tested = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    loss = nn.functional.cross_entropy(predicted, batch.tokens[asked]).item()
+    assert loss == pytest.approx(tested["discriminator_token_mask_loss"], abs=1e-5)
+    assert rows.judged[asked.numpy()].all()
+    data = model.run.provenance.data
+    assert rows.judged.sum() == data.tokens["test"] - data.documents["test"]  # without [SEP]
+
+
+SENTENCES = [["the", "cat", "didn't"], ["dogs"], ["zebras", "sat", "on", "the", "mat"]] * 4
+
+
+@pytest.mark.parametrize("fields", [("text",), ("text", "pair"), ("words",), ("question",)])
+@pytest.mark.parametrize("size", [None, (4, 8)])
+def test_a_fine_tuned_model_in_int8_is_compared_on_its_validation_data(
+    tmp_path: Path, fields: tuple[str, ...], size: Any
+) -> None:
+    """As transformers reads it: both texts of a pair, and of words the first tokens."""
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "model").mkdir()
+    write_tokenizer(tmp_path / "model", wordpiece([" ".join(words) for words in SENTENCES], vocab_size=40), LONGEST)
+    values = [words if fields == ("words",) else " ".join(words) for words in SENTENCES]
+    texts = [dict(zip(fields, (value, values[n - 1]), strict=False)) for n, value in enumerate(values)]
+    lines = (json.dumps({"id": str(n), **text}) for n, text in enumerate(texts))
+    (tmp_path / "predictions-validation.jsonl").write_text("\n".join(lines))
+    found = validation_rows(tmp_path / "model", LONGEST, size)
+    if fields == ("question",):
+        assert found == []
+        return
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    options = {"padding": "max_length", "max_length": 8} if size else {"padding": True}
+    step = size[0] if size else 8
+    for number, row in enumerate(found):
+        batch = texts[number * step : (number + 1) * step]
+        columns = [[text[field] for text in batch] for field in fields]
+        theirs = read(*columns, truncation=True, is_split_into_words=fields == ("words",), **options)
+        assert {name: part.tolist() for name, part in row.inputs.items()} == dict(theirs)
+        judged = [[bool(real) for real in mask] for mask in theirs["attention_mask"]]
+        if fields == ("words",):
+            words = [theirs.word_ids(place) for place in range(len(batch))]
+            judged = [[w is not None and w not in of[:at] for at, w in enumerate(of)] for of in words]
+        assert row.judged.tolist() == judged
+    assert sum(len(row.judged) for row in found) == len(SENTENCES)
 
 
 WRITTEN: list[tuple[str, dict[str, Any]]] = [

@@ -12,13 +12,16 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 from electra_lab.cli.export import judge
-from electra_lab.export.card import _described, names_on_the_hub
+from electra_lab.export.card import names_on_the_hub
 from electra_lab.export.export import MARK, export
+from electra_lab.presentation.run_page import closing
+from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError
-from tests.electra_lab.export.exports import SHAPES, assert_close, finished, inputs, logits, opened, states
+from tests.electra_lab.export.exports import SHAPES, TRAIN, assert_close, finished, inputs, logits, opened, states
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module, lines, tensors
 from tests.electra_lab.model.theirs import to_transformers
 
+WARMUP = "{start: 1, increment: 1, every: 2}"  # 1, 1, 2, 2, 3, 3 rows, then 4: 20 before step 8, 36 before step 12
 PARTS = {"discriminator": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"}
 AUTO = {
     "AutoModel": "ElectraModel",
@@ -33,7 +36,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]
     """A run and its export."""
     folder = tmp_path_factory.mktemp("plain")
     with for_a_module():
-        path = finished(folder, discriminator="{type: bert, dim: 16, depth: 2, heads: 2, dropout: 0.2}")
+        bert = "{type: bert, dim: 16, depth: 2, heads: 2, dropout: 0.2}"
+        path = finished(folder, discriminator=bert, train=TRAIN.replace("}", f", batch_warmup: {WARMUP}}}"))
         assert [network.name for network in export(path, folder / "out", judge=judge).networks] == list(PARTS)
         yield path, folder / "out"
 
@@ -95,7 +99,13 @@ def test_any_kept_step_can_be_exported(made: tuple[Path, Path], tmp_path: Path) 
     card = (tmp_path / "out" / "discriminator" / "README.md").read_text()
     (seen,) = (record for record in lines(run, "validation") if record["step"] == 6)
     assert "after step 8 of 12" in card
-    assert f"after step 6 on {seen['tokens']} tokens of validation text" in card
+    provenance = json.loads((run / "provenance.json").read_text())
+    assert provenance["flops"] == provenance["flops_per_step"] * 36 // 4
+    assert (
+        f"- steps: 8 of up to 4 rows, {20 * 16} tokens with padding\n- FLOPs: {provenance['flops'] * 20 / 36:.3g}"
+        in card
+    )
+    assert f"after step 6 on {seen['tokens']} tokens, with padding, of validation text" in card
     assert f"| discriminator AUC | {seen['discriminator_auc']:.3f} |" in card
     assert f" against {seen['unigram_mask_entropy']:.3f} (" in card
     assert "_gain" not in card
@@ -136,14 +146,15 @@ def test_the_card_says_where_the_model_comes_from(made: tuple[Path, Path]) -> No
     documents, tokens = data["documents"], data["tokens"]
     for fact in (
         f"`bert` of width 16,\ndepth 2 and 2 heads, with {provenance['parameters']['discriminator']:,} parameters.",
-        "- corpus: `text_files` (paths corpus.txt; ",
+        "- corpus: `text_files`",
+        "All tokens were in segment 0",
         f"- data: {documents['train']} documents, {tokens['train']} tokens to train; validation "
         f"{documents['validation']} and {tokens['validation']}; test {documents['test']} and {tokens['test']}",
         f"- overlap: {data['overlap']:.1%} of the 13-token runs",
-        "- steps: 12 of 4 rows, 768 tokens with padding",
-        f"- FLOPs: {provenance['flops']:.3g} of",
+        f"- steps: 12 of up to 4 rows, {36 * 16} tokens with padding",
+        f"- FLOPs: {provenance['flops']:.3g} of matrix products of both networks",
         "- device: cpu, fp32",
-        f"after step 12 on {last['tokens']} tokens of test text",
+        f"after step 12 on {last['tokens']} tokens, with padding, of test text",
         f"| discriminator AUC | {last['discriminator_auc']:.3f} |",
         "at most 48 tokens. In pre-training, rows had 16",
         f"commit {provenance['git']['commit']}" if provenance["git"] else "electra_lab: 0.1",
@@ -157,16 +168,41 @@ def test_the_card_says_where_the_model_comes_from(made: tuple[Path, Path]) -> No
     assert "AutoModelForMaskedLM" not in card.content  # which is the class of the generator
 
 
-def test_the_card_has_no_values_as_python_writes_them() -> None:
-    sources = [{"type": "files", "weight": None}, {"type": "lines"}]
-    assert _described({"type": "mixture", "sources": sources, "fold": {"case": True}, "first": None}) == (
-        "`mixture` (sources {type: files, weight: null}, {type: lines}; fold {case: true}; first null)"
-    )
-
-
 def test_the_card_names_datasets_of_the_hub_alone() -> None:
     sources = [{"type": "hugging_face", "path": path} for path in ("me/corpus", "/mine/corpus", "me/corpus")]
     assert names_on_the_hub({"type": "mixture", "sources": [*sources, {"type": "files"}]}) == ["me/corpus"]
+
+
+MASKED, REPLACED = "masked language model", "pre-trained to predict the original tokens"
+SEGMENTS = {"packing": "{type: segments}"}
+BARE = {"discriminator": "{type: modernbert, dim: 8, depth: 2, heads: 2, local_attention: 8}", "generator": "null"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "parts", "said", "unsaid"),
+    [
+        ({"objective": "{type: mlm}", "sampler": "null", **BARE}, {"discriminator"}, {MASKED},
+         {"own task", "segment", "electra\n", "both networks", "replace"}),
+        ({"objective": "{type: replace_mlm}"}, {"discriminator", "generator"}, {REPLACED, "- electra\n", "own task"},
+         {"fill-mask", "masked-language"}),
+        (SEGMENTS, {"discriminator", "generator"}, {"replaced-token-detection"}, {"segment 1"}),
+        ({"generator": "{type: unigram}"}, {"discriminator"}, {"segment 1", "own task"}, {"both networks"}),
+        ({"objective": "{type: sas}", "generator": "null"}, {"discriminator"}, {"by replaced token detection"},
+         {"generator"}),
+    ],
+)  # fmt: skip
+def test_a_card_says_only_what_is_true_of_its_run(
+    tmp_path: Path, sections: dict[str, str], parts: set[str], said: set[str], unsaid: set[str]
+) -> None:
+    with for_a_module():
+        run = finished(tmp_path, **sections)
+    exported = export(run, tmp_path / "out", judge=judge)
+    assert {network.name for network in exported.networks} == parts
+    card = (tmp_path / "out" / "discriminator" / "README.md").read_text().partition("<details>")[0]
+    assert {text for text in said | unsaid if text in card} == said
+    # On the terminal, too, nothing is said of a task that the run does not have.
+    lines = closing(RunDirectory(run), run / "report.html", None)
+    assert ("own task" in lines) == ("own task" in card)
 
 
 MLM, UNIGRAM = {"objective": "{type: mlm}", "generator": "null", "sampler": "null"}, {"generator": "{type: unigram}"}

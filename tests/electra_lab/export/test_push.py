@@ -189,6 +189,16 @@ def dry(model: Path, **options: Any) -> list[Pushed]:
     return list(push(model, "me/x", metadata={}, dry_run=True, say=print, **options))
 
 
+def test_a_stopped_run_pushes_the_milestones_that_it_has_reached(run: Path, tmp_path: Path) -> None:
+    """Its provenance has all that were planned."""
+    stopped = shutil.copytree(run, tmp_path / "stopped")
+    for step in (12, 8, 5):
+        shutil.rmtree(stopped / "checkpoints" / f"step-{step:08d}")
+        reached = [("step-0", 0), ("tokens-300", 5)][: 1 + (step > 5)]
+        *branches, main = [(push.branch, push.step) for push in dry(stopped, milestones=True)]
+        assert (branches, main) == (reached, ("main", {12: 8, 8: 5, 5: 0}[step]))
+
+
 def test_a_run_without_milestones_pushes_the_checkpoints_that_it_keeps(run: Path, tmp_path: Path) -> None:
     plain = shutil.copytree(run, tmp_path / "plain")
     written = json.loads((plain / "provenance.json").read_text())
@@ -234,5 +244,12 @@ def test_a_fine_tuned_model_has_a_card_with_its_results(run: Path, tmp_path: Pat
     results = json.loads((path / "seed-3" / "results.json").read_text())["splits"]
     measured = {(split, name): value for split in results for name, value in results[split]["metrics"].items()}
     found = {(result.dataset_split, result.metric_type): result.metric_value for result in card.data.eval_results}
-    assert found == {key: value for key, value in measured.items() if value is not None}
+    # Shares of examples that the rows lack are in the table, but are not results.
+    assert measured.keys() - found.keys() == {("validation", "cut_examples")}
+    assert found == {key: value for key, value in measured.items() if key in found}
+    assert {*card.data.metrics} == {name for _, name in found}
+    assert "cut examples" in card.content
+    # Neither folder of this machine: the model's is not below that of the fine-tuning.
+    assert f"A fine-tuning of {run.name} on" in card.content
     assert str(tmp_path) not in card.content
+    assert str(run.parent) not in card.content

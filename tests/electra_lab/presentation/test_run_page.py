@@ -57,7 +57,7 @@ def test_the_page_of_a_run_has_the_numbers_of_its_test(tmp_path_factory: pytest.
     titles = {metric.title: name for name, metric in finished.provenance().metrics.items()}
     assert shown == {title: thousandths(last[titles[title]]) for title in shown}
     assert len(shown) >= 8
-    assert (written.facts()["steps"], written.facts()["tokens"]) == ("4 of 4", str(4 * 4 * 16))
+    assert (written.facts()["steps"], written.facts()["tokens"]) == ("4 of 4", f"{4 * 4 * 16} with padding")
     for tokens in finished.read_json("examples.json"):
         assert all(token["token"] in written.text for token in tokens)
     assert (finished.path / "config.yaml").read_text() in "".join(written.parts)
@@ -76,9 +76,9 @@ def test_the_facts_at_the_top_are_those_of_the_run(directory: RunDirectory) -> N
         ("device", "cpu, fp32, threads: 1"),
         ("steps", "2 of 400"),
         ("compute", "1e+12 FLOPs in total"),
-        ("tokens", "400"),
+        ("tokens", "400 with padding"),
         ("time", "5 s of training, 80 tokens/s"),
-        ("evaluation", "validation 64 tokens, test 320 tokens"),
+        ("evaluation", "validation 64 tokens with padding, test 320 tokens with padding"),
         ("data", "14,678 documents, 2,070,185 tokens to train; validation 11 and 837; test 1,012 and 90,210"),
         ("overlap", "1.3% of the 13-token runs of validation and test also occur in training text"),
     ]
