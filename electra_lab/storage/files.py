@@ -20,7 +20,7 @@ import yaml
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from registry.errors import CheckpointError, ConfigError, guide, is_shortage
+from registry.errors import CheckpointError, ConfigError, guide, is_shortage, not_utf8
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -267,7 +267,7 @@ def refuse_unusable(path: Path) -> None:
         str(path.absolute()).encode()
         path.stat()
     except UnicodeEncodeError:
-        raise ConfigError(f"{path.absolute()}: its name is not UTF-8. Choose another one, or rename it.") from None
+        raise ConfigError(f"{path.absolute()}: its name {not_utf8()}") from None
     except (OSError, ValueError) as error:
         if isinstance(error, ValueError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             raise ConfigError(f"{path}: cannot be used ({reason(error)}). Choose another one.") from None
