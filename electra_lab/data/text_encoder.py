@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
 from electra_lab.data.encoding import SpecialNames
 from electra_lab.data.texts import places, tokenize, without
 from electra_lab.data.vocabulary import word_mark
+from electra_lab.storage.files import tokenizer_failures
 from registry import Encoded, Vocabulary
+from registry.errors import DataError
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -31,7 +34,7 @@ class TextEncoder:
         """Split words into tokens, each by itself; offsets are within the word. A word may have no token.
 
         A word has the tokens that it has in a text, where there is a space before it unless it is the first. Some
-        tokenizers see that space, and of these some put one before the first word too.
+        tokenizers see that space, and of these some put one before every text, as is a word here.
         """
         encoded = []
         spaced = [self._spaced(words) for words in sentences]
@@ -54,8 +57,19 @@ class TextEncoder:
     def _spaced(self, words: Sequence[str]) -> list[str]:
         # A lone surrogate has no bytes; a question mark in its place keeps the offsets.
         bare = [word.encode("utf-8", "replace").decode().strip() for word in words]
-        return [f" {word}" if self._mark and word and place else word for place, word in enumerate(bare)]
+        return [f" {word}" if self._sees_spaces and word and place else word for place, word in enumerate(bare)]
 
+    @cached_property
+    def _sees_spaces(self) -> bool:
+        """Whether a word has other tokens after a space. Raises DataError if that is so within a text alone."""
+        if self._mark is None:
+            return False
+        alone, spaced = (encoding.tokens[0].startswith(self._mark) for encoding in self._encodings([["a"], [" a"]]))
+        if not alone and not spaced:
+            raise DataError("the tokenizer drops a space before the first word, so words alone have other tokens.")
+        return not alone
+
+    @tokenizer_failures()
     def _encodings(self, sentences: Sequence[Sequence[str]]) -> list[Encoding]:
         before, self._tokenizer.encode_special_tokens = self._tokenizer.encode_special_tokens, True
         try:
