@@ -218,6 +218,13 @@ def test_a_bert_of_transformers_has_its_pooler(tuned: dict[str, Path], tmp_path:
         else:
             assert [*found.probabilities.values()] == pytest.approx(logits.softmax(-1).tolist(), abs=1e-5)
             assert found.prediction == f"LABEL_{int(logits.argmax())}"
+    # A tokenizer may be shorter than the network.
+    tokenizer.model_max_length = 8
+    tokenizer.save_pretrained(tmp_path / "1")
+    with torch.no_grad():
+        logits = made(**tokenizer("the cat saw 3 dogs " * 9, truncation=True, return_tensors="pt")).logits[0]
+    found = opened(tmp_path / "1").predict("the cat saw 3 dogs " * 9)
+    assert found.prediction == pytest.approx(float(logits[0]), abs=1e-5)
     file = tmp_path / "3" / "config.json"
     file.write_text(file.read_text().replace("ForSequenceClassification", "ForQuestionAnswering"))
     with pytest.raises(DataError, match="ForQuestionAnswering"):
