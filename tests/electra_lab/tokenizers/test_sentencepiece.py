@@ -64,12 +64,9 @@ def test_names_of_special_tokens_are_text(made: Any) -> None:
 
 def test_words_begin_where_they_do(made: Any) -> None:
     words = ["training", "of", "unbelievable", "generators", "naïve", "zyx"]
-    row = ids(made.tokenizer, [" ".join(words)])[0]
+    first, both = ids(made.tokenizer, ["of", " ".join(["of", *words])])
+    row = both[len(first) :]  # after a space, which some models see before the first word of a text, too
     encoder = TextEncoder(made.tokenizer, made.vocabulary)
-    if made.name == "bpe_symbols":  # drops a space before the first word
-        with pytest.raises(DataError):
-            encoder.words([words])
-        return
     assert len(row) > len(words)
     assert int(made.vocabulary.word_start[row].sum()) == len(words)
     found = encoder.words([words])[0]
