@@ -83,6 +83,7 @@ def subjects(paths: Sequence[Path]) -> list[Subject]:
     for label, directory, config in zip(labels, directories, configs, strict=True):
         began = directory.provenance()
         directory.refuse_other_format(began)
+        directory.refuse_other_config()
         compared.append(Subject(label, directory, began, directory.records(), config))
     return compared
 

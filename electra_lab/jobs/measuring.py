@@ -171,10 +171,11 @@ def _shared(
 
 
 def _train(path: Path, config: Mapping[str, Any], train: Any, device: str) -> None:
-    """Train a reference, or continue it."""
+    """Train a reference, or continue it. Raises CheckpointError if it is not that of this measure."""
+    id = f"{path.parent.name}-{path.name}"
     if not is_run(path):
-        train(config, [], path)
-    elif checkpoint_damage(RunDirectory.open(path).last_checkpoint()) is not None:
+        train(config, [], path, id=id)
+    elif checkpoint_damage(RunDirectory(path, id).last_checkpoint()) is not None:
         execute.resume(path, device)
 
 

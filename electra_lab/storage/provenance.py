@@ -30,6 +30,12 @@ class Code(BaseModel):
     sha256: str
     package: str | None = None
 
+    @property
+    def copy_name(self) -> str:
+        """The name of its copy in plugins/ of a run directory; two plug-ins may have the same name."""
+        start = f"{self.sha256[:8]}-"
+        return start + Path(self.file).name.removeprefix(start)  # it may have been loaded from a copy
+
 
 class Environment(BaseModel):
     """The parts of the machine and its software that a run's numbers can depend on."""
@@ -88,6 +94,13 @@ def flat(values: Any, above: str = "") -> dict[str, Any]:
     for key, value in values.items():
         found |= flat(value, f"{above}.{key}" if above else str(key))
     return found
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
+    """Return the values that differ, before and now, by dotted key. A missing value is None."""
+    then, today = flat(before), flat(now)
+    keys = [key for key in then | today if then.get(key) != today.get(key)]
+    return {key: (then.get(key), today.get(key)) for key in keys}
 
 
 def described(found: Changes) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -42,15 +41,15 @@ from electra_lab.jobs.lifecycle import (
     say_differences,
     train_to_the_end,
 )
-from electra_lab.jobs.provenance import began, changes, content, environment, refuse_others
+from electra_lab.jobs.provenance import began, content, environment, refuse_others, with_copies
 from electra_lab.jobs.saving import restore
 from electra_lab.presentation.console import Console
 from electra_lab.presentation.finetuning_page import closing, write_report
 from electra_lab.pretrained.writing import write_finetuned
 from electra_lab.storage.checkpoint import read_model
-from electra_lab.storage.files import disk
-from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults, SplitResults
-from electra_lab.storage.provenance import Data, Provenance
+from electra_lab.storage.files import disk, sha256
+from electra_lab.storage.finetuning_folder import MODEL, FinetuningFolder, SeedResults, SplitResults
+from electra_lab.storage.provenance import Code, Data, Provenance, changes
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import checked, evaluation
@@ -116,7 +115,10 @@ def run_remaining_seeds(
     folder.begin()
     for seed, then in _begun(folder).items():
         _refuse_other_settings(then, _with(seed, loaded), seed, folder.path / "finetuning.yaml")
-    folder.write("finetuning.yaml", dump(config))
+    codes = [Code(file=str(plugin.file), sha256=plugin.sha256) for plugin in loaded.plugins[: len(config.imports)]]
+    for code, plugin in zip(codes, loaded.plugins, strict=False):
+        folder.keep_plugin(code, plugin.source)
+    folder.write("finetuning.yaml", dump(with_copies(loaded, codes).config))
     for number, seed in enumerate(config.seeds, start=1):
         console.title = f"seed {seed} ({number}/{len(config.seeds)})"
         if folder.results(seed) is None:
@@ -142,14 +144,7 @@ def _begun(folder: FinetuningFolder) -> dict[int, Provenance]:
 
 
 def _refuse_other_settings(then: Provenance, now: Loaded[FinetuningConfig], seed: int, file: Path) -> None:
-    if then.config_sha256 == hashlib.sha256(dump(now.config).encode()).hexdigest():
-        return
-    if not then.config:  # of an older release, which kept its hash alone
-        raise ConfigError(
-            f"{file}: the settings have changed since seed {seed} began. Undo the change, or start a new fine-tuning."
-        )
-    before = content(load_finetuning(then.config))  # with the defaults of newer keys
-    refuse_others(changes(before, content(now)), file, MAY_CHANGE)
+    refuse_others(changes(then.config, content(with_copies(now, then.plugins))), file, MAY_CHANGE)
 
 
 def _with(seed: int, loaded: Loaded[FinetuningConfig]) -> Loaded[FinetuningConfig]:
@@ -394,4 +389,7 @@ def _keep_results(directory: RunDirectory, dataset: Dataset, kept: SeedResults, 
             metrics={name: value if math.isfinite(value) else None for name, value in results.metrics.items()},
             tables=[{"title": t.title, "header": t.header, "rows": t.rows} for t in results.tables],
         )
+    for name in (*(f"predictions-{split}.jsonl" for split in found), MODEL):
+        if (directory.path / name).is_file():
+            kept.sha256[name] = sha256(directory.path / name)
     directory.write_json("results.json", kept.model_dump(mode="json"))

@@ -14,6 +14,7 @@ from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.presentation.finetuned import scores, write_finetuned
 from tests.electra_lab.presentation.synthetic import SCALES, write_cell, write_folder
+from tests.helpers import rewrite_config
 
 SIZES = {"generator": 10, "discriminator": 40, "shared": 3, "total": 47}
 
@@ -29,7 +30,7 @@ def write(folder: Path, *names: str) -> list[Path]:
 def change(path: Path, **values: Any) -> None:
     """Change the config of a run."""
     config = yaml.safe_load((path / "config.yaml").read_text())
-    (path / "config.yaml").write_text(yaml.safe_dump(config | values))
+    rewrite_config(path, yaml.safe_dump(config | values))
 
 
 def test_only_what_differs_is_named(tmp_path: Path) -> None:

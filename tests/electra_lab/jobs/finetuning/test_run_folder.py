@@ -28,6 +28,7 @@ from tests.electra_lab.jobs.finetuning.small import PLUGIN, predictions, write_f
 from tests.electra_lab.jobs.pretraining.tiny import Killed, for_a_module
 from tests.electra_lab.jobs.pretraining.tiny import timeless as records
 from tests.electra_lab.presentation.finetuned import leave_out_curve
+from tests.helpers import rewrite_config
 
 ERRORS = PLUGIN.with_name("errors.py")
 
@@ -59,7 +60,7 @@ def test_the_best_weights_are_best_in_the_direction_of_the_metric(tmp_path: Path
     assert not torch.equal(exported["classifier.out_proj.weight"], last["model.head.out.weight"])
     # Its config is read with the plug-ins that it keeps, wherever the original ones are now.
     config = (folder / "config.yaml").read_text()
-    (folder / "config.yaml").write_text(config.replace(str(PLUGIN.parent), "/moved"))
+    rewrite_config(folder, config.replace(str(PLUGIN.parent), "/moved"))
     assert [plugin.file for plugin in finetuned_config(folder).plugins] == [PLUGIN, ERRORS]
 
 
