@@ -140,7 +140,7 @@ def _finetuning(path: Path) -> Job:
     scores = list[dict[str, float]]()
     for file in finished:
         results = read_json(file)
-        refuse_other(file, results["run"], f"{read_json(path / 'identity.json')['id']}-{file.parent.name[5:]}")
+        refuse_other(file, results["run"], read_provenance(file.parent).id)
         scores.append(_labelled(results["splits"]))
     means = dict[str, float]()
     for name in metrics:

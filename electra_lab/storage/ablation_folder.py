@@ -71,11 +71,11 @@ class AblationFolder:
 
     def run(self, id: str) -> RunDirectory:
         """Return the run directory of a pre-trained cell, or of a reference."""
-        return RunDirectory(self.path / "cells" / id, id)
+        return RunDirectory(self.path / "cells" / id)
 
     def finetuning(self, id: str) -> FinetuningFolder:
         """Return the folder of a cell that is a fine-tuning, which has one seed."""
-        return FinetuningFolder(self.path / "cells" / id, id)
+        return FinetuningFolder(self.path / "cells" / id)
 
     def experiment(self, id: str) -> Path:
         return self.path / "plan" / f"{id}.yaml"

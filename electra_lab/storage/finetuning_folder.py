@@ -18,12 +18,11 @@ from pydantic import BaseModel
 
 from electra_lab.storage.checkpoint import checkpoint_path
 from electra_lab.storage.files import Hold, open_regular, read_as, reason, sha256
-from electra_lab.storage.provenance import refuse_other
+from electra_lab.storage.provenance import IDENTITY, id_by_place, refuse_other
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry.errors import CheckpointError, command
 
 MODEL = "model/MANIFEST.json"  # in the folder of a seed
-_IDENTITY = "identity.json"
 _OTHER = "does not belong to the results of its seed."
 
 
@@ -59,16 +58,12 @@ class FinetuningFolder(RunDirectory):
         self._seeds: dict[int, RunDirectory] = {}
 
     def begin(self) -> None:
-        """Write the id, unless it is there. Raises CheckpointError if seeds have begun without it."""
-        if not (self.path / _IDENTITY).is_file() and not self.seeds():
-            self.write_json(_IDENTITY, {"id": self.id or uuid.uuid4().hex})
-
-    def id_of(self, seed: int) -> str:
-        """Return the id of the run of a seed. Raises CheckpointError."""
-        return f"{self.id or read_as(dict[str, str], self.path / _IDENTITY).get('id')}-{seed}"
+        """Write the id, unless it is there, or seeds have begun without it."""
+        if not (self.path / IDENTITY).is_file() and not self.seeds():
+            self.write_json(IDENTITY, {"id": id_by_place(self.path) or uuid.uuid4().hex})
 
     def seed(self, seed: int) -> RunDirectory:
-        directory = self._seeds.get(seed) or RunDirectory(self.path / f"seed-{seed}", self.id_of(seed))
+        directory = self._seeds.get(seed) or RunDirectory(self.path / f"seed-{seed}")
         if self.lock and seed not in self._seeds:
             directory._hold(self.lock)
             self._seeds[seed] = directory

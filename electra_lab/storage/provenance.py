@@ -1,5 +1,6 @@
 """provenance.json: where a run comes from, and how large it is."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from registry import Metric
 from registry.errors import CheckpointError
 
 FORMAT = 3  # of a run directory; raise it when an older run could be misread
+IDENTITY = "identity.json"  # in the folder of a fine-tuning, its id, with which those of its seeds begin
 # Metrics of pre-training that early releases recorded as if they compared runs, before those that do.
 OWN_TASK = {
     "discriminator_auc",
@@ -170,13 +172,26 @@ class Provenance(BaseModel):
         return [("changed", f"after step {c.step:,}: {described(c.values)}") for c in self.changes if c.values]
 
 
-def read_provenance(folder: Path, id: str | None = None) -> Provenance:
-    """Read provenance.json of a run, which must have the id, if any. Raises CheckpointError."""
-    file = folder / "provenance.json"
-    found = read_as(Provenance, file)
-    if id is not None:
-        refuse_other(file, found.id, id)
+def read_provenance(folder: Path) -> Provenance:
+    """Read provenance.json. Raises CheckpointError, also for the run of another cell or seed."""
+    found = read_as(Provenance, folder / "provenance.json")
+    refuse_other(folder / "provenance.json", found.id, id_by_place(folder) or found.id)
     return found
+
+
+def id_by_place(folder: Path) -> str | None:
+    """Return the id that a cell of an ablation, or a seed of a fine-tuning, has by its place; None for other folders.
+
+    Raises CheckpointError.
+    """
+    folder = Path(os.path.realpath(folder))
+    above = folder.parent
+    if above.name == "cells" and (above.parent / "plan.json").is_file():
+        return folder.name
+    if (above / IDENTITY).is_file():
+        id = id_by_place(above) or read_as(dict[str, str], above / IDENTITY).get("id")
+        return f"{id}-{folder.name.removeprefix('seed-')}"
+    return None
 
 
 def refuse_other(file: Path, id: str, wanted: str) -> None:

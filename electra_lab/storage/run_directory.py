@@ -65,13 +65,11 @@ class RunDirectory:
     """The folder of a run. Errors of the file system become CheckpointError, so that nothing ends in a traceback.
 
     While it is held, nobody else writes, so that provenance.json and metrics.jsonl are read once.
-
-    id  that its run must have, for one that is part of an ablation or a fine-tuning
     """
 
-    def __init__(self, path: Path, id: str | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         refuse_unusable(path)
-        self.path, self.id = path, id
+        self.path = path
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self._hold(None)
@@ -253,7 +251,7 @@ class RunDirectory:
         """Read provenance.json. Raises CheckpointError."""
         if self._provenance is not None:
             return self._provenance
-        found = read_provenance(self.path, self.id)
+        found = read_provenance(self.path)
         if self.lock:
             self._provenance = found
         return found

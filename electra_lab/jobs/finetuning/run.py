@@ -49,7 +49,7 @@ from electra_lab.pretrained.writing import write_finetuned
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.files import disk, sha256
 from electra_lab.storage.finetuning_folder import MODEL, FinetuningFolder, SeedResults, SplitResults
-from electra_lab.storage.provenance import Code, Data, Provenance, changes
+from electra_lab.storage.provenance import Code, Data, Provenance, changes, id_by_place
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import checked, evaluation
@@ -60,7 +60,7 @@ from registry.errors import CheckpointError, ConfigError, DataError, command
 # None of them would have changed the steps of a seed.
 MAY_CHANGE = (
     "seeds", "train.micro_batch_size", "train.log_every", "train.on_non_finite", "evaluate.batch_size",
-    "evaluate.errors", "checkpoint", "trackers",
+    "evaluate.errors", "checkpoint", "trackers", "imports",
 )  # fmt: skip
 
 
@@ -98,7 +98,9 @@ def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
 
 def report(path: Path) -> Path:
     """Write report.html of a fine-tuning again. Raises LabError."""
-    return write_report(FinetuningFolder(path))
+    folder = FinetuningFolder(path)
+    _refuse_other_settings(folder, load_finetuning(path / "finetuning.yaml"))
+    return write_report(folder)
 
 
 def run_remaining_seeds(
@@ -113,8 +115,7 @@ def run_remaining_seeds(
     """
     config, console = loaded.config, Console()
     folder.begin()
-    for seed, then in _begun(folder).items():
-        _refuse_other_settings(then, _with(seed, loaded), seed, folder.path / "finetuning.yaml")
+    _refuse_other_settings(folder, loaded)
     codes = [Code(file=str(plugin.file), sha256=plugin.sha256) for plugin in loaded.plugins[: len(config.imports)]]
     for code, plugin in zip(codes, loaded.plugins, strict=False):
         folder.keep_plugin(code, plugin.source)
@@ -143,8 +144,11 @@ def _begun(folder: FinetuningFolder) -> dict[int, Provenance]:
     return found
 
 
-def _refuse_other_settings(then: Provenance, now: Loaded[FinetuningConfig], seed: int, file: Path) -> None:
-    refuse_others(changes(then.config, content(with_copies(now, then.plugins))), file, MAY_CHANGE)
+def _refuse_other_settings(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig]) -> None:
+    """Raise ConfigError if a seed began with other settings than those of a file, except for those that may change."""
+    for seed, then in _begun(folder).items():
+        now = content(with_copies(_with(seed, loaded), then.plugins))
+        refuse_others(changes(then.config, now), folder.path / "finetuning.yaml", MAY_CHANGE)
 
 
 def _with(seed: int, loaded: Loaded[FinetuningConfig]) -> Loaded[FinetuningConfig]:
@@ -354,7 +358,8 @@ def _begin(
 ) -> None:
     """Write the first files of a seed, and compare them with those of earlier seeds. Raises ConfigError, DataError."""
     plugins, init = (*loaded.plugins, *source.model.plugins), {loaded.config.network: source.start}
-    now = began(folder.id_of(seed), loaded, plugins, environment(device, precision), init=init, **facts)
+    id, made_on = id_by_place(folder.seed(seed).path), environment(device, precision)
+    now = began(id or "", loaded, plugins, made_on, init=init, **facts)
     earlier = _begun(folder)
     for other, then in earlier.items():
         _refuse_changes(folder.seed(other).path, then, now, source.start.source)

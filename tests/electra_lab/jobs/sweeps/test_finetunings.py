@@ -86,7 +86,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         folder.write("finetuning.yaml", "name: x\n")
         value = SCORES[variant].get(config.name, [0.5, 0.5])[config.seeds[0]]
         splits = {"train": {}, "validation": {"accuracy": value, "matthews": value}, "test": {"accuracy": 0.0}}
-        write_seed(folder.path, config.seeds[0], splits, id=folder.id or "")
+        write_seed(folder.path, config.seeds[0], splits, id=folder.path.name)
 
     monkeypatch.setattr(cells, "run_remaining_seeds", finish)
     monkeypatch.setattr("electra_lab.jobs.sweeps.plan.check_finetuning", lambda loaded: None)
