@@ -112,7 +112,7 @@ def _run(path: Path) -> Job:
         raise CheckpointError(f"{path / 'config.yaml'}: is missing.")
     done = max((record["step"] for record in records), default=0)
     tested = any(record["split"] == "test" and record["step"] >= began.steps for record in records)
-    config, metrics = began.config or dict(read_yaml(path / "config.yaml")), began.metrics
+    config, metrics = began.config, began.metrics
     return Job(
         path,
         "run",

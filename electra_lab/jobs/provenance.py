@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -18,8 +18,7 @@ import torch
 import registry
 from electra_lab.assembly.data import open_corpus, recipe_of
 from electra_lab.assembly.experiment import Experiment
-from electra_lab.config.component import is_default
-from electra_lab.config.load import Loaded, dump, load
+from electra_lab.config.load import Loaded, dump
 from electra_lab.data.build import Recipe
 from electra_lab.data.store import is_store, key_of, read_manifest
 from electra_lab.storage.provenance import (
@@ -32,7 +31,6 @@ from electra_lab.storage.provenance import (
     Provenance,
     changes,
     described,
-    flat,
 )
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Settings
@@ -148,10 +146,9 @@ def device_name(device: torch.device) -> str:
 
 def differences(before: Environment, now: Environment) -> list[str]:
     """Describe the changes of the environment: `threads 2 -> 1`."""
-    unknown = {key for key in ("electra_lab", "micro_batch_size") if getattr(before, key) is None}  # to older versions
 
     def flat(environment: Environment) -> dict[str, Any]:
-        return environment.model_dump(exclude={"packages", "reasons", *unknown}) | environment.packages
+        return environment.model_dump(exclude={"packages", "reasons"}) | environment.packages
 
     then, today = flat(before), flat(now)
     return [f"{key} {then.get(key)} -> {today[key]}" for key in today if then.get(key) != today[key]]
@@ -210,16 +207,6 @@ def content(loaded: Loaded[Any]) -> dict[str, Any]:
     return plain
 
 
-def changed(before: Mapping[str, Any], loaded: Loaded[Any]) -> Changes:
-    """Return the changes of a run's config, without defaults of keys that the release that began it did not have."""
-    known = flat(before)
-
-    def is_new(key: str, value: Any) -> bool:
-        return key not in known and is_default(loaded.config, tuple(key.split(".")), value)
-
-    return {key: both for key, both in changes(before, content(loaded)).items() if not is_new(key, both[1])}
-
-
 def refuse_others(
     found: Changes, path: Path, allowed: Sequence[str] = MAY_CHANGE, overrides: Sequence[str] = ()
 ) -> None:
@@ -249,8 +236,7 @@ def keep_changes(
     same = (directory.path / "config.yaml").read_text(encoding="utf-8") == config and sha == began.config_sha256
     if same and earlier == began.changes and began.steps == facts.get("steps", began.steps):
         return
-    before = began.config or content(load(directory.path / "config.yaml"))  # older releases did not store it
-    if found := changed(before, loaded):
+    if found := changes(began.config, now):
         say(f"changed after step {step}: {described(found)}")
     change = Change(step=step, values=found, config_sha256=began.config_sha256)
     kept = {"config_sha256": sha, "config": now, "changes": [*earlier, change], **facts}

@@ -5,24 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict
 
 from electra_lab.storage.files import read_as
 from registry import Metric
 from registry.errors import CheckpointError
 
-FORMAT = 3  # of a run directory; raise it when an older run could be misread
+FORMAT = 1  # of a run directory; raise it when an older run could be misread
 IDENTITY = "identity.json"  # in the folder of a fine-tuning, its id, with which those of its seeds begin
-# Metrics of pre-training that early releases recorded as if they compared runs, before those that do.
-OWN_TASK = {
-    "discriminator_auc",
-    "discriminator_accuracy",
-    "discriminator_precision",
-    "discriminator_recall",
-    "discriminator_loss",
-    "replaced_share",
-}
-FIRST = ("generator_mask_loss", "discriminator_token_mask_loss")  # these lead now
 
 
 class Code(BaseModel):
@@ -129,7 +119,7 @@ class Provenance(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    format: int = 1  # the key came with format 2
+    format: int
     id: str
     started: str
     command: list[str] = []
@@ -152,19 +142,6 @@ class Provenance(BaseModel):
     paper_flops: int | None = None  # as Clark et al. (2020) count
     metrics: dict[str, Metric] = {}
     milestones: dict[str, int] = {}  # by name, such as `tokens-10M`, the step whose checkpoint is kept
-
-    @field_validator("metrics", mode="before")
-    @classmethod
-    def _as_declared_now(cls, metrics: Any) -> Any:
-        """Mark the metrics on a run's own task, in files that still call `comparable` by its former name."""
-        if not isinstance(metrics, dict):
-            return metrics
-        if not all(isinstance(metric, dict) and "own_task" in metric for metric in metrics.values()):
-            return metrics
-        if all(metrics[name]["own_task"] for name in OWN_TASK & metrics.keys()):
-            return metrics  # of a later release, which knew them
-        ordered = sorted(metrics, key=lambda name: (name in OWN_TASK, name not in FIRST))
-        return {name: metrics[name] | {"own_task": metrics[name]["own_task"] or name in OWN_TASK} for name in ordered}
 
     @property
     def changed(self) -> list[tuple[str, str]]:

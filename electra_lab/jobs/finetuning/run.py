@@ -47,7 +47,7 @@ from electra_lab.presentation.console import Console
 from electra_lab.presentation.finetuning_page import closing, write_report
 from electra_lab.pretrained.writing import write_finetuned
 from electra_lab.storage.checkpoint import read_model
-from electra_lab.storage.files import disk, sha256
+from electra_lab.storage.files import sha256
 from electra_lab.storage.finetuning_folder import MODEL, FinetuningFolder, SeedResults, SplitResults
 from electra_lab.storage.provenance import Code, Data, Provenance, changes, id_by_place
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
@@ -203,7 +203,6 @@ def _train(
     facts = {**_facts(built, metrics), "network": _network(built, config.network)}
     _begin(folder, seed, loaded, built.source, device, built.settings.precision, console, **facts)
     directory.refuse_lost_checkpoints()
-    _adopt_best(directory)
     restore(directory, run, console.say)
     evaluated = continued(job)
     console.say(opening(loaded, built, seed, directory.path))
@@ -220,14 +219,6 @@ def _train(
     found = {split: _results(built, split, console) for split in built.held_out}
     kept = SeedResults(run=directory.provenance().id, seed=seed, step=step, splits={}, lost=built.lost())
     _keep_results(directory, read.dataset, kept, found)
-
-
-def _adopt_best(directory: RunDirectory) -> None:
-    """Put the best checkpoint of an earlier version, which kept it in best/checkpoints, with the others."""
-    for path in (directory.path / "best" / "checkpoints").glob("step-*"):
-        if not (directory.checkpoints / path.name).exists():
-            with disk(path):
-                path.rename(directory.checkpoints / path.name)
 
 
 def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetuning) -> None:

@@ -30,7 +30,6 @@ from electra_lab.jobs.lifecycle import (
 )
 from electra_lab.jobs.pretraining.facts import opening, planned, readable
 from electra_lab.jobs.provenance import (
-    changed,
     checked_recipe,
     content,
     device_name,
@@ -39,13 +38,14 @@ from electra_lab.jobs.provenance import (
     other_length,
     provenance,
     refuse_others,
+    with_copies,
 )
 from electra_lab.jobs.saving import restore
 from electra_lab.parallel.session import ALONE, World, session
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.run_page import closing, write_report
 from electra_lab.storage.checkpoint import checkpoints
-from electra_lab.storage.provenance import Environment, Provenance
+from electra_lab.storage.provenance import Environment, Provenance, changes
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_to_hold, refuse_used
 from electra_lab.training.device import choose_device, planned_device
 from electra_lab.training.draws import Draws
@@ -211,7 +211,7 @@ def _decided(began: Provenance, loaded: Loaded, device: torch.device) -> Environ
     """Return the choices made when a run began on the same device; a new `auto` is decided again."""
     if began.environment.device != device_name(device):
         return None
-    before = began.config.get("train", {}).get("micro_batch_size") if began.config else "auto"
+    before = began.config["train"].get("micro_batch_size")
     new = loaded.config.train.micro_batch_size == "auto" != before
     return began.environment.model_copy(update={"micro_batch_size": None}) if new else began.environment
 
@@ -230,7 +230,7 @@ def _config_of(directory: RunDirectory, began: Provenance, overrides: Sequence[s
     directory.refuse_other_config()
     loaded = load(config, overrides)  # once: the files that it names may have been moved
     if overrides:
-        refuse_others(changed(began.config or content(load(config)), loaded), path, overrides=overrides)
+        refuse_others(changes(began.config, content(with_copies(loaded, began.plugins))), path, overrides=overrides)
     for plugin, then in zip_longest(loaded.plugins, began.plugins):
         if plugin is None or then is None or (plugin.sha256, plugin.package) != (then.sha256, then.package):
             name = f"{plugin.file} ({plugin.package})" if plugin and plugin.package else getattr(plugin, "file", path)

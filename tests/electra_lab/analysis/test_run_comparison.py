@@ -83,15 +83,6 @@ def test_the_tokenizer_of_a_run_and_its_copy_are_the_same(tmp_path: Path) -> Non
     assert "tokenizer.type" in obstacles(subjects(paths))
 
 
-def test_a_suite_of_an_earlier_version_is_refused_by_name(tmp_path: Path) -> None:
-    (run,) = write(tmp_path, "one")
-    (tmp_path / "suite").mkdir()
-    for name in ("suite.yaml", "plan.json"):
-        (tmp_path / "suite" / name).write_text("{}")
-    with pytest.raises(ConfigError, match="is the folder of a suite of an earlier version"):
-        subjects([run, tmp_path / "suite"])
-
-
 def test_labels_tell_runs_apart(tmp_path: Path) -> None:
     by_time = write(tmp_path, "20261120-135056-1a2b", "20261120-135057-9c1e")
     assert [s.label for s in subjects(by_time)] == ["generator_size-1a2b", "generator_size-9c1e"]

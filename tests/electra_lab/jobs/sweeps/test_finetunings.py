@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -243,10 +242,3 @@ def test_a_suite_file_is_refused_with_the_new_form(tmp_path: Path) -> None:
     assert str(caught.value).startswith(f"{path}:7: models: ")
     new = yaml.safe_load("{" + str(caught.value).partition("Write ")[2].partition(", and run")[0] + "}")
     assert new == {"base": ["first.yaml"], "vary": models, "seeds": [0, 1]}
-
-
-def test_a_suite_folder_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "suite.yaml").write_text("name: two\n")
-    (tmp_path / "plan.json").write_text(json.dumps({"models": ["ours"], "tasks": {}, "gaps": {}, "failures": {}}))
-    with pytest.raises(ConfigError, match="is the folder of a suite"):
-        read(tmp_path)
