@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -105,3 +107,11 @@ def datasets_offline(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     datasets.disable_progress_bars()
+
+
+def rewrite_config(run: Path, text: str) -> None:
+    """Give a run another config.yaml, as if it had begun with it."""
+    (run / "config.yaml").write_text(text, encoding="utf-8")
+    file = run / "provenance.json"
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"config_sha256": sha256}), encoding="utf-8")

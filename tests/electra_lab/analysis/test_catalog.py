@@ -45,14 +45,6 @@ def test_every_kind_is_found_at_any_depth_and_nothing_inside_a_job(tmp_path: Pat
     assert {job.state for job in found.values()} == {"finished"}
 
 
-def test_the_fine_tunings_of_a_suite_of_an_earlier_version_are_listed(tmp_path: Path) -> None:
-    suite = tmp_path / "suite"
-    write_finetuned(suite / "random" / "cola", scores("matthews", 0.5))
-    for name in ("suite.yaml", "source.yaml", ".lock", "plan.json"):
-        (suite / name).write_text("{}")
-    assert [(name, job.state) for name, job in by_name(tmp_path).items()] == [("suite/random/cola", "finished")]
-
-
 def test_a_run_has_its_last_evaluation_without_baselines_and_its_own_task(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     job = by_name(tmp_path)["run"]
