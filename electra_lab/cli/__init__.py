@@ -34,7 +34,7 @@ from electra_lab.cli import (
 from electra_lab.cli._streams import CLOSED_PIPE, answer, answering, usable
 from electra_lab.version import __version__
 from registry.core import Registry
-from registry.errors import ConfigError, Reported, said, shown
+from registry.errors import Reported, said, shown
 
 # Verbs of other programs.
 SYNONYMS = {
