@@ -184,6 +184,18 @@ def test_a_table_of_long_sequences_takes_little_memory(tmp_path: Path, monkeypat
         ids(tmp_path / "a.parquet")
 
 
+def test_values_of_a_table_that_python_cannot_hold_are_named(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    not_text = pyarrow.array([b"\xff"]).view(pyarrow.string())
+    for values in (pyarrow.array([[2**62]], pyarrow.list_(pyarrow.timestamp("us"))), not_text):
+        parquet.write_table(pyarrow.table({"ids": values}), tmp_path / "a.parquet")
+        with pytest.raises(DataError, match=r"a\.parquet: row 1: "):
+            ids(tmp_path / "a.parquet")
+        assert [type(item) for item in ids(tmp_path / "a.parquet", on_error="skip")] == [Skipped]
+
+
 def test_a_long_sequence_is_cut_where_its_text_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It becomes text in parts, which end anywhere."""
     lengths: list[int] = []

@@ -1,6 +1,7 @@
 """Predictions of fine-tuned models: the same as the fine-tuning wrote, and as transformers' pipelines."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
