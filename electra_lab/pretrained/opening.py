@@ -112,14 +112,10 @@ def run_config(path: Path) -> Loaded:
 
 
 def finetuned_config(path: Path) -> Loaded[FinetuningConfig]:
-    """Validate the config of a seed of a fine-tuning, with the plug-ins that it keeps, or else the original ones."""
+    """Validate the config of a seed of a fine-tuning, with the plug-ins that it keeps."""
     directory = RunDirectory.open(path)
-    provenance = _provenance(directory)
-    kept = all(directory.plugin(code).is_file() for code in provenance.plugins if code.package is None)
-    root = read_file(path / "config.yaml")
-    if kept:  # older releases kept none
-        files = [str(file) for file in _plugin_files(directory, provenance)]
-        root = with_overrides(root, [f"imports={json.dumps(files)}"])
+    files = [str(file) for file in _plugin_files(directory, _provenance(directory))]
+    root = with_overrides(read_file(path / "config.yaml"), [f"imports={json.dumps(files)}"])
     return validated_as(FinetuningConfig, root)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from electra_lab.storage.checkpoint import checkpoint_path
 from electra_lab.storage.files import Hold, open_regular, read_as, reason
 from electra_lab.storage.provenance import refuse_other
 from electra_lab.storage.run_directory import RunDirectory, is_run
@@ -84,13 +83,6 @@ class FinetuningFolder(RunDirectory):
         found = read_as(SeedResults, file, "Delete it and resume.")
         refuse_other(file, found.run, directory.provenance().id)
         return found
-
-    def checkpoints_with(self, seed: int, step: int) -> Path:
-        """Return the folder that has the checkpoint of a step: an earlier version kept the best in best/checkpoints."""
-        directory = self.seed(seed)
-        earlier = directory.path / "best" / "checkpoints"
-        moved = not checkpoint_path(directory.checkpoints, step).exists() and checkpoint_path(earlier, step).exists()
-        return earlier if moved else directory.checkpoints
 
     def predictions(self, seed: int, split: str) -> list[dict[str, Any]]:
         """Raises CheckpointError."""

@@ -4,23 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict
 
 from electra_lab.storage.files import read_as
 from registry import Metric
 from registry.errors import CheckpointError
 
 FORMAT = 3  # of a run directory; raise it when an older run could be misread
-# Metrics of pre-training that early releases recorded as if they compared runs, before those that do.
-OWN_TASK = {
-    "discriminator_auc",
-    "discriminator_accuracy",
-    "discriminator_precision",
-    "discriminator_recall",
-    "discriminator_loss",
-    "replaced_share",
-}
-FIRST = ("generator_mask_loss", "discriminator_token_mask_loss")  # these lead now
 
 
 class Code(BaseModel):
@@ -137,19 +127,6 @@ class Provenance(BaseModel):
     paper_flops: int | None = None  # as Clark et al. (2020) count
     metrics: dict[str, Metric] = {}
     milestones: dict[str, int] = {}  # by name, such as `tokens-10M`, the step whose checkpoint is kept
-
-    @field_validator("metrics", mode="before")
-    @classmethod
-    def _as_declared_now(cls, metrics: Any) -> Any:
-        """Mark the metrics on a run's own task, in files that still call `comparable` by its former name."""
-        if not isinstance(metrics, dict):
-            return metrics
-        if not all(isinstance(metric, dict) and "own_task" in metric for metric in metrics.values()):
-            return metrics
-        if all(metrics[name]["own_task"] for name in OWN_TASK & metrics.keys()):
-            return metrics  # of a later release, which knew them
-        ordered = sorted(metrics, key=lambda name: (name in OWN_TASK, name not in FIRST))
-        return {name: metrics[name] | {"own_task": metrics[name]["own_task"] or name in OWN_TASK} for name in ordered}
 
     @property
     def changed(self) -> list[tuple[str, str]]:

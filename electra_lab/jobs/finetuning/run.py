@@ -49,7 +49,6 @@ from electra_lab.presentation.console import Console
 from electra_lab.presentation.finetuning_page import closing, write_report
 from electra_lab.pretrained.writing import write_finetuned
 from electra_lab.storage.checkpoint import read_model
-from electra_lab.storage.files import disk
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults, SplitResults
 from electra_lab.storage.provenance import Data, Provenance
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
@@ -116,7 +115,7 @@ def run_remaining_seeds(
     config, console = loaded.config, Console()
     folder.begin()
     for seed, then in _begun(folder).items():
-        _refuse_other_settings(then, _with(seed, loaded), seed, folder.path / "finetuning.yaml")
+        _refuse_other_settings(then, _with(seed, loaded), folder.path / "finetuning.yaml")
     folder.write("finetuning.yaml", dump(config))
     for number, seed in enumerate(config.seeds, start=1):
         console.title = f"seed {seed} ({number}/{len(config.seeds)})"
@@ -142,13 +141,9 @@ def _begun(folder: FinetuningFolder) -> dict[int, Provenance]:
     return found
 
 
-def _refuse_other_settings(then: Provenance, now: Loaded[FinetuningConfig], seed: int, file: Path) -> None:
+def _refuse_other_settings(then: Provenance, now: Loaded[FinetuningConfig], file: Path) -> None:
     if then.config_sha256 == hashlib.sha256(dump(now.config).encode()).hexdigest():
         return
-    if not then.config:  # of an older release, which kept its hash alone
-        raise ConfigError(
-            f"{file}: the settings have changed since seed {seed} began. Undo the change, or start a new fine-tuning."
-        )
     before = content(load_finetuning(then.config))  # with the defaults of newer keys
     refuse_others(changes(before, content(now)), file, MAY_CHANGE)
 
@@ -205,7 +200,6 @@ def _train(
     facts = {**_facts(built, metrics), "network": _network(built, config.network)}
     _begin(folder, seed, loaded, built.source, device, built.settings.precision, console, **facts)
     directory.refuse_lost_checkpoints()
-    _adopt_best(directory)
     restore(directory, run, console.say)
     evaluated = continued(job)
     console.say(opening(loaded, built, seed, directory.path))
@@ -222,14 +216,6 @@ def _train(
     found = {split: _results(built, split, console) for split in built.held_out}
     kept = SeedResults(run=directory.provenance().id, seed=seed, step=step, splits={}, lost=built.lost())
     _keep_results(directory, read.dataset, kept, found)
-
-
-def _adopt_best(directory: RunDirectory) -> None:
-    """Put the best checkpoint of an earlier version, which kept it in best/checkpoints, with the others."""
-    for path in (directory.path / "best" / "checkpoints").glob("step-*"):
-        if not (directory.checkpoints / path.name).exists():
-            with disk(path):
-                path.rename(directory.checkpoints / path.name)
 
 
 def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetuning) -> None:

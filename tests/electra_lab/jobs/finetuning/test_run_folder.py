@@ -147,16 +147,6 @@ def test_the_best_weights_that_are_damaged_are_not_replaced_by_others(stopped_at
     assert FinetuningFolder(folder).results(0) is not None
 
 
-def test_the_best_weights_of_an_earlier_version_are_found(stopped_at_best: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(stopped_at_best, tmp_path / "out")
-    kept = min((folder / "seed-0" / "checkpoints").glob("step-*"))
-    earlier = folder / "seed-0" / "best" / "checkpoints"
-    earlier.mkdir(parents=True)
-    kept.rename(earlier / kept.name)
-    resume(folder, "cpu")
-    assert f"step-{FinetuningFolder(folder).results(0).step:08d}" == kept.name
-
-
 def test_the_log_shows_the_loss_and_the_leading_metric(tuned: tuple[Path, Path, str]) -> None:
     _, folder, output = tuned
     said = [line for line in output.partition("seed 5:")[0].splitlines() if line.startswith("step ")]
@@ -251,8 +241,6 @@ def edited(stopped: Path, folder: Path, edit: Callable[[dict[str, Any]], object]
 
 REFUSALS: dict[str, tuple[Callable[[dict[str, Any]], object], type[LabError], str]] = {
     "format": (lambda began: began.update(format=2), CheckpointError, "in format 2; this version reads format"),
-    "config": (lambda began: began.update(config_sha256="0", config={}), ConfigError,  # of a release without it
-               "finetuning.yaml: the settings have changed since seed 0 began."),
     "examples": (lambda began: began["data"].update(store="0"), DataError, "the examples have changed since"),
     "weights": (lambda began: began["init"]["discriminator"]["sha256"].update(more="0"), DataError, "the weights of"),
     "plug-ins": (lambda began: began["plugins"][0].update(sha256="0"), ConfigError, "the plug-ins have changed since"),
