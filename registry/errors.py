@@ -3,6 +3,7 @@
 import errno
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -150,6 +151,12 @@ def listed(problems: Sequence[object]) -> str:
     """Return the first twenty of many problems, one on each line, and their number."""
     more = [f"{len(problems) - 20:,} more; there are {len(problems):,}."] if len(problems) > 20 else []
     return "\n".join([*map(str, problems[:20]), *more])
+
+
+def not_utf8() -> str:
+    """Return the reason why the name of a file cannot be written as UTF-8, with its cure."""
+    encoding = sys.getfilesystemencoding()  # of an old-fashioned locale, in which other names cannot be read
+    return "is not UTF-8. Rename it." if encoding == "utf-8" else f"is not {encoding}. Set PYTHONUTF8=1."
 
 
 def command(verb: str, *words: object) -> str:

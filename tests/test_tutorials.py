@@ -19,6 +19,8 @@ import pytest
 import typer
 
 from electra_lab.cli import app
+from electra_lab.corpora.text_files import TextFiles
+from registry import Document
 from tests.helpers import ROOT
 
 QUICK = ("train.steps=4", "train.batch_size=4", "schedules.learning_rate.warmup_steps=0", "evaluate.tokens=2000",
@@ -216,6 +218,44 @@ def test_files_of_a_tutorial_have_a_name_and_commands_are_known(page: str) -> No
     lines = [line for kind, block in found if kind == "console" for line in re.findall(r"electra-lab ([^|>]+)", block)]
     verbs = {parse(shlex.split(line)) for line in lines}
     assert verbs & {"run", "ablate", "finetune"}, "nothing is trained"
+
+
+# Lines of logs: the time stamp, and the rest of the line, which begins with what looks similar.
+STAMPED = [
+    ("2026-11-05 12:00:00,123 ", "ERROR [main] com.shop.Cart: cannot pay"), ("", "at com.shop.Cart.pay(Cart.java:42)"),
+    ("", "java.lang.IllegalStateException: no cart 7"), ("", "Caused by: java.io.IOException: 10.0.0.1 closed"),
+    ("2026-11-05T12:00:00.123456Z ", "INFO 2026-11-05 12:00:00 is over"), ("", "2026-11-05 is a day"),
+    ("[2026-11-05T12:00:00+01:00] ", "[main] up"), ("", "[main] INFO x"), ("2026-11-05 12:00:00.5 +0000 ", "2 3 rows"),
+    ("2026/11/05 12:00:00 ", "[error] 31#31"), ("", "... 12 more"), ("2026-11-05 12:00:00", ""),
+    ("Nov  5 12:00:00 ", "web1 sshd[2]: closed"), ("Nov 15 12:00:00 ", "web1 May 15"), ("", "May 15 rows were read"),
+    ("081109 203615 ", "148 INFO dfs.DataNode: deleted"), ("", "203615 blocks in 10 s"), ("", "12 300 rows"),
+]  # fmt: skip
+# Of BlueGene/L: label, seconds, day, place, time, place.
+OF_BLUE_GENE = [
+    ("- 1117838570 2005.06.03 R02-M1 2005-06-03-15.42.50.675872 R02-M1 ", "RAS KERNEL INFO core.1 at 0x1f"),
+    ("KERNDTLB 1117838571 2005.06.03 NULL 2005-06-03-15.42.51.675872 NULL ", "RAS KERNEL FATAL data TLB error"),
+    ("", "- 7 2005.06.03 a b c d"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "lines"), [("remove: '(.*)'", STAMPED), ("BlueGene/L.*`remove` is `(.*?)`", OF_BLUE_GENE)]
+)
+def test_patterns_of_time_stamps_match_nothing_else(place: str, lines: list[tuple[str, str]], tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "log-anomalies.md").read_text(encoding="utf-8")
+    [pattern] = re.findall(place, text)
+    (tmp_path / "a.log").write_text("\n".join(f"{stamp}{rest}" for stamp, rest in lines))
+    documents = list(TextFiles(paths=[tmp_path / "a.log"], documents="lines", remove=pattern))
+    assert documents == [Document(rest, removed=stamp != "") for stamp, rest in lines if rest]
+
+
+def test_the_same_pattern_is_removed_from_new_lines(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "log-anomalies.md").read_text(encoding="utf-8")
+    [pattern], [sed] = re.findall("remove: '(.*)'", text), re.findall(r"(sed -E '.*?') today\.log", text)
+    assert sed == f"sed -E 's#{pattern}##'"
+    (tmp_path / "today.log").write_text("".join(f"{stamp}{rest}\n" for stamp, rest in STAMPED))
+    done = subprocess.run([*shlex.split(sed), tmp_path / "today.log"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [rest for _, rest in STAMPED]
 
 
 def test_every_tutorial_is_run() -> None:

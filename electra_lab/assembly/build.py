@@ -11,13 +11,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from electra_lab.assembly.budget import budgeted_steps, largest_mask_prob, rows_at_once, training_flops
-from electra_lab.checks.guards import GuardedMasking, GuardedSampler, refuse_backbone, try_optimizer
+from electra_lab.checks.guards import refuse_backbone, try_optimizer
 from electra_lab.config.component import Component, rate_of, value_of
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import GENERATOR_RATE, ExperimentConfig
 from electra_lab.config.source import Loc
 from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.model.configured import Configured, FixedSlots
 from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
 from electra_lab.model.network import Network, initialise
 from electra_lab.model.pair import CURE_OF_ALL, EmbeddingSizes, Tie, make_pair, own_head
@@ -160,10 +161,10 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
         initialise(parts, partial(weights_from, seed), config.init.distribution, brought)
     # Objective
     strategy = masking_strategies.get(config.masking.type)
-    masking = GuardedMasking(strategy, largest_mask_prob(config), **config.masking.keywords())
+    masking = FixedSlots(strategy, largest_mask_prob(config), **config.masking.keywords())
     sampler = None
     if config.sampler is not None:
-        sampler = GuardedSampler(samplers.get(config.sampler.type), **config.sampler.keywords())
+        sampler = Configured(samplers.get(config.sampler.type), **config.sampler.keywords())
     entry: Entry[Any] = objectives.get(config.objective.type)
     given = {parameter: parameter._version for parameter in parts.parameters()}
     _seed(seed, "objective")
@@ -191,6 +192,7 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
     paper_flops = training_flops(objective, networks, config, PAPER)
     steps = budgeted_steps(loaded, flops, paper_flops)
     learner = Learner(objective)
+    learner.components = [component for component in (masking, sampler) if component is not None]
     numbers = []
     for key, schedule in config.schedules.items():
         if key == "learning_rate":
@@ -204,9 +206,9 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
         elif section == "train":
             put = partial(setattr, learner, option)
         else:
-            guard = masking if section == "masking" else sampler
-            assert guard is not None
-            put = partial(guard.options.__setitem__, option)
+            component = masking if section == "masking" else sampler
+            assert component is not None
+            put = partial(component.options.__setitem__, option)
         numbers.append(Number(value_of(schedule), put, key))
     learner.schedules = Schedules(numbers, steps or 1)
     return Built(learner, networks, model, flops, paper_flops, steps, vocabulary, brought)

@@ -21,6 +21,7 @@ from electra_lab.data.rows import Rows
 from electra_lab.data.splits import Unsplittable
 from electra_lab.data.store import FORMAT, Store, is_store, key_of, load_store, open_store, read_manifest
 from electra_lab.data.vocabulary import ArrayTokens, make_vocabulary
+from electra_lab.storage.files import tokenizer_failures
 from registry import (
     Corpus,
     Launcher,
@@ -95,7 +96,7 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
     return Recipe(
         corpus=cast("Corpus", corpus),
         fingerprint=fingerprint,
-        train_tokenizer=partial(entry.component, **config.tokenizer.keywords()),
+        train_tokenizer=tokenizer_failures()(partial(entry.component, **config.tokenizer.keywords())),
         held_out=data.held_out,
         overlap=data.overlap,
         tokenizer_characters=data.tokenizer_characters,

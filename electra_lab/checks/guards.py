@@ -1,23 +1,19 @@
-"""Checks of the results of components, so that a mistake is reported under the component's name.
-
-Shapes and types are checked at every call, which costs nothing. The values of tensors are checked at the first call. On
-the CPU they are checked at the first ALL calls, those of the rehearsal and of the first step, and then at every
-EVERY-th call. On a GPU reading values would make the host wait.
-"""
+"""Checks of the results of components, before a run: a mistake is reported under the component's name."""
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from numbers import Real
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float32, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from electra_lab.model.attention import FLASH_BEYOND, runs_of
+from electra_lab.model.configured import Configured, FixedSlots
 from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.random import Streams
@@ -25,126 +21,115 @@ from electra_lab.training.step import Learner, backward, parameters_of, update
 from registry import Batch, Entry, Example, Losses, Masked, Metric, Random, Term, Vocabulary, count, using
 from registry.errors import BadResult, ConfigError
 
-ALL, EVERY = 4, 64  # calls on the CPU whose values are checked
-
 
 def _bad(entry: Entry[Any], reason: str) -> BadResult:
     return BadResult(f"{entry.place}: {entry.kind} '{entry.name}' {reason}")
 
 
-class _Guard:
-    names: tuple[str, ...]  # of the tensors that the component is given
-
-    def __init__(self, entry: Entry[Any], **options: Any) -> None:
-        self.entry, self.options = entry, options
-        self._calls = 0  # that had values
-
-    def refuse(self, reason: str) -> BadResult:
-        return _bad(self.entry, reason)
-
-    def like(self, what: str, value: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        """Raise BadResult unless `value` is a tensor of that shape and type."""
-        if not isinstance(value, Tensor):
-            raise self.refuse(f"returned a {type(value).__name__} as {what}, must be a tensor.")
-        if value.shape != shape or value.dtype != dtype:
-            got, must = f"{list(value.shape)} of {value.dtype}", f"{list(shape)} of {dtype}"
-            raise self.refuse(f"returned {what} {got}, must be {must}.")
-
-    def returned(self, *arguments: Any, **options: Any) -> Any:
-        """Call the component. Raises BadResult if it changes a tensor that it is given."""
-        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        # Compiled code has no version counters; the rehearsal has checked the component by then.
-        before = [] if torch.compiler.is_compiling() else [tensor._version for tensor in tensors]
-        returned = self.entry.component(*arguments, **(self.options | options))
-        for name, tensor, version in zip(self.names, tensors, before, strict=False):
-            if tensor._version != version:
-                raise self.refuse(f"changed {name} in place; it must not modify its arguments.")
-        return returned
-
-    def reads(self, tensor: Tensor) -> bool:
-        """Return True if the values of this call are checked. The tensors of a dry run have only shapes."""
-        if type(tensor) is not Tensor or tensor.is_meta or torch.compiler.is_compiling():
-            return False
-        number, self._calls = self._calls, self._calls + 1
-        return number == 0 or (tensor.device.type == "cpu" and (number < ALL or number % EVERY == 0))
+@contextmanager
+def checked(components: Iterable[Configured]) -> Iterator[None]:
+    """Check every result of samplers and masking strategies inside the block. Raises BadResult."""
+    with ExitStack() as checks:
+        for component in components:
+            checks.callback(setattr, component, "function", component.function)
+            if isinstance(component, FixedSlots):
+                component.function = partial(check_masking, component)
+            else:
+                component.function = partial(check_sampler, component)
+        yield
 
 
-class GuardedSampler(_Guard):
-    """A sampler with its draws checked. Raises BadResult."""
-
-    names = ("logits",)
-
-    def __call__(self, logits: Float32[Tensor, "N V"], rng: Random) -> Int[Tensor, " N"]:
-        drawn: Tensor = self.returned(logits, rng)
-        number, size = logits.shape
-        self.like("tokens", drawn, (number,), torch.int64)
-        if self.reads(drawn) and number:
-            low, high = int(drawn.min()), int(drawn.max())
-            if low < 0 or high >= size:
-                raise self.refuse(f"drew the id {low if low < 0 else high}; ids are 0 to {size - 1}.")
-            wrong = logits.gather(1, drawn.unsqueeze(1)) == float("-inf")
-            if wrong.any() and not logits.isnan().any():  # NaN is reported as a diverged run
-                token = int(drawn[wrong.squeeze(1)][0])
-                raise self.refuse(f"drew the id {token}, whose logit is -inf: special tokens must never be drawn.")
-        return drawn
+def check_sampler(sampler: Configured, logits: Float32[Tensor, "N V"], rng: Random, /, **options: Any) -> Tensor:
+    """Call a sampler, and return its draws. Raises BadResult unless they follow the contract."""
+    entry = sampler.entry
+    drawn: Tensor = _called(entry, {"logits": logits}, logits, rng, **options)
+    number, size = logits.shape
+    _like(entry, "tokens", drawn, (number,), torch.int64)
+    if number and _has_values(drawn):
+        low, high = int(drawn.min()), int(drawn.max())
+        if low < 0 or high >= size:
+            raise _bad(entry, f"drew the id {low if low < 0 else high}; ids are 0 to {size - 1}.")
+        wrong = logits.gather(1, drawn.unsqueeze(1)) == float("-inf")
+        if wrong.any() and not logits.isnan().any():  # NaN is reported as a diverged run
+            token = int(drawn[wrong.squeeze(1)][0])
+            raise _bad(entry, f"drew the id {token}, whose logit is -inf: special tokens must never be drawn.")
+    return drawn
 
 
-class GuardedMasking(_Guard):
-    """A masking strategy with its choices checked. Raises BadResult."""
+def check_masking(
+    masking: FixedSlots,
+    tokens: Int[Tensor, "B T"],
+    maskable: Bool[Tensor, "B T"],
+    vocabulary: Vocabulary,
+    rng: Random,
+    /,
+    **options: Any,
+) -> Masked:
+    """Call a masking strategy, and return its choice. Raises BadResult unless it follows the contract."""
+    entry = masking.entry
+    masked = _called(entry, {"tokens": tokens, "maskable": maskable}, tokens, maskable, vocabulary, rng, **options)
+    # Shapes
+    if not isinstance(masked, Masked):
+        raise _bad(entry, f"returned a {type(masked).__name__}, must be a registry.Masked.")
+    _like(entry, "inputs", masked.inputs, tuple(tokens.shape), torch.int64)
+    slots = masked.positions.shape[-1] if isinstance(masked.positions, Tensor) and masked.positions.dim() else 0
+    _like(entry, "positions", masked.positions, (len(tokens), slots), torch.int64)
+    _like(entry, "valid", masked.valid, (len(tokens), slots), torch.bool)
+    most, chosen = count(masking.largest, tokens.shape[1]), options["mask_prob"]
+    if slots != most and chosen == masking.largest and not isinstance(chosen, Tensor):
+        raise _bad(entry, f"returned {slots} slots a row; at mask_prob {chosen:g} there must be {most}.")
+    # Values
+    if _has_values(masked.positions):
+        _check_choice(entry, masked, tokens, maskable, vocabulary)
+        if masked.valid[:, most:].any():
+            raise _bad(entry, f"marked slots after the first {most} as valid; the lab keeps only these.")
+    return masked
 
-    names = ("tokens", "maskable")
 
-    def __init__(self, entry: Entry[Any], largest: float | None = None, **options: Any) -> None:
-        """`largest` is the largest mask_prob of a schedule, which decides the number of slots."""
-        super().__init__(entry, **options)
-        self.largest: float = options["mask_prob"] if largest is None else largest
+def _check_choice(entry: Entry[Any], masked: Masked, tokens: Tensor, maskable: Tensor, vocabulary: Vocabulary) -> None:
+    positions, valid, size = masked.positions, masked.valid, vocabulary.size
+    if ((positions < 0) | (positions >= tokens.shape[1])).any():
+        reason = f"returned positions outside 0 to {tokens.shape[1] - 1}; slots that are not valid need one, too."
+        raise _bad(entry, reason)
+    times = torch.zeros_like(tokens).scatter_add_(1, positions, valid.long())
+    wrong = {
+        "chose a position twice in one row.": times > 1,
+        "chose a token that may not be masked (padding or a special token).": (times > 0) & ~maskable,
+        "changed inputs at a position that it did not choose.": (times == 0) & (masked.inputs != tokens),
+        f"put an id outside 0 to {size - 1} into inputs.": (masked.inputs < 0) | (masked.inputs >= size),
+    }
+    for reason, where in wrong.items():
+        if where.any():
+            raise _bad(entry, reason)
+    strange = vocabulary.is_special[masked.inputs] & (masked.inputs != vocabulary.mask_id)
+    if (strange & (masked.inputs != tokens)).any():
+        raise _bad(entry, "put a special token other than [MASK] into inputs.")
+    if (maskable.any(-1) & ~valid.any(-1)).any():
+        raise _bad(entry, "chose nothing in a row that has tokens to choose from.")
 
-    def __call__(
-        self, tokens: Int[Tensor, "B T"], maskable: Bool[Tensor, "B T"], vocabulary: Vocabulary, rng: Random
-    ) -> Masked:
-        now = self.options["mask_prob"]
-        fixed = not isinstance(now, Tensor) and now == self.largest
-        now = now.clamp(max=self.largest) if isinstance(now, Tensor) else min(now, self.largest)
-        masked = self.returned(tokens, maskable, vocabulary, rng, mask_prob=now)
-        if not isinstance(masked, Masked):
-            raise self.refuse(f"returned a {type(masked).__name__}, must be a registry.Masked.")
-        self.like("inputs", masked.inputs, tuple(tokens.shape), torch.int64)
-        slots = masked.positions.shape[-1] if isinstance(masked.positions, Tensor) and masked.positions.dim() else 0
-        self.like("positions", masked.positions, (len(tokens), slots), torch.int64)
-        self.like("valid", masked.valid, (len(tokens), slots), torch.bool)
-        most = count(self.largest, tokens.shape[1])
-        if slots != most and fixed:
-            raise self.refuse(f"returned {slots} slots a row; at mask_prob {now:g} there must be {most}.")
-        if self.reads(masked.positions):
-            self._read(masked, tokens, maskable, vocabulary)
-            if masked.valid[:, most:].any():
-                raise self.refuse(f"marked slots after the first {most} as valid; the lab keeps only these.")
-        if slots == most:
-            return masked
-        spare = (0, most - slots)  # a negative number cuts
-        return Masked(masked.inputs, F.pad(masked.positions, spare), F.pad(masked.valid, spare))
 
-    def _read(self, masked: Masked, tokens: Tensor, maskable: Tensor, vocabulary: Vocabulary) -> None:
-        positions, valid, size = masked.positions, masked.valid, vocabulary.size
-        if ((positions < 0) | (positions >= tokens.shape[1])).any():
-            raise self.refuse(
-                f"returned positions outside 0 to {tokens.shape[1] - 1}; slots that are not valid need one, too."
-            )
-        times = torch.zeros_like(tokens).scatter_add_(1, positions, valid.long())
-        wrong = {
-            "chose a position twice in one row.": times > 1,
-            "chose a token that may not be masked (padding or a special token).": (times > 0) & ~maskable,
-            "changed inputs at a position that it did not choose.": (times == 0) & (masked.inputs != tokens),
-            f"put an id outside 0 to {size - 1} into inputs.": (masked.inputs < 0) | (masked.inputs >= size),
-        }
-        for reason, where in wrong.items():
-            if where.any():
-                raise self.refuse(reason)
-        strange = vocabulary.is_special[masked.inputs] & (masked.inputs != vocabulary.mask_id)
-        if (strange & (masked.inputs != tokens)).any():
-            raise self.refuse("put a special token other than [MASK] into inputs.")
-        if (maskable.any(-1) & ~valid.any(-1)).any():
-            raise self.refuse("chose nothing in a row that has tokens to choose from.")
+def _called(entry: Entry[Any], tensors: Mapping[str, Tensor], *arguments: Any, **options: Any) -> Any:
+    """Call a component. Raises BadResult if it changes one of the tensors, which are among its arguments."""
+    before = {name: tensor._version for name, tensor in tensors.items()}
+    returned = entry.component(*arguments, **options)
+    for name, tensor in tensors.items():
+        if tensor._version != before[name]:
+            raise _bad(entry, f"changed {name} in place; it must not modify its arguments.")
+    return returned
+
+
+def _like(entry: Entry[Any], what: str, value: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raise BadResult unless `value` is a tensor of that shape and type."""
+    if not isinstance(value, Tensor):
+        raise _bad(entry, f"returned a {type(value).__name__} as {what}, must be a tensor.")
+    if value.shape != shape or value.dtype != dtype:
+        got, must = f"{list(value.shape)} of {value.dtype}", f"{list(shape)} of {dtype}"
+        raise _bad(entry, f"returned {what} {got}, must be {must}.")
+
+
+def _has_values(tensor: Tensor) -> bool:
+    """Return False for tensors that have only a shape, as in a dry run."""
+    return type(tensor) is Tensor and not tensor.is_meta
 
 
 def refuse_backbone(module: object, entry: Entry[Any]) -> None:
@@ -232,7 +217,7 @@ def rehearse(
     whether every trainable parameter received a gradient. Raises BadResult, or the component's own error.
     """
     objective: Any = learner.objective
-    with on_trial(objective), using(entry), _documents_counted(learner, entry, batch):
+    with on_trial(objective), using(entry), checked(learner.components), _documents_counted(learner, entry, batch):
         learner.at_step(seed, 0)
         counts = objective.counts(batch, Streams(seed, 0, batch.example_ids))
         with _kernels_for(precision):

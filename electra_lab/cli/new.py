@@ -154,15 +154,16 @@ def _write(texts: dict[Path, str], own: Path, elsewhere: str) -> None:
     own        the file that must not exist; others may, with the same text, as experiments share what they extend
     elsewhere  the command that writes to another folder
     """
-    from electra_lab.storage.files import write_whole
+    from electra_lab.storage.files import disk
 
     cure = f"Name another folder: {elsewhere}"
     missing: dict[Path, str] = {}
     try:
         for target, text in texts.items():
-            if not os.path.lexists(target):
+            there = target.read_text(encoding="utf-8", errors="replace") if os.path.lexists(target) else ""
+            if there != text and text.startswith(there):  # cut short by the end of an earlier command
                 missing[target] = text
-            elif target == own or target.read_text(encoding="utf-8", errors="replace") != text:
+            elif target == own or there != text:
                 raise ConfigError(f"{target}: exists already, so nothing was written. {cure}")
         for folder in {target.parent for target in missing}:
             folder.mkdir(parents=True, exist_ok=True)
@@ -170,7 +171,9 @@ def _write(texts: dict[Path, str], own: Path, elsewhere: str) -> None:
                 raise PermissionError(None, "Permission denied", folder)
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be written ({error.strerror}). {cure}") from None
-    for target, text in missing.items():
-        write_whole(target, text)
+    # The file that must not exist comes last, so that a command that was killed can be repeated.
+    for target in sorted(missing, key=lambda target: target == own):
+        with disk(target):
+            target.write_text(missing[target], encoding="utf-8")
     for target in missing:
         answer(target)

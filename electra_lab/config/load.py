@@ -31,7 +31,7 @@ from electra_lab.config.source import (
 from registry import ALL, Entry, Plugin, heads, launchers, load_plugin, measures, schedules
 from registry.component import entries_of
 from registry.discovery import packaged
-from registry.errors import ConfigError, LabError, command
+from registry.errors import ConfigError, LabError, command, listed, not_utf8
 from registry.signature import FolderOrName, Strict, validate
 
 # A file of a kind has at least one of its keys; an experiment has none.
@@ -225,7 +225,8 @@ def absolute(path: Path, loc: Loc, mark: Mark) -> Path:
             found.stat()  # a name may be too long
         return found
     except UnicodeEncodeError:
-        raise ConfigError(f"{mark}: {'.'.join(map(str, loc))}: the path {found} is not UTF-8. Rename it.") from None
+        place = f"{mark}: {'.'.join(map(str, loc))}: the path {mark.folder / path}"
+        raise ConfigError(f"{place} {not_utf8()}") from None
     except (OSError, ValueError, RuntimeError) as error:  # an unknown ~user, a NUL, links in a circle, a long name
         raise ConfigError(f"{mark}: {'.'.join(map(str, loc))}: {str(path)!r} is not a usable path ({error}).") from None
 
@@ -262,4 +263,4 @@ def sentences(error: ValidationError, marks: Mapping[Loc, Mark]) -> ConfigError:
         lines.append((mark, f"{mark}: {key + ': ' if key else ''}{reason}"))
     files = list(dict.fromkeys(mark.file for mark, _ in lines))
     lines.sort(key=lambda line: (files.index(line[0].file), line[0].line))
-    return ConfigError("\n".join(dict.fromkeys(sentence for _, sentence in lines)))
+    return ConfigError(listed([f"{sentence:.3000}" for sentence in dict.fromkeys(sentence for _, sentence in lines)]))

@@ -22,7 +22,7 @@ import yaml
 from registry.errors import ConfigError, command
 
 MAX_BYTES = 1 << 20
-MAX_NODES = 20_000  # aliases are expanded, so this bounds alias bombs
+MAX_NODES = 20_000  # as written, and again when aliases are expanded
 MAX_DEPTH = 50
 
 Scalar: TypeAlias = str | int | float | bool | None
@@ -55,7 +55,7 @@ _NON_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 class _Loader(yaml.SafeLoader):
     """Add no tags, so that every written tag can be seen; refuse deep nesting, whatever Python's recursion limit."""
 
-    depth = 0
+    depth = count = 0
 
     def fetch_flow_collection_start(self, kind: type[yaml.Token]) -> None:
         """Stop at once: for each further bracket, the scanner looks at all open ones."""
@@ -64,9 +64,12 @@ class _Loader(yaml.SafeLoader):
         super().fetch_flow_collection_start(kind)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        self.depth += 1
+        self.depth, self.count = self.depth + 1, self.count + 1
         if self.depth > 10 * MAX_DEPTH:
             raise RecursionError
+        if self.count > MAX_NODES:  # here, as composing takes a minute where there are a million
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_NODES} values", problem_mark=mark)
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -176,6 +179,8 @@ def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:
         raise ConfigError(f"{parent.mark}: extends: must be the path of one file.")
     parent_path = path.parent / parent.value
     chain = (*children, path)
+    if len(chain) > MAX_DEPTH:
+        raise ConfigError(f"{parent.mark}: extends: more than {MAX_DEPTH} files extend one another.")
     if not os.path.isfile(parent_path):
         raise ConfigError(f"{parent.mark}: extends: the file {parent_path} does not exist.{_instead_of(parent_path)}")
     if parent_path.resolve() in {p.resolve() for p in chain}:

@@ -14,11 +14,12 @@ from registry import LONGEST, Document, Skipped, corpora
 EXTENSIONS = (".fa", ".fasta", ".fna", ".ffn", ".faa", ".frn")
 Kind = Literal["dna", "rna", "protein"]
 LETTERS: dict[Kind, str] = {  # with IUPAC's codes for letters that are not certain
-    "dna": "ACGTNRYSWKMBDHVU",
+    "dna": "ACGTNRYSWKMBDHV",
     "rna": "ACGUNRYSWKMBDHVT",
     "protein": "ACDEFGHIKLMNPQRSTVWYBJOUXZ*-",
 }
 COMPLEMENT = str.maketrans("ACGTURYKMBDHVacgturykmbdhv", "TGCAAYRMKVHDBtgcaayrmkvhdb")
+TO_RNA = str.maketrans("Tt", "Uu")
 Line = tuple[int, bool, bytes]  # its number; whether it begins here; the line, or a part of it
 
 
@@ -35,7 +36,7 @@ class Fasta(FileCorpus):
 
     paths               files, patterns such as `genome/*.fa.gz`, or folders, of which all .fa, .fasta, .fna, .ffn, .faa
                         and .frn files are read; relative to the experiment file
-    letters             of the records: `dna`, `rna` or `protein`. Others are an error
+    letters             of the records: `dna`, `rna`, in which T is read as U, or `protein`. Others are an error
     window              letters of a window; the last one of a record may have fewer
     overlap             letters that a window shares with the one before
     longest_gap         a run of more N than this ends a window, and is left out; null keeps all. Not for proteins
@@ -153,7 +154,8 @@ class Fasta(FileCorpus):
                 cure = f"Correct it, or set letters: {kinds[0]}." if kinds else "Correct it."
                 raise _WrongLetter(f"{file}:{number}", f"{wrong[0]!r} is not a letter of {self.letters}", cure)
             if part:
-                yield part.upper() if self.lower_case == "raise" else part
+                part = part.upper() if self.lower_case == "raise" else part
+                yield part.translate(TO_RNA) if self.letters == "rna" else part
 
     def _segments(self, parts: Iterator[str]) -> Iterator[tuple[str, bool]]:
         """Yield what is between gaps, in pieces, each with whether a gap or the end of the record ends it.
@@ -180,7 +182,7 @@ class Fasta(FileCorpus):
         strands = [window] if window else []
         if window and self.reverse_complement:
             other = window.translate(COMPLEMENT)[::-1]
-            strands.append(other.replace("T", "U").replace("t", "u") if self.letters == "rna" else other)
+            strands.append(other.translate(TO_RNA) if self.letters == "rna" else other)
         for strand in strands:
             if self.kmers is None or len(strand) < self.kmers:
                 yield strand

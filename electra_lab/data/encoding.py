@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from electra_lab.storage.files import tokenizer_failures
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -17,8 +19,9 @@ AT_ONCE = 1 << 20  # characters encoded at a time
 Encoded = tuple[NDArray[Any], NDArray[np.int64]]  # concatenated tokens of documents; the length of each document
 
 
+@tokenizer_failures()
 def encode(tokenizer: Tokenizer, documents: Sequence[str], dtype: str) -> Encoded:
-    """Encode documents. The name of a special token in a document is text, see `SpecialNames`."""
+    """Encode documents. The name of a special token in a document is text, see `SpecialNames`. Raises DataError."""
     special = SpecialNames(tokenizer)
     tokens: list[NDArray[Any]] = [np.zeros(0, dtype)]
     lengths: list[int] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -29,6 +29,7 @@ LEAST, MOST = 1 << 21, 1 << 24
 SHARE = 32  # a piece has this part of the bytes of all earlier pieces, within these bounds
 MOST_HELD_OUT = 20_000_000  # characters in validation and in the test each
 SHOWN = 5  # files, and skipped pieces, that are named
+FEW = 100  # keys, which are counted: fewer may leave a split empty
 
 Order = Literal["by_order"]
 Progress = Callable[[str, int, int | None], None]  # the phase, the amount done, and the total if known
@@ -69,6 +70,7 @@ def write_documents(
     skipped, read, removed, keyed, has_splits = 0, 0, 0, 0, False
     lost = Counter[Unit]()
     examples: list[str] = []
+    keys = dict[int, str]()  # the beginnings of the first few, by their numbers
     # Training text is written as it comes; held-out text waits for its limit.
     counting, reading = _Shown("counting", progress), _Shown("reading", progress)
     for item in by_order(corpus, held_out, counting) if order == "by_order" else corpus:
@@ -80,6 +82,9 @@ def write_documents(
             continue
         document = Document(item) if isinstance(item, str) else item
         has_splits |= document.split is not None
+        if len(keys) < FEW:
+            key = document.text if document.key is None else document.key
+            keys.setdefault(number_of(key.encode("utf-8", "surrogatepass")), key[:40])
         for data, characters, split in _parts(document, held_out):
             read += characters
             if document.again and split != "train":
@@ -109,7 +114,7 @@ def write_documents(
         keyed=keyed,
     )
     own = "data.split by_order keeps neighbours with one key together" if order else "the corpus has its own splits"
-    _refuse_empty(corpus, contents, held_out, own if has_splits else None)
+    _refuse_empty(corpus, contents, held_out, own if has_splits else None, [*keys.values()])
     write_text(folder / "spool.json", contents.model_dump_json(indent=1))
     return contents
 
@@ -237,8 +242,12 @@ def _utf8(text: str) -> bytes:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
-def _refuse_empty(corpus: Any, contents: Contents, held_out: float, own: str | None) -> None:
-    """Raise Unsplittable if a split has no documents; `own` says what determines the splits, if not a hash."""
+def _refuse_empty(corpus: Any, contents: Contents, held_out: float, own: str | None, keys: Sequence[str]) -> None:
+    """Raise Unsplittable if a split has no documents.
+
+    own   says what determines the splits, if not the hash of a key
+    keys  the first FEW of them
+    """
     documents = sum(contents.documents.values())
     if not documents:
         files, _ = corpus.files() if callable(getattr(corpus, "files", None)) else ([], [])
@@ -250,11 +259,16 @@ def _refuse_empty(corpus: Any, contents: Contents, held_out: float, own: str | N
             continue
         if own:
             raise Unsplittable(f"{own}, but no documents for {split}.")
-        raise Unsplittable(
-            f"with {held_out}, the split {split} is empty: none of {documents} documents fell into it. Set it to "
-            f"{min(0.5, 20 / documents):.1g}, or make the documents smaller: text_files has documents: paragraphs.",
-            ("data", "held_out"),
-        )
+        number = len(keys) if len(keys) < FEW else documents
+        share = min(0.5, 20 / number)
+        can_help = number >= len(SPLITS) and (share > held_out or split == "train")
+        cures = [f"Set it to {share:.1g}"] if can_help else []
+        what, cure = f"{documents} documents", "Divide the text into more documents"
+        if number < documents:
+            what += f", which have {number} {'keys' if number > 1 else 'key'}, such as {keys[0]!r},"
+            cure = "Give them more keys, as documents with the same key are in the same split"
+        reason = f"with {held_out}, the split {split} is empty: none of {what} fell into it"
+        raise Unsplittable(f"{reason}. {'. Or: '.join([*cures, cure])}.", ("data", "held_out"))
 
 
 def _name(split: Split, piece: int) -> str:

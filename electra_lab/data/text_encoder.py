@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from electra_lab.data.encoding import SpecialNames
 from electra_lab.data.texts import places, tokenize, without
 from electra_lab.data.vocabulary import for_words, word_mark
+from electra_lab.storage.files import tokenizer_failures
 from registry import Encoded, Vocabulary
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class TextEncoder:
     def _of_words(self) -> Tokenizer:
         return for_words(self._tokenizer)
 
+    @tokenizer_failures()
     def _encodings(self, sentences: Sequence[Sequence[str]]) -> list[Encoding]:
         before, self._of_words.encode_special_tokens = self._of_words.encode_special_tokens, True
         try:

@@ -13,6 +13,7 @@ import torch
 
 from electra_lab.data.encoding import SpecialNames
 from electra_lab.data.vocabulary import replaced_patterns, word_mark
+from electra_lab.storage.files import tokenizer_failures
 from registry import Batch, Vocabulary
 
 if TYPE_CHECKING:
@@ -51,8 +52,9 @@ class Window:
         return slice(self.keep.start - self.first + 1, self.keep.stop - self.first + 1)
 
 
+@tokenizer_failures()
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = False) -> list[Tokenized]:
-    """Split texts into tokens, with offsets as `places` returns them.
+    """Split texts into tokens, with offsets as `places` returns them. Raises DataError.
 
     with_masks  "[MASK]" in a text is the special token, not five characters and more
     """

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Int
 from torch import Tensor
@@ -24,7 +23,8 @@ class MaskedLanguageModelling(Base):
     """
 
     needs = Needs(generator=False, sampler=False, heads=("tokens",))
-    metrics: ClassVar[Mapping[str, Metric]] = {  # which compares runs, as nothing is replaced by a network
+    # It compares runs, as nothing is replaced by a network.
+    metrics = {  # noqa: RUF012
         "discriminator_loss": Metric("the loss that is trained, per masked token", "discriminator loss", "nats", False,
                                      chart=True, brief="discriminator")
     }  # fmt: skip

@@ -20,7 +20,7 @@ import yaml
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from registry.errors import CheckpointError, ConfigError, guide, is_shortage
+from registry.errors import CheckpointError, ConfigError, DataError, guide, is_shortage, not_utf8
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -157,12 +157,27 @@ def config_of(file: Path) -> dict[str, Any]:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer.json. Raises OSError, and whatever the tokenizers library raises, which is bare Exception."""
+    """Read a tokenizer.json. Raises OSError, DataError."""
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_str(read_text(path, MOST_TOKENS))
+    text = read_text(path, MOST_TOKENS)
+    with tokenizer_failures(f"{path}: is not a tokenizer"):
+        tokenizer = Tokenizer.from_str(text)
     tokenizer.encode_special_tokens = True  # "[MASK]" written in a document is text, not the mask token
     return tokenizer
+
+
+@contextmanager
+def tokenizer_failures(
+    problem: str = "the tokenizer fails on the text", cure: str = "Correct its tokenizer.json, or its options."
+) -> Iterator[None]:
+    """Raise DataError for what the tokenizers library raises: bare Exceptions, and panics, which are not Exceptions."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(f"{problem} ({reason(error)}). {cure}") from None
 
 
 def reason(error: BaseException) -> str:
@@ -267,7 +282,7 @@ def refuse_unusable(path: Path) -> None:
         str(path.absolute()).encode()
         path.stat()
     except UnicodeEncodeError:
-        raise ConfigError(f"{path.absolute()}: its name is not UTF-8. Choose another one, or rename it.") from None
+        raise ConfigError(f"{path.absolute()}: its name {not_utf8()}") from None
     except (OSError, ValueError) as error:
         if isinstance(error, ValueError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             raise ConfigError(f"{path}: cannot be used ({reason(error)}). Choose another one.") from None

@@ -1,15 +1,17 @@
-"""SentencePiece's .model files, read without its library: protobuf messages of sentencepiece_model.proto."""
+"""SentencePiece's .model files as tokenizers of the tokenizers library, with the same ids for the same text."""
 
 from __future__ import annotations
 
 import math
 import re
-import struct
+import unicodedata
+from collections import defaultdict
 from collections.abc import Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from registry.contracts.tokenizer import SPECIAL_TOKENS
+from registry.errors import DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -17,69 +19,119 @@ if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer
     from tokenizers.pre_tokenizers import PreTokenizer
 
+Piece = Any  # with a text `piece`, a score and a type
 MARK = "\u2581"  # stands for a space
-NORMAL, UNKNOWN, USER = 1, 2, 4  # types of pieces; the others are control pieces, unused ones and bytes
-UNIGRAM, BPE = 1, 2
-SIZES = {1: 8, 5: 4}  # bytes of a value, by its wire type
-NAMES = set(chain.from_iterable(SPECIAL_TOKENS.values()))
-
-
-class Piece(NamedTuple):
-    text: str
-    score: float
-    type: int
-
-    @property
-    def in_texts(self) -> bool:
-        """Whether it is found in texts. Control pieces are not, nor is what is called like a special token."""
-        return self.type == NORMAL or (self.type == USER and self.text not in NAMES)
+NORMAL, UNKNOWN, CONTROL, USER = 1, 2, 3, 4  # types of pieces; the others are unused ones and bytes
+UNIGRAM, WORD = 1, 3  # types of models; the others are BPE and characters, which is BPE without merges
+LONGEST = 4096  # characters of a piece; at a million the library overflows its stack
+MARKS = r"\p{M}\uff9e\uff9f"  # combining marks, and two characters that become such
+APART, BORDER, HIDDEN = "\U0010fffe", "\U0010ffff", 0x100000  # characters that are in no text
 
 
 def tokenizer_of(content: bytes) -> Tokenizer:
-    """Return the tokenizer of a .model, which gives each piece its id. Raises ValueError."""
-    from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+    """Return the tokenizer of a .model, which gives each piece its id. Raises DataError, or an error of protobuf."""
+    from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 
-    message = _fields(content)
-    pieces = [_piece(piece) for piece in message.get(1, [])]
-    trainer, normalizer = (_fields(_last(message, number, b"")) for number in (2, 3))
-    kind, has_bytes = _last(trainer, 3, UNIGRAM), bool(_last(trainer, 35, 0))
-    prefix = bool(_last(normalizer, 3, 1))
+    message = _message(content)
+    pieces, trainer, normalizer = message.pieces, message.trainer_spec, message.normalizer_spec
+    if any(not 0 < len(piece.piece) <= LONGEST or not math.isfinite(piece.score) for piece in pieces):
+        raise DataError("has a piece without a score, without a text, or with one that is too long. Copy it again.")
     unknown = [id for id, piece in enumerate(pieces) if piece.type == UNKNOWN]
     if len(unknown) != 1:
-        raise ValueError(f"it has {len(unknown)} pieces for unknown text, not one")
-    if kind not in (UNIGRAM, BPE):
-        raise ValueError("it is neither Unigram nor BPE")
-    if _last(trainer, 24, 0) or not _last(normalizer, 5, 1):
-        raise ValueError("it does not mark the beginnings of words")
+        raise DataError(f"has {len(unknown)} pieces for unknown text, not one. Copy it again.")
+    if trainer.model_type == WORD:
+        raise DataError("is a model of type word. Train one of type unigram, bpe or char.")
+    if trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces:
+        raise DataError("does not mark the beginnings of words. Train one that does.")
+    if normalizer.name == "user_defined":
+        raise DataError("has rules of its own for normalization. Train one with rules that have a name, as nmt_nfkc.")
+    # User-defined symbols that the lab uses as special tokens are not found in texts.
+    texts = {piece.piece for piece in pieces}
+    roles = set[str]()
+    for names in SPECIAL_TOKENS.values():
+        roles.update([name for name in names if name in texts][:1])
+    for piece in pieces:
+        if piece.type == USER and piece.piece in roles:
+            piece.type = CONTROL
 
-    build = _unigram if kind == UNIGRAM else _bpe
-    tokenizer = Tokenizer(build(pieces, unknown[0], has_bytes))
-    tokenizer.normalizer = _normalizer(_last(normalizer, 2, b""), prefix, bool(_last(normalizer, 4, 1)))
+    of_unigram, prefix = trainer.model_type == UNIGRAM, normalizer.add_dummy_prefix
+    symbols = sorted((piece.piece for piece in pieces if piece.type == USER), key=len, reverse=True)
+    build = _unigram if of_unigram else _bpe
+    tokenizer = Tokenizer(build(pieces, unknown[0], trainer.byte_fallback))
+    squeeze = normalizer.remove_extra_whitespaces
+    tokenizer.normalizer = _normalizer(normalizer.precompiled_charsmap, prefix, squeeze, symbols)
     # Words are split, which is faster, unless a piece may reach into the next one.
-    split = any(piece.text == MARK for piece in pieces)
-    split = split and not any(MARK in piece.text[1:] for piece in pieces if piece.in_texts)
-    words = pre_tokenizers.Metaspace(MARK, prepend_scheme="never", split=split)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*_apart(pieces), words]) if kind == UNIGRAM else words
+    split = MARK in texts and not any(MARK in piece.piece[1:] for piece in pieces if _in_texts(piece))
+    steps: list[PreTokenizer] = [pre_tokenizers.Metaspace(MARK, prepend_scheme="never", split=split)]
+    others = [piece.piece for piece in pieces if not _in_texts(piece)]
+    if of_unigram:
+        steps = [*_apart(others, texts.difference(others)), *steps]
+    elif symbols:
+        # A symbol is a word, and a word that is a piece is found at once: the names of other pieces are cut.
+        cut = "|".join(rf"\A{re.escape(name[0])}(?={re.escape(name[1:])}\z)" for name in others)
+        found = pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated")
+        steps = [found, *steps, pre_tokenizers.Split(Regex(cut), "isolated")]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     spaces, first = decoders.Replace(MARK, " "), [decoders.Strip(" ", 1, 0)] if prefix else []
     tokenizer.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), *first])
-    if kind == BPE:
-        symbols = [piece.text for piece in pieces if piece.type == USER and piece.in_texts]
-        tokenizer.add_tokens([AddedToken(symbol, normalized=False) for symbol in symbols])
     return tokenizer
 
 
-def _normalizer(charsmap: bytes, prefix: bool, squeeze: bool) -> Normalizer:
+def _message(content: bytes) -> Any:
+    try:
+        from transformers.convert_slow_tokenizer import import_protobuf
+
+        messages = import_protobuf()
+    except ImportError:
+        cure = "Install it: pip install 'electra-lab[hugging-face]', or save a tokenizer.json next to it."
+        raise DataError(f"needs the library protobuf. {cure}") from None
+    return messages.ModelProto.FromString(content)
+
+
+def _in_texts(piece: Piece) -> bool:
+    return piece.type in (NORMAL, USER)
+
+
+def _normalizer(charsmap: bytes, prefix: bool, squeeze: bool, symbols: Sequence[str]) -> Normalizer:
     from tokenizers import Regex, normalizers
 
-    # Spaces alone: other white space was mapped to them, or stays. A space before the first word is its prefix, so that
-    # a word has the same tokens alone and in a text.
-    dropped = [r" (?= )", rf"[ {MARK}]+\z"] if squeeze else []
-    if prefix:
-        dropped.insert(0, r"\A +" if squeeze else r"\A ")
-    steps: list[Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
-    steps += [normalizers.Replace(Regex("|".join(dropped)), "")] if dropped else []
-    steps += [normalizers.Prepend(MARK)] if prefix else []
-    return normalizers.Sequence([*steps, normalizers.Replace(" ", MARK)])
+    steps = _mapped(charsmap) if charsmap else []
+    # Spaces alone: other white space was mapped to them, or stays.
+    dropped = [r"\A +", r" (?= )", rf"[ {MARK}]+\z"] if squeeze else []
+    steps.append(normalizers.Replace(Regex("|".join([BORDER, *dropped])), ""))
+    # User-defined symbols are not normalized: others stand for those that would change.
+    changed = [symbol for symbol in symbols if normalizers.Sequence(steps).normalize_str(symbol) != symbol]
+    hidden = [normalizers.Replace(symbol, chr(HIDDEN + at)) for at, symbol in enumerate(changed)]
+    shown = [normalizers.Replace(chr(HIDDEN + at), symbol) for at, symbol in enumerate(changed)]
+    first = [normalizers.Prepend(MARK)] if prefix else []
+    return normalizers.Sequence([*hidden, *steps, *first, *shown, normalizers.Replace(" ", MARK)])
+
+
+def _mapped(charsmap: bytes) -> list[Normalizer]:
+    """Return steps that replace characters by a table and compose them, if the table does, as Unicode's form NFC.
+
+    The library looks up a letter with its marks, and of these loses those that the table lacks. So characters are set
+    apart before, and composed afterwards. SentencePiece composes only what was side by side, in this order.
+    """
+    from tokenizers import Regex, normalizers
+
+    lookup = normalizers.Precompiled(charsmap)
+    apart = [normalizers.Replace(Regex(r"(?=[^\x00-\x7f]|\n)\Y"), APART), lookup, normalizers.Replace(APART, "")]
+    if lookup.normalize_str("e\u0301") != "\u00e9":
+        return apart
+    # Borders: after characters that became none or several, and between marks that are side by side in no normal form.
+    characters = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000]
+    results = lookup.normalize_str(APART.join(characters)).split(APART)
+    several = [re.escape(character) for character, result in zip(characters, results, strict=True) if len(result) != 1]
+    before = defaultdict[str, str](str)
+    for character in characters:
+        for first, second in pairwise(unicodedata.normalize("NFD", character)):
+            if unicodedata.category(first)[0] == "M" and first not in before[second]:
+                before[second] += first
+    borders = [f"(?<=[{''.join(several)}])(?=[{MARKS}\u1160-\u11ff])"]
+    borders += [f"(?<=[{MARKS}])(?=[{MARKS}])(?![{''.join(before)}])"]
+    borders += [f"(?<=[{MARKS}])(?<![{firsts}])(?={second})" for second, firsts in before.items()]
+    return [normalizers.Replace(Regex("|".join(borders)), BORDER), *apart, normalizers.NFC()]
 
 
 def _unigram(pieces: Sequence[Piece], unknown: int, has_bytes: bool) -> Model:
@@ -88,18 +140,17 @@ def _unigram(pieces: Sequence[Piece], unknown: int, has_bytes: bool) -> Model:
     # The library knows no types. What is not found in texts loses against any other way to split them; user-defined
     # symbols have the best score, 0.
     never = -1000 * (1 + max(abs(piece.score) for piece in pieces))
-    vocabulary = [(piece.text, piece.score if piece.in_texts else never) for piece in pieces]
+    vocabulary = [(piece.piece, piece.score if _in_texts(piece) else never) for piece in pieces]
     return models.Unigram(vocabulary, unknown, has_bytes)
 
 
-def _apart(pieces: Sequence[Piece]) -> list[PreTokenizer]:
+def _apart(names: Sequence[str], texts: set[str]) -> list[PreTokenizer]:
     """Return the pre-tokenizer that splits the names of other pieces at unknown characters, which loses less."""
     from tokenizers import Regex, pre_tokenizers
 
-    known = {piece.text for piece in pieces if piece.in_texts}
     parts = []
-    for name in [piece.text for piece in pieces if not piece.in_texts]:
-        cut = next((place for place, character in enumerate(name, 1) if character not in known), 0)
+    for name in names:
+        cut = next((place for place, character in enumerate(name, 1) if character not in texts), 0)
         cut = min(cut, len(name) - 1)
         if cut:
             parts.append(f"{re.escape(name[:cut])}(?={re.escape(name[cut:])})")
@@ -109,57 +160,12 @@ def _apart(pieces: Sequence[Piece]) -> list[PreTokenizer]:
 def _bpe(pieces: Sequence[Piece], unknown: int, has_bytes: bool) -> Model:
     from tokenizers import models
 
-    normal = {piece.text: piece.score for piece in pieces if piece.type == NORMAL}
+    normal = {piece.piece: piece.score for piece in pieces if piece.type == NORMAL}
     merges = []
     for text in sorted(normal, key=normal.__getitem__, reverse=True):  # of equal scores, in the order of the file
         halves = [(text[:cut], text[cut:]) for cut in range(1, len(text))]
         merges += [(left, right) for left, right in halves if left in normal and right in normal]
-    ids = {piece.text: id for id, piece in enumerate(pieces)}
-    name = pieces[unknown].text
-    return models.BPE(ids, merges, unk_token=name, fuse_unk=True, byte_fallback=has_bytes)
-
-
-def _piece(message: bytes) -> Piece:
-    fields = _fields(message)
-    piece = Piece(str(_last(fields, 1, b""), "utf-8"), _last(fields, 2, 0.0), _last(fields, 3, NORMAL))
-    if not piece.text or not math.isfinite(piece.score):
-        raise ValueError("a piece has no text or no score")
-    return piece
-
-
-def _last(fields: dict[int, list[Any]], number: int, default: Any) -> Any:
-    """Return the value of a field; of several the last counts."""
-    return fields.get(number, [default])[-1]
-
-
-def _fields(message: bytes) -> dict[int, list[Any]]:
-    """Return the values of each field: numbers, floats of 4 bytes, or bytes. Raises ValueError."""
-    values: dict[int, list[Any]] = {}
-    place = 0
-    while place < len(message):
-        key, place = _varint(message, place)
-        wire = key & 7
-        if wire == 0:
-            value, place = _varint(message, place)
-        elif wire == 2 or wire in SIZES:
-            size, place = _varint(message, place) if wire == 2 else (SIZES[wire], place)
-            value, place = message[place : place + size], place + size
-            if place > len(message):
-                raise ValueError("it ends within a field")
-            value = struct.unpack("<f", value)[0] if wire == 5 else value
-        else:
-            raise ValueError(f"byte {place - 1} does not begin a field")
-        values.setdefault(key >> 3, []).append(value)
-    return values
-
-
-def _varint(message: bytes, place: int) -> tuple[Any, int]:
-    """Return a number, 7 bits of it in each byte and the lowest first, and the place after it."""
-    number = 0
-    for shift in range(0, 70, 7):
-        if place == len(message):
-            raise ValueError("it ends within a number")
-        number, place = number | (message[place] & 127) << shift, place + 1
-        if message[place - 1] < 128:
-            return number, place
-    raise ValueError(f"the number before byte {place} is too long")
+    ids = {piece.piece: id for id, piece in enumerate(pieces)}
+    symbols = any(piece.type == USER for piece in pieces)
+    options = {"fuse_unk": True, "byte_fallback": has_bytes, "ignore_merges": symbols}
+    return models.BPE(ids, merges, unk_token=pieces[unknown].piece, **options)

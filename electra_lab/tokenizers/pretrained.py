@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, Field, RootModel, ValidationError
 
-from electra_lab.storage.files import read_bytes, reason
-from electra_lab.tokenizers._sentencepiece import tokenizer_of
+from electra_lab.storage.files import read_bytes, reason, tokenizer_failures
+from electra_lab.tokenizers._sentencepiece import LONGEST, tokenizer_of
 from electra_lab.tokenizers.wordpiece import bert_wordpiece
 from registry import tokenizers
 from registry.contracts.tokenizer import SPECIAL_TOKENS, TOKENIZER_FILES, UNKNOWN
@@ -39,9 +39,10 @@ def pretrained(documents: Iterable[str], /, *, path: Path) -> Tokenizer:
 def read_tokenizer(path: Path) -> Tokenizer:
     """Return the tokenizer at `path`: a folder with one of TOKENIZER_FILES, or such a file.
 
-    A tokenizer.json keeps its settings, except that it neither pads nor truncates. A vocab.txt is WordPiece of BERT and
-    ELECTRA, with the settings and the added tokens of the files next to it. A .model is SentencePiece's Unigram or BPE,
-    with the added tokens of these files and, after them, those special tokens that it lacks. Raises DataError.
+    A tokenizer.json keeps its settings, except that it neither pads nor truncates, nor drops merges at random. A
+    vocab.txt is WordPiece of BERT and ELECTRA, with the settings and the added tokens of the files next to it. A .model
+    is of SentencePiece, with the added tokens of these files and, after them, those special tokens that it lacks.
+    Raises DataError.
     """
     file = path
     if os.path.isdir(path):
@@ -70,19 +71,23 @@ def read_tokenizer(path: Path) -> Tokenizer:
     # They are marked as special.
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
     tokenizer.add_special_tokens([token for token in special if token not in known])
+    with tokenizer_failures(f"{file}: fails on a short text", SAVE):
+        tokenizer.decode(tokenizer.encode("a 1", add_special_tokens=False).ids)
     return tokenizer
 
 
 def _of_json(file: Path) -> Tokenizer:
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer, models
 
     text = _text(file)
-    try:
+    if re.search(rf'\[\s*"(?:[^"\\]|\\.){{{LONGEST + 1}}}', text):  # of Unigram: the library would crash
+        raise DataError(f"{file}: has a token of more than {LONGEST} characters. {SAVE}")
+    with tokenizer_failures(f"{file}: is not a tokenizer", SAVE):
         tokenizer = Tokenizer.from_str(text)
-    except Exception as error:  # the library raises bare Exception
-        raise DataError(f"{file}: is not a tokenizer ({error}). {SAVE}") from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    if isinstance(tokenizer.model, models.BPE):
+        tokenizer.model.dropout = None
     return tokenizer
 
 
@@ -142,8 +147,11 @@ def _of_sentencepiece(file: Path) -> Tokenizer:
             raise DataError(f"{file}: does not have the ids of {kind}, which numbers pieces in another way. {SAVE}")
     content = _bytes(file)
     try:
-        tokenizer = tokenizer_of(content)
-    except Exception as error:  # the library raises bare Exception
+        with tokenizer_failures("its data are wrong", SAVE):
+            tokenizer = tokenizer_of(content)
+    except DataError as error:
+        raise DataError(f"{file}: {error}") from None
+    except Exception as error:  # of protobuf, or of any kind, as any byte may be wrong
         raise DataError(f"{file}: is not a SentencePiece model that can be read ({reason(error)}). {SAVE}") from None
     if settings.do_lower_case and "do_lower_case" in settings.model_fields_set:
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), tokenizer.normalizer])

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from electra_lab.tokenizers.wordpiece import SPECIAL
+from electra_lab.tokenizers.wordpiece import SPECIAL, count_characters
 from registry import tokenizers
+from registry.errors import DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -27,15 +28,24 @@ def unigram(
 ) -> Tokenizer:
     """Unigram language model (Kudo 2018), trained on the training split; also for languages without spaces.
 
-    Training takes much longer than for `wordpiece` and `bpe`.
+    Training takes much longer than for `wordpiece` and `bpe`. White space becomes one space, and none at the ends of a
+    document, as in SentencePiece.
 
     vocab_size  largest number of tokens; a small corpus gives fewer
     lowercase   lower-case first
     """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), *([normalizers.Lowercase()] if lowercase else [])])
+    steps = [normalizers.NFKC(), *([normalizers.Lowercase()] if lowercase else [])]
+    # A space at the beginning is the mark that each text has there.
+    steps += [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(left=False)]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    # Each character is a token, as are the mark of a space and the special tokens.
+    needed = len(count_characters(documents, tokenizer.normalizer)) + 1 + len(SPECIAL)
+    if needed > vocab_size:
+        reason = f"the characters of the text need {needed:,} tokens, but tokenizer.vocab_size is {vocab_size:,}"
+        raise DataError(f"{reason}. Raise it, or choose another tokenizer, such as `bpe`.")
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(

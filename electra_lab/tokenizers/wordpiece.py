@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 from pydantic import Field
 
 from registry import tokenizers
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]  # ids 0 to 4 in all tokenizers that are trained here
 MAX_ALPHABET = 1000
-AT_ONCE = 1 << 20  # characters counted at a time
 
 
 @tokenizers.register("wordpiece")
@@ -94,28 +92,12 @@ def _alphabet(documents: Iterable[str], normalizer: Normalizer, size: int) -> li
 
 
 def count_characters(documents: Iterable[str], normalizer: Normalizer) -> Counter[str]:
-    """Count the characters of normalized text."""
+    """Count the characters of normalized text. Marks that can be composed with the letter before do not count."""
+    composed: Counter[str] = Counter()
+    for text in documents:
+        composed.update(unicodedata.normalize("NFC", text))
     counts: Counter[str] = Counter()
-    for code, count in _characters(documents).items():
-        for character in normalizer.normalize_str(chr(code)):
+    for written, count in composed.items():
+        for character in normalizer.normalize_str(written):
             counts[character] += count
-    return counts
-
-
-def _characters(documents: Iterable[str]) -> Counter[int]:
-    """Count the characters of composed text, in arrays: a Python loop would take longer than the training."""
-    counts: Counter[int] = Counter()
-    texts, iterator = [""], iter(documents)
-    while texts:
-        texts, size = [], 0
-        for text in iterator:
-            texts.append(text)
-            size += len(text)
-            if size >= AT_ONCE:
-                break
-        # Marks that can be composed with the letter before do not count as characters.
-        data = unicodedata.normalize("NFC", "\n".join(texts)).encode("utf-32-le", "surrogatepass")
-        codes, times = np.unique(np.frombuffer(data, np.uint32), return_counts=True)
-        counts.update(dict(zip(codes.tolist(), times.tolist(), strict=True)))
-        counts[ord("\n")] -= max(len(texts) - 1, 0)
     return counts

@@ -1,1 +1,1 @@
-"""Training: random numbers, the step, the loop, evaluation, guards. It knows no concrete component."""
+"""Training: random numbers, the step, the loop, evaluation. It knows no concrete component."""

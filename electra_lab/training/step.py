@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from electra_lab.model.attention import documents_at_most
+from electra_lab.model.configured import Configured
 from electra_lab.parallel.session import ALONE
 from electra_lab.training.compilation import uncompiled
 from electra_lab.training.device import Precision, autocast
@@ -68,6 +69,7 @@ class Learner:
     updating  an update of the weights has begun; if it fails, some have changed and others have not
     told      the backbones that use the number of documents in a batch
     noted     what the objective will remember of the rows of this step, for each micro-batch
+    components  the masking strategy and the sampler with their options
     generator_rate  scheduled factor of the generator's learning rate, for groups of `by_network`
     """
 
@@ -78,6 +80,7 @@ class Learner:
         self.world, self.updating = ALONE, False
         self.module: nn.Module = objective
         self.noted: list[Mapping[str, Tensor]] = []
+        self.components: Sequence[Configured] = ()
         self._changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
         # A row that a network makes longer has more padding than its batch knows.
         told = [module for module in objective.modules() if hasattr(module, "most_documents")]

@@ -36,6 +36,8 @@ def test_only_what_differs_is_named(tmp_path: Path) -> None:
     first, second = write(tmp_path, "one", "other")
     change(second, name="x", generator={"scale": 0.25}, masking={"type": "span"}, train={"steps": None})
     assert changes(subjects([first, second])) == {"generator.scale": [0.5, 0.25], "masking.type": [None, "span"]}
+    [third] = write(tmp_path / "more", "third")
+    assert changes(subjects([first, third, second]))["generator.scale"] == [0.5, 0.5, 0.25]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,8 @@ def test_only_what_differs_is_named(tmp_path: Path) -> None:
     [
         ({"masking": {"mask_prob": 0.2}}, ["masking.mask_prob"]), ({"seed": 4}, []), ({"train": {"steps": 2}}, []),
         ({"objective": {"type": "mlm"}}, ["objective.type"]), ({"evaluate": {"every": 2, "at_start": True}}, []),
-        ({"evaluate": {"test_tokens": 2}}, ["evaluate.test_tokens"]), ({"data": {"store": "elsewhere"}}, []),
+        ({"evaluate": {"batch_size": 2}}, []), ({"evaluate": {"test_tokens": 2}}, ["evaluate.test_tokens"]),
+        ({"data": {"store": "elsewhere"}}, []),
         ({"data": {"sequence_length": 64}}, ["data.sequence_length"]), ({"corpus": {"paths": ["moved"]}}, []),
     ],
 )  # fmt: skip
@@ -103,12 +106,16 @@ def test_labels_tell_runs_apart(tmp_path: Path) -> None:
 def test_costs_are_those_up_to_the_last_record(tmp_path: Path) -> None:
     _, path = write(tmp_path, "one", "other")
     records = RunDirectory(path).records()
-    (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records if r["step"] <= 180))
+    kept = [record for record in records if record["step"] <= 180]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))
     costs = subjects([path, tmp_path / "cells" / "one"])[0].costs
     assert (costs["steps"], costs["tokens"], costs["FLOPs"]) == (180, 180 * 2048, 1e12)
     assert costs["FLOPs as the paper counts"] == 5e12
     assert costs["tokens/s"] == pytest.approx(8500)
     assert costs["seconds of training"] == pytest.approx(180 * 2048 / 8500)
+    next(record for record in reversed(kept) if record["split"] == "train")["flops"] = 0.7e12  # as with batch_warmup
+    (path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))
+    assert subjects([tmp_path / "cells" / "one", path])[1].costs["FLOPs"] == pytest.approx(0.7e12)
 
 
 @dataclass

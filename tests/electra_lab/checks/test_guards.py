@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from electra_lab.checks.guards import ALL, EVERY, GuardedMasking, GuardedSampler, refuse_backbone, refuse_losses
+from electra_lab.checks.guards import checked, refuse_backbone, refuse_losses
+from electra_lab.model.configured import Configured, FixedSlots
 from electra_lab.planning.memory import shapes_only
 from electra_lab.testing import CLS, MASK, PAD, vocabulary
 from electra_lab.training.random import Streams
@@ -48,8 +49,15 @@ def rng(rows: int) -> Any:
     return Streams(0, 0, torch.arange(rows))("test")
 
 
+def called(component: Configured, *arguments: Any) -> Any:
+    """Call a component as the rehearsal does."""
+    with checked([component]):
+        return component(*arguments)
+
+
 def sampled(component: Callable[..., Any], logits: Tensor = LOGITS) -> Tensor:
-    return GuardedSampler(replace(GUMBEL, component=component))(logits, rng(len(logits)))
+    drawn: Tensor = called(Configured(replace(GUMBEL, component=component)), logits, rng(len(logits)))
+    return drawn
 
 
 def refused(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
@@ -81,8 +89,8 @@ def test_what_is_given_must_be_left_as_it_is() -> None:
         maskable.logical_not_()
 
     assert "sampler 'gumbel' changed logits in place" in refused(sampled, doubles, LOGITS.clone())
-    masking = GuardedMasking(replace(REPLACE, component=spoils), mask_prob=0.5)
-    said = refused(masking, TOKENS.clone(), MASKABLE.clone(), WORDS, rng(2))
+    masking = FixedSlots(replace(REPLACE, component=spoils), mask_prob=0.5)
+    said = refused(called, masking, TOKENS.clone(), MASKABLE.clone(), WORDS, rng(2))
     assert "masking strategy 'replace_prob' changed maskable in place" in said
 
 
@@ -97,9 +105,9 @@ def test_options_reach_the_component() -> None:
         given.append(options)
         return REPLACE.component(*arguments, **options)
 
-    GuardedSampler(replace(GUMBEL, component=draws), temperature=0.5, k=3)(LOGITS, rng(6))
+    called(Configured(replace(GUMBEL, component=draws), temperature=0.5, k=3), LOGITS, rng(6))
     shares = {"mask_prob": 0.5, "replace_prob": 0.25, "random_prob": 0.125}
-    GuardedMasking(replace(REPLACE, component=masks), **shares)(TOKENS, MASKABLE, WORDS, rng(2))
+    called(FixedSlots(replace(REPLACE, component=masks), **shares), TOKENS, MASKABLE, WORDS, rng(2))
     assert given == [{"temperature": 0.5, "k": 3}, shares]
 
 
@@ -113,56 +121,35 @@ def without_mask(masked: Masked, other: int) -> Masked:
     return spoiled(masked, inputs=masked.inputs.masked_fill(masked.inputs == MASK, other))
 
 
-def calls_until_caught(kind: str, right: int) -> int:
-    """Return the number of wrong calls that pass, after a number of correct ones."""
-    calls = 0
-
-    def draws(logits: Tensor, _: Any) -> Tensor:
-        return logits.argmax(-1) if calls < right else torch.full((len(logits),), MASK)
-
-    def masks(*arguments: Any, mask_prob: float) -> Masked:
-        made: Masked = REPLACE.component(*arguments, mask_prob=mask_prob, replace_prob=1.0, random_prob=0.0)
-        return made if calls < right else without_mask(made, CLS)
-
-    sampler = GuardedSampler(replace(GUMBEL, component=draws))
-    masking = GuardedMasking(replace(REPLACE, component=masks), mask_prob=0.5)
-    call: Callable[[], object] = {
-        "sampler": lambda: sampler(LOGITS, rng(6)),
-        "masking": lambda: masking(TOKENS, MASKABLE, WORDS, rng(2)),
-    }[kind]
-    while True:
-        try:
-            call()
-        except BadResult:
-            return calls - right
-        calls += 1
-        assert calls < right + 3 * EVERY, "it is never caught"
+def test_a_component_is_checked_in_the_rehearsal_alone() -> None:
+    """After it, and after a refusal, the objective calls the component itself."""
+    sampler = Configured(replace(GUMBEL, component=lambda logits, _: torch.full((len(logits),), MASK)))
+    masking = FixedSlots(replace(REPLACE, component=lambda *_, **__: None), mask_prob=0.5)
+    with pytest.raises(BadResult, match="drew the id 4"), checked([masking, sampler]):
+        sampler(LOGITS, rng(6))
+    assert sampler(LOGITS, rng(6)).tolist() == [MASK] * 6
+    assert masking.function is masking.entry.component
 
 
-@pytest.mark.parametrize("kind", ["sampler", "masking"])
-def test_on_the_cpu_a_component_that_goes_wrong_later_is_caught_soon(kind: str) -> None:
-    """All of the first calls are checked, then every EVERY-th."""
-    assert [calls_until_caught(kind, right) for right in range(ALL)] == [0] * ALL
-    assert [calls_until_caught(kind, right) for right in (ALL, EVERY, EVERY + 1)] == [EVERY - ALL, 0, EVERY - 1]
-
-
-def test_calls_without_values_are_not_read_and_do_not_count() -> None:
+def test_results_without_values_are_checked_by_their_shapes() -> None:
     drawn = torch.full((6,), MASK)
-    guard = GuardedSampler(
+    sampler = Configured(
         replace(GUMBEL, component=lambda logits, _: drawn if type(logits) is Tensor else logits[:, 0].long())
     )
     with shapes_only():
-        for _ in range(2 * ALL):
-            assert guard(torch.zeros(6, 20), rng(6)).shape == (6,)
+        assert called(sampler, torch.zeros(6, 20), rng(6)).shape == (6,)
         assert "must be" in refused(sampled, lambda logits, _: logits, torch.zeros(6, 20))
-    assert "drew the id 4" in refused(guard, LOGITS, rng(6))
+    assert "drew the id 4" in refused(called, sampler, LOGITS, rng(6))
 
 
 def masked(change: Callable[[Masked], Any]) -> Masked:
     def component(*arguments: Any, mask_prob: float) -> Any:
         return change(REPLACE.component(*arguments, mask_prob=mask_prob, replace_prob=1.0, random_prob=0.0))
 
-    return GuardedMasking(replace(REPLACE, component=component), mask_prob=0.5)(TOKENS, MASKABLE, WORDS, rng(2))
+    chosen: Masked = called(
+        FixedSlots(replace(REPLACE, component=component), mask_prob=0.5), TOKENS, MASKABLE, WORDS, rng(2)
+    )
+    return chosen
 
 
 def at(tensor: Tensor, row: int, column: int, value: int) -> Tensor:

@@ -215,3 +215,26 @@ def test_the_recipe_of_the_docs_for_own_text(lab):
     code, out, err = lab("prepare", recipe[1])
     assert (code, err.splitlines()[1:]) == (0, [])
     assert "35 files (" in out
+
+
+@pytest.mark.parametrize("words", [("plugins/eta",), ("--component", "sampler", "mine")])
+def test_a_command_that_was_killed_leaves_nothing_strange_and_can_be_repeated(lab, monkeypatch, words) -> None:
+    """In the middle of each file."""
+    assert lab("new", *words, "whole")[0] == 0
+    whole, write = written(Path("whole")), Path.write_text
+    for nth in range(len(whole)):
+        left = nth
+
+        def killed(path: Path, text: str, **options: Any) -> None:
+            nonlocal left
+            write(path, text[: None if left else 9], **options)
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(Path, "write_text", killed)
+        assert lab("new", *words, f"part-{nth}")[0] == 130
+        monkeypatch.setattr(Path, "write_text", write)
+        assert written(Path(f"part-{nth}")).keys() <= whole.keys()
+        assert lab("new", *words, f"part-{nth}")[0] == 0
+        assert written(Path(f"part-{nth}")) == whole

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import electra_lab
+from electra_lab.inference.finetuned import FineTuned
 from electra_lab.jobs.finetuning.facts import what_is_left
 from electra_lab.pretrained.opening import finetuned_config
 from electra_lab.storage.finetuning_folder import FinetuningFolder
@@ -41,11 +42,32 @@ def test_texts_are_labelled_from_every_source(lab: Any, tuned: Tuned, given: Any
     assert [line.split("  ")[1] for line in out.splitlines()] == ["the cat sat", "3 dogs"]
 
 
+def test_seeds_and_batches_are_chosen(lab: Any, tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, stream = list[int](), FineTuned.stream
+    monkeypatch.setattr(
+        FineTuned, "stream", lambda *words, **options: sizes.append(options["batch_size"]) or stream(*words, **options)
+    )
+    shown = []
+    for words, seed in (
+        ((), "best"),
+        (("--seed", 4), 4),
+        (("--seed", 7), 7),
+        (("--ensemble", "--batch-size", 3), "all"),
+    ):
+        wanted = electra_lab.load(tuned["labels"], device="cpu", seed=seed).predict("the cat sat")
+        [row] = rows(lab("predict", tuned["labels"], "the cat sat", *words, "--json", *CPU)[1])
+        assert row["probabilities"] == pytest.approx(wanted.probabilities, abs=1e-6)
+        shown.append(round(row["probability"], 5))
+    assert (len(set(shown)), sizes) == (3, [32, 32, 32, 3])
+
+
 ROWS = [{"n": "1", "review": "the cat, sat", "kept": "old"}, {"n": "2", "review": "3 dogs", "kept": "old"}]
 GIVEN = {
     "csv": ("csv", 'n,review,kept\n1,"the cat, sat",old\n2,3 dogs,old\n'),
     "tsv": ("tsv", "n\treview\tkept\n1\tthe cat, sat\told\n2\t3 dogs\told\n"),
     "semicolons": ("csv", "n;review;kept\n1;the cat, sat;old\n2;3 dogs;old\n"),
+    "a semicolon in a name": ("csv", 'n,review,kept,a;b\n1,"the cat, sat",old,\n2,3 dogs,old,\n'),
+    "spaces around names": ("csv", 'n, review ,kept\n1,"the cat, sat",old\n2,3 dogs,old\n'),
     "jsonl": ("jsonl", "\n".join(map(json.dumps, ROWS)) + "\n\n"),
 }
 
@@ -58,7 +80,8 @@ def test_columns_are_kept_and_the_field_is_that_of_training(lab, tuned, tmp_path
     code, out, _ = lab("predict", tuned["labels"], "--file", tmp_path / f"a.{format}", "--csv", *CPU)
     table = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
-    assert [*table[0]] == [*ROWS[0], "prediction", "probability", "probability_cat", "probability_dogs"]
+    more = ["a;b"] if "name" in case and ";" in text else []
+    assert [*table[0]] == [*ROWS[0], *more, "prediction", "probability", "probability_cat", "probability_dogs"]
     given(text.encode())
     code, again, _ = lab("predict", tuned["labels"], "-", "--format", format, "--json", *CPU)
     for before, row, other, wanted in zip(ROWS, table, rows(again), found, strict=True):
@@ -88,6 +111,12 @@ def test_fields_pairs_questions_and_words(lab: Any, tuned: Tuned, tmp_path: Path
     # A tab does not separate two texts, as far as an exported model knows.
     [row] = answered(tuned["pairs"] / "seed-4" / "model", *file("tab.txt", "the\tcat\n"))
     assert (row["text"], "pair" in row) == ("the\tcat", False)
+    # The second text of all items, which is not that of the record.
+    both = {"text": "the cat", "pair": "of the record"}
+    [row] = answered(tuned["pairs"], *file("both.jsonl", json.dumps(both) + "\n"), *fields("text"), "--pair", "dogs")
+    wanted = electra_lab.load(tuned["pairs"], device="cpu").predict(("the cat", "dogs"))
+    assert row.items() >= both.items()
+    assert row["probabilities"] == pytest.approx(wanted.probabilities, abs=1e-6)
     # Words, and texts in which they are found.
     one, other = answered(tuned["tags"], *file("b.jsonl", '{"tokens": ["the", "cat"]}\n{"text": "the  cat"}\n'))
     assert (one["prediction"], other["offsets"], "offsets" in one) == (other["prediction"], [[0, 3], [5, 8]], False)

@@ -107,6 +107,30 @@ def test_texts_on_a_terminal_show_their_control_characters(lab, model: Path, mon
     assert not {"\x1b]", "\x07", "\U0001f604"} & {*out, *re.findall(r"\x1b.", out)}
 
 
+@pytest.mark.parametrize(
+    ("words", "step", "options"),
+    [
+        ("detect --step 8 --batch-size 3", 8, {"batch_size": 3}),
+        ("corrupt --best --top 2 --seed 4 --mask-prob 0.5 --temperature 2", "best",
+         {"batch_size": 32, "top": 2, "seed": 4, "mask_prob": 0.5, "temperature": 2.0}),
+        ("fill --best --top 2 --batch-size 3", "best", {"batch_size": 3, "top": 2}),
+        ("embed --step 8 --pooling cls --batch-size 3", 8, {"batch_size": 3, "pooling": "cls"}),
+        ("embed --best", "best", {"batch_size": 32, "pooling": "mean"}),
+        ("score --step 8 --by likelihood --exact --reduce sum --batch-size 3", 8,
+         {"by": "likelihood", "mask_prob": None, "reduce": "sum", "batch_size": 3}),
+        ("score --best --mask-prob 0.5", "best", {"by": None, "mask_prob": 0.5, "reduce": "mean", "batch_size": 32}),
+    ],
+)  # fmt: skip
+def test_options_reach_the_model(lab: Any, monkeypatch: Any, words: str, step: Any, options: dict[str, Any]) -> None:
+    passed = list[Any]()
+    pair = SimpleNamespace(stream=lambda verb, _, **options: passed.append((verb, options)) or iter(()))
+    for module in (opening, electra_lab.api):
+        monkeypatch.setattr(module, "load", lambda model, **options: passed.append((model, options)) or pair)
+    verb, *more = words.split()
+    assert lab(verb, "it", "the cat", *more, *CPU)[0] == 0
+    assert passed == [("it", {"device": "cpu", "step": step}), (verb, options)]
+
+
 def test_corrupt_and_fill_pass_their_options_on(lab: Any, model: Path) -> None:
     pair = electra_lab.load(model, device="cpu")
     options = ("--mask-prob", 0.5, "--temperature", 0.5, "--top", 2, "--seed", 7, "--json")

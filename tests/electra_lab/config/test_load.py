@@ -1,12 +1,13 @@
 """A file becomes a complete config, or one error that names every line to correct."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from electra_lab.config.load import dump, load, sentences
+from electra_lab.config.load import absolute, dump, load, sentences
 from electra_lab.config.source import Mark, parse, with_overrides
 from registry import discovery, samplers, signature
 from registry.errors import ConfigError, PluginError
@@ -225,6 +226,18 @@ def test_a_path_that_cannot_be_one_is_reported_without_a_traceback(tmp_path: Pat
     assert only_problem(path).startswith(f"{path}:{LAST + 1}: imports.0: ")
 
 
+@pytest.mark.parametrize("name", ["t\udcc3\udcbc", "\ud800"])  # as an old-fashioned locale reads it; nobody can read it
+def test_a_path_that_is_not_utf8_is_said_to_be_so_only_if_it_is_not(monkeypatch, name: str) -> None:
+    for encoding, cure in (("utf-8", "Rename"), ("ascii", "PYTHONUTF8=1")):
+        monkeypatch.setattr(sys, "getfilesystemencoding", lambda encoding=encoding: encoding)
+        with pytest.raises(ConfigError) as refused:
+            absolute(Path(name), ("data", "store"), Mark("a.yaml:3", Path("/there")))
+        assert str(refused.value).startswith(
+            f"a.yaml:3: data.store: the path /there/{name} is not {encoding}".replace("utf-8", "UTF-8")
+        )
+        assert cure in str(refused.value)
+
+
 def test_a_plug_in_is_loaded_and_its_paths_resolve(tmp_path: Path, plugin: Path):
     path = write_experiment(tmp_path / "folder", imports="[../plugs/plug.py]", sampler="{type: plugged, table: t}")
     loaded = load(path)
@@ -295,3 +308,12 @@ def test_a_sentence_appears_once_and_braces_stay() -> None:
     assert (
         str(sentences(signature.problem(("nowhere", "at", 3), "is bad."), marks)) == "f.yaml:1: nowhere.at.3: is bad."
     )
+
+
+def test_of_many_or_long_errors_the_beginnings_are_shown_with_their_number() -> None:
+    wrong = [((f"key{number}",), "is bad." * 1000, 3) for number in range(500)]
+    root = parse("a: 1", "f.yaml", Path())
+    *shown, last = str(sentences(signature.problems(wrong), dict(root.marks()))).splitlines()
+    assert len(shown) == 20
+    assert max(map(len, shown)) == 3000
+    assert "500" in last

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from electra_lab.config import source
 from electra_lab.config.source import MAX_BYTES, Node, mark_at, parse, read_file, to_yaml, with_overrides
 from registry.errors import ConfigError, command
 
@@ -25,10 +26,10 @@ def written(path: Path, text: str | bytes) -> Path:
     return path
 
 
-def refusal(source: str | Path) -> str:
-    with pytest.raises(ConfigError) as refused:
-        read_file(source) if isinstance(source, Path) else parse(source, "f.yaml", HERE)
-    return str(refused.value)
+def refusal(refused: str | Path) -> str:
+    with pytest.raises(ConfigError) as error:
+        read_file(refused) if isinstance(refused, Path) else parse(refused, "f.yaml", HERE)
+    return str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +107,21 @@ def test_alias_bombs_are_refused_before_they_grow():
     assert "aliases repeat too much" in refusal(laughs)
     long = f"a: &a {'x' * 500_000}\nb: [{', '.join(['*a'] * 1000)}]"
     assert "aliases repeat too much" in refusal(long)
+
+
+def test_a_file_of_too_many_values_is_refused_before_it_is_read_to_the_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(source, "MAX_NODES", 100)
+    said = refusal("- 1\n" * 200 + "what follows: [")
+    assert said.startswith("f.yaml:100: ")
+    assert "100" in said.removeprefix("f.yaml:100")
+    assert "aliases" not in said
+
+
+def test_files_that_extend_one_another_are_at_most_fifty(tmp_path: Path):
+    for number in range(52):
+        written(tmp_path / f"{number}.yaml", f"extends: {number + 1}.yaml\n" if number < 51 else "a: 1\n")
+    assert read_file(tmp_path / "1.yaml").plain() == {"a": 1}
+    assert refusal(tmp_path / "0.yaml").startswith(f"{tmp_path / '50.yaml'}:1: extends: ")
 
 
 def test_honest_aliases_are_expanded_and_a_surrogate_pair_of_escapes_is_one_character_as_in_json():

@@ -33,9 +33,9 @@ def texts(found: list[Any]) -> list[tuple[str | None, str]]:
 
 
 def test_records_are_cut_into_windows_with_overlap(tmp_path: Path) -> None:
-    content = b"\xef\xbb\xbf>one first\nACGT\r\nAC GT\nA\n>two\n;comment\nacgtu\n"
+    content = b"\xef\xbb\xbf>one first\nACGT\r\nAC GT\nA\n>two\n;comment\nacgtw\n"
     assert texts(fasta(tmp_path, content, window=4, overlap=1)) == [
-        ("one", "ACGT"), ("one", "TACG"), ("one", "GTA"), ("two", "ACGT"), ("two", "TU"),
+        ("one", "ACGT"), ("one", "TACG"), ("one", "GTA"), ("two", "ACGT"), ("two", "TW"),
     ]  # fmt: skip
     assert texts(fasta(tmp_path, gzip.compress(content), "b.fa.gz"))[0] == ("one", "ACGTACGTA")
     assert texts(fasta(tmp_path, b">x\nACGTACGT\n", window=4, overlap=2))[-1] == ("x", "ACGT")  # no new part is left
@@ -72,9 +72,12 @@ def test_windows_are_those_of_the_whole_sequence(
 @pytest.mark.parametrize(
     ("content", "options", "expected"),
     [
-        (b"AACGN", {"reverse_complement": True}, ["AACGN", "NCGTT"]),
+        (b"ACGTRYSWKMBDHVNa", {"reverse_complement": True}, ["ACGTRYSWKMBDHVNA", "TNBDHVKMWSRYACGT"]),
+        (b"acKmryBdhVn", {"reverse_complement": True, "lower_case": "keep"}, ["acKmryBdhVn", "nBdhVrykMgt"]),
         (b"AACU", {"letters": "rna", "reverse_complement": True}, ["AACU", "AGUU"]),
+        (b"AtTkC", {"letters": "rna", "reverse_complement": True, "lower_case": "keep"}, ["AuUkC", "GmAaU"]),
         (b"ACGTA", {"kmers": 3}, ["ACG CGT GTA"]),
+        (b"ACGTN", {"kmers": 2, "reverse_complement": True}, ["AC CG GT TN", "NA AC CG GT"]),
         (b"ACgtaTT", {"lower_case": "raise"}, ["ACGTATT"]),
         (b"ACgtaTT", {"lower_case": "keep"}, ["ACgtaTT"]),
         (b"ACgtaTT", {"lower_case": "drop"}, ["AC", "TT"]),
@@ -86,7 +89,13 @@ def test_other_strands_k_mers_and_lower_case(tmp_path: Path, content: bytes, opt
 
 @pytest.mark.parametrize(
     ("content", "line"),
-    [(b">a\nACGT\n>p\nAC\nMEFL\n", 5), (b">a\n>b\nACGT\n", 1), (b"ACGT\n>a\nACGT\n", 1), (b">a\nAC\xffGT\n", 2)],
+    [
+        (b">a\nACGT\n>p\nAC\nMEFL\n", 5),
+        (b">a\nACGT\n>r\nACGU\n", 4),
+        (b">a\n>b\nACGT\n", 1),
+        (b"ACGT\n>a\nACGT\n", 1),
+        (b">a\nAC\xffGT\n", 2),
+    ],
 )
 def test_a_bad_record_is_named_and_may_be_skipped(tmp_path: Path, content: bytes, line: int) -> None:
     with pytest.raises(DataError, match=rf"a\.fa:{line}"):

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -201,6 +202,22 @@ def test_an_unusable_corpus_is_a_clear_error(
     with pytest.raises(DataError):
         opened(tmp_path / "new" / "store", Documents(documents), held_out=held_out)
     assert left(tmp_path / "new" / "store") == kept
+
+
+@pytest.mark.parametrize(
+    ("keys", "held_out", "share"),
+    [(["mir"] * 60, 0.01, None), (["mir", "let"] * 30, 0.1, None), (list("abcdef") * 10, 0.01, 0.5),
+     ([None] * 60, 0.001, 0.3), (list("def") * 20, 0.5, None), (["one"] * 50 + [None] * 10, 0.001, 0.5)],
+)  # fmt: skip
+def test_few_keys_are_said_to_leave_a_split_empty(tmp_path: Path, keys, held_out: float, share: float | None) -> None:
+    """As of FASTA records whose headers begin with one word: only a share that helps is advised."""
+    with pytest.raises(DataError) as refused:
+        opened(tmp_path, Documents([Document(f"text {n}", key) for n, key in enumerate(keys)]), held_out=held_out)
+    said = str(refused.value)
+    assert "60 documents" in said
+    number = len({*keys} - {None}) + keys.count(None)
+    assert (f" {number} key" in said and f"{keys[0]!r}" in said) == (number < 60)
+    assert re.findall(r"Set it to ([\d.]+)\.", said) == ([] if share is None else [f"{share:g}"])
 
 
 def test_a_corpus_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:

@@ -148,6 +148,13 @@ def test_a_pair_without_a_discriminator_scores_by_likelihood(pair: Pair) -> None
             scorer.score("the cat", by=by)
 
 
+def test_nats_are_coloured_up_to_ten(pair: Pair) -> None:
+    scored = pair.score("the cat", by="likelihood")
+    found = replace(scored, score=0.0, values=[2.5] * len(scored.values), percentile=50.0)
+    first, *spans = found.spans()
+    assert (first.text.split(), {span.strength for span in spans if span.note}) == (["0.000", "50.000"], {0.25})
+
+
 def test_extreme_log_odds_are_shown(pair: Pair) -> None:
     found = pair.score("the cat")
     strengths = {-800.0: 0.0, 0.0: 0.5, 800.0: 1.0}

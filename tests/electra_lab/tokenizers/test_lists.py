@@ -10,13 +10,14 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from electra_lab.data.texts import tokenize
+from electra_lab.data.vocabulary import special_ids
 from electra_lab.tokenizers.ids import Special
 from registry import tokenizers
 from registry.errors import DataError
 
 LOG = "2024 error at 0x1fAb from 10.0.0.1:8080 user=bob42 id deadbeef01 took 12.5 ms by fe80::1:2 or a0:b1:c2:d3:e4:f5"
 TEXTS = [LOG, "ACGT acgtn", "Ünï cödé 😀 \n\t x", "5 7 10"]
-SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 11}
+SPECIAL = {"pad": 0, "unk": 1, "cls": 3, "sep": 2, "mask": 11}
 MADE: dict[str, dict[str, Any]] = {
     "characters": {},
     "bytes": {},
@@ -131,6 +132,10 @@ def test_kmers_are_side_by_side_and_may_be_separated_before() -> None:
     tokenizer = made("kmers")
     assert tokenizer.encode("acgtACNGTAC R").tokens == ["ACG", "TAC", "N", "GTA", "C", "[UNK]"]
     assert tokenizer.encode("ACG CGT GTA").tokens == ["ACG", "CGT", "GTA"]
+    assert tokenizer.encode("ACGnnacR").tokens == ["ACG", "N", "N", "A", "C", "[UNK]"]
+    of_codes = made("kmers", k=2, alphabet="hpH", other="x")  # both cases are letters: neither is read as the other
+    assert of_codes.encode("hPHx").tokens == ["hp", "H", "x"]
+    assert of_codes.encode("XHh").tokens == ["x", "Hh"]
     assert tokenizer.get_vocab_size() == 5 + 4**3 + 4 + 1
     assert made("kmers", k=1).encode("ACN").tokens == ["A", "C", "N"]
     with pytest.raises(ValueError, match="13-mers"):
@@ -140,7 +145,9 @@ def test_kmers_are_side_by_side_and_may_be_separated_before() -> None:
 def test_ids_are_their_numbers() -> None:
     tokenizer = made("ids")
     assert tokenizer.encode("5 10 4").ids == [5, 10, 4]
-    assert tokenizer.token_to_id("[MASK]") == 11
+    assert special_ids(tokenizer) == {role: id for role, id in SPECIAL.items() if role != "unk"}
+    assert tokenizer.token_to_id("[UNK]") == SPECIAL["unk"]
+    assert tokenizer.get_vocab_size() == 12
     assert tokenizer.encode("11 12").ids == [1, 1]  # a special id, and one that is too large
     for mask in (12, 0):
         with pytest.raises(ValueError, match="12"):

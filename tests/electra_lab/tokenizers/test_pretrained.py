@@ -8,12 +8,16 @@ import unicodedata
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer
 
+from electra_lab.data.encoding import encode
+from electra_lab.data.text_encoder import TextEncoder
+from electra_lab.data.texts import tokenize
 from electra_lab.data.vocabulary import special_ids
 from electra_lab.tokenizers.bpe import bpe
 from electra_lab.tokenizers.pretrained import read_tokenizer
@@ -241,6 +245,27 @@ def test_the_five_are_special_whatever_the_file_says(tmp_path: Path) -> None:
     assert not set(special_ids(read).values()) & set(read.encode(" ".join(SPECIAL)).ids)
 
 
+def test_merges_are_not_dropped_at_random(tmp_path: Path) -> None:
+    names = {name: id for id, name in enumerate([*SPECIAL, "a", "b", "ab"])}
+    Tokenizer(models.BPE(names, [("a", "b")], unk_token="[UNK]", dropout=0.5)).save(str(tmp_path / "tokenizer.json"))
+    assert read_tokenizer(tmp_path).encode("ab" * 99).tokens == ["ab"] * 99
+
+
+SLOW, LONG = "(x+x+)+y", "x" * 60  # the library panics where an expression backtracks for long
+
+
+@pytest.mark.parametrize("use", [
+    lambda tokenizer: encode(tokenizer, [LONG], "uint16"),
+    lambda tokenizer: tokenize(tokenizer, [LONG]),
+    lambda tokenizer: TextEncoder(tokenizer, SimpleNamespace()).words([["a", LONG]]),
+])  # fmt: skip
+def test_panics_on_a_text_are_errors_of_the_data(use: Callable[[Tokenizer], Any], tmp_path: Path) -> None:
+    split = {"type": "Split", "pattern": {"Regex": SLOW}, "behavior": "Isolated", "invert": False}
+    (tmp_path / "tokenizer.json").write_text(json_with(lambda content: content.update(pre_tokenizer=split)))
+    with pytest.raises(DataError, match="retry-limit"):
+        use(read_tokenizer(tmp_path))
+
+
 # Unusable tokenizers
 
 
@@ -256,6 +281,17 @@ def lines(*tokens: str) -> str:
     return "\n".join((*SPECIAL, *tokens)) + "\n"
 
 
+def unigram_with(names: list[str], **options: Any) -> str:
+    model = {"type": "Unigram", "vocab": [[name, 0.0] for name in (*SPECIAL, *names)], **options}
+    return json_with(lambda content: content.update(model=model))
+
+
+BAD_TABLE = {"type": "Precompiled", "precompiled_charsmap": "BAAAAAAB////"}
+BAD_SPLITTER = {"pre_tokenizer": {"type": "FixedLength", "length": 0}}
+STRIP = {"type": "Strip", "content": "a", "start": 9, "stop": 9}
+BAD_DECODER = {"pre_tokenizer": {"type": "Whitespace"}, "decoder": STRIP}
+TOO_LONG = "tokenizer.json: has a token of more than 4096"
+FAILS = "tokenizer.json: fails on a short text (...). Save the tokenizer again"
 NEEDED, SAVE, UNUSED = "The lab needs tokens for padding", "Save the tokenizer again", "Replace it by a token"
 WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "missing": ({}, "none", "none: cannot be read (No such file or directory). Name a file or folder"),
@@ -275,6 +311,12 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
                                              "", f"tokenizer.json: lacks u. {NEEDED}"),
     "a gap": ({"tokenizer.json": json_with(lambda t: t["model"]["vocab"].update(b=9))}, "",
               f"tokenizer.json: its ids are not 0 to 6, one per token. {SAVE}"),
+    "a piece of 1 MB": ({"tokenizer.json": unigram_with(["a" * (1 << 20)], unk_id=1)}, "", TOO_LONG),
+    "an unknown character without a token": ({"tokenizer.json": unigram_with(["a"], unk_id=None)}, "", FAILS),
+    "a table that panics when it is read": ({"tokenizer.json": json_with(lambda t: t.update(normalizer=BAD_TABLE))}, "",
+                                            "tokenizer.json: is not a tokenizer (...)."),
+    "a splitter that panics": ({"tokenizer.json": json_with(lambda t: t.update(BAD_SPLITTER))}, "", FAILS),
+    "a decoder that panics": ({"tokenizer.json": json_with(lambda t: t.update(BAD_DECODER))}, "", FAILS),
     "settings that are not JSON": ({"vocab.txt": lines(), "tokenizer_config.json": "{"}, "",
                                    "tokenizer_config.json: Invalid JSON: ... Correct it, or use a tokenizer.json."),
     "a setting of another type": ({"vocab.txt": lines(), "tokenizer_config.json": '{"do_lower_case": "no"}'}, "",

@@ -12,7 +12,7 @@ from electra_lab.assembly.experiment import check
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.tokenizers.pretrained import read_tokenizer
-from registry.errors import ConfigError
+from registry.errors import ConfigError, DataError
 from tests.electra_lab.tokenizers.test_pretrained import write_words
 from tests.helpers import line_of, write_experiment
 
@@ -43,6 +43,14 @@ def test_an_experiment_reads_with_it(tmp_path: Path) -> None:
     assert store.tokenizer.token_to_id("[UNK]") not in ids
     documents = store.tokenizer.decode(ids, skip_special_tokens=False).split("[SEP]")
     assert {document.strip() for document in documents[:-1]} <= set((tmp_path / "corpus.txt").read_text().split("\n\n"))
+
+
+def test_a_tokenizer_that_cannot_be_trained_is_an_error_of_the_data(tmp_path: Path) -> None:
+    """The library panics where a regular expression backtracks for long."""
+    file = write_experiment(tmp_path, tokenizer="{type: words, pattern: (a+a+)+b}")
+    (tmp_path / "corpus.txt").write_text("\n\n".join(f"{n} {'a' * 40}" for n in range(200)))
+    with pytest.raises(DataError, match="retry-limit"):
+        open_data(load(file), lambda _: None)
 
 
 def test_the_store_is_that_of_the_content_wherever_it_lies(tmp_path: Path) -> None:

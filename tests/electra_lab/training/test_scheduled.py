@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from electra_lab.checks.guards import GuardedMasking, GuardedSampler
+from electra_lab.checks.guards import checked
+from electra_lab.model.configured import Configured, FixedSlots
 from electra_lab.testing import vocabulary
 from electra_lab.training.random import Streams
 from electra_lab.training.step import Number, Schedules
@@ -54,9 +55,9 @@ def test_numbers_arrive_as_tensors_and_compiled_code_is_compiled_once() -> None:
 
 
 def masked(now: float, largest: float) -> Any:
-    guard = GuardedMasking(masking_strategies.get("replace_prob"), largest, mask_prob=now, replace_prob=1.0)
+    component = FixedSlots(masking_strategies.get("replace_prob"), largest, mask_prob=now, replace_prob=1.0)
     tokens = torch.full((64, 40), 7)
-    return guard(
+    return component(
         tokens, torch.ones_like(tokens, dtype=torch.bool), vocabulary(20), Streams(0, 0, torch.arange(64))("m")
     )
 
@@ -75,7 +76,7 @@ def test_a_changing_mask_prob_keeps_the_shapes_and_the_law() -> None:
 @pytest.mark.parametrize("name", masking_strategies.names())
 def test_a_changing_mask_prob_is_compiled_once_into_one_graph(name: str) -> None:
     entry = masking_strategies.get(name)
-    guard = GuardedMasking(entry, 0.5, mask_prob=0.5, replace_prob=0.7, random_prob=0.1)
+    component = FixedSlots(entry, 0.5, mask_prob=0.5, replace_prob=0.7, random_prob=0.1)
     tokens, words = torch.arange(5, 53).view(4, 12) % 50, vocabulary(50)
     maskable = ~words.is_special[tokens]
 
@@ -83,10 +84,10 @@ def test_a_changing_mask_prob_is_compiled_once_into_one_graph(name: str) -> None
         return Streams(0, 0, torch.arange(4))("masking")
 
     torch._dynamo.reset()
-    compiled = torch.compile(guard, backend="eager", fullgraph=True)
+    compiled = torch.compile(component, backend="eager", fullgraph=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for now in (0.5, 0.3, 0.1):
-            guard.options["mask_prob"] = torch.tensor(now, dtype=torch.float64)
+            component.options["mask_prob"] = torch.tensor(now, dtype=torch.float64)
             found = compiled(tokens, maskable, words, numbers())
             expected = entry.component(
                 tokens, maskable, words, numbers(), mask_prob=now, replace_prob=0.7, random_prob=0.1
@@ -102,10 +103,10 @@ def test_slots_that_count_must_not_come_after_the_last_one() -> None:
         return Masked(found.inputs, found.positions.flip(1), found.valid.flip(1))
 
     entry = replace(masking_strategies.get("replace_prob"), component=late)
-    guard = GuardedMasking(entry, 0.5, mask_prob=torch.tensor(0.2, dtype=torch.float64))
+    component = FixedSlots(entry, 0.5, mask_prob=torch.tensor(0.2, dtype=torch.float64))
     tokens = torch.full((2, 10), 7)
-    with pytest.raises(BadResult, match="slots after the first 5 "):
-        guard(tokens, tokens == 7, vocabulary(20), Streams(0, 0, torch.arange(2))("m"))
+    with pytest.raises(BadResult, match="slots after the first 5 "), checked([component]):
+        component(tokens, tokens == 7, vocabulary(20), Streams(0, 0, torch.arange(2))("m"))
 
 
 def numbers_of(name: str) -> list[str]:
@@ -116,16 +117,16 @@ def numbers_of(name: str) -> list[str]:
 @pytest.mark.parametrize("name", [name for name in samplers.names() if numbers_of(name)])
 def test_every_number_of_a_sampler_is_compiled_once(name: str) -> None:
     numbers, entry, logits = numbers_of(name), samplers.get(name), torch.randn(8, 20)
-    guard = GuardedSampler(entry)
+    component = Configured(entry)
 
     def at(step: int) -> Any:
         return Streams(0, step, torch.arange(8))("sampling")
 
     torch._dynamo.reset()
-    compiled = torch.compile(guard, backend="eager", fullgraph=True)
+    compiled = torch.compile(component, backend="eager", fullgraph=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for step, now in enumerate((0.5, 0.3, 0.1)):
             for key in numbers:
-                guard.options[key] = torch.tensor(now, dtype=torch.float64)
-            expected = entry.component(logits, at(step), **dict.fromkeys(guard.options, now))
+                component.options[key] = torch.tensor(now, dtype=torch.float64)
+            expected = entry.component(logits, at(step), **dict.fromkeys(component.options, now))
             assert torch.equal(compiled(logits, at(step)), expected)
