@@ -1,7 +1,6 @@
 """From an experiment file to its complete config, with all its errors at once."""
 
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, cast
 
-import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 from typing_extensions import TypeVar
@@ -37,7 +35,7 @@ from registry.errors import ConfigError, LabError, command
 from registry.signature import FolderOrName, Strict, validate
 
 # A file of a kind has at least one of its keys; an experiment has none.
-KINDS = {"ablation": ("base", "vary"), "suite": ("models", "tasks"), "fine-tuning": ("task", "dataset")}
+KINDS = {"ablation": ("base", "vary"), "fine-tuning": ("task", "dataset")}
 VERBS = {"ablation": "ablate", "fine-tuning": "finetune", "experiment": "run"}
 # Keys of earlier versions, and where they are now.
 MOVED: dict[Loc, str] = {
@@ -100,7 +98,7 @@ def text_of(source: Source) -> str:
 
 
 def kind_of(root: Node) -> str:
-    """Return the kind of file that a mapping describes: "ablation", "suite", "fine-tuning" or "experiment"."""
+    """Return the kind of file that a mapping describes: "ablation", "fine-tuning" or "experiment"."""
     keys = root.value.keys() if isinstance(root.value, dict) else set[str]()
     return next((kind for kind, own in KINDS.items() if not keys.isdisjoint(own)), "experiment")
 
@@ -118,8 +116,6 @@ def refuse_other_kind(root: Node, wanted: str) -> None:
     found, file = kind_of(root), Path(root.mark.file)
     if found == wanted:
         return
-    if found == "suite":
-        raise _suite(root)
     if found == "experiment":
         lacking = " nor ".join(f"`{key}`" for key in KINDS[wanted])
         reason = f"is not {_with_article(wanted)}: it has neither {lacking}. To run an experiment"
@@ -130,19 +126,6 @@ def refuse_other_kind(root: Node, wanted: str) -> None:
 
 def _with_article(kind: str) -> str:
     return f"{'a' if kind == 'fine-tuning' else 'an'} {kind}"
-
-
-def _suite(root: Node) -> ConfigError:
-    """Return the error for a suite file of an earlier version, with the form that replaced it."""
-    assert isinstance(root.value, dict)
-    old = {"base": root.value.get("tasks"), "vary": root.value.get("models"), "seeds": root.value.get("seeds")}
-    new = {key: node.plain() if node else "..." for key, node in old.items()}
-    first = next(key for key in ("models", "tasks") if key in root.value)
-    form = yaml.safe_dump(new, default_flow_style=True, sort_keys=False, width=math.inf).strip()[1:-1]
-    return ConfigError(
-        f"{root.value[first].mark}: {first}: suites are now ablations of fine-tunings. Write {form}, and run it with: "
-        f"{command('ablate', Path(root.mark.file))}"
-    )
 
 
 def validated(root: Node) -> Loaded:

@@ -218,8 +218,6 @@ def _read_bases(config: AblationConfig, marks: Mapping[Loc, Mark]) -> tuple[list
         kind = kind_of(nodes[-1])
         if kind == "ablation":
             raise ConfigError(f"{mark}: {key}: {file} is itself an ablation; name the file that is to be varied.")
-        if kind == "suite":
-            refuse_other_kind(nodes[-1], "experiment")
         kinds[kind] = path
         if len(config.bases) > 1 and "experiment" in kinds:
             raise ConfigError(f"{mark}: {key}: a list names fine-tunings, and {kinds['experiment']} is an experiment.")
