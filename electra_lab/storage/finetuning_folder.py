@@ -57,8 +57,10 @@ class FinetuningFolder(RunDirectory):
         self._seeds: dict[int, RunDirectory] = {}
 
     def begin(self) -> None:
-        """Write the id, unless it is there, or seeds have begun without it."""
-        if not (self.path / IDENTITY).is_file() and not self.seeds():
+        """Write the id, unless it is there. Raises CheckpointError if seeds have begun, and it is gone."""
+        if not (self.path / IDENTITY).is_file():
+            if self.seeds():
+                raise CheckpointError(f"{self.path / IDENTITY}: is missing. Restore it, or start a new fine-tuning.")
             self.write_json(IDENTITY, {"id": id_by_place(self.path) or uuid.uuid4().hex})
 
     def seed(self, seed: int) -> RunDirectory:
