@@ -68,9 +68,8 @@ class _Loader(yaml.SafeLoader):
         if self.depth > 10 * MAX_DEPTH:
             raise RecursionError
         if self.count > MAX_NODES:  # here, as composing takes a minute where there are a million
-            raise yaml.MarkedYAMLError(
-                problem=f"more than {MAX_NODES} values", problem_mark=self.peek_event().start_mark
-            )
+            at = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_NODES} values", problem_mark=at)
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
