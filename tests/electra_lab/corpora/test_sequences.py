@@ -39,8 +39,9 @@ def test_records_are_cut_into_windows_with_overlap(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert texts(fasta(tmp_path, gzip.compress(content), "b.fa.gz"))[0] == ("one", "ACGTACGTA")
     assert texts(fasta(tmp_path, b">x\nACGTACGT\n", window=4, overlap=2))[-1] == ("x", "ACGT")  # no new part is left
-    with pytest.raises(ValueError, match="overlap 4"):
-        Fasta(paths=[tmp_path], window=4, overlap=4)
+    for wrong in ({"window": 4, "overlap": 4}, {"window": 250_001, "kmers": 3}):
+        with pytest.raises(ValueError, match=f"window {wrong['window']}"):
+            Fasta(paths=[tmp_path], **wrong)
 
 
 @settings(max_examples=150, deadline=None)
@@ -77,6 +78,7 @@ def test_windows_are_those_of_the_whole_sequence(
         (b"AACU", {"letters": "rna", "reverse_complement": True}, ["AACU", "AGUU"]),
         (b"AtTkC", {"letters": "rna", "reverse_complement": True, "lower_case": "keep"}, ["AuUkC", "GmAaU"]),
         (b"ACGTA", {"kmers": 3}, ["ACG CGT GTA"]),
+        (b"MN NN\tN*-kx", {"letters": "protein", "longest_gap": 1}, ["MNNNN*-KX"]),
         (b"ACGTN", {"kmers": 2, "reverse_complement": True}, ["AC CG GT TN", "NA AC CG GT"]),
         (b"ACgtaTT", {"lower_case": "raise"}, ["ACGTATT"]),
         (b"ACgtaTT", {"lower_case": "keep"}, ["ACgtaTT"]),
@@ -150,7 +152,7 @@ def test_ids_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
         assert ids(tmp_path / name, key="user", padding=0) == [Document("5 99", "7"), Document("6", "7")]
     (tmp_path / "b.jsonl").write_text("[1, 2]\n[3]\n")
     assert ids(tmp_path / "b.jsonl", field=None) == [Document("1 2"), Document("3")]
-    np.save(tmp_path / "a.npy", np.array([[5, 0, 99], [6, 0, 0]], np.uint16))
+    np.save(tmp_path / "a.npy", np.array([[5, 0, 99, 0], [6, 0, 0, 0]], np.uint16))
     assert ids(tmp_path / "a.npy", padding=0) == [Document("5 99"), Document("6")]
     nested = [{"of": {"buyer": {"items": [1, 2]}}}]
     (tmp_path / "c.jsonl").write_text(json.dumps(nested[0]))
@@ -215,6 +217,14 @@ def test_a_long_sequence_is_cut_where_its_text_would_be(tmp_path: Path, monkeypa
 HEADER = b"\x93NUMPY\x01\x00\x08\x00{'a': (\n"
 LARGE = np.array([[1 << 63]], np.uint64)
 BAD = [np.zeros((2, 2, 2), int), LARGE, np.zeros(3), b"no array", np.array([[1, 100]]), HEADER, {"a": np.arange(3)}]
+
+
+def test_a_bad_row_of_an_array_is_named_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which counts all rows, though a few are read at a time."""
+    monkeypatch.setattr(ids_corpus, "ROWS", 2)
+    np.save(tmp_path / "a.npy", np.array([[1], [2], [3], [100], [5]]))
+    with pytest.raises(DataError, match=r"a\.npy: row 4: "):
+        ids(tmp_path / "a.npy")
 
 
 @pytest.mark.parametrize("array", BAD)
