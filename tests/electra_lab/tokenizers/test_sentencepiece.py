@@ -103,6 +103,8 @@ def test_a_folder_adds_tokens_after_the_pieces(name: str, tmp_path: Path) -> Non
     assert [found.token_to_id(token) for token in ("[ENT]", "[MASK]", "[PAD]", "[UNK]")] == [500, 501, 0, 3]
     assert 500 in found.encode("x[ENT]y").ids
     assert ids(found, ["THE RUN"]) == ids(read_tokenizer(DEBERTA_MODEL), ["the run"])
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    assert ids(read_tokenizer(tmp_path), ["THE RUN"]) == ids(read_tokenizer(DEBERTA_MODEL), ["THE RUN"])
 
 
 def cut(start: int, end: int | None, *more: bytes) -> bytes:
