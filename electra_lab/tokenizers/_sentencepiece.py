@@ -105,7 +105,7 @@ def _normalizer(charsmap: bytes, prefix: bool, squeeze: bool, symbols: Sequence[
 
 
 def _mapped(charsmap: bytes) -> list[Normalizer]:
-    """Return steps that replace characters by a table and compose them, if the table does, as Unicode's form NFC.
+    """Return steps that replace characters by a table and compose them, as all tables with a name do.
 
     The library looks up a letter with its marks, and of these loses those that the table lacks. So characters are set
     apart before, and composed afterwards. SentencePiece composes only what was side by side, in this order.
@@ -114,8 +114,6 @@ def _mapped(charsmap: bytes) -> list[Normalizer]:
 
     lookup = normalizers.Precompiled(charsmap)
     apart = [normalizers.Replace(Regex(r"(?=[^\x00-\x7f]|\n)\Y"), APART), lookup, normalizers.Replace(APART, "")]
-    if lookup.normalize_str("e\u0301") != "\u00e9":
-        return apart
     # Borders: after characters that became none or several, and between marks that are side by side in no normal form.
     characters = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000]
     results = lookup.normalize_str(APART.join(characters)).split(APART)
