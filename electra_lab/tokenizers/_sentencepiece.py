@@ -44,7 +44,7 @@ def tokenizer_of(content: bytes) -> Tokenizer:
     if trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces:
         raise DataError("does not mark the beginnings of words. Train one that does.")
     if normalizer.name == "user_defined":
-        raise DataError("has rules of its own for normalization. Train one with rules that have a name, as nmt_nfkc.")
+        raise DataError("has custom normalization rules. Train one with named rules, such as nmt_nfkc.")
     # User-defined symbols that the lab uses as special tokens are not found in texts.
     texts = {piece.piece for piece in pieces}
     roles = set[str]()
