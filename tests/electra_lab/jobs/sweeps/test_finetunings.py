@@ -232,13 +232,3 @@ def test_what_does_not_fit_is_refused_by_its_line(tmp_path: Path, model: Path, s
     assert f": {place}" in str(caught.value)
     assert reason in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_suite_file_is_refused_with_the_new_form(tmp_path: Path) -> None:
-    models = {"ours": {"model": "runs/a"}, "random": {"model": "runs/a", "init": "random"}}
-    path = write(tmp_path, tmp_path, base=None, vary=None, models=models, tasks=["first.yaml"])
-    with pytest.raises(ConfigError) as caught:
-        load_ablation(path)
-    assert str(caught.value).startswith(f"{path}:7: models: ")
-    new = yaml.safe_load("{" + str(caught.value).partition("Write ")[2].partition(", and run")[0] + "}")
-    assert new == {"base": ["first.yaml"], "vary": models, "seeds": [0, 1]}
