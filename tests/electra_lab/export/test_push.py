@@ -17,7 +17,7 @@ from electra_lab.export.export import export
 from electra_lab.export.model_folder import copy_folder
 from electra_lab.export.push import REFUSALS, Pushed, _in_a_sentence, push
 from electra_lab.jobs.finetuning.run import finetune
-from electra_lab.pretrained.opening import open_model
+from electra_lab.pretrained.opening import model_of_finetuning, open_model
 from registry.errors import CheckpointError, ConfigError, DataError
 from tests.electra_lab.export.exports import finished
 from tests.electra_lab.export.hub import TOKEN, Hub
@@ -240,6 +240,14 @@ def test_a_fine_tuned_model_has_a_card_with_its_results(run: Path, tmp_path: Pat
     copy_folder(path / "seed-3" / "model", tmp_path / "copy")  # away from its results
     assert (tmp_path / "copy" / "README.md").read_text() == finetuned_card(path / "seed-3" / "model")
     assert ": seed 3, after" in card.content
+    # The model of another seed, and a damaged one, are refused.
+    other = Path(shutil.copytree(path, tmp_path / "other"))
+    shutil.rmtree(other / "seed-3" / "model")
+    shutil.copytree(other / "seed-0" / "model", other / "seed-3" / "model")
+    (other / "seed-0" / "model" / "config.json").write_text("{}")
+    for seed, wrong in (("seed-3", "MANIFEST.json"), ("seed-0", "config.json")):
+        with pytest.raises(CheckpointError, match=f"{seed}/model.*{wrong}"):
+            model_of_finetuning(other / seed)
     assert card.data.pipeline_tag == "text-classification"
     results = json.loads((path / "seed-3" / "results.json").read_text())["splits"]
     measured = {(split, name): value for split in results for name, value in results[split]["metrics"].items()}
