@@ -195,10 +195,9 @@ def _connected(repository: str, *, public: bool, say: Callable[[str], None]) -> 
                 heads[branch] = heads.get(MAIN)
             operations = [CommitOperationAdd(name, held) for name, held in sorted(files.items())]
             message = "electra-lab push"
-            done = api.create_commit(
+            api.create_commit(
                 repository, operations, commit_message=message, revision=branch, parent_commit=heads.get(branch)
             )
-            heads[branch] = done.oid
         return f"{api.endpoint}/{repository}/tree/{branch}"
 
     return send
