@@ -189,13 +189,14 @@ def test_a_card_names_no_folder_of_this_machine(made: tuple[Path, Path]) -> None
 
 
 def test_metadata_of_the_command_line_replaces_that_of_a_card() -> None:
-    card = "---\nlicense: mit\nlanguage: en\nmine: [1]\n---\n\n# Mine\n---\n"
+    card = b"---\nlicense: mit\nlanguage: en\nmine: [1]\n---\n\n# Mine\n---\n"
     given = {"license": "apache-2.0", "language": None, "datasets": ["me/x"]}
     found = RepoCard(with_metadata(card, given))
     assert found.data.to_dict() == {"license": "apache-2.0", "language": "en", "mine": [1], "datasets": ["me/x"]}
     assert found.text.strip() == "# Mine\n---"
-    with pytest.raises(ConfigError, match="front matter is not YAML"):
-        with_metadata("---\na: [\n---\n", given)
+    for wrong in (b"---\na: [\n---\n", b"---\na: \xff\n---\n", b"---\n- 1\n---\n"):
+        with pytest.raises(ConfigError, match=r"README\.md"):
+            with_metadata(wrong, given)
 
 
 def test_the_card_names_datasets_of_the_hub_alone() -> None:
