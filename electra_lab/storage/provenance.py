@@ -1,5 +1,6 @@
 """provenance.json: where a run comes from, and how large it is."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from electra_lab.storage.files import read_as
 from registry import Metric
 from registry.errors import CheckpointError
 
-FORMAT = 3  # of a run directory; raise it when an older run could be misread
+FORMAT = 1  # of a run directory; raise it when an older run could be misread
+IDENTITY = "identity.json"  # in the folder of a fine-tuning, its id, with which those of its seeds begin
 
 
 class Code(BaseModel):
@@ -19,6 +21,12 @@ class Code(BaseModel):
     file: str
     sha256: str
     package: str | None = None
+
+    @property
+    def copy_name(self) -> str:
+        """The name of its copy in plugins/ of a run directory; two plug-ins may have the same name."""
+        start = f"{self.sha256[:8]}-"
+        return start + Path(self.file).name.removeprefix(start)  # it may have been loaded from a copy
 
 
 class Environment(BaseModel):
@@ -80,6 +88,13 @@ def flat(values: Any, above: str = "") -> dict[str, Any]:
     return found
 
 
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
+    """Return the values that differ, before and now, by dotted key. A missing value is None."""
+    then, today = flat(before), flat(now)
+    keys = [key for key in then | today if then.get(key) != today.get(key)]
+    return {key: (then.get(key), today.get(key)) for key in keys}
+
+
 def described(found: Changes) -> str:
     def shown(value: Any) -> str:
         return "unset" if value is None else str(value)
@@ -104,7 +119,7 @@ class Provenance(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    format: int = 1  # the key came with format 2
+    format: int
     id: str
     started: str
     command: list[str] = []
@@ -134,13 +149,26 @@ class Provenance(BaseModel):
         return [("changed", f"after step {c.step:,}: {described(c.values)}") for c in self.changes if c.values]
 
 
-def read_provenance(folder: Path, id: str | None = None) -> Provenance:
-    """Read provenance.json of a run, which must have the id, if any. Raises CheckpointError."""
-    file = folder / "provenance.json"
-    found = read_as(Provenance, file)
-    if id is not None:
-        refuse_other(file, found.id, id)
+def read_provenance(folder: Path) -> Provenance:
+    """Read provenance.json. Raises CheckpointError, also for the run of another cell or seed."""
+    found = read_as(Provenance, folder / "provenance.json")
+    refuse_other(folder / "provenance.json", found.id, id_by_place(folder) or found.id)
     return found
+
+
+def id_by_place(folder: Path) -> str | None:
+    """Return the id that a cell of an ablation, or a seed of a fine-tuning, has by its place; None for other folders.
+
+    Raises CheckpointError.
+    """
+    folder = Path(os.path.realpath(folder))
+    above = folder.parent
+    if above.name == "cells" and (above.parent / "plan.json").is_file():
+        return folder.name
+    if (above / IDENTITY).is_file():
+        id = id_by_place(above) or read_as(dict[str, str], above / IDENTITY).get("id")
+        return f"{id}-{folder.name.removeprefix('seed-')}"
+    return None
 
 
 def refuse_other(file: Path, id: str, wanted: str) -> None:
