@@ -119,6 +119,10 @@ def test_what_another_writer_has_done_meanwhile_stays(hub: Hub, pushed: Push) ->
 
 
 def test_a_public_repository_is_used_only_on_request(hub: Hub, pushed: Push) -> None:
+    for words, said in (((), False), (("--public",), True)):
+        ended = pushed(*words)
+        assert (ended.code, "stays private" in ended.err) == (0, said)
+    hub.repositories.clear()
     assert pushed("--public").code == 0
     assert not hub.repositories["me/x"].private
     hub.requests.clear()
@@ -190,11 +194,14 @@ def dry(model: Path, **options: Any) -> list[Pushed]:
 
 
 def test_a_stopped_run_pushes_the_milestones_that_it_has_reached(run: Path, tmp_path: Path) -> None:
-    """Its provenance has all that were planned."""
+    """Its provenance has all that were planned. They come in the order of their steps."""
     stopped = shutil.copytree(run, tmp_path / "stopped")
+    written = json.loads((stopped / "provenance.json").read_text())
+    written["milestones"] = {"early": 5, "first": 0}
+    (stopped / "provenance.json").write_text(json.dumps(written))
     for step in (12, 8, 5):
         shutil.rmtree(stopped / "checkpoints" / f"step-{step:08d}")
-        reached = [("step-0", 0), ("tokens-300", 5)][: 1 + (step > 5)]
+        reached = [("first", 0), ("early", 5)][: 1 + (step > 5)]
         *branches, main = [(push.branch, push.step) for push in dry(stopped, milestones=True)]
         assert (branches, main) == (reached, ("main", {12: 8, 8: 5, 5: 0}[step]))
 
@@ -239,6 +246,9 @@ def test_a_fine_tuned_model_has_a_card_with_its_results(run: Path, tmp_path: Pat
     card = ModelCard(finetuned_card(path / "seed-3" / "model"))
     copy_folder(path / "seed-3" / "model", tmp_path / "copy")  # away from its results
     assert (tmp_path / "copy" / "README.md").read_text() == finetuned_card(path / "seed-3" / "model")
+    (path / "seed-3" / "model" / "README.md").write_text("mine")
+    copy_folder(path / "seed-3" / "model", tmp_path / "with its own card")
+    assert (tmp_path / "with its own card" / "README.md").read_text() == "mine"
     assert ": seed 3, after" in card.content
     # The model of another seed, and a damaged one, are refused.
     other = Path(shutil.copytree(path, tmp_path / "other"))
