@@ -135,3 +135,11 @@ def _record(line: str | bytes) -> dict[str, Any] | None:
         return None
     known = isinstance(record, dict) and isinstance(record.get("step"), int) and isinstance(record.get("split"), str)
     return record if known else None
+
+
+def refuse_to_hold(out: Path | None, store: Path) -> None:
+    """Raise ConfigError if the token stores, which other runs share, would lie inside `--out`."""
+    if out is not None and store.absolute().is_relative_to(out.absolute()):
+        raise ConfigError(
+            f"--out {out}: holds the token stores (data.store: {store}). Choose another folder, such as {out / 'NAME'}."
+        )

@@ -274,14 +274,6 @@ def refuse_unusable(path: Path) -> None:
             raise ConfigError(f"{path}: cannot be used ({reason(error)}). Choose another one.") from None
 
 
-def refuse_to_hold(out: Path | None, store: Path) -> None:
-    """Raise ConfigError if the token stores, which other runs share, would lie inside `--out`."""
-    if out is not None and store.absolute().is_relative_to(out.absolute()):
-        raise ConfigError(
-            f"--out {out}: holds the token stores (data.store: {store}). Choose another folder, such as {out / 'NAME'}."
-        )
-
-
 def seal(folder: Path, names: Collection[str] | None = None, manifest: str = MANIFEST) -> None:
     """Write the checksums and sizes of the files `names` in a folder, by default of all, into the file `manifest`."""
     if names is None:
