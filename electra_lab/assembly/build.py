@@ -304,7 +304,6 @@ def loop_settings(
         evaluate_batch_size=config.evaluate.batch_size,
         on_non_finite=train.on_non_finite,
         skip_limit=getattr(train, "skip_limit", None),
-        most_rollbacks=getattr(train, "most_rollbacks", 0),
         spike=getattr(train, "spike", None),
         flops=flops,
         examples=examples,

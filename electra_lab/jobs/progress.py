@@ -132,7 +132,7 @@ class Progress:
             self._waiting, self._done = self._waiting[1:], 0
             if self._waiting or record.step < self.pace.settings.steps:
                 self._begin_phase()
-        elif not record.values and not record.rejected:
+        elif not record.values:
             self.pace.stepped(record.step)
             self._console.advance(record.step)
             self._begin_evaluations(record.step)
