@@ -17,7 +17,7 @@ from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.jobs.endings import noted, stopped
-from electra_lab.jobs.progress import LivePage, Pace, Progress
+from electra_lab.jobs.progress import LivePage, Progress
 from electra_lab.jobs.provenance import differences, keep_changes, with_copies
 from electra_lab.jobs.saving import Saver
 from electra_lab.jobs.track import Trackers, tracking
@@ -132,7 +132,7 @@ def train_to_the_end(job: Job, *, evaluated: bool) -> Saver:
         tracked = tracking(config, job.directory, job.console.say, name=job.label, step=step)
     page = LivePage(job.page if first else None, job.console.say)
     rows = {split: len(batches) for split, batches in job.held_out.items()}
-    progress = Progress(job.console, Pace(job.settings, step, rows, config.checkpoint.every, job.milestones))
+    progress = Progress(job.console, job.settings, rows)
     with tracked as trackers, page, progress.shown(step, evaluated=evaluated):
         consume_records(train(job, evaluated=evaluated), job, saver, trackers, progress, page)
     return saver
@@ -161,7 +161,6 @@ def consume_records(
                     if world.first:
                         _write(record, job, trackers)
                         page()
-                        progress.pace.paused()
                     if record.values["split"] == "validation" and saver.is_best(record.values):
                         save()
                     continue
