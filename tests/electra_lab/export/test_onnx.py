@@ -27,7 +27,7 @@ from electra_lab.pretrained.hugging_face import read_part
 from electra_lab.pretrained.opening import open_model, run_config
 from electra_lab.pretrained.writing import write_tokenizer
 from electra_lab.tokenizers.wordpiece import wordpiece
-from registry import backbones
+from registry import Backbone, backbones
 from registry.errors import ConfigError
 from tests.electra_lab.export.exports import CPU, assert_close, finished, inputs, logits, opened, states
 
@@ -350,10 +350,10 @@ def test_weights_of_a_large_network_are_in_a_second_file(tmp_path: Path, monkeyp
     assert_computed(tmp_path / "moved" / "model.onnx", ours, 60)
 
 
-class _Sixteen(nn.Module):
+class _Sixteen(Backbone, nn.Module):
     """Behaves differently at one length."""
 
-    length_multiple, positions = 1, "own"
+    layers, positions = (), "own"
 
     def forward(self, x: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         return 2 * x if x.shape[1] == 16 else x
@@ -371,10 +371,10 @@ def test_what_depends_on_the_sizes_of_its_input_needs_fixed_ones(tmp_path: Path)
         write_onnx(tmp_path / "model.onnx", NamedOutputs(made), 60, LONGEST, (1, LONGEST + 1))
 
 
-class _Odd(nn.Module):
+class _Odd(Backbone, nn.Module):
     """Adds random numbers, which onnxruntime draws differently."""
 
-    length_multiple, positions = 1, "own"
+    layers, positions = (), "own"
 
     def forward(self, x: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         return x + 0.01 * torch.rand_like(x)
