@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import sys
 
 import pytest
@@ -51,7 +50,7 @@ def test_brackets_are_text_and_control_characters_are_shown(capsys: pytest.Captu
 
 
 def test_long_lines_are_folded_for_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: type("Size", (), {"columns": 30})())
+    monkeypatch.setenv("COLUMNS", "30")
     text = "  seed       what the numbers are drawn from\nshort\nwords of a line without columns at all"
     assert folded(text, io.StringIO()) == text
     assert folded(text, Terminal()).split("\n") == [
