@@ -79,7 +79,7 @@ def test_the_bar_is_for_a_terminal_and_ends_with_its_block(monkeypatch: pytest.M
         assert (task.description, task.completed, task.total) == ("saving", 1, 2)
     assert console._progress is None
     for total, amounts in ((1000, ["0/1,000 texts", "3/1,000 texts"]), (None, ["", "3/? texts"])):
-        with console.progress(0, total, unit="texts"):
+        with console.progress(0, total, "score", "texts"):
             before = console._progress.tasks[0].fields["amount"]
             console.advance(3)
             assert [before, console._progress.tasks[0].fields["amount"]] == amounts
