@@ -27,7 +27,14 @@ JOINERS = "\u00ad\u200c\u200d\u2060"  # soft hyphen, zero-width non-joiner and j
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the ids of the special tokens by role: pad, cls, sep, mask. Raises DataError if one is missing."""
+    """Return the ids of the special tokens by role: pad, cls, sep, mask. Raises DataError if one is missing.
+
+    A template that names the roles says which they are, as `pretrained` writes it; otherwise they have common names.
+    """
+    template = json.loads(tokenizer.post_processor.__getstate__()) if tokenizer.post_processor else {}
+    roles = template.get("special_tokens", {})
+    if roles.keys() == SPECIAL_TOKENS.keys():
+        return {role: roles[role]["ids"][0] for role in SPECIAL_TOKENS}
     ids: dict[str, int] = {}
     missing = []
     for role, names in SPECIAL_TOKENS.items():

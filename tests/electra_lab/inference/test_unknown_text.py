@@ -69,7 +69,11 @@ def test_a_k_mer_is_one_token_and_a_longer_word_unknown_to_others(tmp_path: Path
 
 def test_unknown_characters_of_many_texts_are_counted_in_some(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = tokenizers.get("wordpiece").component(["the cat sat on the mat"], vocab_size=100)
-    texts = ["the \u4e00\u4e01 cat \u0416\u0416\u0416\u0416", "the cat", "the \u0416\u0416 \u0416\u0416\u0416\u0416"] * 40
+    texts = [
+        "the \u4e00\u4e01 cat \u0416\u0416\u0416\u0416",
+        "the cat",
+        "the \u0416\u0416 \u0416\u0416\u0416\u0416",
+    ] * 40
     exact = encode(tokenizer, texts, "uint16")[2]
     assert exact.sum() == 40 * 12
     monkeypatch.setattr(encoding, "SAMPLE", 200)
