@@ -127,18 +127,18 @@ def _main() -> None:
 @contextmanager
 def _said_once(kind: type[Warning]) -> Iterator[None]:
     """Show the first warning of a kind as a note."""
-    others, said = warnings.showwarning, list[Any]()
+    others, said = warnings.showwarning, set[type[Warning]]()
 
-    def show(message: Any, category: type[Warning], *place: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
         if category is not kind:
             others(message, category, *place)
-        elif not said:
-            said.append(message)
+        elif kind not in said:
+            said.add(kind)
             _complain(f"note: {message}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", kind)
-        warnings.showwarning = show
+        warnings.showwarning = show  # type: ignore[assignment]  # the place is not read
         yield
 
 

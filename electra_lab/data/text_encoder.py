@@ -52,6 +52,11 @@ class TextEncoder:
             encoded.append(Encoded(encoding.ids, offsets, numbers))
         return encoded
 
+    def cut(self, ids: list[int], size: int) -> list[int]:
+        """Return at most `size` tokens, of the side that the tokenizer says."""
+        left = (self._tokenizer.truncation or {}).get("direction") == "left"
+        return ids[max(0, len(ids) - size) :] if left else ids[:size]
+
     @cached_property
     def _of_words(self) -> Tokenizer:
         return for_words(self._tokenizer)

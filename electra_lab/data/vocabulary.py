@@ -6,7 +6,7 @@ import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -157,8 +157,8 @@ def with_changes(tokenizer: Tokenizer, changes: Mapping[str, str]) -> Tokenizer:
     from tokenizers import Regex, normalizers
 
     if changes:
-        steps = [normalizers.Replace(Regex(pattern), text) for pattern, text in changes.items()]
-        others = tokenizer.normalizer
+        steps: list[Any] = [normalizers.Replace(Regex(pattern), text) for pattern, text in changes.items()]
+        others: Any = tokenizer.normalizer
         steps += others if isinstance(others, normalizers.Sequence) else filter(None, [others])
         tokenizer.normalizer = normalizers.Sequence(steps)
     return tokenizer

@@ -49,7 +49,7 @@ class SentenceSimilarity:
                 example = examples[number // 2]
                 raise DataError(f"{_place(example)}: a text has no tokens, so it has no states. Remove the pair.")
         # Cosines of the pooled states.
-        vectors = self._pooled([ids[: model.length - 2] for ids in tokens], network, model)
+        vectors = self._pooled([model.encoder.cut(ids, model.length - 2) for ids in tokens], network, model)
         cosines = np.array([_cosine(*pair) for pair in zip(vectors[::2], vectors[1::2], strict=True)])
         refuse_infinite(cosines)
         # Predictions and, with labels, metrics.

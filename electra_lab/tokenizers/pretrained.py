@@ -26,13 +26,14 @@ SETTINGS, ADDED, CONFIG = "tokenizer_config.json", "added_tokens.json", "config.
 ROLES = "special_tokens_map.json"
 # Kinds of models whose tokenizer counts the pieces of its .model in another order, as fairseq does.
 RENUMBERED = re.compile("xlm-?roberta|xmod|camembert|bart|mbart|plbart|nllb|m2m|xglm|m?luke|layoutxlm", re.IGNORECASE)
-# Classes whose vocab.txt is WordPiece of BERT; those that take add_prefix_space; those that
-# take do_lower_case; and kinds of models with other files called vocab.txt.
+# Classes whose vocab.txt is WordPiece of BERT; those whose tokenizer.json is read as it is written; those that take
+# add_prefix_space; those that take do_lower_case; and kinds of models with other files called vocab.txt.
 BERT = re.compile(
     "(bert|electra|distilbert|mobilebert|squeezebert|convbert|mpnet|funnel|lxmert|layoutlm|splinter|realm|retribert"
     "|dpr\\w*|ernie|megatron-bert)(tokenizer(fast)?)?",
     re.IGNORECASE,
 )
+AS_WRITTEN = re.compile("PreTrainedTokenizer|TokenizersBackend")
 BYTES = re.compile("(roberta|gpt2|longformer|deberta(?!-?v2)|bart|ibert|data2vec)", re.IGNORECASE)
 CASED = re.compile("(albert|xlnet|deberta-?v2|rembert|fnet)", re.IGNORECASE)
 OTHER_VOCABULARIES = re.compile("roformer|esm|prophetnet|tapas|bert-japanese|phobert|bertweet|cpm|xlm|flaubert")
@@ -41,7 +42,7 @@ OTHER_ROLES: Mapping[str, Mapping[str, str]] = {
     "xlnet": {"cls": "<cls>", "sep": "<sep>"},
     "funnel": {"cls": "<cls>", "sep": "<sep>", "unk": "<unk>"},
 }
-ROLE_KEYS = ("cls", "sep", "pad", "mask", "unk", "bos", "eos")
+NEVER = 1 << 30  # tokens of a text
 LARGEST = 1 << 29  # bytes of a file
 SAVE = "Save the tokenizer again, for example by save_pretrained of transformers."
 
@@ -71,6 +72,11 @@ def read_tokenizer(path: Path) -> Tokenizer:
         file = files[0]
     readers = {".json": _of_json, ".model": _of_sentencepiece}
     tokenizer = readers.get(file.suffix, _of_vocabulary)(file)
+    # Nothing is cut, but texts that a row cannot hold lose the side that the owner chose.
+    side = _read(_Settings, file.with_name(SETTINGS)).truncation_side or (tokenizer.truncation or {}).get("direction")
+    tokenizer.no_truncation()
+    if side == "left":
+        tokenizer.enable_truncation(NEVER, direction=side)
     # The special tokens that it has. If its model has no unknown token, it can encode all text without one.
     named, roles = _named(file), dict[str, str]()
     unknown = getattr(tokenizer.model, "unk_token", None)
@@ -101,9 +107,8 @@ def _named(file: Path) -> dict[str, tuple[str, ...]]:
     kind = f"{settings.tokenizer_class or ''} {config.model_type or ''}".lower()
     of_kind = next((names for name, names in OTHER_ROLES.items() if name in kind), {})
     named = {}
-    for role in ROLE_KEYS:
-        given = [getattr(source, f"{role}_token") for source in (settings, older)]
-        named[role] = tuple(filter(None, [*map(_content, given), of_kind.get(role)]))
+    for role in ("cls", "sep", "pad", "mask", "unk", "bos", "eos"):
+        named[role] = tuple(filter(None, [settings.named(role), older.named(role), of_kind.get(role)]))
     return named
 
 
@@ -141,7 +146,6 @@ def _of_json(file: Path) -> Tokenizer:
     with tokenizer_failures(f"{file}: is not a tokenizer", SAVE):
         tokenizer = Tokenizer.from_str(text)
     tokenizer.no_padding()
-    tokenizer.no_truncation()
     if isinstance(tokenizer.model, models.BPE):
         tokenizer.model.dropout = None
     return _with_settings(tokenizer, file)
@@ -161,11 +165,19 @@ def _with_settings(tokenizer: Tokenizer, file: Path) -> Tokenizer:
         else:
             wrong = f"tokenizer_class: {kind} splits text as BERT does, and the tokenizer.json does not"
     elif BYTES.match(kind) and isinstance(splitter, pre_tokenizers.ByteLevel):
-        splitter.add_prefix_space = settings.add_prefix_space
-    elif CASED.match(kind) and "do_lower_case" in settings.model_fields_set:
-        lowers = normalizer is not None and normalizer.normalize_str("A").endswith("a")
-        if lowers != settings.do_lower_case:
-            wrong = f"do_lower_case: {settings.do_lower_case} is not what the tokenizer.json does".lower()
+        splitter.add_prefix_space = bool(settings.add_prefix_space)
+    elif kind and not AS_WRITTEN.match(kind):
+        text = normalizer.normalize_str("A\u00e9") if normalizer else "A\u00e9"
+        does = {"do_lower_case": "A" not in text, "keep_accents": "\u00e9" in text} if CASED.match(kind) else {}
+        steps: Any = splitter if isinstance(splitter, pre_tokenizers.Sequence) else [splitter]
+        for step in steps:
+            if isinstance(step, pre_tokenizers.Metaspace):
+                does["add_prefix_space"] = step.prepend_scheme != "never"
+            if isinstance(step, pre_tokenizers.ByteLevel):
+                does["add_prefix_space"] = step.add_prefix_space
+        asked = settings.model_dump(include={*does} & settings.model_fields_set, exclude_none=True)
+        wrong = ", ".join(f"{key}: {value} is not what the tokenizer.json does" for key, value in asked.items()
+                          if value != does[key])  # fmt: skip
     if wrong:
         raise DataError(f"{file.with_name(SETTINGS)}: {wrong}. {SAVE}")
     _add(tokenizer, file, settings)
@@ -183,14 +195,7 @@ class _Added(BaseModel, strict=True):
     special: bool = False
 
 
-def _content(token: str | _Added | None) -> str | None:
-    return token.content if isinstance(token, _Added) else token
-
-
-Named = str | _Added | None
-
-
-class _Settings(BaseModel, strict=True):
+class _Settings(BaseModel, strict=True, extra="allow"):
     """The part of a tokenizer_config.json, or a config.json, that is needed for a vocab.txt or a .model."""
 
     do_lower_case: bool = True
@@ -199,19 +204,20 @@ class _Settings(BaseModel, strict=True):
     word_tokenizer_type: Literal["basic"] = "basic"  # Japanese models have others, which need their own libraries
     added_tokens_decoder: dict[Annotated[str, Field(pattern=r"^\d+$")], _Added] = {}
     split_by_punct: Literal[False] = False  # DeBERTa has it as an option
-    add_prefix_space: bool = False
+    add_prefix_space: bool | None = None
+    keep_accents: bool | None = None
     tokenizer_class: str | None = None
     model_type: str | None = None
+    truncation_side: Literal["left", "right"] | None = None
     auto_map: dict[str, Any] = {}  # code of the owner that reads text
     additional_special_tokens: list[str | _Added] | None = None
-    extra_special_tokens: list[str | _Added] | dict[str, Named] | None = None
-    cls_token: Named = None
-    sep_token: Named = None
-    pad_token: Named = None
-    mask_token: Named = None
-    unk_token: Named = None
-    bos_token: Named = None
-    eos_token: Named = None
+    extra_special_tokens: list[str | _Added] | dict[str, Any] | None = None
+
+    def named(self, role: str) -> str | None:
+        """Return the name of a special token."""
+        token = (self.model_extra or {}).get(f"{role}_token")
+        name = token.get("content") if isinstance(token, dict) else token
+        return name if isinstance(name, str) else None
 
 
 class _OldAdded(RootModel[dict[str, int]], strict=True):
@@ -290,8 +296,10 @@ def _add(tokenizer: Tokenizer, file: Path, settings: _Settings, **changed: bool)
         tokenizer.add_tokens([AddedToken(**token.model_dump() | changed)])
         if tokenizer.token_to_id(token.content) != id:
             raise DataError(f"{file}: the id {id} of the added token '{token.content}' is not the next one. {SAVE}")
-    for extra in [*(settings.additional_special_tokens or ()), *(settings.extra_special_tokens or ())]:
-        if (name := _content(extra)) and tokenizer.token_to_id(name) is None:
+    extras = settings.extra_special_tokens
+    for extra in (settings.additional_special_tokens if extras is None else extras) or ():
+        name = extra.content if isinstance(extra, _Added) else extra
+        if tokenizer.token_to_id(name) is None:
             tokenizer.add_special_tokens([AddedToken(name, normalized=False)])
 
 

@@ -37,6 +37,9 @@ class Encoder(Protocol):
     def words(self, sentences: Sequence[Sequence[str]]) -> list[Encoded]:
         """Split words into tokens, each by itself; offsets are within the word. A word may have no token."""
 
+    def cut(self, ids: list[int], size: int) -> list[int]:
+        """Return at most `size` tokens: the first ones, or the last ones if the owner of the model cuts on the left."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
