@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,13 +12,15 @@ from unicodedata import category, normalize
 import torch
 
 from electra_lab.data.encoding import SpecialNames, unknown_characters
-from electra_lab.data.vocabulary import kmers_of, replacements, word_mark
+from electra_lab.data.vocabulary import kmers_of, replacements, unknown_id, word_mark
 from electra_lab.storage.files import tokenizer_failures
 from registry import Batch, Vocabulary
+from registry.errors import UnknownText
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+MUCH = 0.1  # share of a text whose unknown characters are pointed out
 JOINERS = "\u200c\u200d"
 
 
@@ -30,11 +33,7 @@ class Tokenized:
     tokens: list[str]
     offsets: list[tuple[int, int]]  # of each token in the text, in characters
     words: Sequence[int | None] = ()  # the number of each token's word; None for special tokens
-
-    def unknown(self, id: int | None) -> float:
-        """Return the share of the characters, white space left out, that are read as the unknown token `id`."""
-        number = unknown_characters(self.text, self.ids, self.offsets, id)
-        return number / max(1, len("".join(self.text.split())))
+    unknown: float = 0.0  # share of the characters, white space left out, that are read as the unknown token
 
     def replaced(self, new: Mapping[int, int]) -> Tokenized:
         """Return a copy with other ids at some places."""
@@ -60,12 +59,14 @@ class Window:
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = False) -> list[Tokenized]:
     """Split texts into tokens, with offsets as `places` returns them. Raises DataError.
 
+    Warns of a text of which more than a tenth is unknown.
+
     with_masks  "[MASK]" in a text is the special token, not five characters and more
     """
     before, tokenizer.encode_special_tokens = tokenizer.encode_special_tokens, not with_masks
     special, mark, tokenized = SpecialNames(tokenizer), word_mark(tokenizer), list[Tokenized]()
     replaced = [pattern for pattern, name in replacements(tokenizer) if name in ("<address>", "<hex>", "<number>")]
-    k = kmers_of(tokenizer)
+    k, unknown = kmers_of(tokenizer), unknown_id(tokenizer)
     try:
         # A lone surrogate has no bytes; a question mark in its place keeps the offsets.
         clean = [text.encode("utf-8", "replace").decode() for text in texts]
@@ -85,7 +86,13 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
                 offsets = _whole_matches(written, offsets, replaced)
             if k and of_kmers is not None:
                 offsets = _in_sequence(text, k, offsets)
-            tokenized.append(Tokenized(text, encoding.ids, encoding.tokens, offsets, encoding.word_ids))
+            number = unknown_characters(text, encoding.ids, offsets, unknown)
+            share = number / max(1, len("".join(text.split())))
+            if share > MUCH:
+                reason = f"{share:.0%} of {text!r:.40} is unknown to the tokenizer, so an answer about it means little"
+                cure = "Write it as the text that the model was trained on"
+                warnings.warn(f"{reason}. {cure}.", UnknownText, stacklevel=4)
+            tokenized.append(Tokenized(text, encoding.ids, encoding.tokens, offsets, encoding.word_ids, share))
     finally:
         tokenizer.encode_special_tokens = before
     return tokenized

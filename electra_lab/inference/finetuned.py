@@ -11,7 +11,6 @@ import torch
 
 from electra_lab.data.task_rows import TaskRows
 from electra_lab.data.text_encoder import TextEncoder
-from electra_lab.data.texts import tokenize
 from electra_lab.inference.pair import Pair
 from electra_lab.inference.results import Predicted, Results
 from electra_lab.model.task_model import Predicting, TaskModel
@@ -151,7 +150,7 @@ class FineTuned(Pair):
                 collected.update(batch, losses)
         # Decode.
         texts = [" ".join(map(_text_of, fields.values())) for fields in items]
-        results, shares = [], self._unknown(tokenize(self.tokenizer, texts))
+        results, shares = [], self.unknown(texts)
         for fields, places, share, answer in zip(items, offsets, shares, collected.answers(), strict=True):
             own = {name: value for name, value in answer.items() if name not in SHOWN and name != "prediction"}
             results.append(replace(Predicted.of(fields, answer["prediction"], places, own), unknown=share))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -13,13 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from electra_lab.data.texts import Tokenized, Window, batches, tokenize, windows
-from electra_lab.data.vocabulary import masks_take_words, spaces_stay, unknown_id
+from electra_lab.data.vocabulary import masks_take_words, spaces_stay
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Result, Results, Scored
 from electra_lab.inference.scoring import By, Reduce, combined, energies_of, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
 from electra_lab.training.random import Streams
 from registry import Generator, Vocabulary, count
-from registry.errors import CheckpointError, ConfigError, DataError, UnknownText
+from registry.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -29,7 +28,6 @@ T = TypeVar("T")
 Pooling = Literal["mean", "cls"]
 Verb = Literal["detect", "corrupt", "fill", "predict", "embed", "score"]
 CHUNK = 64  # batches whose texts `stream` holds at once, if they have no more characters than this:
-MUCH = 0.1  # share of a text whose unknown characters are pointed out
 CHARACTERS = 1 << 18  # their tokens and results take about a hundred megabytes
 
 
@@ -76,8 +74,8 @@ class Pair:
         """Return, for every token, the probability that it was replaced. Raises ConfigError without a detector."""
         self._refuse(batch_size)
         tokenized = tokenize(self.tokenizer, _several(texts))
-        verdicts = zip(tokenized, self._unknown(tokenized), self._verdicts(tokenized, batch_size), strict=True)
-        results = [Detected(text.text, text.tokens, text.offsets, p, unknown=share) for text, share, p in verdicts]
+        verdicts = zip(tokenized, self._verdicts(tokenized, batch_size), strict=True)
+        results = [Detected(t.text, t.tokens, t.offsets, p, unknown=t.unknown) for t, p in verdicts]
         return _one_or_all(texts, results)
 
     def stream(self, verb: Verb, texts: Iterable[Any], *, batch_size: int = 32, **options: Any) -> Iterator[Any]:
@@ -158,14 +156,14 @@ class Pair:
         verdicts: list[Any] = [None] * len(originals)
         if self.detects:
             verdicts = self._verdicts(corrupted, batch_size)
-        results, shares = [], self._unknown(originals)
+        results = []
         for n, text in enumerate(originals):
             inputs = [self._token(id) for id in corrupted[n].ids]
             masked = [place in drawn[n] for place in range(len(inputs))]
             written = {place: self._written(id) for place, id in drawn[n].items() if id != text.ids[place]}
             before = text.text, text.tokens, text.offsets
             best = dict(sorted(candidates[n].items()))
-            results.append(Corrupted(*before, inputs, masked, written, best, verdicts[n], unknown=shares[n]))
+            results.append(Corrupted(*before, inputs, masked, written, best, verdicts[n], unknown=text.unknown))
         return _one_or_all(texts, results)
 
     # fmt: off
@@ -212,8 +210,8 @@ class Pair:
         else:
             numbers = surprisals(self, tokenized, mask_prob, batch_size)
         results = []
-        for text, share, of_text in zip(tokenized, self._unknown(tokenized), numbers, strict=True):
-            values = text.tokens, text.offsets, of_text
+        for text, of_text in zip(tokenized, numbers, strict=True):
+            values, share = (text.tokens, text.offsets, of_text), text.unknown
             results.append(Scored(text.text, combined(of_text, reduce), *values, by == "detection", unknown=share))
         return _one_or_all(texts, results)
 
@@ -237,9 +235,10 @@ class Pair:
         for n, places, logits in self._guesses(network, tokenized, masks, batch_size):
             best[n].update(zip(places, self._best(logits.double().softmax(-1), top), strict=True))
         results, stay = [], spaces_stay(self.tokenizer)
-        for text, share, places, of_text in zip(tokenized, self._unknown(tokenized), masks, best, strict=True):
+        for text, places, of_text in zip(tokenized, masks, best, strict=True):
             offsets = [text.offsets[place] for place in places]
-            results.append(Filled(text.text, offsets, [of_text[place] for place in places], stay, unknown=share))
+            guesses = [of_text[place] for place in places]
+            results.append(Filled(text.text, offsets, guesses, stay, unknown=text.unknown))
         return _one_or_all(texts, results)
 
     def embed(
@@ -254,7 +253,6 @@ class Pair:
             raise ConfigError(f"pooling must be 'mean', 'cls' or None, is {pooling!r}.")
         network = self.embeds
         tokenized = tokenize(self.tokenizer, _several(texts))
-        self._unknown(tokenized)
         states = [torch.zeros(len(text.ids), network.dim) for text in tokenized]
         first = torch.zeros(len(tokenized), network.dim)
         for chosen, hidden in self._hidden(network, tokenized, batch_size):
@@ -272,19 +270,7 @@ class Pair:
 
     def unknown(self, texts: Sequence[str]) -> list[float]:
         """Return the share of each text's characters, white space left out, that the tokenizer does not know."""
-        id = unknown_id(self.tokenizer)
-        return [text.unknown(id) for text in tokenize(self.tokenizer, texts)]
-
-    def _unknown(self, tokenized: Sequence[Tokenized]) -> list[float]:
-        """Return the same, and warn if more than a tenth of a text is unknown."""
-        id = unknown_id(self.tokenizer)
-        shares = [text.unknown(id) for text in tokenized]
-        for text, share in zip(tokenized, shares, strict=True):
-            if share > MUCH:
-                known = "letters and words as those that the model was trained on"
-                reason = f"{share:.0%} of {text.text!r:.40} is unknown to {self.name}, so its answer means little"
-                warnings.warn(f"{reason}. Give {known}.", UnknownText, stacklevel=3)
-        return shares
+        return [text.unknown for text in tokenize(self.tokenizer, texts)]
 
     @property
     def embeds(self) -> Generator:

@@ -62,7 +62,7 @@ def test_a_k_mer_is_one_token_and_a_longer_word_unknown_to_others(tmp_path: Path
     (text,) = tokenize(tokenizer, ["ACGTNACGTACG"])
     assert text.tokens == ["[UNK]"] * 5 + ["ACGTAC", "CGTACG"]
     assert text.offsets == [(n, n + 1) for n in range(6)] + [(6, 12)]
-    assert text.unknown(1) == 5 / 12
+    assert text.unknown == 5 / 12
     assert tokenizer.encode("ACGTACGTACGT acgtac").tokens == ["[UNK]", "ACGTAC"]  # as transformers would read it
     assert tokenize(tokenizer, ["ACG [MASK] ACG"], with_masks=True)[0].tokens[3] == "[MASK]"
 
