@@ -113,7 +113,7 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
         raise TypeError(f"fingerprint() returned {fingerprint!r:.80}, must be a string.")
     identity = {
         "format": FORMAT,
-        "corpus": {"type": config.corpus.type, "fingerprint": fingerprint},
+        "corpus": {"type": config.corpus.type, "fingerprint": fingerprint, **({"changes": changes} if changes else {})},
         "held_out": data.held_out,
         "overlap": data.overlap,
         "tokenizer": tokenizer,

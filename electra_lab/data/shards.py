@@ -46,8 +46,8 @@ class Shard(BaseModel):
     documents: int
     tokens: int
     characters: int
-    visible: int  # characters that are not white space
-    unknown: float  # those of them that the tokenizer does not know
+    visible: int | None = None  # characters that are not white space
+    unknown: float | None = None  # those of them that the tokenizer does not know
     overlapping: int = 0  # documents left out, as they share too much with held-out text
     sufficient: float | None = None  # the smallest data.overlap, in hundredths, that would leave none out, if known
     empty: int = 0  # documents without tokens
@@ -58,8 +58,8 @@ class Shard(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_unknown(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Manifests of earlier versions lack `sufficient`, and have a checksum."""
-        return {name: value for name, value in dump(self).items() if name != "sufficient" or value is not None}
+        """Manifests of earlier versions lack some fields, and have a checksum."""
+        return {name: value for name, value in dump(self).items() if value is not None}
 
 
 def encode_shard(folder: str, name: str) -> Outcome:

@@ -36,7 +36,7 @@ from registry.errors import CheckpointError, ConfigError, DataError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-FORMAT = 3  # raise it when the same inputs would give another store
+FORMAT = 2  # raise it when the same inputs would give another store
 REBUILD = "Rebuild it: electra-lab prepare FILE --rebuild"
 
 
@@ -131,7 +131,7 @@ class Store:
         train, id = self.manifest.shards["train"].values(), unknown_id(self.tokenizer)
         tokens = sum(shard.tokens - shard.documents for shard in train)  # without [SEP]
         number = 0 if id is None else int(self.counts[id])
-        characters = sum(shard.unknown for shard in train) / max(1, sum(shard.visible for shard in train))
+        characters = sum(shard.unknown or 0 for shard in train) / max(1, sum(shard.visible or 0 for shard in train))
         return number / tokens, min(1.0, characters)
 
     @property
