@@ -65,30 +65,23 @@ def open_data(
             reason = f"{folder} is a finished token store, which cannot be rebuilt. Name the folder around it."
             raise loaded.problem(("data", "store"), reason)
         store = _given_store(loaded, folder, announce)
-        _refuse_unknown(loaded, store, announce)
-        return store
-    try:
-        with using(tokenizers.get(loaded.config.tokenizer.type), corpora.get(loaded.config.corpus.type)):
-            recipe = recipe or recipe_of(loaded, open_corpus(loaded), launcher)
-            store = open_store(folder, recipe, announce, progress, rebuild=rebuild)
-    except Unsplittable as error:
-        raise loaded.problem(error.key, str(error), DataError) from None
-    _refuse_unknown(loaded, store, announce)
-    return store
-
-
-def _refuse_unknown(loaded: Loaded, store: Store, announce: Callable[[str], None]) -> None:
-    """Point out unknown text, and raise DataError if there is more than `data.unknown`."""
-    tokens, characters = store.unknown
-    facts = f"{tokens:.1%} of the training tokens and {characters:.1%} of the characters are unknown text"
-    if max(tokens, characters) > loaded.config.data.unknown:
+    else:
+        try:
+            with using(tokenizers.get(loaded.config.tokenizer.type), corpora.get(loaded.config.corpus.type)):
+                recipe = recipe or recipe_of(loaded, open_corpus(loaded), launcher)
+                store = open_store(folder, recipe, announce, progress, rebuild=rebuild)
+        except Unsplittable as error:
+            raise loaded.problem(error.key, str(error), DataError) from None
+    # Unknown text is pointed out; too much of it is an error.
+    most, facts = max(store.unknown), store.unknown_text
+    if most > loaded.config.data.unknown:
         options = {"alphabet", "vocab_size", "min_frequency", "pattern"} & {*loaded.config.tokenizer.dump()}
         keys = ", ".join(f"tokenizer.{name}" for name in sorted(options)) or "tokenizer"
-        enough = math.ceil(100 * max(tokens, characters)) / 100
-        cure = f"Let {keys} fit the text; or, to train on it, set data.unknown to {enough:g}"
+        cure = f"Let {keys} fit the text; or, to train on it, set data.unknown to {math.ceil(100 * most) / 100:g}"
         raise loaded.problem(("tokenizer",), f"{facts}. {cure}.", DataError)
-    if max(tokens, characters) > NOTED:
+    if most > NOTED:
         announce(f"note: {facts}")
+    return store
 
 
 def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None = None) -> Recipe:

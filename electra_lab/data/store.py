@@ -135,6 +135,10 @@ class Store:
         return number / tokens, min(1.0, characters)
 
     @property
+    def unknown_text(self) -> str:
+        return "{:.2%} of the training tokens and {:.2%} of the characters are unknown".format(*self.unknown)
+
+    @property
     def overlap(self) -> float:
         """The share of the runs of 13 tokens in held-out text that also occur in training text."""
         return self.manifest.overlap

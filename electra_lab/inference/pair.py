@@ -35,8 +35,8 @@ class Pair:
     """A discriminator, a generator, or both, with their tokenizer. `electra_lab.load` makes one.
 
     A method that takes texts returns one result for a text, and a list for several. Texts that are longer than the
-    networks read at once are read in windows that overlap. A number that is not finite raises CheckpointError. A text
-    of which more than a tenth is unknown to the tokenizer gives an UnknownText warning; results say how much is.
+    networks read at once are read in windows that overlap. A number that is not finite raises CheckpointError. Text of
+    which more than a tenth is unknown to the tokenizer gives an UnknownText warning; results have its share.
 
     length  tokens that the networks read at once, [CLS] and [SEP] included
     cloze   what the network that predicts tokens says of a position does not depend on the token there
@@ -75,8 +75,7 @@ class Pair:
         self._refuse(batch_size)
         tokenized = tokenize(self.tokenizer, _several(texts))
         verdicts = zip(tokenized, self._verdicts(tokenized, batch_size), strict=True)
-        results = [Detected(t.text, t.tokens, t.offsets, p, unknown=t.unknown) for t, p in verdicts]
-        return _one_or_all(texts, results)
+        return _one_or_all(texts, [Detected(t.text, t.tokens, t.offsets, p, unknown=t.unknown) for t, p in verdicts])
 
     def stream(self, verb: Verb, texts: Iterable[Any], *, batch_size: int = 32, **options: Any) -> Iterator[Any]:
         """Yield the results of a verb in order; the memory that it takes does not grow with the number of texts.

@@ -110,10 +110,6 @@ def data_facts(data: Data) -> Iterator[tuple[str, str]]:
         yield "overlap", f"{data.overlap:.1%} of the 13-token runs of validation and test also occur in training text"
 
 
-def unknown_facts(tokens: float, characters: float) -> str:
-    return f"{tokens:.2%} of the training tokens and {characters:.2%} of the characters are unknown"
-
-
 def compute(flops: float, paper_flops: float | None) -> str:
     """Return the FLOPs of a training in both conventions; older runs know one."""
     other = "" if paper_flops is None else f"; {paper_flops:.3g} as the ELECTRA paper counts"

@@ -157,29 +157,29 @@ def _with_settings(tokenizer: Tokenizer, file: Path) -> Tokenizer:
 
     settings, config = (_read(_Settings, file.with_name(name)) for name in (SETTINGS, CONFIG))
     kind = settings.tokenizer_class or (settings.model_fields_set and config.model_type) or ""
-    normalizer, splitter, wrong = tokenizer.normalizer, tokenizer.pre_tokenizer, ""
+    normalizer, splitter, does = tokenizer.normalizer, tokenizer.pre_tokenizer, dict[str, Any]()
     if BERT.fullmatch(kind):
         if isinstance(normalizer, normalizers.BertNormalizer) and isinstance(splitter, pre_tokenizers.BertPreTokenizer):
             options = settings.tokenize_chinese_chars, settings.strip_accents, settings.do_lower_case
             tokenizer.normalizer = normalizers.BertNormalizer(normalizer.clean_text, *options)
         else:
-            wrong = f"tokenizer_class: {kind} splits text as BERT does, and the tokenizer.json does not"
+            does["tokenizer_class"] = "another one"
     elif BYTES.match(kind) and isinstance(splitter, pre_tokenizers.ByteLevel):
         splitter.add_prefix_space = bool(settings.add_prefix_space)
     elif kind and not AS_WRITTEN.match(kind):
         text = normalizer.normalize_str("A\u00e9") if normalizer else "A\u00e9"
-        does = {"do_lower_case": "A" not in text, "keep_accents": "\u00e9" in text} if CASED.match(kind) else {}
+        if CASED.match(kind):
+            does = {"do_lower_case": "A" not in text, "keep_accents": "\u00e9" in text}
         steps: Any = splitter if isinstance(splitter, pre_tokenizers.Sequence) else [splitter]
         for step in steps:
             if isinstance(step, pre_tokenizers.Metaspace):
                 does["add_prefix_space"] = step.prepend_scheme != "never"
             if isinstance(step, pre_tokenizers.ByteLevel):
                 does["add_prefix_space"] = step.add_prefix_space
-        asked = settings.model_dump(include={*does} & settings.model_fields_set, exclude_none=True)
-        wrong = ", ".join(f"{key}: {value} is not what the tokenizer.json does" for key, value in asked.items()
-                          if value != does[key])  # fmt: skip
-    if wrong:
-        raise DataError(f"{file.with_name(SETTINGS)}: {wrong}. {SAVE}")
+    asked = settings.model_dump(include={*does} & settings.model_fields_set, exclude_none=True)
+    for key, value in asked.items():
+        if value != does[key]:
+            raise DataError(f"{file.with_name(SETTINGS)}: {key}: {value} is not what the tokenizer.json does. {SAVE}")
     _add(tokenizer, file, settings)
     return tokenizer
 

@@ -14,7 +14,7 @@ from electra_lab.data.vocabulary import readable_token
 from electra_lab.jobs.provenance import data_of
 from electra_lab.planning.forecast import UNCOUNTED, Duration, Forecast
 from electra_lab.presentation.run_page import Token
-from electra_lab.presentation.text import Facts, compute, data_facts, epochs, fact_lines, seconds, unknown_facts
+from electra_lab.presentation.text import Facts, compute, data_facts, epochs, fact_lines, seconds
 from electra_lab.storage.provenance import Start
 from registry import (
     BatchSizes,
@@ -46,7 +46,7 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         *((f"init.{network}", _account(start)) for network, start in experiment.init.items()),
         ("data", f"{data['data']}; vocabulary {experiment.vocabulary.size:,}"),
         ("", data["overlap"]),
-        ("", unknown_facts(*experiment.store.unknown)),
+        ("", experiment.store.unknown_text),
         ("epochs", epochs(settings.batches.before(settings.steps), len(experiment.train))),
         ("evaluation", _evaluation(config, settings.steps, settings.evaluate_at_start, *_read(config, experiment))),
         ("compute", compute(settings.flops.total(settings.steps), experiment.paper_flops)),

@@ -19,7 +19,7 @@ from electra_lab.data.store import Store, is_store
 from electra_lab.data.vocabulary import make_vocabulary, readable_token
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.data_page import Token, write_data_page
-from electra_lab.presentation.text import Facts, fact_lines, unknown_facts
+from electra_lab.presentation.text import Facts, fact_lines
 from registry import Batch, Launcher, corpora, using
 from registry.component import entries_of
 from registry.errors import guide
@@ -152,7 +152,11 @@ def facts(made: Prepared) -> list[tuple[str, str]]:
     """Return the content of a token store as facts, each with a title."""
     found = [(s, f"{made.documents[s]:,} documents, {made.tokens[s]:,} tokens") for s in made.documents]
     found += [
-        ("vocabulary", f"{made.vocabulary:,}; {unknown_facts(made.unknown, made.unknown_characters)}"),
+        (
+            "vocabulary",
+            f"{made.vocabulary:,}; {made.unknown:.2%} of the training tokens and "
+            f"{made.unknown_characters:.2%} of the characters are unknown",
+        ),
         ("token length", f"{made.characters_per_token:.2f} characters"),
         ("overlap", f"{made.overlap:.2%} of the {RUN}-token runs of validation and test are in training text too"),
     ]

@@ -282,7 +282,7 @@ def test_unknown_text_is_pointed_out_and_much_of_it_an_error(
         for verb in (["prepare", file], ["run", file]):
             err = lab.fails(3, *verb)
             assert f"{file}:" in err
-            assert all(word in err for word in ("tokenizer", "data.unknown", f"{most:.1%}"))
+            assert all(word in err for word in ("tokenizer", "data.unknown", f"{most:.2%}"))
     answer = prepared(lab, file, "--set", f"data.unknown={most}")
     assert [answer["unknown"], answer["unknown_characters"]] == pytest.approx([tokens, characters])
     _, _, err = lab("prepare", file, "--set", f"data.unknown={most}")
