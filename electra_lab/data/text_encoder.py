@@ -26,8 +26,11 @@ class TextEncoder:
 
     def texts(self, texts: Sequence[str]) -> list[Encoded]:
         """Split texts into tokens; a word is a piece of text that the tokenizer never joins with its neighbours."""
-        tokenized = tokenize(self._tokenizer, texts)
-        return [Encoded(text.ids, text.offsets, cast("list[int]", text.words)) for text in tokenized]
+        tokenized, left = (
+            tokenize(self._tokenizer, texts),
+            (self._tokenizer.truncation or {}).get("direction") == "left",
+        )
+        return [Encoded(text.ids, text.offsets, cast("list[int]", text.words), left) for text in tokenized]
 
     def words(self, sentences: Sequence[Sequence[str]]) -> list[Encoded]:
         """Split words into tokens, each by itself; offsets are within the word. A word may have no token.
@@ -51,11 +54,6 @@ class TextEncoder:
                 offsets += self._within(words[word], read[word], spaces[word], [token for _, token in group])
             encoded.append(Encoded(encoding.ids, offsets, numbers))
         return encoded
-
-    def cut(self, ids: list[int], size: int) -> list[int]:
-        """Return at most `size` tokens, of the side that the tokenizer says."""
-        left = (self._tokenizer.truncation or {}).get("direction") == "left"
-        return ids[max(0, len(ids) - size) :] if left else ids[:size]
 
     @cached_property
     def _of_words(self) -> Tokenizer:

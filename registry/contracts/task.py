@@ -24,6 +24,11 @@ class Encoded:
     ids: list[int]
     offsets: list[tuple[int, int]]  # in the text, in characters, without spaces, with dropped marks
     words: list[int]  # the word of each token; words are counted from 0
+    cut_left: bool = False  # the owner of the model lets long texts lose their beginning
+
+    def cut(self, size: int) -> list[int]:
+        """Return at most `size` of the ids."""
+        return self.ids[max(0, len(self.ids) - size) :] if self.cut_left else self.ids[:size]
 
 
 class Encoder(Protocol):
@@ -36,9 +41,6 @@ class Encoder(Protocol):
 
     def words(self, sentences: Sequence[Sequence[str]]) -> list[Encoded]:
         """Split words into tokens, each by itself; offsets are within the word. A word may have no token."""
-
-    def cut(self, ids: list[int], size: int) -> list[int]:
-        """Return at most `size` tokens: the first ones, or the last ones if the owner of the model cuts on the left."""
 
 
 @dataclass(frozen=True, slots=True)

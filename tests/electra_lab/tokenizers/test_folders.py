@@ -230,4 +230,5 @@ def test_the_side_stays_in_saved_tokenizers(saved: Any, tmp_path: Path) -> None:
     read = Tokenizer.from_str(read_tokenizer(folder).to_str())
     vocabulary = make_vocabulary(read, torch.ones(read.get_vocab_size(), dtype=torch.int64), torch.device("cpu"))
     encoder = TextEncoder(read, vocabulary)
-    assert [encoder.cut([1, 2, 3], size) for size in (0, 2, 5)] == [[], [2, 3], [1, 2, 3]]
+    (text,) = encoder.texts(["The cat sat"])
+    assert [text.cut(size) for size in (0, 2, 50)] == [[], text.ids[-2:], text.ids]
