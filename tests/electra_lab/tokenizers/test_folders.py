@@ -14,6 +14,7 @@ import electra_lab
 from electra_lab.data.encoding import encode
 from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.data.vocabulary import make_vocabulary, special_ids
+from electra_lab.jobs.finetuning.facts import dry_run
 from electra_lab.tokenizers.pretrained import read_tokenizer
 from registry.errors import DataError
 from tests.electra_lab.tokenizers.families import LISTED, ODD, class_of, differences, save, trained
@@ -232,3 +233,18 @@ def test_the_side_stays_in_saved_tokenizers(saved: Any, tmp_path: Path) -> None:
     encoder = TextEncoder(read, vocabulary)
     (text,) = encoder.texts(["The cat sat"])
     assert [text.cut(size) for size in (0, 2, 50)] == [[], text.ids[-2:], text.ids]
+
+
+def test_the_opening_says_which_names_are_tokens(saved: Any, tmp_path: Path) -> None:
+    folder = changed(saved("BertTokenizer"), tmp_path / "a", lambda old: old)
+    sizes = {"hidden_size": 8, "embedding_size": 8, "num_attention_heads": 1, "intermediate_size": 8}
+    size = read_tokenizer(folder).get_vocab_size()
+    config = ElectraConfig(vocab_size=size, num_hidden_layers=1, max_position_embeddings=32, **sizes)
+    ElectraForSequenceClassification(config).save_pretrained(folder)
+    for split in ("a", "b"):
+        (tmp_path / f"{split}.csv").write_text(f"text,label\nthe [E1] cat {split},a\nthe dogs {split},b\n")
+    (tmp_path / "f.yaml").write_text(
+        f"name: f\nmodel: {folder}\ntask: {{type: text_classification}}\nseeds: [0]\ntrain: {{epochs: 1}}\n"
+        "dataset: {type: table, train: a.csv, validation: b.csv, text: text, label: label}\n"
+    )
+    assert "[E1] are tokens" in dry_run(tmp_path / "f.yaml", [], None, "cpu", tries=False)
