@@ -296,8 +296,9 @@ def _add(tokenizer: Tokenizer, file: Path, settings: _Settings, **changed: bool)
         tokenizer.add_tokens([AddedToken(**token.model_dump() | changed)])
         if tokenizer.token_to_id(token.content) != id:
             raise DataError(f"{file}: the id {id} of the added token '{token.content}' is not the next one. {SAVE}")
-    extras = settings.extra_special_tokens
-    for extra in (settings.additional_special_tokens if extras is None else extras) or ():
+    older_roles = _read(_Settings, file.with_name(ROLES))
+    lists = settings.extra_special_tokens, settings.additional_special_tokens, older_roles.additional_special_tokens
+    for extra in next((extras for extras in lists if extras is not None), ()):
         name = extra.content if isinstance(extra, _Added) else extra
         if tokenizer.token_to_id(name) is None:
             tokenizer.add_special_tokens([AddedToken(name, normalized=False)])

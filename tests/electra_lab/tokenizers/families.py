@@ -25,7 +25,7 @@ TEXTS = [
     for n in range(60)
 ]
 ODD = [
-    "The cat sat on a mat.", "  two  spaces ", "naïve 猫 dogs\nand a café", "über Köln, ÜBER KÖLN",
+    "The cat sat on a mat.", "  two  spaces ", "naïve 猫 dogs\nand a café", "über Köln, ÜBER KÖLN", "a猫b猫猫",
     "cafe\u0301 CAFE\u0301", "한국어 \u1112\u1161\u11ab", "it's don't ##y <x>", "a\0b\u200bc\td\u00a0e", "x" * 120,
     "\u0130stanbul ẞ ﬁ \uff11\uff12", "\U0001f600 \U0001f469\u200d\U0001f467 ok", "the [E1] old cat[E1]cat", "",
 ]  # fmt: skip

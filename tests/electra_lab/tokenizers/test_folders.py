@@ -116,6 +116,9 @@ def test_tokens_that_the_settings_add_are_tokens(name: str, saved: Any, tmp_path
         folder = changed(saved(name), tmp_path / str(number), lambda old, new=new: old | new)  # type: ignore[misc]
         assert differences(folder, [*ODD, "a <new> thing<new>x", "the [E2] cat[E2]"]) == []
         assert read_tokenizer(folder).encode("the[E2]cat").tokens.count("[E2]") == 1
+    folder = changed(saved(name), tmp_path / "older", lambda old: old)
+    (folder / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": ["[E1]", "[E2]"]}))
+    assert differences(folder, ["the [E2] cat[E2]"]) == []
 
 
 def test_special_tokens_are_those_that_the_folder_names(tmp_path: Path, saved: Any) -> None:
