@@ -96,7 +96,7 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
     else:
         tokenizer["characters"] = data.tokenizer_characters
     fingerprint = corpus.fingerprint() if corpus else ""
-    changes = getattr(corpus, "changes", dict[str, str])()
+    changes = getattr(corpus, "changes", dict[str, str])()  # of text in use, which the tokenizer makes
 
     def train_tokenizer(documents: Iterable[str]) -> "Tokenizer":
         with tokenizer_failures():

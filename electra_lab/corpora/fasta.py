@@ -86,10 +86,7 @@ class Fasta(FileCorpus):
         super().__init__(paths, EXTENSIONS, options)
 
     def changes(self) -> Mapping[str, str]:
-        """Return the replacements that change text in use as this corpus changes letters; gaps stay.
-
-        K-mers are written by `electra_lab.data.encoding.as_kmers`; a sequence that was not is unknown.
-        """
+        """Return the replacements that change text in use as this corpus changes letters; gaps stay."""
         changes = {LONGER.format(self.kmers + 1): "?"} if self.kmers else {r"\s+": ""}
         if self.letters == "rna":
             changes |= {"T": "U", "t": "u"}

@@ -26,10 +26,8 @@ class TextEncoder:
 
     def texts(self, texts: Sequence[str]) -> list[Encoded]:
         """Split texts into tokens; a word is a piece of text that the tokenizer never joins with its neighbours."""
-        tokenized, left = (
-            tokenize(self._tokenizer, texts),
-            (self._tokenizer.truncation or {}).get("direction") == "left",
-        )
+        tokenized = tokenize(self._tokenizer, texts)
+        left = (self._tokenizer.truncation or {}).get("direction") == "left"
         return [Encoded(text.ids, text.offsets, cast("list[int]", text.words), left) for text in tokenized]
 
     def words(self, sentences: Sequence[Sequence[str]]) -> list[Encoded]:

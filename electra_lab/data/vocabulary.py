@@ -159,7 +159,8 @@ def with_changes(tokenizer: Tokenizer, changes: Mapping[str, str]) -> Tokenizer:
     if changes:
         steps: list[Any] = [normalizers.Replace(Regex(pattern), text) for pattern, text in changes.items()]
         others: Any = tokenizer.normalizer
-        steps += list(others) if isinstance(others, normalizers.Sequence) else filter(None, [others])
+        several = isinstance(tokenizer.normalizer, normalizers.Sequence)
+        steps += others if several else filter(None, [others])
         tokenizer.normalizer = normalizers.Sequence(steps)
     return tokenizer
 

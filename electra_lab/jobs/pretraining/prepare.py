@@ -152,11 +152,8 @@ def facts(made: Prepared) -> list[tuple[str, str]]:
     """Return the content of a token store as facts, each with a title."""
     found = [(s, f"{made.documents[s]:,} documents, {made.tokens[s]:,} tokens") for s in made.documents]
     found += [
-        (
-            "vocabulary",
-            f"{made.vocabulary:,}; {made.unknown:.2%} of the training tokens and "
-            f"{made.unknown_characters:.2%} of the characters are unknown",
-        ),
+        ("vocabulary", f"{made.vocabulary:,}"),
+        ("unknown", f"{made.unknown:.2%} of the training tokens and {made.unknown_characters:.2%} of their characters"),
         ("token length", f"{made.characters_per_token:.2f} characters"),
         ("overlap", f"{made.overlap:.2%} of the {RUN}-token runs of validation and test are in training text too"),
     ]
