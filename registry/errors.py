@@ -71,6 +71,10 @@ class Interrupted(Stopped):
     exit_code = 130
 
 
+class UnknownText(UserWarning):
+    """More than a tenth of a text is unknown to a tokenizer."""
+
+
 class UnknownName(ConfigError):
     """No component of that kind has the name."""
 

@@ -1,13 +1,13 @@
 """The text of an experiment: its corpus, its token store and its rows, or random text in their place."""
 
 import hashlib
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from electra_lab.data.raw_documents import Progress
 from electra_lab.data.rows import Rows
 from electra_lab.data.splits import Unsplittable
 from electra_lab.data.store import FORMAT, Store, is_store, key_of, load_store, open_store, read_manifest
-from electra_lab.data.vocabulary import ArrayTokens, make_vocabulary
+from electra_lab.data.vocabulary import ArrayTokens, make_vocabulary, with_changes
 from electra_lab.storage.files import tokenizer_failures
 from registry import (
     Corpus,
@@ -37,6 +37,11 @@ from registry import (
 )
 from registry.component import entries_of
 from registry.errors import DataError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+NOTED = 0.01  # share of unknown text that is pointed out
 
 
 def open_data(
@@ -59,13 +64,24 @@ def open_data(
         if rebuild:
             reason = f"{folder} is a finished token store, which cannot be rebuilt. Name the folder around it."
             raise loaded.problem(("data", "store"), reason)
-        return _given_store(loaded, folder, announce)
-    try:
-        with using(tokenizers.get(loaded.config.tokenizer.type), corpora.get(loaded.config.corpus.type)):
-            recipe = recipe or recipe_of(loaded, open_corpus(loaded), launcher)
-            return open_store(folder, recipe, announce, progress, rebuild=rebuild)
-    except Unsplittable as error:
-        raise loaded.problem(error.key, str(error), DataError) from None
+        store = _given_store(loaded, folder, announce)
+    else:
+        try:
+            with using(tokenizers.get(loaded.config.tokenizer.type), corpora.get(loaded.config.corpus.type)):
+                recipe = recipe or recipe_of(loaded, open_corpus(loaded), launcher)
+                store = open_store(folder, recipe, announce, progress, rebuild=rebuild)
+        except Unsplittable as error:
+            raise loaded.problem(error.key, str(error), DataError) from None
+    # Unknown text is pointed out; too much of it is an error.
+    most, facts = max(store.unknown), store.unknown_text
+    if most > loaded.config.data.unknown:
+        options = {"alphabet", "vocab_size", "min_frequency", "pattern"} & {*loaded.config.tokenizer.dump()}
+        keys = ", ".join(f"tokenizer.{name}" for name in sorted(options)) or "tokenizer"
+        cure = f"Let {keys} fit the text; or, to train on it, set data.unknown to {math.ceil(100 * most) / 100:g}"
+        raise loaded.problem(("tokenizer",), f"{facts}. {cure}.", DataError)
+    if most > NOTED:
+        announce(f"note: {facts}")
+    return store
 
 
 def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None = None) -> Recipe:
@@ -80,11 +96,17 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
     else:
         tokenizer["characters"] = data.tokenizer_characters
     fingerprint = corpus.fingerprint() if corpus else ""
+    changes = getattr(corpus, "changes", dict[str, str])()  # of text in use, which the tokenizer makes
+
+    def train_tokenizer(documents: Iterable[str]) -> "Tokenizer":
+        with tokenizer_failures():
+            return with_changes(entry.component(documents, **config.tokenizer.keywords()), changes)
+
     if not isinstance(fingerprint, str):
         raise TypeError(f"fingerprint() returned {fingerprint!r:.80}, must be a string.")
     identity = {
         "format": FORMAT,
-        "corpus": {"type": config.corpus.type, "fingerprint": fingerprint},
+        "corpus": {"type": config.corpus.type, "fingerprint": fingerprint, **({"changes": changes} if changes else {})},
         "held_out": data.held_out,
         "overlap": data.overlap,
         "tokenizer": tokenizer,
@@ -96,7 +118,7 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
     return Recipe(
         corpus=cast("Corpus", corpus),
         fingerprint=fingerprint,
-        train_tokenizer=tokenizer_failures()(partial(entry.component, **config.tokenizer.keywords())),
+        train_tokenizer=train_tokenizer,
         held_out=data.held_out,
         overlap=data.overlap,
         tokenizer_characters=data.tokenizer_characters,

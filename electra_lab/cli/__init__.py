@@ -2,7 +2,9 @@
 
 import sys
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -34,7 +36,7 @@ from electra_lab.cli import (
 from electra_lab.cli._streams import CLOSED_PIPE, answer, answering, usable
 from electra_lab.version import __version__
 from registry.core import Registry
-from registry.errors import Reported, said, shown
+from registry.errors import Reported, UnknownText, said, shown
 
 # Verbs of other programs.
 SYNONYMS = {
@@ -91,7 +93,7 @@ def _options(
 def main() -> None:
     """Run a command; an error is one clear sentence and its exit code."""
     try:
-        with usable():
+        with usable(), _said_once(UnknownText):
             _main()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
@@ -122,8 +124,26 @@ def _main() -> None:
         raise SystemExit(1) from None
 
 
+@contextmanager
+def _said_once(kind: type[Warning]) -> Iterator[None]:
+    """Show the first warning of a kind as a note."""
+    others, said = warnings.showwarning, set[type[Warning]]()
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if category is not kind:
+            others(message, category, *place)
+        elif kind not in said:
+            said.add(kind)
+            _complain(f"note: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", kind)
+        warnings.showwarning = show  # type: ignore[assignment]  # the place is not read
+        yield
+
+
 def _complain(text: object) -> None:
-    """Print an error, folded to the width of a terminal."""
+    """Print an error or a note, folded to the width of a terminal."""
     from electra_lab.presentation.console import folded
 
     print(folded(shown(str(text)), sys.stderr), file=sys.stderr)

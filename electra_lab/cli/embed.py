@@ -63,7 +63,8 @@ def embed(
                 continue
             numbers = [str(value) for value in vector.numpy()]  # no more digits than float32 has
             if json_:
-                record = {"text": text, "embedding": list(map(float, numbers))}
+                embedding = [*map(float, numbers)]
+                record = {"text": text, "embedding": embedding, "unknown": pair.unknown([text])[0]}
                 answer(json.dumps(record, ensure_ascii=not is_utf8()))
             else:
                 answer(" ".join(numbers))

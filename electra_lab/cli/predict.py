@@ -88,7 +88,7 @@ def predict(
             if not (csv_ or json_):
                 answer_in_colour(terminal, result)
                 continue
-            added = cells_of(result.answer) if csv_ else result.answer
+            added = cells_of(result.answer) if csv_ else result.answer | {"unknown": result.unknown}
             # The words of a text take its place, if the text was in the column `words`.
             replaced = {"words"} if "text" in item and record.get("words") == item["text"] else set()
             refuse_overwriting(place, record, added.keys() - replaced)

@@ -71,7 +71,9 @@ def score(
     input_format = format_of(format, texts, file)
     fields = () if input_format == "text" else (field,)
     added = ("score", "percentile") if normal else ("score",)
-    taken = added if json_ or csv_ else ()
+    taken: tuple[str, ...] = added if csv_ else ()
+    if json_:
+        taken = (*added, "unknown")
     columns, items = items_of(lines, input_format, ("text",), ("text",), fields, None, on_error)
     pair = load(model, device=device, step=given.step_of(step, best))
     console, terminal, table = Console(), given.colours(), Table()
@@ -90,7 +92,7 @@ def score(
         if csv_:
             answer(table.line(row))
         elif json_:
-            answer(json_line(row))
+            answer(json_line(row | {"unknown": result.unknown}))
         else:
             given.answer_in_colour(terminal, result)
 

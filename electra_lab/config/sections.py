@@ -26,6 +26,9 @@ class Data(Strict):
     overlap: Annotated[float, Field(ge=0, le=1)] = Field(
         0.1, description="Drop a training document if held-out text contains more than this share of its 13-grams."
     )
+    unknown: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.2, description="Stop if a larger share of the training tokens, or of their characters, is unknown text."
+    )
     tokenizer_characters: Annotated[float, Field(ge=1000)] = Field(
         3e7, description="Maximum number of training characters that the tokenizer is trained on."
     )

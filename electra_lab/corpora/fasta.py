@@ -1,7 +1,7 @@
 """Sequences of DNA, RNA or protein in FASTA files."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +10,7 @@ from pydantic import Field
 from electra_lab.corpora._common import FileCorpus, Paths
 from electra_lab.sources.files import BYTE_ORDER_MARK, BadInput
 from registry import LONGEST, Document, Skipped, corpora
+from registry.contracts.corpus import LONGER
 
 EXTENSIONS = (".fa", ".fasta", ".fna", ".ffn", ".faa", ".frn")
 Kind = Literal["dna", "rna", "protein"]
@@ -83,6 +84,14 @@ class Fasta(FileCorpus):
             "lower_case": lower_case, "reverse_complement": reverse_complement, "on_error": on_error,
         }  # fmt: skip
         super().__init__(paths, EXTENSIONS, options)
+
+    def changes(self) -> Mapping[str, str]:
+        """Return the replacements that change text in use as this corpus changes letters; gaps stay."""
+        changes = {LONGER.format(self.kmers + 1): "?"} if self.kmers else {r"\s+": ""}
+        if self.letters == "rna":
+            changes |= {"T": "U", "t": "u"}
+        letters = filter(str.isalpha, LETTERS[self.letters]) if self.lower_case == "raise" else ()
+        return changes | {letter.lower(): letter for letter in letters if letter.lower() not in changes}
 
     def _in_file(self, file: Path) -> Iterator[Document | Skipped]:
         for number, (name, header, lines) in enumerate(_records(self._lines(file)), start=1):

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -60,6 +60,11 @@ class Mixture:
                 read.update(dict.fromkeys(of_part))
                 passed_over += ignored
         return list(read), [file for file in passed_over if file not in read]
+
+    def changes(self) -> Mapping[str, str]:
+        """Return the changes of text that all parts make."""
+        first, *others = [getattr(corpus, "changes", dict[str, str])() for corpus, _ in self.parts]
+        return first if all(other == first for other in others) else {}
 
     def fingerprint(self) -> str:
         """Return a hash of the parts' fingerprints and repeats."""

@@ -46,6 +46,8 @@ class Shard(BaseModel):
     documents: int
     tokens: int
     characters: int
+    visible: int | None = None  # characters that are not white space
+    unknown: float | None = None  # those of them that the tokenizer does not know
     overlapping: int = 0  # documents left out, as they share too much with held-out text
     sufficient: float | None = None  # the smallest data.overlap, in hundredths, that would leave none out, if known
     empty: int = 0  # documents without tokens
@@ -56,8 +58,8 @@ class Shard(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_unknown(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Manifests of earlier versions lack `sufficient`, and have a checksum."""
-        return {name: value for name, value in dump(self).items() if name != "sufficient" or value is not None}
+        """Manifests of earlier versions lack some fields, and have a checksum."""
+        return {name: value for name, value in dump(self).items() if value is not None}
 
 
 def encode_shard(folder: str, name: str) -> Outcome:
@@ -91,10 +93,16 @@ def _sealed(name: str) -> tuple[list[str], str]:
 
 @dataclass(frozen=True)
 class Texts:
-    """The concatenated tokens of documents, with the numbers of tokens, characters and words of each document."""
+    """The concatenated tokens of documents, with the numbers of tokens, characters and words of each document.
+
+    unknown  number of the characters that the tokenizer does not know
+    visible  number of those that are not white space
+    """
 
     tokens: NDArray[Any]
     lengths: NDArray[np.int64]
+    unknown: NDArray[np.float64]
+    visible: NDArray[np.int64]
     characters: NDArray[np.int64]
     words: NDArray[np.int64]
 
@@ -127,6 +135,8 @@ def write_shard(place: Path, name: str, texts: Texts, keep: NDArray[np.bool_], p
         documents=len(lengths),
         tokens=len(stream),
         characters=int(texts.characters[keep].sum()),
+        visible=int(texts.visible[keep].sum()),
+        unknown=float(texts.unknown[keep].sum()),
         overlapping=int((full & ~keep).sum()),
         sufficient=sufficient,
         empty=int((~full).sum()),
@@ -138,7 +148,8 @@ def write_shard(place: Path, name: str, texts: Texts, keep: NDArray[np.bool_], p
 def encode_texts(tokenizer: Tokenizer, documents: list[str], plan: Plan) -> Texts:
     characters = np.array([len(text) for text in documents], np.int64)
     words = np.array([len(text.split()) for text in documents], np.int64)
-    return Texts(*encode(tokenizer, documents, plan.dtype), characters, words)
+    visible = np.array([len("".join(text.split())) for text in documents], np.int64)
+    return Texts(*encode(tokenizer, documents, plan.dtype), visible, characters, words)
 
 
 @lru_cache(maxsize=1)

@@ -28,7 +28,7 @@ from electra_lab.data.build import COUNTS, MANIFEST, Manifest, Recipe, Unfinishe
 from electra_lab.data.raw_documents import Progress
 from electra_lab.data.shards import TOKENIZER
 from electra_lab.data.splits import SPLITS
-from electra_lab.data.vocabulary import special_ids
+from electra_lab.data.vocabulary import special_ids, unknown_id
 from electra_lab.storage.files import Unreadable, load_tokenizer, lock, put_in_place, read_as, restore, write_whole
 from registry import Split
 from registry.errors import CheckpointError, ConfigError, DataError
@@ -124,6 +124,19 @@ class Store:
     def special(self) -> dict[str, int]:
         """The ids of the special tokens by role: pad, cls, sep, mask."""
         return special_ids(self.tokenizer)
+
+    @property
+    def unknown(self) -> tuple[float, float]:
+        """The shares of the training tokens, and of their characters without white space, that are unknown."""
+        train, id = self.manifest.shards["train"].values(), unknown_id(self.tokenizer)
+        tokens = sum(shard.tokens - shard.documents for shard in train)  # without [SEP]
+        number = 0 if id is None else int(self.counts[id])
+        characters = sum(shard.unknown or 0 for shard in train) / max(1, sum(shard.visible or 0 for shard in train))
+        return number / tokens, min(1.0, characters)
+
+    @property
+    def unknown_text(self) -> str:
+        return "{:.2%} of the training tokens and {:.2%} of the characters are unknown".format(*self.unknown)
 
     @property
     def overlap(self) -> float:

@@ -27,7 +27,8 @@ class TextEncoder:
     def texts(self, texts: Sequence[str]) -> list[Encoded]:
         """Split texts into tokens; a word is a piece of text that the tokenizer never joins with its neighbours."""
         tokenized = tokenize(self._tokenizer, texts)
-        return [Encoded(text.ids, text.offsets, cast("list[int]", text.words)) for text in tokenized]
+        left = (self._tokenizer.truncation or {}).get("direction") == "left"
+        return [Encoded(text.ids, text.offsets, cast("list[int]", text.words), left) for text in tokenized]
 
     def words(self, sentences: Sequence[Sequence[str]]) -> list[Encoded]:
         """Split words into tokens, each by itself; offsets are within the word. A word may have no token.

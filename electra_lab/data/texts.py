@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,14 +11,16 @@ from unicodedata import category, normalize
 
 import torch
 
-from electra_lab.data.encoding import SpecialNames
-from electra_lab.data.vocabulary import replaced_patterns, word_mark
+from electra_lab.data.encoding import SpecialNames, unknown_characters
+from electra_lab.data.vocabulary import kmers_of, replacements, unknown_id, word_mark
 from electra_lab.storage.files import tokenizer_failures
 from registry import Batch, Vocabulary
+from registry.errors import UnknownText
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+MUCH = 0.1  # share of a text whose unknown characters are pointed out
 JOINERS = "\u200c\u200d"
 
 
@@ -30,6 +33,7 @@ class Tokenized:
     tokens: list[str]
     offsets: list[tuple[int, int]]  # of each token in the text, in characters
     words: Sequence[int | None] = ()  # the number of each token's word; None for special tokens
+    unknown: float = 0.0  # share of the characters, white space left out, that are read as the unknown token
 
     def replaced(self, new: Mapping[int, int]) -> Tokenized:
         """Return a copy with other ids at some places."""
@@ -55,19 +59,24 @@ class Window:
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = False) -> list[Tokenized]:
     """Split texts into tokens, with offsets as `places` returns them. Raises DataError.
 
+    Warns of a text of which more than a tenth is unknown.
+
     with_masks  "[MASK]" in a text is the special token, not five characters and more
     """
     before, tokenizer.encode_special_tokens = tokenizer.encode_special_tokens, not with_masks
     special, mark, tokenized = SpecialNames(tokenizer), word_mark(tokenizer), list[Tokenized]()
-    replaced = replaced_patterns(tokenizer)
+    replaced = [pattern for pattern, name in replacements(tokenizer) if name in ("<address>", "<hex>", "<number>")]
+    k, unknown = kmers_of(tokenizer), unknown_id(tokenizer)
     try:
         # A lone surrogate has no bytes; a question mark in its place keeps the offsets.
         clean = [text.encode("utf-8", "replace").decode() for text in texts]
+        kmers = [as_kmers(text, k) if k and not (with_masks and special.names.search(text)) else None for text in clean]
+        clean = [text if written is None else written for text, written in zip(clean, kmers, strict=True)]
         if len(clean) == 1:  # each thread of `encode_batch` would keep the memory of a long text
             encodings = [tokenizer.encode(clean[0], add_special_tokens=False)]
         else:
             encodings = tokenizer.encode_batch(clean, add_special_tokens=False)
-        for text, written, encoding in zip(texts, clean, encodings, strict=True):
+        for text, written, encoding, of_kmers in zip(texts, clean, encodings, kmers, strict=True):
             read, spaces = written, list[int]()
             if not with_masks and special.are_in(read, encoding.ids):
                 read, spaces = special.spelled(read)
@@ -75,10 +84,35 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
             offsets = without(spaces, places(read, encoding.tokens, encoding.offsets, mark))
             if replaced:
                 offsets = _whole_matches(written, offsets, replaced)
-            tokenized.append(Tokenized(text, encoding.ids, encoding.tokens, offsets, encoding.word_ids))
+            if k and of_kmers is not None:
+                offsets = _in_sequence(text, k, offsets)
+            number = unknown_characters(text, encoding.ids, offsets, unknown)
+            share = number / max(1, len("".join(text.split())))
+            if share > MUCH:
+                reason = f"{share:.0%} of {text!r:.40} is unknown to the tokenizer, so an answer about it means little"
+                cure = "Write it as the text that the model was trained on"
+                warnings.warn(f"{reason}. {cure}.", UnknownText, stacklevel=4)
+            tokenized.append(Tokenized(text, encoding.ids, encoding.tokens, offsets, encoding.word_ids, share))
     finally:
         tokenizer.encode_special_tokens = before
     return tokenized
+
+
+def as_kmers(text: str, k: int) -> str | None:
+    """Return the overlapping k-mers of a sequence, as the corpus `fasta` writes them; None if the text has them."""
+    words = text.split()
+    letters = "".join(words)
+    if len(letters) < k or all(len(word) == k for word in words):
+        return None
+    return " ".join(letters[at : at + k] for at in range(len(letters) - k + 1))
+
+
+def _in_sequence(text: str, k: int, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the places in a sequence of its k-mers: that of the first letter, of the last k-mer those of all."""
+    letters = [at for at, character in enumerate(text) if not character.isspace()]
+    firsts = [min(start // (k + 1), len(letters) - k) for start, _ in offsets]
+    ends = [at + 1 for at in letters[: len(letters) - k]] + [letters[-1] + 1]
+    return [(letters[first], ends[first]) for first in firsts]
 
 
 def _whole_matches(text: str, offsets: Iterable[tuple[int, int]], patterns: Sequence[str]) -> list[tuple[int, int]]:

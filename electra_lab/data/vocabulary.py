@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from registry import Vocabulary
-from registry.contracts.tokenizer import SPECIAL_TOKENS
+from registry.contracts.corpus import LONGER
+from registry.contracts.tokenizer import SPECIAL_TOKENS, UNKNOWN
 from registry.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,7 +27,14 @@ JOINERS = "\u00ad\u200c\u200d\u2060"  # soft hyphen, zero-width non-joiner and j
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the ids of the special tokens by role: pad, cls, sep, mask. Raises DataError if one is missing."""
+    """Return the ids of the special tokens by role: pad, cls, sep, mask. Raises DataError if one is missing.
+
+    A template that names the roles says which they are, as `pretrained` writes it; otherwise they have common names.
+    """
+    template = json.loads(tokenizer.post_processor.__getstate__()) if tokenizer.post_processor else {}
+    roles = template.get("special_tokens", {})
+    if roles.keys() == SPECIAL_TOKENS.keys():
+        return {role: roles[role]["ids"][0] for role in SPECIAL_TOKENS}
     ids: dict[str, int] = {}
     missing = []
     for role, names in SPECIAL_TOKENS.items():
@@ -136,12 +144,40 @@ def word_mark(tokenizer: Tokenizer) -> str | None:
     return None
 
 
-def replaced_patterns(tokenizer: Tokenizer) -> list[str]:
-    """Return the patterns of the text that the tokenizer `words` replaces, in the order in which it does."""
-    normalizer = json.loads(tokenizer.normalizer.__getstate__()) if tokenizer.normalizer else {}
-    steps = [step for step in normalizer.get("normalizers", ()) if step["type"] == "Replace"]
-    steps = [step for step in steps if step["content"] in ("<address>", "<hex>", "<number>")]
-    return [step["pattern"]["Regex"] for step in steps if step["pattern"].get("Regex")]
+def replacements(tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    """Return the regular expressions that the tokenizer replaces first, and what by, in the order in which it does."""
+    steps = [json.loads(tokenizer.normalizer.__getstate__())] if tokenizer.normalizer else []
+    if steps and steps[0]["type"] == "Sequence":
+        steps = steps[0]["normalizers"]
+    return [(step["pattern"].get("Regex", ""), step["content"]) for step in steps if step["type"] == "Replace"]
+
+
+def with_changes(tokenizer: Tokenizer, changes: Mapping[str, str]) -> Tokenizer:
+    """Let a tokenizer first change text as its corpus does; see registry.contracts.Corpus."""
+    from tokenizers import Regex, normalizers
+
+    if changes:
+        steps: list[Any] = [normalizers.Replace(Regex(pattern), text) for pattern, text in changes.items()]
+        others: Any = tokenizer.normalizer
+        several = isinstance(tokenizer.normalizer, normalizers.Sequence)
+        steps += others if several else filter(None, [others])
+        tokenizer.normalizer = normalizers.Sequence(steps)
+    return tokenizer
+
+
+def kmers_of(tokenizer: Tokenizer) -> int | None:
+    """Return the length of the overlapping k-mers that the tokenizer reads, None for any other text."""
+    for pattern, text in replacements(tokenizer)[:1]:
+        digits = "".join(filter(str.isdigit, pattern))
+        if text == "?" and pattern == LONGER.format(digits):
+            return int(digits) - 1
+    return None
+
+
+def unknown_id(tokenizer: Tokenizer) -> int | None:
+    """Return the id of the token for unknown text, None for a tokenizer that has none."""
+    name = getattr(tokenizer.model, "unk_token", None)
+    return token_id(tokenizer, (name,) if name else UNKNOWN)
 
 
 def spaces_stay(tokenizer: Tokenizer) -> bool:

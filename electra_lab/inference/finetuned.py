@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -149,10 +149,11 @@ class FineTuned(Pair):
                     self.finite(output[batch.attention_mask] if name in self._of_tokens else output)
                 collected.update(batch, losses)
         # Decode.
-        results = []
-        for fields, places, answer in zip(items, offsets, collected.answers(), strict=True):
+        texts = [" ".join(map(_text_of, fields.values())) for fields in items]
+        results, shares = [], self.unknown(texts)
+        for fields, places, share, answer in zip(items, offsets, shares, collected.answers(), strict=True):
             own = {name: value for name, value in answer.items() if name not in SHOWN and name != "prediction"}
-            results.append(Predicted.of(fields, answer["prediction"], places, own))
+            results.append(replace(Predicted.of(fields, answer["prediction"], places, own), unknown=share))
         return results
 
     def _split(self, items: Sequence[dict[str, Any]]) -> list[list[tuple[int, int]] | None]:
@@ -183,3 +184,7 @@ class FineTuned(Pair):
 
     detector = property(_refused)
     writer = property(_refused)
+
+
+def _text_of(field: str | Sequence[str]) -> str:
+    return field if isinstance(field, str) else " ".join(field)

@@ -190,7 +190,7 @@ def _task_of(kind: str, config: Mapping[str, Any], outputs: int, part: Part) -> 
     if kind == "ForQuestionAnswering":
         return TASKS[kind], task_of(kind, part, {"unanswerable": False})
     if kind == "ForTokenClassification":
-        entities = all(label == "O" or label[:2] in ("B-", "I-", "E-", "S-") for label in labels)
+        entities = all(label == "O" or (label[:1] in "BIESLUM" and label[1:2] == "-") for label in labels)
         facts = {"tags": labels, "usual": "O" if "O" in labels else labels[0]}
         return TASKS[kind], task_of(kind, part, facts, scheme="entities" if entities else "plain")
     if problem == "regression":

@@ -35,7 +35,8 @@ class Pair:
     """A discriminator, a generator, or both, with their tokenizer. `electra_lab.load` makes one.
 
     A method that takes texts returns one result for a text, and a list for several. Texts that are longer than the
-    networks read at once are read in windows that overlap. A number that is not finite raises CheckpointError.
+    networks read at once are read in windows that overlap. A number that is not finite raises CheckpointError. Text of
+    which more than a tenth is unknown to the tokenizer gives an UnknownText warning; results have its share.
 
     length  tokens that the networks read at once, [CLS] and [SEP] included
     cloze   what the network that predicts tokens says of a position does not depend on the token there
@@ -74,7 +75,7 @@ class Pair:
         self._refuse(batch_size)
         tokenized = tokenize(self.tokenizer, _several(texts))
         verdicts = zip(tokenized, self._verdicts(tokenized, batch_size), strict=True)
-        return _one_or_all(texts, [Detected(text.text, text.tokens, text.offsets, p) for text, p in verdicts])
+        return _one_or_all(texts, [Detected(t.text, t.tokens, t.offsets, p, unknown=t.unknown) for t, p in verdicts])
 
     def stream(self, verb: Verb, texts: Iterable[Any], *, batch_size: int = 32, **options: Any) -> Iterator[Any]:
         """Yield the results of a verb in order; the memory that it takes does not grow with the number of texts.
@@ -161,7 +162,7 @@ class Pair:
             written = {place: self._written(id) for place, id in drawn[n].items() if id != text.ids[place]}
             before = text.text, text.tokens, text.offsets
             best = dict(sorted(candidates[n].items()))
-            results.append(Corrupted(*before, inputs, masked, written, best, verdicts[n]))
+            results.append(Corrupted(*before, inputs, masked, written, best, verdicts[n], unknown=text.unknown))
         return _one_or_all(texts, results)
 
     # fmt: off
@@ -209,8 +210,8 @@ class Pair:
             numbers = surprisals(self, tokenized, mask_prob, batch_size)
         results = []
         for text, of_text in zip(tokenized, numbers, strict=True):
-            score = combined(of_text, reduce)
-            results.append(Scored(text.text, score, text.tokens, text.offsets, of_text, by == "detection"))
+            values, share = (text.tokens, text.offsets, of_text), text.unknown
+            results.append(Scored(text.text, combined(of_text, reduce), *values, by == "detection", unknown=share))
         return _one_or_all(texts, results)
 
     @overload
@@ -235,7 +236,8 @@ class Pair:
         results, stay = [], spaces_stay(self.tokenizer)
         for text, places, of_text in zip(tokenized, masks, best, strict=True):
             offsets = [text.offsets[place] for place in places]
-            results.append(Filled(text.text, offsets, [of_text[place] for place in places], stay))
+            guesses = [of_text[place] for place in places]
+            results.append(Filled(text.text, offsets, guesses, stay, unknown=text.unknown))
         return _one_or_all(texts, results)
 
     def embed(
@@ -264,6 +266,10 @@ class Pair:
         means = [of_text.mean(0) if len(of_text) else of_text.sum(0) for of_text in states]
         pooled = self.finite(torch.stack(means) if means and pooling == "mean" else first)
         return pooled[0] if isinstance(texts, str) else pooled
+
+    def unknown(self, texts: Sequence[str]) -> list[float]:
+        """Return the share of each text's characters, white space left out, that the tokenizer does not know."""
+        return [text.unknown for text in tokenize(self.tokenizer, texts)]
 
     @property
     def embeds(self) -> Generator:

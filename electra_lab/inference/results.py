@@ -49,6 +49,7 @@ class Result(ABC):
     """An answer about a text."""
 
     text: str  # as it was given
+    unknown: float = field(default=0.0, kw_only=True)  # share of its characters, without white space
 
     @abstractmethod
     def spans(self) -> Iterator[Span]:

@@ -46,6 +46,7 @@ MAY_CHANGE = (
     "train.log_every", "train.on_non_finite", "train.skip_limit", "train.spike",
     "train.activation_checkpointing", "evaluate", "checkpoint", "run", "trackers", "imports", "corpus", "data.store",
     "data.engine",
+    "data.unknown",
 )  # fmt: skip
 
 

@@ -187,6 +187,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int) -> None
         "model_max_length": max_length,
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "padding_side": "right",
+        "truncation_side": (tokenizer.truncation or {}).get("direction", "right"),
         "cls_token": cls,
         "sep_token": sep,
         "pad_token": pad,

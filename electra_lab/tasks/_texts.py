@@ -63,7 +63,8 @@ def text_rows(
 ) -> list[list[Row]]:
     """Return a row for each example: [CLS] text [SEP], or [CLS] text [SEP] pair [SEP] with segments 0 and 1.
 
-    Examples that are too long lose tokens at the end, of pairs the longer text first. `keep` is True for these.
+    Examples that are too long lose tokens at the end, or where their owner cuts, of pairs the longer text first. `keep`
+    is True for these.
     """
     vocabulary = encoder.vocabulary
     texts = encoder.texts([example.text for example in examples])
@@ -72,17 +73,17 @@ def text_rows(
     for example, text, label in zip(examples, texts, labels, strict=True):
         labelled = {} if label is None else {"label": label}
         if example.pair is None:
-            kept = text.ids[: length - 2]
+            kept = text.cut(length - 2)
             tokens = [vocabulary.cls_id, *kept, vocabulary.sep_id]
             rows.append([Row(tokens, [0] * len(tokens), labelled, len(kept) < len(text.ids))])
             continue
         # As if the longer text lost one token after the other; of equal ones the second.
-        pair, room = next(pairs).ids, length - 3
-        size = min(len(pair), max(room - len(text.ids), room // 2))
-        first, second = text.ids[: room - size], pair[:size]
+        pair, room = next(pairs), length - 3
+        size = min(len(pair.ids), max(room - len(text.ids), room // 2))
+        first, second = text.cut(room - size), pair.cut(size)
         tokens = [vocabulary.cls_id, *first, vocabulary.sep_id, *second, vocabulary.sep_id]
         segments = [0] * (len(first) + 2) + [1] * (len(second) + 1)
-        cut = len(first) < len(text.ids) or len(second) < len(pair)
+        cut = len(first) < len(text.ids) or len(second) < len(pair.ids)
         rows.append([Row(tokens, segments, labelled, cut)])
     return rows
 

@@ -43,13 +43,14 @@ class SentenceSimilarity:
         network = self._chosen(model)
         labels = _labels(examples)
         texts = list(chain.from_iterable((example.text, example.pair or "") for example in examples))
-        tokens = [text.ids for text in model.encoder.texts(texts)]
+        encoded = model.encoder.texts(texts)
+        tokens = [text.ids for text in encoded]
         for number, ids in enumerate(tokens):
             if not ids:
                 example = examples[number // 2]
                 raise DataError(f"{_place(example)}: a text has no tokens, so it has no states. Remove the pair.")
         # Cosines of the pooled states.
-        vectors = self._pooled([ids[: model.length - 2] for ids in tokens], network, model)
+        vectors = self._pooled([text.cut(model.length - 2) for text in encoded], network, model)
         cosines = np.array([_cosine(*pair) for pair in zip(vectors[::2], vectors[1::2], strict=True)])
         refuse_infinite(cosines)
         # Predictions and, with labels, metrics.

@@ -24,6 +24,7 @@ from registry.contracts.task import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError, listed
 
 ENTITY_TAG = re.compile(r"O|[BIES](-.+)?")
+IN_BIOES = str.maketrans("LUM", "ESI")
 
 Entity = tuple[str, int, int]  # its type, and its first and last word
 
@@ -53,11 +54,11 @@ class Counts:
 def entities(tags: Sequence[str]) -> set[Entity]:
     """Return the entities of a sentence as the script of the CoNLL shared tasks, conlleval, counts them.
 
-    An entity begins wherever the type changes, even without a B.
+    An entity begins wherever the type changes, even without a B. BILOU and BMES are BIOES with other letters.
     """
     from seqeval.metrics.sequence_labeling import get_entities
 
-    return set(get_entities(list(tags)))
+    return set(get_entities([tag[:1].translate(IN_BIOES) + tag[1:] for tag in tags]))
 
 
 def single_words(tags: Sequence[str]) -> set[Entity]:

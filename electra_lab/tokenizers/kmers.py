@@ -28,9 +28,10 @@ def kmers(
 ) -> Tokenizer:
     """One token for each k letters of an alphabet, side by side, and for each letter that is left over.
 
-    White space ends a token, so that overlapping k-mers (DNABERT, Ji et al. 2021) are read from text in which they are
-    separated: the corpus `fasta` writes it. A masked one is then revealed by its neighbours; mask spans of at least
-    2k - 1 tokens: `masking: {type: span}`.
+    White space ends a token, and a word of k letters is one token, [UNK] if some of them are not of the alphabet. So
+    overlapping k-mers (DNABERT, Ji et al. 2021) are read from text in which they are separated: the corpus `fasta`
+    writes it, and the lab does so with sequences in use. A masked k-mer is revealed by its neighbours; mask spans of at
+    least 2k - 1 tokens: `masking: {type: span}`.
 
     k         number of letters
     alphabet  the letters; lower-case ones are read as upper-case, or the other way round
@@ -45,7 +46,8 @@ def kmers(
         )
     single = [*dict.fromkeys([*letters, *other])]
     whole = ["".join(group) for group in product(letters, repeat=k)] if k > 1 else []
-    tokenizer = of_list([*single, *whole], f"[{''.join(letters)}]{{{k}}}|\\S")
+    word = rf"(?<!\S)[\w*-]{{{k}}}(?!\S)"
+    tokenizer = of_list([*single, *whole], rf"{word}|[{''.join(letters)}]{{{k}}}|\S")
     pairs = [(letter.swapcase(), letter) for letter in single if letter.swapcase() not in single]
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Replace(written, letter) for written, letter in pairs if len(written) == 1]

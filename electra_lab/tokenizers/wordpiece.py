@@ -69,12 +69,16 @@ def wordpiece(
 
 
 def bert_wordpiece(
-    vocabulary: dict[str, int] | None, lowercase: bool, strip_accents: bool | None, chinese_characters: bool
+    vocabulary: dict[str, int] | None,
+    lowercase: bool,
+    strip_accents: bool | None,
+    chinese_characters: bool,
+    unknown: str = "[UNK]",
 ) -> Tokenizer:
     """Return BERT's WordPiece, without special tokens."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown, max_input_chars_per_word=100))
     tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=chinese_characters
     )

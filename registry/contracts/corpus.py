@@ -8,6 +8,7 @@ Split = Literal["train", "validation", "test"]
 Unit = Literal["records", "lines", "bytes", "ends of files"]  # the size of an end is unknown
 
 LONGEST = 1_000_000  # characters; longer documents are cut at a space to bound memory
+LONGER = r"(?<!\S)\S{{{},}}"  # the regular expression of words that are too long for k-mers; see `Corpus`
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,9 @@ class Corpus(Protocol):
     """A source of text. Registered as a class: __init__(self, /, *, <options>).
 
     A corpus that reads files may have a method `files`, which returns the files that it reads and the other files in
-    its folders, as two lists; `prepare` shows both.
+    its folders, as two lists; `prepare` shows both. One that changes text, such as lower case, may have a method
+    `changes`, which returns replacements by regular expression, in order: {"a": "A"}. They become a part of the
+    tokenizer, so that text in use is changed too. {LONGER.format(k + 1): "?"} stands for overlapping k-mers.
     """
 
     def __iter__(self) -> Iterator[str | Document | Skipped]:

@@ -24,6 +24,11 @@ class Encoded:
     ids: list[int]
     offsets: list[tuple[int, int]]  # in the text, in characters, without spaces, with dropped marks
     words: list[int]  # the word of each token; words are counted from 0
+    cut_left: bool = False  # the owner of the model lets long texts lose their beginning
+
+    def cut(self, size: int) -> list[int]:
+        """Return at most `size` of the ids."""
+        return self.ids[max(0, len(self.ids) - size) :] if self.cut_left else self.ids[:size]
 
 
 class Encoder(Protocol):

@@ -55,6 +55,10 @@ def opening(
         ("examples", f"{len(built.splits[TRAIN].examples):,} to train; {held_out}"),
         ("rows", f"{len(rows):,} of at most {built.length} tokens, {rows.tokens / len(rows):.0f} on average"),
     ]
+    added = built.source.tokenizer.get_added_tokens_decoder().values()
+    if markers := [token.content for token in added if not token.special]:
+        shown = ", ".join(markers[:5]) + ", ..." * (len(markers) > 5)
+        facts.append(("markers", f"{shown} are tokens; the names of special tokens, such as [SEP], are text"))
     for split, skipped in getattr(built.read.dataset, "skipped", {}).items():
         if skipped:
             text = f"{len(skipped):,} of {split}, the first {skipped[0].place}: {skipped[0].reason}"

@@ -46,6 +46,7 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         *((f"init.{network}", _account(start)) for network, start in experiment.init.items()),
         ("data", f"{data['data']}; vocabulary {experiment.vocabulary.size:,}"),
         ("", data["overlap"]),
+        ("", experiment.store.unknown_text),
         ("epochs", epochs(settings.batches.before(settings.steps), len(experiment.train))),
         ("evaluation", _evaluation(config, settings.steps, settings.evaluate_at_start, *_read(config, experiment))),
         ("compute", compute(settings.flops.total(settings.steps), experiment.paper_flops)),

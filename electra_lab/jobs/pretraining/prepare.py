@@ -16,13 +16,12 @@ from electra_lab.assembly.launcher import launcher_options, make_launcher
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.overlap import RUN
 from electra_lab.data.store import Store, is_store
-from electra_lab.data.vocabulary import make_vocabulary, readable_token, token_id
+from electra_lab.data.vocabulary import make_vocabulary, readable_token
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.data_page import Token, write_data_page
 from electra_lab.presentation.text import Facts, fact_lines
 from registry import Batch, Launcher, corpora, using
 from registry.component import entries_of
-from registry.contracts.tokenizer import UNKNOWN
 from registry.errors import guide
 
 SHOWN = 5  # files and endings that are named
@@ -42,6 +41,7 @@ class Prepared:
     tokens: dict[str, int]
     vocabulary: int
     unknown: float  # share of the training tokens
+    unknown_characters: float  # share of the characters of training text, without white space
     characters_per_token: float
     overlap: float  # the share of the runs of 13 tokens in held-out text that training text has too
     left_out: dict[str, int]  # documents, by reason
@@ -119,7 +119,7 @@ def _account(store: Store, files: list[str], ignored: list[str]) -> Prepared:
     train, held_out = shards["train"].values(), [*shards["validation"].values(), *shards["test"].values()]
     read = store.manifest.read
     words = sum(shard.tokens - shard.documents for shard in train)
-    unknown = token_id(store.tokenizer, UNKNOWN)
+    unknown = store.unknown
     left_out = {
         SHARED: sum(shard.overlapping for shard in train),
         IN_VALIDATION: sum(shard.overlapping for shard in held_out),
@@ -132,7 +132,8 @@ def _account(store: Store, files: list[str], ignored: list[str]) -> Prepared:
         documents=store.documents,
         tokens=store.tokens,
         vocabulary=len(store.counts),
-        unknown=float(store.counts[unknown]) / words if unknown is not None else 0.0,
+        unknown=unknown[0],
+        unknown_characters=unknown[1],
         characters_per_token=sum(shard.characters for shard in train) / words,
         overlap=store.overlap,
         left_out={reason: number for reason, number in left_out.items() if number},
@@ -151,7 +152,8 @@ def facts(made: Prepared) -> list[tuple[str, str]]:
     """Return the content of a token store as facts, each with a title."""
     found = [(s, f"{made.documents[s]:,} documents, {made.tokens[s]:,} tokens") for s in made.documents]
     found += [
-        ("vocabulary", f"{made.vocabulary:,}; {made.unknown:.2%} of the training tokens are unknown"),
+        ("vocabulary", f"{made.vocabulary:,}"),
+        ("unknown", f"{made.unknown:.2%} of the training tokens and {made.unknown_characters:.2%} of their characters"),
         ("token length", f"{made.characters_per_token:.2f} characters"),
         ("overlap", f"{made.overlap:.2%} of the {RUN}-token runs of validation and test are in training text too"),
     ]

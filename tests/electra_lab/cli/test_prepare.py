@@ -260,3 +260,30 @@ def test_plug_ins_that_break_their_contract(lab, tmp_path, files, launcher, code
     found, _, err = lab("prepare", written(tmp_path, "{type: mine}\nimports: [own.py]", ""), *launcher)
     assert found == code, err
     assert code == 0 or re.search(r"own\.py:\d+: \w+ 'mine' ", err), err
+
+
+@pytest.mark.parametrize(
+    ("letters", "tokenizer", "tokens", "characters"),
+    [
+        ("efghACGT", "{type: characters, alphabet: ACGT}", 0.5, 0.5),
+        ("U U U ACGACGACGACG", "{type: words, pattern: '\\S+', min_frequency: 60}", 1 / 4, 12 / 15),
+        ("ACGTACGTACGTN", "{type: characters, alphabet: ACGT}", 1 / 13, 1 / 13),
+        ("ACGT ACGT ACGT ACGUACGUACGUACGU", "{type: wordpiece, vocab_size: 100, lowercase: false}", 0.0, 0.0),
+    ],
+)
+def test_unknown_text_is_pointed_out_and_much_of_it_an_error(
+    letters: str, tokenizer: str, tokens: float, characters: float, lab: Lab, tmp_path: Path
+) -> None:
+    sections = {"data": "{sequence_length: 16, held_out: 0.4, overlap: 1}", "tokenizer": tokenizer}
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": letters, "key": n}) + "\n" for n in range(60)))
+    file = write_experiment(tmp_path, corpus=ROWS.replace("}", ", key: key}"), **sections)
+    most = max(tokens, characters)
+    if most > 0.2:
+        for verb in (["prepare", file], ["run", file]):
+            err = lab.fails(3, *verb)
+            assert f"{file}:" in err
+            assert all(word in err for word in ("tokenizer", "data.unknown", f"{most:.2%}"))
+    answer = prepared(lab, file, "--set", f"data.unknown={most}")
+    assert [answer["unknown"], answer["unknown_characters"]] == pytest.approx([tokens, characters])
+    _, _, err = lab("prepare", file, "--set", f"data.unknown={most}")
+    assert ("note: " in err) == (most > 0.01)

@@ -124,7 +124,7 @@ def test_the_name_of_a_special_token_is_text(encoder: TextEncoder) -> None:
     special, stores = set(encoder.vocabulary.special_ids), Tokenizer.from_str(encoder._tokenizer.to_str())
     stores.encode_special_tokens = True
     text = "see[SEP] the [MASK] sat"
-    stored, _ = encode(stores, [text], "uint16")
+    stored, *_ = encode(stores, [text], "uint16")
     assert not special & set(stored.tolist())
     [read], [shown] = encoder.texts([text]), tokenize(stores, [text])
     assert read.ids == shown.ids == stored.tolist()

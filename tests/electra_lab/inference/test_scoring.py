@@ -234,7 +234,7 @@ def test_a_space_that_no_token_implies_stays(options: str, text: str, tokens: li
     file.write_text("".join(f"the cat sat ACGT{number} GATTACA\n\n" for number in range(60)))
     sections = {
         "corpus": f"{{type: text_files, paths: [{file}]}}",
-        "data": f"{{sequence_length: 16, held_out: 0.3, overlap: 1.0, store: {tmp_path}}}",
+        "data": f"{{sequence_length: 16, held_out: 0.3, overlap: 1.0, unknown: 1, store: {tmp_path}}}",
         "train": "{steps: 4, batch_size: 2}",
     }
     made = run(experiment(tmp_path, tokenizer=options, **sections), tmp_path / "run")

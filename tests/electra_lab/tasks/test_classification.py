@@ -14,6 +14,7 @@ from electra_lab.tasks._classification import CLASSIFICATION, REGRESSION, classi
 from electra_lab.tasks.text_classification import TextClassification
 from electra_lab.testing.tasks import encoder
 from registry import TextExample
+from registry.errors import UnknownText
 
 
 def labels(kinds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -130,7 +131,8 @@ def test_texts_without_tokens_are_counted() -> None:
     task.set_labels({"labels": ["a", "b"]})
     pairs = [("cat", None), ("", None), ("cat", "mat"), ("", "mat"), ("cat", "\u200d"), ("", ""), ("[SEP]", "mat")]
     examples = [TextExample(text, pair, "a", str(n)) for n, (text, pair) in enumerate(pairs)]
-    rows = task.rows(examples, encoder(), 16)
+    with pytest.warns(UnknownText):
+        rows = task.rows(examples, encoder(), 16)
     assert task.truncation(examples, rows) == {"cut_examples": 0.0, "empty_examples": 4 / 7}
     assert task.truncation(examples[:1], rows[:1]) == {"cut_examples": 0.0}
 

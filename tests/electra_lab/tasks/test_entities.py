@@ -38,7 +38,13 @@ def test_equal_seqeval(tags: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("tags", "expected"),
-    [([], set()), (["S-X", "B-X", "E-X", "O"], {("X", 0, 0), ("X", 1, 2)}), (["B-X-1", "I-X-1"], {("X-1", 0, 1)})],
+    [
+        ([], set()),
+        (["U-X", "B-X", "I-X", "L-X", "U-Y"], {("X", 0, 0), ("X", 1, 3), ("Y", 4, 4)}),
+        (["B-X", "M-X", "E-X"], {("X", 0, 2)}),
+        (["S-X", "B-X", "E-X", "O"], {("X", 0, 0), ("X", 1, 2)}),
+        (["B-X-1", "I-X-1"], {("X-1", 0, 1)}),
+    ],
 )
 def test_entities_by_hand(tags: list[str], expected: set[tuple[str, int, int]]) -> None:
     assert entities(tags) == expected

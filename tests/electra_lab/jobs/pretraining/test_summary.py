@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -177,6 +178,9 @@ def test_the_beginning_says_what_is_trained_on_validated_and_tested(tmp_path: Pa
     made, text = opened(load(experiment(tmp_path, evaluate="{every: 6}")))
     store, rows, read = made.store, len(made.train), made.settings.steps * made.settings.batch_size
     train, validation, tested = ((store.documents[split], store.tokens[split]) for split in SPLITS)
+    unknown = store.counts[store.tokenizer.token_to_id("[UNK]")] / (train[1] - train[0])
+    assert f"\n                {unknown:.2%} of the training tokens and " in text
+    text = re.sub(r".* are unknown\n", "", text)
     assert (
         f"  data          {train[0]} documents, {train[1]} tokens to train; validation {validation[0]} and "
         f"{validation[1]}; test {tested[0]} and {tested[1]}; vocabulary {made.vocabulary.size}\n"

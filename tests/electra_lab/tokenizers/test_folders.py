@@ -1,0 +1,253 @@
+"""Tokenizers of Hugging Face folders: special tokens, settings, classes, added tokens, as transformers reads them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, ElectraConfig, ElectraForSequenceClassification
+
+import electra_lab
+from electra_lab.data.encoding import encode
+from electra_lab.data.text_encoder import TextEncoder
+from electra_lab.data.vocabulary import make_vocabulary, special_ids
+from electra_lab.jobs.finetuning.facts import dry_run
+from electra_lab.tokenizers.pretrained import read_tokenizer
+from registry.errors import DataError
+from tests.electra_lab.tokenizers.families import LISTED, ODD, class_of, differences, save, trained
+
+CLASSES = {class_of(family): family for family in reversed(LISTED)}
+REFUSED = {
+    "RoFormerTokenizer",
+    "EsmTokenizer",
+    "Qwen2Tokenizer",
+    "GPTNeoXTokenizer",
+    "XLMTokenizer",
+    "FlaubertTokenizer",
+}
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+ADDED = {
+    "content": "<new>",
+    "single_word": False,
+    "lstrip": False,
+    "rstrip": False,
+    "normalized": True,
+    "special": False,
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a class of tokenizers, written once."""
+    parent = tmp_path_factory.mktemp("folders")
+
+    def folder(name: str) -> Path:
+        if not (parent / name).exists():
+            save(name, CLASSES[name], parent / name)
+        return parent / name
+
+    return folder
+
+
+def changed(folder: Path, target: Path, change: Change) -> Path:
+    """Copy a folder with other settings."""
+    target.mkdir()
+    for file in folder.iterdir():
+        (target / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((target / "tokenizer_config.json").read_text())
+    (target / "tokenizer_config.json").write_text(json.dumps(change(settings)))
+    return target
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_listed_family_is_read_as_by_transformers_or_refused(name: str, saved: Any) -> None:
+    folder = saved(name)
+    if name in REFUSED:
+        with pytest.raises(DataError, match=str(folder)):
+            read_tokenizer(folder)
+    else:
+        assert differences(folder) == []
+
+
+SETTINGS: dict[str, Change] = {
+    "lower": lambda old: old | {"do_lower_case": not old.get("do_lower_case", True)},
+    "accents": lambda old: old | {"strip_accents": old.get("strip_accents") is False},
+    "chinese": lambda old: old | {"tokenize_chinese_chars": False},
+    "prefix": lambda old: old | {"add_prefix_space": not old.get("add_prefix_space", False)},
+    "kept": lambda old: old | {"keep_accents": not old.get("keep_accents", False)},
+    "generic": lambda old: old | {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False},
+    "no_class": lambda old: {key: value for key, value in old.items() if key != "tokenizer_class"},
+    "nothing": lambda _: {},
+}
+BY_KEY = {
+    "AlbertTokenizer": {"lower": "do_lower_case", "prefix": "add_prefix_space", "kept": "keep_accents"},
+    "XLNetTokenizer": {"lower": "do_lower_case", "kept": "keep_accents"},
+    "XLMRobertaTokenizer": {"prefix": "add_prefix_space"},
+    "BertTokenizer": {},
+    "RobertaTokenizer": {},
+}
+
+
+@pytest.mark.parametrize("change", SETTINGS)
+@pytest.mark.parametrize("name", BY_KEY)
+def test_settings_are_read_as_by_transformers_or_refused_by_key(
+    name: str, change: str, saved: Any, tmp_path: Path
+) -> None:
+    folder = changed(saved(name), tmp_path / "folder", SETTINGS[change])
+    if key := BY_KEY[name].get(change):
+        with pytest.raises(DataError, match=f"tokenizer_config.json: {key}: "):
+            read_tokenizer(folder)
+    else:
+        assert differences(folder) == []
+
+
+@pytest.mark.parametrize("name", ["BertTokenizer", "RobertaTokenizer", "AlbertTokenizer"])
+def test_tokens_that_the_settings_add_are_tokens(name: str, saved: Any, tmp_path: Path) -> None:
+    size = read_tokenizer(saved(name)).get_vocab_size()
+    special = ADDED | {"special": True, "normalized": False}
+    decoder = {str(size - 1): special | {"content": "[E1]"}, str(size): ADDED}
+    decoder[str(size + 1)] = special | {"content": "[E2]"}
+    for number, new in enumerate([
+        {"added_tokens_decoder": decoder}, {"extra_special_tokens": ["[E1]", "[E2]"]},
+    ]):  # fmt: skip
+        folder = changed(saved(name), tmp_path / str(number), lambda old, new=new: old | new)  # type: ignore[misc]
+        assert differences(folder, [*ODD, "a <new> thing<new>x", "the [E2] cat[E2]"]) == []
+        assert read_tokenizer(folder).encode("the[E2]cat").tokens.count("[E2]") == 1
+    folder = changed(saved(name), tmp_path / "older", lambda old: old)
+    (folder / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": ["[E1]", "[E2]"]}))
+    assert differences(folder, ["the [E2] cat[E2]"]) == []
+
+
+def test_special_tokens_are_those_that_the_folder_names(tmp_path: Path, saved: Any) -> None:
+    names = ["cls_token", "sep_token", "mask_token", "pad_token", "unk_token", "bos_token", "eos_token"]
+    folder = changed(
+        saved("XLNetTokenizer"), tmp_path / "a", lambda old: {key: old[key] for key in old.keys() - {*names}}
+    )
+    assert differences(folder) == []
+    ids = special_ids(read_tokenizer(folder))
+    assert [read_tokenizer(folder).id_to_token(ids[role]) for role in ("cls", "sep")] == ["<cls>", "<sep>"]
+    # One that is named beats a more common name, in any file; runs and exports keep it.
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):
+        folder = changed(saved("BertTokenizer"), tmp_path / file, lambda old: old)
+        state = json.loads((folder / "tokenizer.json").read_text())
+        vocabulary = state["model"]["vocab"]
+        vocabulary["<m>"] = vocabulary.pop(max(vocabulary, key=vocabulary.__getitem__))
+        (folder / "tokenizer.json").write_text(json.dumps(state))
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        del settings["mask_token"]
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        settings = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+        (folder / file).write_text(json.dumps(settings | {"mask_token": "<m>"}))
+        read = read_tokenizer(folder)
+        assert special_ids(read)["mask"] == read.token_to_id("<m>")
+        assert special_ids(Tokenizer.from_str(read.to_str())) == special_ids(read)
+
+
+@pytest.mark.parametrize(
+    ("settings", "config", "reason"),
+    [
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, {}, "BertJapaneseTokenizer"),
+        ({}, {"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapaneseTokenizer"),
+        ({"tokenizer_class": "RoFormerTokenizer"}, {}, "RoFormerTokenizer"),
+        ({}, {"model_type": "roformer"}, "roformer"),
+        ({"auto_map": {"AutoTokenizer": ["tokenization_kobert.KoBERTTokenizer", None]}}, {}, "auto_map"),
+        ({"word_tokenizer_type": "mecab"}, {}, "word_tokenizer_type"),
+        ({"tokenizer_class": "BertTokenizer"}, {"model_type": "bert"}, ""),
+        ({"tokenizer_class": "DistilBertTokenizerFast"}, {}, ""),
+        ({}, {"model_type": "megatron-bert"}, ""),
+        ({}, {}, ""),
+    ],
+)
+def test_a_vocabulary_of_another_class_is_refused_by_name(
+    settings: dict[str, Any], config: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*special, "the", "cat", "##s"]))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if not reason:
+        assert read_tokenizer(tmp_path).encode("The cats").tokens == ["the", "cat", "##s"]
+        return
+    with pytest.raises(DataError, match=f"{tmp_path}.*{reason}"):
+        read_tokenizer(tmp_path)
+
+
+def test_a_vocabulary_of_sentencepiece_is_refused(tmp_path: Path) -> None:
+    """As that of KoBERT, whose folder names no class."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*special, "\u2581the", "\u2581cat", "\u2581a", "s"]))
+    with pytest.raises(DataError, match="SentencePiece"):
+        read_tokenizer(tmp_path)
+
+
+KINDS = ["BertTokenizer", "RobertaTokenizer", "AlbertTokenizer"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_added_markers_are_tokens_everywhere_and_names_of_special_tokens_text(name: str, saved: Any) -> None:
+    folder = saved(name)
+    ours, theirs = read_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+    ours.encode_special_tokens = True  # as in a run
+    text = "the [E1] old cat[E1]s"
+    ids = theirs(text, add_special_tokens=False)["input_ids"]
+    assert ids.count(theirs.convert_tokens_to_ids("[E1]")) == 2
+    assert encode(ours, [text], "uint16")[0].tolist() == ids
+    vocabulary = make_vocabulary(ours, torch.ones(ours.get_vocab_size(), dtype=torch.int64), torch.device("cpu"))
+    encoder = TextEncoder(ours, vocabulary)
+    assert encoder.texts([text])[0].ids == ids
+    if name == "BertTokenizer":  # the others begin words by a space, which transformers does for the first alone
+        words = text.split()
+        assert encoder.words([words])[0].ids == theirs(words, is_split_into_words=True)["input_ids"][1:-1]
+    for special in (theirs.mask_token, theirs.sep_token, theirs.pad_token):
+        assert not {*vocabulary.special_ids} & {*encoder.texts([f"the {special} cat"])[0].ids}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", KINDS)
+def test_predictions_obey_markers_and_the_side_that_is_cut(name: str, side: str, saved: Any, tmp_path: Path) -> None:
+    tokenizer = trained(name)
+    folder = changed(saved(name), tmp_path / "a", lambda old: old | {"model_max_length": 16, "truncation_side": side})
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "embedding_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    config = ElectraConfig(
+        vocab_size=len(tokenizer), num_hidden_layers=1, max_position_embeddings=32, num_labels=3, initializer_range=0.5,
+        pad_token_id=tokenizer.pad_token_id, **sizes,
+    )  # fmt: skip
+    model = ElectraForSequenceClassification(config).eval()
+    model.save_pretrained(folder)
+    theirs, ours = AutoTokenizer.from_pretrained(folder), electra_lab.load(folder, device="cpu")
+    long = f"the [E1] cat [E1] {' '.join(f'sat {number} dogs' for number in range(9))} on the mat"
+    items: list[Any] = [long, "the [E1] cat"]
+    items += [(long, "the mat"), ("the mat", long)] if name == "BertTokenizer" else []  # others have two </s> between
+    for item in items:
+        texts = [item] if isinstance(item, str) else item
+        with torch.no_grad():
+            expected = model(**theirs(*texts, truncation=True, return_tensors="pt")).logits.softmax(-1)[0].tolist()
+        assert [*ours.predict(item).probabilities.values()] == pytest.approx(expected, abs=1e-6)  # type: ignore[union-attr]
+
+
+def test_the_side_stays_in_saved_tokenizers(saved: Any, tmp_path: Path) -> None:
+    folder = changed(saved("BertTokenizer"), tmp_path / "a", lambda old: old | {"truncation_side": "left"})
+    read = Tokenizer.from_str(read_tokenizer(folder).to_str())
+    vocabulary = make_vocabulary(read, torch.ones(read.get_vocab_size(), dtype=torch.int64), torch.device("cpu"))
+    encoder = TextEncoder(read, vocabulary)
+    (text,) = encoder.texts(["The cat sat"])
+    assert [text.cut(size) for size in (0, 2, 50)] == [[], text.ids[-2:], text.ids]
+
+
+def test_the_opening_says_which_names_are_tokens(saved: Any, tmp_path: Path) -> None:
+    folder = changed(saved("BertTokenizer"), tmp_path / "a", lambda old: old)
+    sizes = {"hidden_size": 8, "embedding_size": 8, "num_attention_heads": 1, "intermediate_size": 8}
+    size = read_tokenizer(folder).get_vocab_size()
+    config = ElectraConfig(vocab_size=size, num_hidden_layers=1, max_position_embeddings=32, **sizes)
+    ElectraForSequenceClassification(config).save_pretrained(folder)
+    for split in ("a", "b"):
+        (tmp_path / f"{split}.csv").write_text(f"text,label\nthe [E1] cat {split},a\nthe dogs {split},b\n")
+    (tmp_path / "f.yaml").write_text(
+        f"name: f\nmodel: {folder}\ntask: {{type: text_classification}}\nseeds: [0]\ntrain: {{epochs: 1}}\n"
+        "dataset: {type: table, train: a.csv, validation: b.csv, text: text, label: label}\n"
+    )
+    assert "[E1] are tokens" in dry_run(tmp_path / "f.yaml", [], None, "cpu", tries=False)
