@@ -3,12 +3,13 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, TypeVar
 
 import typer
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from electra_lab.sources.files import BadInput
 
 
+T = TypeVar("T")
 OnError = Literal["stop", "skip"]
 Model = Annotated[
     str,
@@ -46,13 +48,25 @@ Best = Annotated[bool, typer.Option("--best", help="Use the best checkpoint; see
 Top = Annotated[int, typer.Option(min=1, help="Candidates to return for each masked token.")]
 
 
-def texts_of(texts: list[str] | None, file: Path | None, on_error: OnError) -> Iterator[str]:
-    """Yield the texts of a command, or those of a file, one per line. Raises ConfigError, DataError."""
-    return _decoded(lines_of(texts, file), on_error)
+@dataclass
+class Incoming(Iterator[T]):
+    """What a command reads; for `more` see Pair.stream."""
+
+    items: Iterator[T]
+    more: Callable[[float], bool] | None = None
+
+    def __next__(self) -> T:
+        return next(self.items)
 
 
-def lines_of(texts: list[str] | None, file: Path | None) -> Iterator[tuple[str, bytes]]:
-    """Yield the places and the bytes of the texts of a command, or those of a file, one per line.
+def texts_of(texts: list[str] | None, file: Path | None, on_error: OnError) -> Incoming[str]:
+    """Return the texts of a command, or those of a file, one per line. Raises ConfigError, DataError."""
+    lines = lines_of(texts, file)
+    return Incoming(_decoded(lines, on_error), lines.more)
+
+
+def lines_of(texts: list[str] | None, file: Path | None) -> Incoming[tuple[str, bytes]]:
+    """Return the places and the bytes of the texts of a command, or those of a file, one per line.
 
     Raises ConfigError, DataError.
     """
@@ -60,30 +74,33 @@ def lines_of(texts: list[str] | None, file: Path | None) -> Iterator[tuple[str, 
         raise ConfigError("give either texts or --file FILE with a text on each line; - reads standard input.")
     if texts and texts != ["-"]:
         encoded = (text.encode("utf-8", "surrogateescape") for text in texts)  # bytes that are not text are surrogates
-        return ((f"TEXT {number}", text) for number, text in enumerate(encoded, start=1))
+        return Incoming((f"TEXT {number}", text) for number, text in enumerate(encoded, start=1))
     if file and str(file) != "-":
         from electra_lab.sources.files import Files, uncompressed
 
         if uncompressed(file) != file:
-            return _lines(_split(Files([file], [""], {}).blocks(file)), str(file))
+            return Incoming(_lines(_split(Files([file], [""], {}).blocks(file)), str(file)))
         try:
-            return _lines(_of_stream(file.open("rb")), str(file))
+            return _of_stream(file.open("rb"), str(file))
         except OSError as error:
             raise DataError(f"{file}: cannot be read ({error.strerror}).") from None
     if sys.stdin is None:
         raise DataError("standard input: is closed, so no text can be read.")
-    return _lines(_of_stream(sys.stdin.buffer), "standard input")
+    return _of_stream(sys.stdin.buffer, "standard input")
 
 
-def _of_stream(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield lines with their line feeds, each as soon as it arrives; only the beginning of a line that is too long."""
+def _of_stream(stream: BinaryIO, name: str) -> Incoming[tuple[str, bytes]]:
+    from electra_lab.cli._live import Live, is_live
     from electra_lab.sources.files import LONGEST_LINE
 
-    return iter(partial(stream.readline, LONGEST_LINE + 1), b"")
+    if is_live(stream):
+        live = Live(stream)
+        return Incoming(_lines(live, name), live.more)
+    return Incoming(_lines(iter(partial(stream.readline, LONGEST_LINE + 1), b""), name))
 
 
 def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a compressed file from its blocks, as `_of_stream` does."""
+    """Yield the lines of a compressed file from its blocks, as `Live` does."""
     from electra_lab.sources.files import LONGEST_LINE
 
     rest = b""
@@ -165,7 +182,7 @@ def show(
     model: str,
     step: int | Literal["best"] | None,
     device: Device,
-    texts: Iterator[str],
+    texts: Incoming[str],
     json_: bool,
     html: Path | None,
     **options: Any,
@@ -188,7 +205,7 @@ def show(
             page.write(header(pair.name))
         if html or not terminal.is_terminal:
             stack.enter_context(console.progress(0, None, verb, "texts"))
-        for number, result in enumerate(pair.stream(verb, texts, **options), start=1):
+        for number, result in enumerate(pair.stream(verb, texts, more=texts.more, **options), start=1):
             console.advance(number)
             if isinstance(result, Filled) and not result.masks:
                 unfilled += 1

@@ -41,13 +41,14 @@ def embed(
 
     if out and json_:
         raise ConfigError("give either --json or --out.")
-    to_read, to_print = tee(given.texts_of(texts, file, on_error))
+    incoming = given.texts_of(texts, file, on_error)
+    to_read, to_print = tee(incoming)
     console, number = Console(), 0
     writing: Any = given.file_of("--out", out, "wb") if out else nullcontext()
     bar = console.progress(0, None, "embed", "texts") if out or not stdout().isatty() else nullcontext()
     with writing as stream, bar:
         pair = load(model, device=device, step=given.step_of(step, best))
-        vectors = pair.stream("embed", to_read, batch_size=batch_size, pooling=pooling)
+        vectors = pair.stream("embed", to_read, more=incoming.more, batch_size=batch_size, pooling=pooling)
 
         def write_header(number: int) -> None:  # numpy leaves room for any number of rows
             kind = {"descr": dtype_to_descr(np.dtype(np.float32)), "fortran_order": False}

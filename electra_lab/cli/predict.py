@@ -81,8 +81,9 @@ def predict(
             yield item
 
     table, terminal, console = Table(), colours(), Console()
+    results = tuned.stream("predict", items(), more=lines.more, batch_size=batch_size)
     with nullcontext() if terminal.is_terminal else console.progress(0, None, "predict", "texts"):
-        for number, result in enumerate(tuned.stream("predict", items(), batch_size=batch_size), start=1):
+        for number, result in enumerate(results, start=1):
             console.advance(number)
             place, record, item = waiting.popleft()
             if not (csv_ or json_):

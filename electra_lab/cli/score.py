@@ -14,7 +14,7 @@ from electra_lab.cli import _texts as given
 from electra_lab.cli._items import Format, Record, Table, format_of, items_of, json_line, refuse_overwriting
 from electra_lab.cli._streams import answer
 from electra_lab.cli.run import OnDevice
-from registry.errors import ConfigError
+from registry.errors import ConfigError, Stopped
 
 if TYPE_CHECKING:
     from electra_lab.inference.pair import Pair
@@ -96,19 +96,26 @@ def score(
 
     # A heap of the highest scores; of equal ones, the first texts are kept.
     highest: list[tuple[float, int, Record, Scored]] = []
+    stopped: Stopped | None = None
     quiet = terminal.is_terminal and top is None
     with nullcontext() if quiet else console.progress(0, None, "score", "texts"):
-        for number, (record, result) in enumerate(_scored(pair, items, options, reference, taken), start=1):
-            console.advance(number)
-            if top is None:
-                show(record, result)
-            elif result.score is not None:
-                add = heappush if len(highest) < top else heappushpop
-                add(highest, (result.score, -number, record, result))
+        scored = _scored(pair, items, {**options, "more": lines.more}, reference, taken)
+        try:
+            for number, (record, result) in enumerate(scored, start=1):
+                console.advance(number)
+                if top is None:
+                    show(record, result)
+                elif result.score is not None:
+                    add = heappush if len(highest) < top else heappushpop
+                    add(highest, (result.score, -number, record, result))
+        except Stopped as error:
+            stopped = error
     for _, _, record, result in sorted(highest, key=lambda entry: entry[:2], reverse=True):
         show(record, result)
     if csv_ and table.is_empty:
         answer(table.row(dict.fromkeys([*(columns or [field]), *added])))
+    if stopped:
+        raise stopped
 
 
 def _scored(

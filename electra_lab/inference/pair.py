@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import torch
@@ -18,7 +19,7 @@ from electra_lab.inference.scoring import By, Reduce, combined, energies_of, log
 from electra_lab.model.network import Network
 from electra_lab.training.random import Streams
 from registry import Generator, Vocabulary, count
-from registry.errors import CheckpointError, ConfigError, DataError
+from registry.errors import CheckpointError, ConfigError, DataError, Stopped
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -29,6 +30,8 @@ Pooling = Literal["mean", "cls"]
 Verb = Literal["detect", "corrupt", "fill", "predict", "embed", "score"]
 CHUNK = 64  # batches whose texts `stream` holds at once, if they have no more characters than this:
 CHARACTERS = 1 << 18  # their tokens and results take about a hundred megabytes
+PATIENCE = 0.2  # seconds that a text waits for others of its batch
+More = Callable[[float], bool]
 
 
 class Pair:
@@ -76,14 +79,20 @@ class Pair:
         verdicts = zip(tokenized, self._verdicts(tokenized, batch_size), strict=True)
         return _one_or_all(texts, [Detected(text.text, text.tokens, text.offsets, p) for text, p in verdicts])
 
-    def stream(self, verb: Verb, texts: Iterable[Any], *, batch_size: int = 32, **options: Any) -> Iterator[Any]:
+    def stream(
+        self, verb: Verb, texts: Iterable[Any], *, batch_size: int = 32, more: More | None = None, **options: Any
+    ) -> Iterator[Any]:
         """Yield the results of a verb in order; the memory that it takes does not grow with the number of texts.
 
-        If reading the texts raises DataError, the results of those before come first.
+        more  of texts that come one by one, as from a log: waits for another until a time of time.monotonic(), and
+              returns whether it is there. Texts are then answered when a batch is full or 200 ms after its first one,
+              with what has come until then. Without it, the results of up to 64 batches are computed at once
+
+        If reading the texts raises DataError, or a signal ends it, the results of those before come first.
         """
         self._refuse(batch_size, options.get("top", 1))
         number = options.pop("first", 0)
-        for chunk in _chunks(texts, CHUNK * batch_size):
+        for chunk in _chunks(texts, batch_size, more):
             numbered = {"first": number} if verb == "corrupt" else {}
             yield from getattr(self, verb)(chunk, batch_size=batch_size, **numbered, **options)
             number += len(chunk)
@@ -366,17 +375,20 @@ def _places(text: Tokenized, token: int) -> list[int]:
     return [place for place, id in enumerate(text.ids) if id == token]
 
 
-def _chunks(texts: Iterable[T], most: int) -> Iterator[list[T]]:
-    """Yield the texts in lists that end at `most` texts, or at the one that makes CHARACTERS full."""
-    chunk, characters = list[T](), 0
+def _chunks(texts: Iterable[T], batch_size: int, more: More | None) -> Iterator[list[T]]:
+    """Yield the texts in lists that end at CHUNK batches, at the text that makes CHARACTERS full, or at a pause."""
+    chunk, characters, until = list[T](), 0, 0.0
     try:
         for text in texts:
+            if not chunk:
+                until = time.monotonic() + PATIENCE
             chunk.append(text)
             characters += len(text if isinstance(text, str) else repr(text))
-            if len(chunk) == most or characters >= CHARACTERS:
+            is_full = len(chunk) == CHUNK * batch_size or characters >= CHARACTERS
+            if is_full or (more and not more(until if len(chunk) < batch_size else 0)):
                 yield chunk
                 chunk, characters = [], 0
-    except DataError:
+    except (DataError, Stopped):
         if chunk:
             yield chunk
         raise

@@ -128,7 +128,7 @@ def test_options_reach_the_model(lab: Any, monkeypatch: Any, words: str, step: A
         monkeypatch.setattr(module, "load", lambda model, **options: passed.append((model, options)) or pair)
     verb, *more = words.split()
     assert lab(verb, "it", "the cat", *more, *CPU)[0] == 0
-    assert passed == [("it", {"device": "cpu", "step": step}), (verb, options)]
+    assert passed == [("it", {"device": "cpu", "step": step}), (verb, {"more": None, **options})]
 
 
 def test_corrupt_and_fill_pass_their_options_on(lab: Any, model: Path) -> None:

@@ -1,0 +1,82 @@
+"""Lines of a pipe that stays open are answered as they come."""
+
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.electra_lab.cli.conftest import CPU
+from tests.helpers import ROOT
+
+GENEROUS = 120  # seconds, on a busy machine
+LINES = 300  # more than a batch has, in less than a pipe takes at once
+
+
+def test_lines_are_answered_while_the_pipe_is_open_and_before_a_signal_ends_it(model: Path) -> None:
+    command = [sys.executable, "-m", "electra_lab", "score", str(model), "-", "--batch-size", "2", *CPU]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, bufsize=0) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        try:
+            # Fewer lines than a batch, as many, more, and a line that arrives in two parts.
+            for written, answers in (
+                (b"the cat\n", 1),
+                (b"a cat\na dog\n", 2),
+                (b"b\n" * 5 + b"the", 5),
+                (b" end\n", 1),
+            ):
+                process.stdin.write(written)
+                for _ in range(answers):
+                    assert select.select([process.stdout], [], [], GENEROUS)[0], "no answer while the pipe is open"
+                    answer = process.stdout.readline()
+            assert answer.endswith(b"the end\n")
+            process.stdin.write(b"the cat\n" * LINES)
+            assert process.stdout.readline()
+            process.send_signal(signal.SIGTERM)
+            assert process.stdout.read().count(b"\n") == LINES - 1
+            assert (process.wait(GENEROUS), b"Traceback" in process.stderr.read()) == (75, False)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    "verb", ["detect", "corrupt", "fill", "embed", "predict", "score", "score --top 9", "FIFO", "Ctrl-C"]
+)
+def test_every_verb_answers_what_it_has_read(lab, model, tuned, monkeypatch, tmp_path: Path, verb: str) -> None:
+    """A signal that arrives while it waits for another line."""
+    os.mkfifo(tmp_path / "fifo")
+    pipe = os.open(tmp_path / "fifo", os.O_RDWR)
+    os.write(pipe, b"the cat sat\nthe dog\nhalf a l")
+    monkeypatch.setattr("sys.stdin", (tmp_path / "fifo").open())
+    number, expected = (signal.SIGINT, 130) if verb == "Ctrl-C" else (signal.SIGTERM, 75)
+    name, *options = {"FIFO": "detect", "Ctrl-C": "detect"}.get(verb, verb).split()
+    where = ["--file", tmp_path / "fifo"] if verb == "FIFO" else ["-"]
+    folder = tuned["labels"] if name == "predict" else model
+    before = signal.getsignal(number)
+
+    def stop() -> None:
+        until, left = time.monotonic() + GENEROUS, b"\1\0\0\0"
+        while time.monotonic() < until and (signal.getsignal(number) == before or any(left)):
+            time.sleep(0.02)
+            left = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
+        if signal.getsignal(number) != before:
+            os.kill(os.getpid(), number)
+        else:
+            os.close(pipe)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    code, out, _ = lab(name, folder, *where, *options, "--json", *CPU)
+    stopping.join()
+    assert (code, out.count("\n"), signal.getsignal(number)) == (expected, 2, before)
