@@ -45,6 +45,7 @@ def score(
     ] = 0.15,
     exact: Annotated[bool, typer.Option("--exact", help="Mask one token at a time: one pass per token.")] = False,
     top: Annotated[int | None, typer.Option(min=1, help="Print only the highest scores, the highest first.")] = None,
+    above: Annotated[float | None, typer.Option(metavar="LIMIT", help="Print only scores above this limit.")] = None,
     normal: Annotated[
         str | None,
         typer.Option(
@@ -55,6 +56,7 @@ def score(
     ] = None,
     json_: given.Json = False,
     csv_: Annotated[bool, typer.Option("--csv", help="Print a table with the columns of the input.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     on_error: given.Wrong = "stop",
     step: given.Step = None,
     best: given.Best = False,
@@ -97,12 +99,14 @@ def score(
     # A heap of the highest scores; of equal ones, the first texts are kept.
     highest: list[tuple[float, int, Record, Scored]] = []
     stopped: Stopped | None = None
-    quiet = terminal.is_terminal and top is None
-    with nullcontext() if quiet else console.progress(0, None, "score", "texts"):
+    hidden = quiet or (terminal.is_terminal and top is None)
+    with nullcontext() if hidden else console.progress(0, None, "score", "texts"):
         scored = _scored(pair, items, {**options, "more": lines.more}, reference, taken)
         try:
             for number, (record, result) in enumerate(scored, start=1):
                 console.advance(number)
+                if above is not None and (result.score is None or result.score <= above):
+                    continue
                 if top is None:
                     show(record, result)
                 elif result.score is not None:

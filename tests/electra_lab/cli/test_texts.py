@@ -274,6 +274,19 @@ def test_top_prints_the_highest_first(lab: Any, model: Path, scores: list[float 
     assert float(out.split()[0]) == pytest.approx(known[rising[-1]], abs=1e-3)
 
 
+def test_above_prints_what_is_above_the_limit_in_order(lab: Any, model: Path, scores: list[float | None]) -> None:
+    known = {text: score for text, score in zip(SCORED, scores, strict=True) if score is not None}
+    limit = sorted(known.values())[0] + 1e-6
+    expected = [text for text, score in known.items() if score > limit]
+    rows = scored(lab, model, *SCORED, "--above", limit)
+    assert [row["text"] for row in rows] == expected
+    [row] = scored(lab, model, *SCORED, "--above", limit, "--top", 1)
+    assert row["score"] == pytest.approx(max(known.values()), abs=1e-5)
+    assert lab("score", model, *SCORED, "--above", 1e9, "--quiet", *CPU) == (0, "", "")
+    known_limit = rows[0]["score"]
+    assert rows[0]["text"] not in [row["text"] for row in scored(lab, model, *SCORED, "--above", known_limit)]
+
+
 def test_of_equal_scores_the_first_texts_are_printed_in_order(lab: Any, model: Path, monkeypatch: Any) -> None:
     known = {"low": 0.5, "equal": 1.0, "high": 2.0, "nothing": None}
     pair = SimpleNamespace(
