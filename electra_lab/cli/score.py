@@ -1,5 +1,6 @@
 """electra-lab score MODEL"""
 
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -56,6 +57,14 @@ def score(
     ] = None,
     json_: given.Json = False,
     csv_: Annotated[bool, typer.Option("--csv", help="Print a table with the columns of the input.")] = False,
+    remove: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Regular expression (Python's) of text that is not scored, such as time stamps. The answer has the "
+            "whole text, and with --json or --csv the number of its line.",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     on_error: given.Wrong = "stop",
     step: given.Step = None,
@@ -69,10 +78,16 @@ def score(
 
     if json_ and csv_:
         raise ConfigError("give either --json or --csv.")
+    try:
+        pattern = re.compile(remove) if remove else None
+    except re.error as error:
+        raise ConfigError(f"--remove: is not a regular expression ({error}).") from None
     lines = given.lines_of(texts, file)
     input_format = format_of(format, texts, file)
     fields = () if input_format == "text" else (field,)
     added = ("score", "percentile") if normal else ("score",)
+    if pattern:
+        added = ("line", *added)
     taken = added if json_ or csv_ else ()
     columns, items = items_of(lines, input_format, ("text",), ("text",), fields, None, on_error)
     pair = load(model, device=device, step=given.step_of(step, best))
@@ -83,7 +98,7 @@ def score(
         "mask_prob": None if exact else mask_prob,
         "batch_size": batch_size,
     }
-    reference = _reference(pair, model, normal, on_error, options)
+    reference = _reference(pair, model, normal, on_error, pattern, options)
 
     def show(record: Record, result: "Scored") -> None:
         row = record | result.answer
@@ -101,7 +116,7 @@ def score(
     stopped: Stopped | None = None
     hidden = quiet or (terminal.is_terminal and top is None)
     with nullcontext() if hidden else console.progress(0, None, "score", "texts"):
-        scored = _scored(pair, items, {**options, "more": lines.more}, reference, taken)
+        scored = _scored(pair, items, {**options, "more": lines.more}, reference, taken, pattern)
         try:
             for number, (record, result) in enumerate(scored, start=1):
                 console.advance(number)
@@ -128,26 +143,46 @@ def _scored(
     options: dict[str, Any],
     reference: Sequence[float],
     taken: Sequence[str],
+    pattern: re.Pattern[str] | None,
 ) -> Iterator[tuple[Record, "Scored"]]:
     """Yield each record with its score and its percentile. Raises DataError if a record has one of the taken names."""
     from electra_lab.inference.scoring import percentile
 
-    waiting: deque[Record] = deque()  # the records of the texts that are not scored yet
+    waiting: deque[tuple[Record, str]] = deque()  # the records and whole texts of the texts that are not scored yet
 
     def texts() -> Iterator[str]:
         for place, record, item in items:
             refuse_overwriting(place, record, taken)
-            waiting.append(record)
-            yield item["text"]
+            if pattern:
+                record = {"line": int(re.split("[: ]", place)[-1]), **record}
+            waiting.append((record, item["text"]))
+            yield pattern.sub("", item["text"]) if pattern else item["text"]
 
     for result in pair.stream("score", texts(), **options):
         if reference and result.score is not None:
             result = replace(result, percentile=percentile(result.score, reference))
-        yield waiting.popleft(), result
+        record, text = waiting.popleft()
+        yield record, _in_whole(text, pattern, result) if pattern else result
+
+
+def _in_whole(text: str, pattern: re.Pattern[str], result: "Scored") -> "Scored":
+    """Return the scores of a text from which a pattern was removed, at the places in the whole text."""
+    places, at = list[int](), 0
+    for match in pattern.finditer(text):
+        places += range(at, match.start())
+        at = match.end()
+    places += range(at, len(text) + 1)
+    offsets = [(places[start], places[end - 1] + 1 if end > start else places[start]) for start, end in result.offsets]
+    return replace(result, text=text, offsets=offsets)
 
 
 def _reference(
-    pair: "Pair", model: str, normal: str | None, on_error: given.OnError, options: dict[str, Any]
+    pair: "Pair",
+    model: str,
+    normal: str | None,
+    on_error: given.OnError,
+    pattern: re.Pattern[str] | None,
+    options: dict[str, Any],
 ) -> list[float]:
     """Return the sorted scores of the texts that `--normal` names. Raises DataError if there are none."""
     from electra_lab.api import held_out
@@ -156,6 +191,8 @@ def _reference(
     if normal is None:
         return []
     texts = iter(held_out(model)) if normal == "validation" else given.texts_of(None, Path(normal), on_error)
+    if pattern and normal != "validation":  # the corpus has its pattern
+        texts = (pattern.sub("", text) for text in texts)
     scores = [result.score for result in pair.stream("score", texts, **options) if result.score is not None]
     if not scores:
         raise DataError(f"--normal {normal}: has no text with a token.")

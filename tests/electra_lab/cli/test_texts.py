@@ -287,6 +287,19 @@ def test_above_prints_what_is_above_the_limit_in_order(lab: Any, model: Path, sc
     assert rows[0]["text"] not in [row["text"] for row in scored(lab, model, *SCORED, "--above", known_limit)]
 
 
+def test_a_removed_pattern_is_printed_but_not_scored(lab: Any, model: Path, tmp_path: Path) -> None:
+    stamped = [f"10:0{n} {text}".replace(" ", "  10:99 ", 2) for n, text in enumerate(SCORED)]
+    (tmp_path / "a.log").write_text("\n".join(stamped) + "\n")
+    pattern = ("--remove", r"\d\d:\d\d | 10:99(?= )")
+    whole = scored(lab, model, "--file", tmp_path / "a.log", *pattern)
+    expected = electra_lab.load(model, device="cpu").score([re.sub(pattern[1], "", text) for text in stamped])
+    assert [(row["line"], row["text"]) for row in whole] == [*enumerate(stamped, start=1)]
+    assert [row["score"] for row in whole] == pytest.approx([found.score for found in expected], abs=1e-5)
+    out = lab("score", model, "--file", tmp_path / "a.log", *pattern, *CPU)[1]
+    assert [line.partition("  ")[2] for line in out.splitlines()] == stamped
+    assert lab.fails(2, "score", model, "a", "--remove", "(", *CPU).startswith("--remove: ")
+
+
 def test_of_equal_scores_the_first_texts_are_printed_in_order(lab: Any, model: Path, monkeypatch: Any) -> None:
     known = {"low": 0.5, "equal": 1.0, "high": 2.0, "nothing": None}
     pair = SimpleNamespace(
