@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
 
 from electra_lab.cli._streams import is_utf8
 from electra_lab.cli._texts import OnError, stop_or_skip
@@ -21,6 +23,9 @@ WORDS = ("words", "tokens", "text")  # fields of sentences to tag, the first one
 
 
 Format = Literal["text", "jsonl", "csv", "tsv"]
+AsFormat = Annotated[
+    Format | None, typer.Option(help="Format of the input. Default: by the file's ending, otherwise a text per line.")
+]
 ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 
 

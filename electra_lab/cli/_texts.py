@@ -20,6 +20,7 @@ from registry.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
+    from electra_lab.cli._items import Format
     from electra_lab.sources.files import BadInput
 
 
@@ -33,10 +34,10 @@ Model = Annotated[
 ]
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; - reads standard input.")]
 PLAIN = "plain or compressed (.gz, .xz, .bz2, .zst)"
-File = Annotated[Path | None, typer.Option(metavar="FILE", help=f"Read this file, a text on each line, {PLAIN}.")]
 Records = Annotated[
     Path | None, typer.Option(metavar="FILE", help=f"Read texts, one a line, or records from this file, {PLAIN}.")
 ]
+Field = Annotated[str, typer.Option(metavar="NAME", help="Field or column with the text.")]
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object per text.")]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a coloured page to this file instead.")]
 Wrong = Annotated[
@@ -59,10 +60,17 @@ class Incoming(Iterator[T]):
         return next(self.items)
 
 
-def texts_of(texts: list[str] | None, file: Path | None, on_error: OnError) -> Incoming[str]:
-    """Return the texts of a command, or those of a file, one per line. Raises ConfigError, DataError."""
+def texts_of(
+    texts: list[str] | None, file: Path | None, on_error: OnError, format: "Format | None" = None, field: str = "text"
+) -> Incoming[str]:
+    """Return the texts of a command, or those of a file: of its lines or records. Raises ConfigError, DataError."""
+    from electra_lab.cli._items import format_of, items_of
+
     lines = lines_of(texts, file)
-    return Incoming(_decoded(lines, on_error), lines.more)
+    format = format_of(format, texts, file)
+    fields = () if format == "text" else (field,)
+    _, items = items_of(lines, format, ("text",), ("text",), fields, None, on_error)
+    return Incoming((item["text"] for _, _, item in items), lines.more)
 
 
 def lines_of(texts: list[str] | None, file: Path | None) -> Incoming[tuple[str, bytes]]:
@@ -125,18 +133,6 @@ def _lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[str, bytes]]:
             yield f"{name}:{number}", text.removesuffix(b"\r\n").removesuffix(b"\n")
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror}).") from None
-
-
-def _decoded(lines: Iterable[tuple[str, bytes]], on_error: OnError) -> Iterator[str]:
-    """Yield the texts of lines."""
-    from electra_lab.sources.files import BadInput
-    from electra_lab.sources.records import decoded
-
-    for place, line in lines:
-        try:
-            yield decoded(line, place)
-        except BadInput as error:
-            stop_or_skip(error, on_error)
 
 
 def stop_or_skip(error: "BadInput", on_error: OnError) -> None:

@@ -1,13 +1,16 @@
 """electra-lab detect MODEL"""
 
 from electra_lab.cli import _texts as given
+from electra_lab.cli._items import AsFormat
 from electra_lab.cli.run import OnDevice
 
 
 def detect(
     model: given.Model,
     texts: given.Texts = None,
-    file: given.File = None,
+    file: given.Records = None,
+    format: AsFormat = None,
+    field: given.Field = "text",
     json_: given.Json = False,
     html: given.Html = None,
     on_error: given.Wrong = "stop",
@@ -17,5 +20,6 @@ def detect(
     device: OnDevice = "auto",
 ) -> None:
     """Show, for every token of a text, the probability that it was replaced."""
-    given.show("detect", model, given.step_of(step, best), device, given.texts_of(texts, file, on_error), json_, html,
+    incoming = given.texts_of(texts, file, on_error, format, field)
+    given.show("detect", model, given.step_of(step, best), device, incoming, json_, html,
          batch_size=batch_size)  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from electra_lab.cli import _texts as given
+from electra_lab.cli._items import AsFormat
 from electra_lab.cli._streams import answer, is_utf8, stdout
 from electra_lab.cli.run import OnDevice
 from registry.errors import ConfigError
@@ -14,7 +15,9 @@ from registry.errors import ConfigError
 def embed(
     model: given.Model,
     texts: given.Texts = None,
-    file: given.File = None,
+    file: given.Records = None,
+    format: AsFormat = None,
+    field: given.Field = "text",
     pooling: Annotated[
         Literal["mean", "cls"], typer.Option(help="The mean over all tokens, or the state of [CLS].")
     ] = "mean",
@@ -41,7 +44,7 @@ def embed(
 
     if out and json_:
         raise ConfigError("give either --json or --out.")
-    incoming = given.texts_of(texts, file, on_error)
+    incoming = given.texts_of(texts, file, on_error, format, field)
     to_read, to_print = tee(incoming)
     console, number = Console(), 0
     writing: Any = given.file_of("--out", out, "wb") if out else nullcontext()

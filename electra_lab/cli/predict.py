@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from electra_lab.cli._items import Format, Record, Table, cells_of, format_of, items_of, json_line, refuse_overwriting
+from electra_lab.cli._items import AsFormat, Record, Table, cells_of, format_of, items_of, json_line, refuse_overwriting
 from electra_lab.cli._streams import answer
 from electra_lab.cli._texts import Batch, Json, OnError, Records, Texts, answer_in_colour, colours, lines_of
 from electra_lab.cli.run import OnDevice
@@ -30,10 +30,7 @@ def predict(
             "--pair", "--context", metavar="TEXT", help="Second text of each pair, or context of each question."
         ),
     ] = None,
-    format: Annotated[
-        Format | None,
-        typer.Option(help="Format of the input. Default: by the file's ending, otherwise a text per line."),
-    ] = None,
+    format: AsFormat = None,
     field: Annotated[
         list[str] | None,
         typer.Option(

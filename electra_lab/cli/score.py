@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from electra_lab.cli import _texts as given
-from electra_lab.cli._items import Format, Record, Table, format_of, items_of, json_line, refuse_overwriting
+from electra_lab.cli._items import AsFormat, Record, Table, format_of, items_of, json_line, refuse_overwriting
 from electra_lab.cli._streams import answer
 from electra_lab.cli.run import OnDevice
 from registry.errors import ConfigError, Stopped
@@ -26,11 +26,8 @@ def score(
     model: given.Model,
     texts: given.Texts = None,
     file: given.Records = None,
-    format: Annotated[
-        Format | None,
-        typer.Option(help="Format of the input. Default: by the file's ending, otherwise a text per line."),
-    ] = None,
-    field: Annotated[str, typer.Option(metavar="NAME", help="Field or column with the text.")] = "text",
+    format: AsFormat = None,
+    field: given.Field = "text",
     by: Annotated[
         Literal["detection", "energy", "likelihood"] | None,
         typer.Option(

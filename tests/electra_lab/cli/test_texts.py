@@ -81,6 +81,19 @@ def test_texts_are_read_as_those_of_a_corpus(lab, model, tmp_path, given, verb, 
     assert [int(number) for number in re.findall(r"(\d+): byte", err)] == bad
 
 
+@pytest.mark.parametrize("verb", ["detect", "corrupt", "fill", "embed"])
+def test_every_verb_reads_tables_and_records(lab, model, tmp_path: Path, given: Any, verb: str) -> None:
+    (tmp_path / "a.csv").write_text('n,text,line\n1,"the, cat",a\n2,3 dogs,b\n')
+    (tmp_path / "a.jsonl").write_text('{"text": "the, cat"}\n{"text": "3 dogs"}\n')
+    for name in ("a.csv", "a.jsonl"):
+        out = lab(verb, model, "--file", tmp_path / name, "--json", *CPU)[1]
+        assert [row["text"] for row in rows(out)] == ["the, cat", "3 dogs"]
+    given((tmp_path / "a.csv").read_bytes())
+    out = lab(verb, model, "-", "--format", "csv", "--field", "line", "--json", *CPU)[1]
+    assert [row["text"] for row in rows(out)] == ["a", "b"]
+    lab.fails(3, verb, model, "--file", tmp_path / "a.csv", "--field", "none", *CPU)
+
+
 def test_arguments_are_text_in_every_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsencode", lambda text: text.encode("latin-1", "surrogateescape"))
     assert list(texts_of(["caf\xe9 \xff"], None, "stop")) == ["caf\xe9 \xff"]
