@@ -13,7 +13,7 @@ intervals:
 A bootstrap should replace the reports' own method if it covers the truth in 93 to 98 % of the trials of every row
 with five seeds or more, which are the tested ones. In the second table, four variants differ only in how the
 references judge them. In the third, a few documents make most of a
-difference: those of each trial are lognormal, centred, with a spread of 0.3; beside it, normal ones.
+difference: those of each trial are lognormal, centred, with a spread of 0.3; for comparison, normal ones.
 """
 
 import argparse

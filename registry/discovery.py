@@ -49,7 +49,7 @@ def already_loaded(sha256: str) -> Plugin | None:
 
 
 def load_plugin(path: Path) -> Plugin:
-    """Run a plug-in file once in this process. Raises PluginError with file:line."""
+    """Run a plug-in file, or a run's copy of it, once in this process. Raises PluginError with file:line."""
     file = Path(os.path.realpath(path))  # never raises, as Path.resolve does for links in a circle
     try:
         source = file.read_bytes()
@@ -60,6 +60,8 @@ def load_plugin(path: Path) -> Plugin:
         if loaded != plugin:
             raise PluginError(f"{path}: the plug-in changed since this process loaded it. Start a new process.")
         return loaded
+    if file.name.startswith(f"{plugin.sha256[:8]}-") and (original := already_loaded(plugin.sha256)):
+        return original  # of the copy of a run: a name is taken once
 
     name = f"electra_lab_plugin_{plugin.sha256[:16]}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, file)

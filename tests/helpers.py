@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,23 @@ def peer(name: str) -> Any:
     """Return a module of a package that only the Makefile installs. Without it, skip the tests that need it."""
     package = name.partition(".")[0].replace("_", "-")
     return pytest.importorskip(name, reason=f"{package} is not installed: make test", exc_type=ImportError)
+
+
+def same_but_for_rounding(found: Any, expected: Any) -> bool:
+    """Compare results of other batch shapes, thread counts, processors or kernels: all but floats are equal.
+
+    Floats may differ by 1e-5 of their size or, near 0, by 1e-6. docs/reliability.md says where numbers are equal bit
+    for bit; there, tests compare with == and torch.equal.
+    """
+    if isinstance(expected, float):
+        return bool(found == pytest.approx(expected, rel=1e-5, abs=1e-6, nan_ok=True))
+    if is_dataclass(expected):
+        return type(found) is type(expected) and same_but_for_rounding(vars(found), vars(expected))
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(same_but_for_rounding(found[k], expected[k]) for k in expected)
+    if isinstance(expected, list | tuple):
+        return len(found) == len(expected) and all(map(same_but_for_rounding, found, expected))
+    return bool(found == expected)
 
 
 def line_of(key: str, text: str = EXPERIMENT) -> int:
@@ -105,3 +125,11 @@ def datasets_offline(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     datasets.disable_progress_bars()
+
+
+def rewrite_config(run: Path, text: str) -> None:
+    """Give a run another config.yaml, as if it had begun with it."""
+    (run / "config.yaml").write_text(text, encoding="utf-8")
+    file = run / "provenance.json"
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"config_sha256": sha256}), encoding="utf-8")

@@ -45,9 +45,10 @@ def make(folder: Path) -> None:
         # Not needed: the path of the program, and the kernel of the machine.
         provenance |= {"command": ["electra-lab", "run", "tiny.yaml"], "platform": "Linux"}
         (run / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n")
-    (folder / "finished" / "report.html").unlink()
+    for name in ("finished/report.html", "finished/best.json", "stopped/report.html"):
+        (folder / name).unlink()
     shutil.rmtree(folder / "finished" / "checkpoints" / "step-00000008")
-    for leftover in [*(folder / "store").glob(".*"), *folder.glob("*/.lock")]:
+    for leftover in [*folder.glob("store/.*"), *folder.glob("store/*/.*"), *folder.glob("*/.lock")]:
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 

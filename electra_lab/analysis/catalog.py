@@ -112,7 +112,7 @@ def _run(path: Path) -> Job:
         raise CheckpointError(f"{path / 'config.yaml'}: is missing.")
     done = max((record["step"] for record in records), default=0)
     tested = any(record["split"] == "test" and record["step"] >= began.steps for record in records)
-    config, metrics = began.config or dict(read_yaml(path / "config.yaml")), began.metrics
+    config, metrics = began.config, began.metrics
     return Job(
         path,
         "run",
@@ -140,7 +140,7 @@ def _finetuning(path: Path) -> Job:
     scores = list[dict[str, float]]()
     for file in finished:
         results = read_json(file)
-        refuse_other(file, results["run"], f"{read_json(path / 'identity.json')['id']}-{file.parent.name[5:]}")
+        refuse_other(file, results["run"], read_provenance(file.parent).id)
         scores.append(_labelled(results["splits"]))
     means = dict[str, float]()
     for name in metrics:

@@ -10,7 +10,6 @@ from typing import Any
 
 from electra_lab.analysis.findings import declared, measured
 from electra_lab.analysis.records import Records, last_evaluation, last_number, training_seconds
-from electra_lab.storage.ablation_folder import refuse_suite
 from electra_lab.storage.files import config_of, read_text, refuse_unusable
 from electra_lab.storage.provenance import Provenance, flat
 from electra_lab.storage.run_directory import RunDirectory
@@ -83,12 +82,12 @@ def subjects(paths: Sequence[Path]) -> list[Subject]:
     for label, directory, config in zip(labels, directories, configs, strict=True):
         began = directory.provenance()
         directory.refuse_other_format(began)
+        directory.refuse_other_config()
         compared.append(Subject(label, directory, began, directory.records(), config))
     return compared
 
 
 def _refuse_other_jobs(path: Path) -> None:
-    refuse_suite(path)
     if (path / "plan.json").is_file():
         raise ConfigError(
             f"{path}: is an ablation. Its page compares the variants: {command('report', path)}. To compare cells, "

@@ -300,7 +300,7 @@ def refuse_other_parents(loaded: Loaded, objective: Objective) -> None:
     for network, run in parent_runs(objective).items():
         try:
             theirs = config_with(run, network)
-        except DataError as error:
+        except (CheckpointError, DataError) as error:
             raise loaded.problem(place_of(loaded, run), str(error), DataError) from None
         for key in (*SAME[:2], network, *SAME[2:]):
             loc: Loc = tuple(key.split("."))

@@ -34,7 +34,7 @@ from electra_lab.cli import (
 from electra_lab.cli._streams import CLOSED_PIPE, answer, answering, usable
 from electra_lab.version import __version__
 from registry.core import Registry
-from registry.errors import ConfigError, Reported, said, shown
+from registry.errors import Reported, said, shown
 
 # Verbs of other programs.
 SYNONYMS = {
@@ -115,26 +115,11 @@ def _main() -> None:
         if isinstance(error, SystemExit):
             if sys.stdout is not stdout:  # typer met a closed pipe
                 raise SystemExit(CLOSED_PIPE) from None
-            if error.code == ConfigError.exit_code and _is_torn(sys.argv):
-                _complain("--set takes one word. Quote what has spaces: --set 'sampler={type: gumbel}'.")
             raise
         # Anything else is our own mistake.
         print(shown(traceback.format_exc()), end="", file=sys.stderr)
         _complain(f"\nThis is an internal error of electra_lab{_or_in_plugins()}. Please report it.")
         raise SystemExit(1) from None
-
-
-def _is_torn(words: list[str]) -> bool:
-    """Return whether the shell has torn a `--set` apart: the next word continues it, or a later one closes it."""
-    changes = "\0".join(words).replace("\0--set=", "\0--set\0").split("\0--set\0")[1:]
-    for change in changes:
-        word, _, rest = change.partition("\0")
-        continues = rest != "" and not rest.startswith("-")
-        closes = "}" in rest or "]" in rest
-        is_open = word.count("{") > word.count("}") or word.count("[") > word.count("]")
-        if (continues and "=" not in word) or (is_open and (continues or closes)):
-            return True
-    return False
 
 
 def _complain(text: object) -> None:

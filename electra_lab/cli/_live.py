@@ -27,10 +27,10 @@ class Live:
     A signal ends them: after those that have been read, Interrupted or Preempted is raised.
     """
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, longest: int) -> None:
         from electra_lab.jobs.endings import Arrived
 
-        self._stream, self._ended = stream, False
+        self._stream, self._longest, self._ended = stream, longest, False
         self._lines, self._rest = deque[bytes](), bytearray()
         self._arrived = Arrived()
 
@@ -54,14 +54,12 @@ class Live:
         return bool(self._lines)
 
     def _read(self) -> None:
-        from electra_lab.sources.files import LONGEST_LINE
-
         block = os.read(self._stream.fileno(), 1 << 16)
         *lines, rest = block.split(b"\n")
         for line in lines:
             self._lines.append(bytes(self._rest) + line + b"\n")
             self._rest.clear()
         self._rest += rest
-        self._ended = not block or len(self._rest) > LONGEST_LINE
+        self._ended = not block or len(self._rest) > self._longest
         if self._ended and self._rest:
             self._lines.append(bytes(self._rest))

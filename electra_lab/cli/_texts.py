@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OnError = Literal["stop", "skip"]
+LONGEST = 1 << 21  # bytes of a line, whose tokens and result take half a gigabyte
+
 Model = Annotated[
     str,
     typer.Argument(
@@ -99,23 +101,20 @@ def lines_of(texts: list[str] | None, file: Path | None) -> Incoming[tuple[str, 
 
 def _of_stream(stream: BinaryIO, name: str) -> Incoming[tuple[str, bytes]]:
     from electra_lab.cli._live import Live, is_live
-    from electra_lab.sources.files import LONGEST_LINE
 
     if is_live(stream):
-        live = Live(stream)
+        live = Live(stream, LONGEST)
         return Incoming(_lines(live, name), live.more)
-    return Incoming(_lines(iter(partial(stream.readline, LONGEST_LINE + 1), b""), name))
+    return Incoming(_lines(iter(partial(stream.readline, LONGEST + 1), b""), name))
 
 
 def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the lines of a compressed file from its blocks, as `Live` does."""
-    from electra_lab.sources.files import LONGEST_LINE
-
     rest = b""
     for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
         yield from (line + b"\n" for line in lines)
-        if len(rest) > LONGEST_LINE:
+        if len(rest) > LONGEST:
             break
     if rest:
         yield rest
@@ -123,12 +122,12 @@ def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[str, bytes]]:
     """Yield the place of each line and its bytes, without its end. A lone carriage return does not end a line."""
-    from electra_lab.sources.files import BYTE_ORDER_MARK, LONGEST_LINE
+    from electra_lab.sources.files import BYTE_ORDER_MARK
 
     try:
         for number, line in enumerate(lines, start=1):
-            if len(line) > LONGEST_LINE:
-                raise DataError(f"{name}:{number}: the line has more than {LONGEST_LINE >> 20} MiB. Divide it.")
+            if len(line) > LONGEST:
+                raise DataError(f"{name}:{number}: the line has more than {LONGEST >> 20} MiB. Divide it.")
             text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
             yield f"{name}:{number}", text.removesuffix(b"\r\n").removesuffix(b"\n")
     except OSError as error:

@@ -260,7 +260,7 @@ def sentences(error: ValidationError, marks: Mapping[Loc, Mark]) -> ConfigError:
     for detail in error.errors(include_url=False):
         loc, reason, mark = detail["loc"], detail["msg"], mark_at(marks, detail["loc"])
         key = ".".join(map(str, loc))
-        lines.append((mark, f"{mark}: {key + ': ' if key else ''}{reason}"))
+        lines.append((mark, f"{mark}: {key + ': ' if key else ''}{reason}"[:3000]))
     files = list(dict.fromkeys(mark.file for mark, _ in lines))
     lines.sort(key=lambda line: (files.index(line[0].file), line[0].line))
-    return ConfigError(listed([f"{sentence:.3000}" for sentence in dict.fromkeys(sentence for _, sentence in lines)]))
+    return ConfigError(listed([*dict.fromkeys(sentence for _, sentence in lines)]))

@@ -134,7 +134,7 @@ class Ids(FileCorpus):
                         for record in batch.to_pylist():
                             number += 1
                             yield f"{file}: row {number}", record
-            except (arrow.ArrowException, OSError) as error:
+            except (arrow.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
                 reason = f"is damaged or not a Parquet file ({str(error).splitlines()[0].rstrip('.')})"
                 raise BadInput(f"{file}: row {number + 1}", reason, "Copy or download it again.") from None
         self._files.check(file)

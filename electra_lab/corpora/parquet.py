@@ -76,6 +76,8 @@ class Parquet(FileCorpus):
             yield from documents_in(record, place, self.column, self.key)
         except UnicodeDecodeError:
             yield self.left_out(BadInput(place, "is not UTF-8"))
+        except OverflowError:  # dates beyond Python's
+            yield self.left_out(BadInput(place, "has a value that Python cannot read"))
         except BadInput as error:
             yield self.left_out(error)
 

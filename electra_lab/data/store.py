@@ -59,10 +59,7 @@ class Stream:
 
     @cached_property
     def words(self) -> NDArray[np.uint32]:
-        """The number of words of each document. Raises DataError for a store of an older version, which lacks them."""
-        for file in self._words:
-            if not file.is_file():
-                raise DataError(f"{file.parent}: an older version built it, which did not count words. {REBUILD}")
+        """The number of words of each document."""
         return np.concatenate([np.load(file) for file in self._words])
 
     def read(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -151,10 +148,7 @@ def open_store(
         with suppress(OSError, ConfigError), lock(_lock_of(folder)) as free:
             if free:
                 _lock_of(folder).unlink(missing_ok=True)
-    store = load_store(folder)
-    if any(shard.engine == "tokie" for shard in store.manifest.all_shards):
-        announce(f"note: {folder} was tokenized by tokie, which differs from the tokenizers library. {REBUILD}")
-    return store
+    return load_store(folder)
 
 
 def key_of(identity: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -68,14 +67,14 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
             encodings = [tokenizer.encode(clean[0], add_special_tokens=False)]
         else:
             encodings = tokenizer.encode_batch(clean, add_special_tokens=False)
-        for text, read, encoding in zip(texts, clean, encodings, strict=True):
-            spaces: list[int] = []
+        for text, written, encoding in zip(texts, clean, encodings, strict=True):
+            read, spaces = written, list[int]()
             if not with_masks and special.are_in(read, encoding.ids):
                 read, spaces = special.spelled(read)
                 encoding = tokenizer.encode(read, add_special_tokens=False)
             offsets = without(spaces, places(read, encoding.tokens, encoding.offsets, mark))
             if replaced:
-                offsets = _whole_matches(text, offsets, replaced)
+                offsets = _whole_matches(written, offsets, replaced)
             tokenized.append(Tokenized(text, encoding.ids, encoding.tokens, offsets, encoding.word_ids))
     finally:
         tokenizer.encode_special_tokens = before
@@ -88,11 +87,13 @@ def _whole_matches(text: str, offsets: Iterable[tuple[int, int]], patterns: Sequ
     The library gives such a part the place of its last character alone. Of matches that overlap, those of the first
     pattern were replaced.
     """
+    from tokenizers import Regex, pre_tokenizers
+
     begins = dict[int, int]()  # of each match, by the place of its last character
     taken = bytearray(len(text))
-    for pattern in patterns:
-        for match in re.finditer(pattern, text):
-            start, end = match.span()
+    for pattern in patterns:  # by the library's expressions: Python may know fewer digits and letters
+        matches = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
+        for _, (start, end) in matches.pre_tokenize_str(text):
             if not any(taken[start:end]):
                 begins[end - 1] = start
                 taken[start:end] = b"\1" * (end - start)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from electra_lab.assembly.networks import build_networks, make_network, open_source
+from electra_lab.assembly.networks import build_networks, make_network
 from electra_lab.assembly.task_head import TASKS, fill_head, kind_of_head, outputs_of, task_of
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.inference.finetuned import FineTuned, Job
@@ -109,7 +109,7 @@ def _chosen(folder: FinetuningFolder, seed: Seed) -> list[int]:
 
 
 def _finetuned(name: str, folder: FinetuningFolder, seeds: Sequence[int], device: torch.device) -> FineTuned:
-    """Open seeds of a fine-tuning, from their own files alone, unless an older release wrote them."""
+    """Open seeds of a fine-tuning, from their own files alone."""
     models = []
     for seed in seeds:
         tokenizer, counts = folder.seed(seed).tokens()
@@ -140,13 +140,7 @@ def _of_seed(
     task: Any = entry.component(**config.task.keywords())
     task.set_labels(recorded["facts"])
     # The network, from its description.
-    sections = recorded.get("network")
-    if sections is None:  # of an older release
-        source = open_source(loaded)
-        part = source.model.parts[config.network]
-        sizes = {"vocabulary_size": part.vocabulary_size, "length": min(source.length, source.longest)}
-        sections = {"backbone": part.backbone, "embedding": part.embedding, **sizes}
-        sections["length"] = config.data.max_length or sections["length"]
+    sections = recorded["network"]
     family = writing(sections["backbone"])
     prepare(task, family if family and family.writes(sections["backbone"], sections["embedding"]) else None)
     with torch.random.fork_rng(devices=[]):
@@ -154,7 +148,7 @@ def _of_seed(
         network = make_network(*described, vocabulary.pad_id, ())
         model = TaskModel(network, task, config.train.dropout)
     # Its weights.
-    read_model(folder.checkpoints_with(seed, results.step), results.step).fill(model)
+    read_model(directory.checkpoints, results.step).fill(model)
     fields = getattr(datasets.get(config.dataset.type).component, "fields", None)
     columns = fields(config.dataset.keywords()) if fields else None
     precision = choose_precision(config.train.precision, device)

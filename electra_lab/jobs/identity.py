@@ -18,47 +18,18 @@ NO_RESULT: dict[Loc, str] = {
     ("evaluate", "at_start"): "cannot be varied: it changes no result; write it under `set`",
     ("trackers",): "cannot be varied: trackers change no result; write them under `set`",
 }
-# Keys of later releases: without a value they do not count, so that cells of earlier folders are found again.
-LATER: set[Loc] = {
-    ("train", "epochs"),
-    ("train", "generator_rate"),
-    ("train", "clip"),
-    ("train", "batch_warmup"),
-    ("objective", "z_loss"),
-    ("objective", "cache"),
-    ("checkpoint", "milestones", "words"),
-    ("step",),
-    ("task", "head"),
-    ("corpus", "remove"),
-    ("corpus", "group"),
-    ("data", "split"),
-}
 SEEDS: dict[Loc, str] = {
     ("seed",): "cannot be changed here: list the seeds under `seeds`",
     ("seeds",): "cannot be changed here: list the seeds under the ablation's own `seeds`",
-}
-# Options of later releases, by type: with the value that says what earlier releases computed, they do not count either.
-LATER_OPTIONS: dict[str, dict[str, Any]] = {
-    "transformer": {"theta": 1e4, "bias": True, "qk_norm": False, "value_residual": False, "softcap": 0.0},
-    "modernbert": {"qk_norm": False},
-    "linear": {"stages": None},
 }
 
 
 def decisive(values: Mapping[str, Any], above: Loc = ()) -> dict[str, Any]:
     """Return a complete config without the keys that no number depends on; `above` is the place of a section."""
     kept = dict[str, Any]()
-    typed = above in (("discriminator",), ("generator",)) or above[:1] == ("schedules",)
-    later = LATER_OPTIONS.get(values.get("type", ""), {}) if typed else {}
     for key, value in values.items():
         loc = (*above, key)
-        if loc == ("corpus", "parts", "corpus"):
-            loc = ("corpus",)  # of a part of a mixture, which may be a mixture itself
-        if loc == ("checkpoint", "best") and value == "auto":
-            value = None  # the default of earlier releases
-        if key in later and value == later[key]:
-            continue
-        if loc not in NO_RESULT and (loc not in LATER or value is not None):
+        if loc not in NO_RESULT:
             several = isinstance(value, list) and all(isinstance(part, dict) for part in value)
             parts = [decisive(part, loc) for part in value] if several else value
             kept[key] = decisive(value, loc) if isinstance(value, dict) else parts

@@ -105,11 +105,9 @@ def of_file(file: Path) -> Kind:
 
 def of_folder(folder: Path) -> Kind:
     """Return the kind of a folder. Raises ConfigError if it has none."""
-    from electra_lab.storage.ablation_folder import refuse_suite  # here, as storage imports torch
-    from electra_lab.storage.catalog import jobs_in
+    from electra_lab.storage.catalog import jobs_in  # here, as storage imports torch
     from electra_lab.storage.run_directory import RunDirectory
 
-    refuse_suite(folder)
     for kind in KINDS:
         if kind.holds(folder):
             if kind is EXPERIMENT and kind_of_file(folder / "config.yaml") == "fine-tuning":

@@ -18,7 +18,7 @@ from electra_lab.config.load import Loaded, dump
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.jobs.endings import noted, stopped
 from electra_lab.jobs.progress import LivePage, Pace, Progress
-from electra_lab.jobs.provenance import differences, keep_changes
+from electra_lab.jobs.provenance import differences, keep_changes, with_copies
 from electra_lab.jobs.saving import Saver, restore
 from electra_lab.jobs.track import Trackers, tracking
 from electra_lab.parallel.session import is_first, processes
@@ -87,10 +87,10 @@ def begin(
     plugins: Iterable[Plugin] = (),
 ) -> None:
     """Write the first files of a run directory. provenance.json comes last: without it, the run has not begun."""
-    directory.write("config.yaml", dump(loaded.config))
+    directory.write("config.yaml", dump(with_copies(loaded, began.plugins).config))
     for code, plugin in zip(began.plugins, plugins, strict=False):
         directory.keep_plugin(code, plugin.source)
-    directory.keep_tokens(tokenizer, vocabulary.counts)
+    directory.keep_tokens(tokenizer, vocabulary.counts, began.id)
     directory.write_json("provenance.json", began.model_dump(mode="json"))
 
 

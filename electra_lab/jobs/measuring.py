@@ -25,6 +25,7 @@ from electra_lab.presentation.compare_page import Measured
 from electra_lab.presentation.console import Console
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
 from electra_lab.storage.files import MANIFEST, damage, disk, lock, read_json, sha256
+from electra_lab.storage.provenance import refuse_other
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry import Entry, Trained, measures
 from registry.errors import CheckpointError, ConfigError, command
@@ -171,10 +172,13 @@ def _shared(
 
 
 def _train(path: Path, config: Mapping[str, Any], train: Any, device: str) -> None:
-    """Train a reference, or continue it."""
+    """Train a reference, or continue it. Raises CheckpointError if it is not that of this measure."""
+    id = f"{path.parent.name}-{path.name}"
     if not is_run(path):
-        train(config, [], path)
-    elif checkpoint_damage(RunDirectory.open(path).last_checkpoint()) is not None:
+        train(config, [], path, id=id)
+    run = RunDirectory(path)
+    refuse_other(path / "provenance.json", run.provenance().id, id)
+    if checkpoint_damage(run.last_checkpoint()) is not None:
         execute.resume(path, device)
 
 

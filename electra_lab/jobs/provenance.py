@@ -6,7 +6,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,11 +18,20 @@ import torch
 import registry
 from electra_lab.assembly.data import open_corpus, recipe_of
 from electra_lab.assembly.experiment import Experiment
-from electra_lab.config.component import is_default
-from electra_lab.config.load import Loaded, dump, load
+from electra_lab.config.load import Loaded, dump
 from electra_lab.data.build import Recipe
 from electra_lab.data.store import is_store, key_of, read_manifest
-from electra_lab.storage.provenance import FORMAT, Change, Changes, Code, Data, Environment, Provenance, described, flat
+from electra_lab.storage.provenance import (
+    FORMAT,
+    Change,
+    Changes,
+    Code,
+    Data,
+    Environment,
+    Provenance,
+    changes,
+    described,
+)
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Settings
 from electra_lab.version import __version__
@@ -72,6 +82,8 @@ def began(
     id: str, loaded: Loaded[Any], plugins: Sequence[Plugin], environment: Environment, **facts: Any
 ) -> Provenance:
     """Return the provenance of a training that begins now; `facts` are the keys specific to its kind."""
+    codes = [Code(file=str(p.file), sha256=p.sha256, package=p.package) for p in plugins]
+    loaded = with_copies(loaded, codes)
     return Provenance(
         format=FORMAT,
         id=id,
@@ -81,7 +93,7 @@ def began(
         git=_git(),
         config_sha256=hashlib.sha256(dump(loaded.config).encode()).hexdigest(),
         config=content(loaded),
-        plugins=[Code(file=str(p.file), sha256=p.sha256, package=p.package) for p in plugins],
+        plugins=codes,
         environment=environment,
         platform=platform.platform(),
         **facts,
@@ -134,10 +146,9 @@ def device_name(device: torch.device) -> str:
 
 def differences(before: Environment, now: Environment) -> list[str]:
     """Describe the changes of the environment: `threads 2 -> 1`."""
-    unknown = {key for key in ("electra_lab", "micro_batch_size") if getattr(before, key) is None}  # to older versions
 
     def flat(environment: Environment) -> dict[str, Any]:
-        return environment.model_dump(exclude={"packages", "reasons", *unknown}) | environment.packages
+        return environment.model_dump(exclude={"packages", "reasons"}) | environment.packages
 
     then, today = flat(before), flat(now)
     return [f"{key} {then.get(key)} -> {today[key]}" for key in today if then.get(key) != today[key]]
@@ -181,27 +192,19 @@ def _commit() -> dict[str, Any]:
     return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", *code))}
 
 
+def with_copies(loaded: Loaded[Any], codes: Sequence[Code]) -> Loaded[Any]:
+    """Return a config that imports the copies of its plug-ins next to it, so that the folder can be run by itself.
+
+    codes  of the plug-ins; those under `imports` come first
+    """
+    copies = [Path("plugins", code.copy_name) for code in codes[: len(loaded.config.imports)]]
+    return replace(loaded, config=loaded.config.model_copy(update={"imports": copies}))
+
+
 def content(loaded: Loaded[Any]) -> dict[str, Any]:
     """Return a config as plain values, in the form of provenance.json."""
     plain: dict[str, Any] = loaded.config.model_dump(mode="json", exclude_none=True)
     return plain
-
-
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
-    """Return the values that differ, before and now, by dotted key. A missing value is None."""
-    then, today = flat(before), flat(now)
-    keys = [key for key in then | today if then.get(key) != today.get(key)]
-    return {key: (then.get(key), today.get(key)) for key in keys}
-
-
-def changed(before: Mapping[str, Any], loaded: Loaded[Any]) -> Changes:
-    """Return the changes of a run's config, without defaults of keys that the release that began it did not have."""
-    known = flat(before)
-
-    def is_new(key: str, value: Any) -> bool:
-        return key not in known and is_default(loaded.config, tuple(key.split(".")), value)
-
-    return {key: both for key, both in changes(before, content(loaded)).items() if not is_new(key, both[1])}
 
 
 def refuse_others(
@@ -225,14 +228,15 @@ def keep_changes(
 
     provenance.json is written first, because it also holds the earlier config.
     """
-    began, config, now = directory.provenance(), dump(loaded.config), content(loaded)
+    began = directory.provenance()
+    loaded = with_copies(loaded, began.plugins)
+    config, now = dump(loaded.config), content(loaded)
     sha = hashlib.sha256(config.encode()).hexdigest()
     earlier = [change.model_copy(update={"step": min(change.step, step)}) for change in began.changes]
     same = (directory.path / "config.yaml").read_text(encoding="utf-8") == config and sha == began.config_sha256
     if same and earlier == began.changes and began.steps == facts.get("steps", began.steps):
         return
-    before = began.config or content(load(directory.path / "config.yaml"))  # older releases did not store it
-    if found := changed(before, loaded):
+    if found := changes(began.config, now):
         say(f"changed after step {step}: {described(found)}")
     change = Change(step=step, values=found, config_sha256=began.config_sha256)
     kept = {"config_sha256": sha, "config": now, "changes": [*earlier, change], **facts}

@@ -46,6 +46,7 @@ def write_report(directory: RunDirectory, unfinished: Unfinished | None = None) 
     name = config_of(path / "config.yaml").get("name")
     if not isinstance(name, str):
         raise CheckpointError(f"{path / 'config.yaml'}: is damaged: it has no name.")
+    directory.refuse_other_config()
     metrics, judged = declared(provenance.metrics), verdicts(last, provenance) if last else []
     written: dict[str, Any] = directory.read_json("provenance.json")
     page = render(

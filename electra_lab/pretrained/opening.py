@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,17 +11,18 @@ from torch import Tensor
 
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, validated, validated_as
-from electra_lab.config.source import read_file, with_overrides
+from electra_lab.config.source import read_file
 from electra_lab.model.weights import TABLE, head_of
 from electra_lab.pretrained.hugging_face import read_folders
 from electra_lab.pretrained.trained_model import NETWORKS, Origin, Part, TrainedModel
 from electra_lab.storage.best import Step, best_step
 from electra_lab.storage.checkpoint import read_model
-from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning, is_seed
+from electra_lab.storage.files import damage
+from electra_lab.storage.finetuning_folder import MODEL, FinetuningFolder, is_finetuning, is_seed
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry import Plugin, backbones
-from registry.discovery import already_loaded, load_plugin, packaged
+from registry.discovery import load_plugin, packaged
 from registry.errors import CheckpointError, ConfigError, DataError
 
 # The names of the tensors that both networks share, by embedding.tie; a checkpoint has them once.
@@ -105,22 +105,19 @@ def read_run(path: Path, step: Step = None, *, plugins: bool = True) -> TrainedM
 def run_config(path: Path) -> Loaded:
     """Validate the config of a run, with the plug-ins that it keeps. Raises ConfigError, CheckpointError."""
     directory = RunDirectory.open(path)
-    files = [str(file) for file in _plugin_files(directory, _provenance(directory))]
+    _provenance(directory)
     root = read_file(path / "config.yaml")
     _refuse_others(path, root.plain())
-    return validated(with_overrides(root, [f"imports={json.dumps(files)}"]))
+    return validated(root)
 
 
 def finetuned_config(path: Path) -> Loaded[FinetuningConfig]:
-    """Validate the config of a seed of a fine-tuning, with the plug-ins that it keeps, or else the original ones."""
+    """Validate the config of a seed of a fine-tuning, with the plug-ins that it keeps, also those of its model."""
     directory = RunDirectory.open(path)
-    provenance = _provenance(directory)
-    kept = all(directory.plugin(code).is_file() for code in provenance.plugins if code.package is None)
-    root = read_file(path / "config.yaml")
-    if kept:  # older releases kept none
-        files = [str(file) for file in _plugin_files(directory, provenance)]
-        root = with_overrides(root, [f"imports={json.dumps(files)}"])
-    return validated_as(FinetuningConfig, root)
+    for file in _plugin_files(directory, _provenance(directory)):
+        load_plugin(file)
+    directory.refuse_other_config()
+    return validated_as(FinetuningConfig, read_file(path / "config.yaml"))
 
 
 def plain_config(path: Path) -> dict[str, Any]:
@@ -131,11 +128,12 @@ def plain_config(path: Path) -> dict[str, Any]:
 
 
 def _refuse_others(path: Path, config: Any) -> None:
-    """Raise ConfigError for the config of another kind of job."""
+    """Raise ConfigError for the config of another kind of job, and for one that has changed since the run began."""
     if not isinstance(config, dict):
         raise ConfigError(f"{path / 'config.yaml'}: is not a complete experiment.")
     if "task" in config:
         raise ConfigError(f"{path}: is a seed of a fine-tuning, not a pre-training run. Name its fine-tuning.")
+    RunDirectory(path).refuse_other_config()
 
 
 def config_with(path: Path, network: str) -> dict[str, Any]:
@@ -152,15 +150,16 @@ def model_of_finetuning(path: Path) -> Path:
 
     Raises ConfigError if it has none, or several.
     """
-    seeds = [path]
-    if is_finetuning(path):
-        folder = FinetuningFolder(path)
-        seeds = [folder.seed(seed).path for seed in folder.seeds()]
+    folder = FinetuningFolder(path if is_finetuning(path) else path.parent)
+    seeds = [folder.seed(seed).path for seed in folder.seeds()] if folder.path == path else [path]
     models = [seed / "model" for seed in seeds if (seed / "model").is_dir()]
     if not models:
         raise ConfigError(f"{path}: is a fine-tuning that has saved no model for transformers. Name another model.")
     if len(models) > 1:
         raise ConfigError(f"{path}: has {len(models)} models, one for each seed. Name one of them: {models[0]}")
+    folder.refuse_other_file(int(models[0].parent.resolve().name.removeprefix("seed-")), MODEL)
+    if reason := damage(models[0]):
+        raise CheckpointError(f"{models[0]}: {reason}. Delete results.json of the seed and resume.")
     return models[0]
 
 
@@ -171,12 +170,8 @@ def _provenance(directory: RunDirectory) -> Provenance:
 
 
 def _plugin_files(directory: RunDirectory, provenance: Provenance) -> list[Path]:
-    """Return the plug-in files: the loaded one if its content is equal, as a name is taken once; else the run's copy.
-
-    Those of packages are imported when their components are used.
-    """
-    own = [code for code in provenance.plugins if code.package is None]
-    return [loaded.file if (loaded := already_loaded(code.sha256)) else directory.plugin(code) for code in own]
+    """Return the copies of plug-in files; plug-ins of packages are imported when their components are used."""
+    return [directory.plugin(code) for code in provenance.plugins if code.package is None]
 
 
 def _plugin_of(section: Mapping[str, Any], plugins: list[Plugin]) -> Plugin | None:

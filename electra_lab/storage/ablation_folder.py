@@ -20,7 +20,7 @@ from electra_lab.storage.files import Hold, disk, lock, read_as, refuse_unusable
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.plan import Plan, PlannedMeasure, read_measures
 from electra_lab.storage.run_directory import RunDirectory
-from registry.errors import CheckpointError, ConfigError, guide
+from registry.errors import CheckpointError, ConfigError
 
 ROOMS = ("cells", "plan", "failed", "logs", "shared", "claims")
 # Not there from the start:
@@ -65,17 +65,16 @@ class AblationFolder:
 
     @property
     def plan(self) -> Plan:
-        """Raises CheckpointError, and ConfigError for the folder of a suite."""
-        refuse_suite(self.path)
+        """Raises CheckpointError."""
         return read_as(Plan, self.path / "plan.json", "Remove it, and `electra-lab ablate` recreates it.")
 
     def run(self, id: str) -> RunDirectory:
         """Return the run directory of a pre-trained cell, or of a reference."""
-        return RunDirectory(self.path / "cells" / id, id)
+        return RunDirectory(self.path / "cells" / id)
 
     def finetuning(self, id: str) -> FinetuningFolder:
         """Return the folder of a cell that is a fine-tuning, which has one seed."""
-        return FinetuningFolder(self.path / "cells" / id, id)
+        return FinetuningFolder(self.path / "cells" / id)
 
     def experiment(self, id: str) -> Path:
         return self.path / "plan" / f"{id}.yaml"
@@ -184,13 +183,4 @@ class AblationFolder:
 
 
 def is_ablation_folder(path: Path) -> bool:
-    return (path / "plan.json").is_file() and not (path / "suite.yaml").is_file()
-
-
-def refuse_suite(path: Path) -> None:
-    """Raise ConfigError for the folder of a suite, which earlier versions wrote."""
-    if (path / "suite.yaml").is_file():
-        raise ConfigError(
-            f"{path}: is the folder of a suite of an earlier version. Its fine-tunings, {path}/<model>/<task>, can be "
-            f"reported and resumed one by one. A suite is an ablation of fine-tunings now: {guide('finetuning')}"
-        )
+    return (path / "plan.json").is_file()

@@ -60,8 +60,6 @@ def _made(job: Path) -> float:
 
 
 def _kind(names: set[str]) -> Kind | None:
-    if "suite.yaml" in names:  # of an earlier version; its fine-tunings are listed
-        return None
     if "plan.json" in names:
         return "ablation"
     if "finetuning.yaml" in names:

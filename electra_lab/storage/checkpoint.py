@@ -30,7 +30,6 @@ from registry.errors import CheckpointError, is_shortage
 
 _NAME = re.compile(r"step-([0-9]{8,15})")
 _LEFTOVER = re.compile(r"\.step-[0-9]{8,15}\.(part|old)")
-FORMAT = 1  # of a checkpoint; raise it when this version's readers would misread an older one
 _TENSORS, _STATE = "state.safetensors", "state.json"
 BestUpTo = Callable[[int], int | None]  # the step whose weights are the best of those up to a step
 
@@ -87,7 +86,7 @@ def save(
     try:
         sweep(folder)
         with new_folder(final) as building:  # an existing one was damaged and skipped
-            text = json.dumps({"format": FORMAT, "step": step, **state}, indent=1)
+            text = json.dumps({"step": step, **state}, indent=1)
             (building / _STATE).write_text(text, encoding="utf-8")
             save_file(tensors, building / _TENSORS)
             (building / _TENSORS).chmod((building / _STATE).stat().st_mode)  # the library denies others access
@@ -166,11 +165,6 @@ def damage(path: Path, run: str | None = None) -> str | None:
         state = read_as(State, path / _STATE)
     except CheckpointError as error:
         return f"{_STATE} is damaged: {str(error).rsplit(': ', 1)[-1].rstrip('.')}"
-    if state.format > FORMAT:
-        raise CheckpointError(
-            f"{path}: was written by a newer version of electra_lab (format {state.format}; this one reads up to "
-            f"{FORMAT}). Use that version."
-        )
     if state.run != (wanted := _run_of(path.parent) if run is None else run):
         return f"it belongs to {state.run or 'no run'}, not to {wanted or 'one here'}; it was moved or copied here"
     return None if state.step == _step(path) else f"{_STATE} is damaged: it is of step {state.step}"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import hashlib
 import json
 import os
 import shutil
 import stat
-import sys
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -244,22 +242,10 @@ def put_in_place(building: Path, final: Path) -> None:
     """Rename a folder, durably, to one that may exist and is replaced. Raises OSError."""
     old = _moved_away(final)  # removal takes time, and must not show half a folder
     if final.exists():
-        building.rename(old)
-        if not _exchange(old, final):  # then the folder is missing for a moment
-            old.rename(building)
-            final.rename(old)
-            building.rename(final)
-    else:
-        building.rename(final)
+        final.rename(old)  # the folder is missing for a moment
+    building.rename(final)
     flush(final.parent)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders change names at once; False where the system cannot: only Linux has renameat2(2)."""
-    call = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform.startswith("linux") else None
-    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
-    return call is not None and call(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
 def restore(final: Path) -> None:

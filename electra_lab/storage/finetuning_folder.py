@@ -16,13 +16,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from electra_lab.storage.checkpoint import checkpoint_path
-from electra_lab.storage.files import Hold, open_regular, read_as, reason
-from electra_lab.storage.provenance import refuse_other
+from electra_lab.storage.files import Hold, open_regular, read_as, reason, sha256
+from electra_lab.storage.provenance import IDENTITY, id_by_place, refuse_other
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry.errors import CheckpointError, command
 
-_IDENTITY = "identity.json"
+MODEL = "model/MANIFEST.json"  # in the folder of a seed
+_OTHER = "does not belong to the results of its seed."
 
 
 class SplitResults(BaseModel):
@@ -36,14 +36,16 @@ class SplitResults(BaseModel):
 class SeedResults(BaseModel):
     """The results of one seed, and the step whose weights were judged.
 
-    run   the id of the seed's run
-    lost  by metric and split, that of training included, the shares of the examples that are missing from the rows
+    run     the id of the seed's run
+    sha256  of the predictions, and of the manifest of the model, by file
+    lost    by metric and split, that of training included, the shares of the examples that are missing from the rows
     """
 
     run: str
     seed: int
     step: int
     splits: dict[str, SplitResults]
+    sha256: dict[str, str] = {}
     lost: dict[str, dict[str, float]] = {}
 
 
@@ -55,16 +57,14 @@ class FinetuningFolder(RunDirectory):
         self._seeds: dict[int, RunDirectory] = {}
 
     def begin(self) -> None:
-        """Write the id, unless it is there. Raises CheckpointError if seeds have begun without it."""
-        if not (self.path / _IDENTITY).is_file() and not self.seeds():
-            self.write_json(_IDENTITY, {"id": self.id or uuid.uuid4().hex})
-
-    def id_of(self, seed: int) -> str:
-        """Return the id of the run of a seed. Raises CheckpointError."""
-        return f"{self.id or read_as(dict[str, str], self.path / _IDENTITY).get('id')}-{seed}"
+        """Write the id, unless it is there. Raises CheckpointError if seeds have begun, and it is gone."""
+        if not (self.path / IDENTITY).is_file():
+            if self.seeds():
+                raise CheckpointError(f"{self.path / IDENTITY}: is missing. Restore it, or start a new fine-tuning.")
+            self.write_json(IDENTITY, {"id": id_by_place(self.path) or uuid.uuid4().hex})
 
     def seed(self, seed: int) -> RunDirectory:
-        directory = self._seeds.get(seed) or RunDirectory(self.path / f"seed-{seed}", self.id_of(seed))
+        directory = self._seeds.get(seed) or RunDirectory(self.path / f"seed-{seed}")
         if self.lock and seed not in self._seeds:
             directory._hold(self.lock)
             self._seeds[seed] = directory
@@ -85,16 +85,16 @@ class FinetuningFolder(RunDirectory):
         refuse_other(file, found.run, directory.provenance().id)
         return found
 
-    def checkpoints_with(self, seed: int, step: int) -> Path:
-        """Return the folder that has the checkpoint of a step: an earlier version kept the best in best/checkpoints."""
-        directory = self.seed(seed)
-        earlier = directory.path / "best" / "checkpoints"
-        moved = not checkpoint_path(directory.checkpoints, step).exists() and checkpoint_path(earlier, step).exists()
-        return earlier if moved else directory.checkpoints
+    def refuse_other_file(self, seed: int, name: str) -> None:
+        """Raise CheckpointError for a file that is not the one that came with the results of a finished seed."""
+        file, results = self.seed(seed).path / name, self.results(seed)
+        if results and file.is_file() and sha256(file) != results.sha256.get(name):
+            raise CheckpointError(f"{file}: {_OTHER} Delete results.json of the seed and resume.")
 
     def predictions(self, seed: int, split: str) -> list[dict[str, Any]]:
         """Raises CheckpointError."""
         file = self.seed(seed).path / f"predictions-{split}.jsonl"
+        self.refuse_other_file(seed, file.name)
         try:
             with open_regular(file) as lines:  # strings in JSON may contain characters at which `splitlines` splits
                 return [json.loads(line) for line in lines]

@@ -13,7 +13,7 @@ from electra_lab.storage.files import read_as
 from electra_lab.storage.provenance import refuse_other
 from registry import Metric
 
-FORMAT = 3  # raise it when an older plan could be misread
+FORMAT = 1  # raise it when an older plan could be misread
 REFERENCE = "reference"  # stands for the variant of a run that is trained for a measure alone
 
 Id = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]  # the name of a folder, which leads nowhere else
@@ -100,7 +100,7 @@ class Plan(BaseModel):
     gaps    by task, why its data is not here
     """
 
-    format: int = 1  # the key came with format 2
+    format: int
     name: str
     question: str = ""
     base: str
@@ -119,7 +119,7 @@ class Plan(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _is_of_this_format(cls, values: Any) -> Any:
-        if isinstance(values, dict) and (written := values.get("format", 1)) != FORMAT:
+        if isinstance(values, dict) and (written := values.get("format")) != FORMAT:
             reason = (
                 f"was written by another version of electra_lab, in format {written}; this version reads format "
                 f"{FORMAT}. Use that version, or start the ablation in another folder."

@@ -1,26 +1,18 @@
 """provenance.json: where a run comes from, and how large it is."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict
 
 from electra_lab.storage.files import read_as
 from registry import Metric
 from registry.errors import CheckpointError
 
-FORMAT = 3  # of a run directory; raise it when an older run could be misread
-# Metrics of pre-training that early releases recorded as if they compared runs, before those that do.
-OWN_TASK = {
-    "discriminator_auc",
-    "discriminator_accuracy",
-    "discriminator_precision",
-    "discriminator_recall",
-    "discriminator_loss",
-    "replaced_share",
-}
-FIRST = ("generator_mask_loss", "discriminator_token_mask_loss")  # these lead now
+FORMAT = 1  # of a run directory; raise it when an older run could be misread
+IDENTITY = "identity.json"  # in the folder of a fine-tuning, its id, with which those of its seeds begin
 
 
 class Code(BaseModel):
@@ -29,6 +21,12 @@ class Code(BaseModel):
     file: str
     sha256: str
     package: str | None = None
+
+    @property
+    def copy_name(self) -> str:
+        """The name of its copy in plugins/ of a run directory; two plug-ins may have the same name."""
+        start = f"{self.sha256[:8]}-"
+        return start + Path(self.file).name.removeprefix(start)  # it may have been loaded from a copy
 
 
 class Environment(BaseModel):
@@ -90,6 +88,13 @@ def flat(values: Any, above: str = "") -> dict[str, Any]:
     return found
 
 
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
+    """Return the values that differ, before and now, by dotted key. A missing value is None."""
+    then, today = flat(before), flat(now)
+    keys = [key for key in then | today if then.get(key) != today.get(key)]
+    return {key: (then.get(key), today.get(key)) for key in keys}
+
+
 def described(found: Changes) -> str:
     def shown(value: Any) -> str:
         return "unset" if value is None else str(value)
@@ -114,7 +119,7 @@ class Provenance(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    format: int = 1  # the key came with format 2
+    format: int
     id: str
     started: str
     command: list[str] = []
@@ -138,32 +143,32 @@ class Provenance(BaseModel):
     metrics: dict[str, Metric] = {}
     milestones: dict[str, int] = {}  # by name, such as `tokens-10M`, the step whose checkpoint is kept
 
-    @field_validator("metrics", mode="before")
-    @classmethod
-    def _as_declared_now(cls, metrics: Any) -> Any:
-        """Mark the metrics on a run's own task, in files that still call `comparable` by its former name."""
-        if not isinstance(metrics, dict):
-            return metrics
-        if not all(isinstance(metric, dict) and "own_task" in metric for metric in metrics.values()):
-            return metrics
-        if all(metrics[name]["own_task"] for name in OWN_TASK & metrics.keys()):
-            return metrics  # of a later release, which knew them
-        ordered = sorted(metrics, key=lambda name: (name in OWN_TASK, name not in FIRST))
-        return {name: metrics[name] | {"own_task": metrics[name]["own_task"] or name in OWN_TASK} for name in ordered}
-
     @property
     def changed(self) -> list[tuple[str, str]]:
         """For a page, the changes in words, each with a title."""
         return [("changed", f"after step {c.step:,}: {described(c.values)}") for c in self.changes if c.values]
 
 
-def read_provenance(folder: Path, id: str | None = None) -> Provenance:
-    """Read provenance.json of a run, which must have the id, if any. Raises CheckpointError."""
-    file = folder / "provenance.json"
-    found = read_as(Provenance, file)
-    if id is not None:
-        refuse_other(file, found.id, id)
+def read_provenance(folder: Path) -> Provenance:
+    """Read provenance.json. Raises CheckpointError, also for the run of another cell or seed."""
+    found = read_as(Provenance, folder / "provenance.json")
+    refuse_other(folder / "provenance.json", found.id, id_by_place(folder) or found.id)
     return found
+
+
+def id_by_place(folder: Path) -> str | None:
+    """Return the id that a cell of an ablation, or a seed of a fine-tuning, has by its place; None for other folders.
+
+    Raises CheckpointError.
+    """
+    folder = Path(os.path.realpath(folder))
+    above = folder.parent
+    if above.name == "cells" and (above.parent / "plan.json").is_file():
+        return folder.name
+    if (above / IDENTITY).is_file():
+        id = id_by_place(above) or read_as(dict[str, str], above / IDENTITY).get("id")
+        return f"{id}-{folder.name.removeprefix('seed-')}"
+    return None
 
 
 def refuse_other(file: Path, id: str, wanted: str) -> None:

@@ -28,19 +28,22 @@ from electra_lab.storage.checkpoint import checkpoint_path, remove_after, sweep
 from electra_lab.storage.files import (
     MANIFEST,
     Hold,
+    config_of,
     disk,
     flush,
     load_tokenizer,
     lock,
     new_file,
     open_regular,
+    read_bytes,
     read_json,
     reading,
     reason,
     refuse_unusable,
+    sha256,
     write_whole,
 )
-from electra_lab.storage.provenance import FORMAT, Code, Provenance, read_provenance
+from electra_lab.storage.provenance import FORMAT, Code, Provenance, changes, described, read_provenance
 from registry.errors import CheckpointError, ConfigError, InUse, command
 
 if TYPE_CHECKING:
@@ -62,13 +65,11 @@ class RunDirectory:
     """The folder of a run. Errors of the file system become CheckpointError, so that nothing ends in a traceback.
 
     While it is held, nobody else writes, so that provenance.json and metrics.jsonl are read once.
-
-    id  that its run must have, for one that is part of an ablation or a fine-tuning
     """
 
-    def __init__(self, path: Path, id: str | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         refuse_unusable(path)
-        self.path, self.id = path, id
+        self.path = path
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self._hold(None)
@@ -161,8 +162,8 @@ class RunDirectory:
         return read_json(self.path / name)
 
     def plugin(self, code: Code) -> Path:
-        """Return the place of the copy of a plug-in; two may share a name."""
-        return self.path / "plugins" / f"{code.sha256[:8]}-{Path(code.file).name}"
+        """Return the place of the copy of a plug-in."""
+        return self.path / "plugins" / code.copy_name
 
     def keep_plugin(self, code: Code, source: bytes) -> None:
         with disk(self.path):
@@ -170,18 +171,26 @@ class RunDirectory:
             with new_file(self.plugin(code), "wb") as stream:
                 stream.write(source)
 
-    def keep_tokens(self, tokenizer: Tokenizer, counts: Tensor) -> None:
-        """Keep the tokenizer, and how often each token occurs in the training text: the model is read with them."""
+    def keep_tokens(self, tokenizer: Tokenizer, counts: Tensor, id: str) -> None:
+        """Keep the tokenizer, and how often each token occurs in the training text: the model is read with them.
+
+        id  of the run
+        """
         self.write("tokenizer.json", tokenizer.to_str())
+        whose = {"run": id, "tokenizer": sha256(self.path / "tokenizer.json")}
         with disk(self.path), new_file(self.path / _COUNTS, "wb") as stream:
-            stream.write(save({"counts": counts.cpu()}))
+            stream.write(save({"counts": counts.cpu()}, whose))
 
     def tokens(self) -> tuple[Tokenizer, Tensor]:
         """Return the tokenizer and the counts that `keep_tokens` wrote. Raises CheckpointError."""
         try:
             tokenizer = load_tokenizer(self.path / "tokenizer.json")
-            with open_regular(self.path / _COUNTS) as stream:
-                return tokenizer, load(stream.read())["counts"]
+            content = read_bytes(self.path / _COUNTS)
+            counts = load(content)["counts"]
+            whose = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+            if whose != {"run": self.provenance().id, "tokenizer": sha256(self.path / "tokenizer.json")}:
+                raise ValueError("tokenizer.json or vocabulary.safetensors belongs to another run")
+            return tokenizer, counts
         except MemoryError:
             raise
         except Exception as error:  # the tokenizers library raises bare Exception
@@ -242,10 +251,20 @@ class RunDirectory:
         """Read provenance.json. Raises CheckpointError."""
         if self._provenance is not None:
             return self._provenance
-        found = read_provenance(self.path, self.id)
+        found = read_provenance(self.path)
         if self.lock:
             self._provenance = found
         return found
+
+    def refuse_other_config(self) -> None:
+        """Raise ConfigError if config.yaml is not the one that provenance.json names, or that of an earlier change."""
+        began, file = self.provenance(), self.path / "config.yaml"
+        if sha256(file) not in {began.config_sha256, *(change.config_sha256 for change in began.changes)}:
+            found = described(changes(began.config, config_of(file)))
+            raise ConfigError(
+                f"{file}: has changed since the run began{f' ({found})' if found else ''}. Undo the change. To change "
+                f"a key on resume: {command('resume', self.path, '--set', 'KEY=VALUE')}."
+            )
 
     def refuse_other_format(self, provenance: Provenance) -> None:
         """Raise CheckpointError if another version of the lab wrote the run in a way that this one could misread."""

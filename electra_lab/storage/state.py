@@ -17,8 +17,8 @@ class Window(BaseModel):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         terms = 3 * len(self.names)
-        # Older checkpoints lack clipped norms; two more are those of the networks, if each is clipped by its own.
-        if self.totals is not None and len(self.totals) - terms not in (2, 3, 5):
+        # Two more are the norms of the networks, if each is clipped by its own.
+        if self.totals is not None and len(self.totals) - terms not in (3, 5):
             raise ValueError("window has another number of totals than its names need")
         return self
 
@@ -52,11 +52,10 @@ class State(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow")
 
-    format: int = 1
     run: str = ""  # its id; a checkpoint outside of a run directory has none
     step: NonNegativeInt
     tokens: NonNegativeInt
     skipped: NonNegativeInt
     window: Window
-    trouble: Divergence | None = None  # older checkpoints have none
+    trouble: Divergence | None = None
     loss_scale: LossScale | None = None  # of float16 alone

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from registry.contracts.tokenizer import SPECIAL_TOKENS
@@ -44,7 +44,7 @@ def tokenizer_of(content: bytes) -> Tokenizer:
     if trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces:
         raise DataError("does not mark the beginnings of words. Train one that does.")
     if normalizer.name == "user_defined":
-        raise DataError("has rules of its own for normalization. Train one with rules that have a name, as nmt_nfkc.")
+        raise DataError("has custom normalization rules. Train one with named rules, such as nmt_nfkc.")
     # User-defined symbols that the lab uses as special tokens are not found in texts.
     texts = {piece.piece for piece in pieces}
     roles = set[str]()
@@ -63,14 +63,11 @@ def tokenizer_of(content: bytes) -> Tokenizer:
     # Words are split, which is faster, unless a piece may reach into the next one.
     split = MARK in texts and not any(MARK in piece.piece[1:] for piece in pieces if _in_texts(piece))
     steps: list[PreTokenizer] = [pre_tokenizers.Metaspace(MARK, prepend_scheme="never", split=split)]
-    others = [piece.piece for piece in pieces if not _in_texts(piece)]
-    if of_unigram:
-        steps = [*_apart(others, texts.difference(others)), *steps]
-    elif symbols:
-        # A symbol is a word, and a word that is a piece is found at once: the names of other pieces are cut.
-        cut = "|".join(rf"\A{re.escape(name[0])}(?={re.escape(name[1:])}\z)" for name in others)
-        found = pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated")
-        steps = [found, *steps, pre_tokenizers.Split(Regex(cut), "isolated")]
+    if symbols and not of_unigram:  # each is a word, and a word that is a piece is found at once
+        steps.insert(0, pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated"))
+    others = [piece.piece for piece in pieces if not _in_texts(piece) and len(piece.piece) > 1]
+    if others:
+        steps.append(pre_tokenizers.Split(Regex(_cut(others, texts.difference(others))), "merged_with_previous"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     spaces, first = decoders.Replace(MARK, " "), [decoders.Strip(" ", 1, 0)] if prefix else []
     tokenizer.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), *first])
@@ -108,7 +105,7 @@ def _normalizer(charsmap: bytes, prefix: bool, squeeze: bool, symbols: Sequence[
 
 
 def _mapped(charsmap: bytes) -> list[Normalizer]:
-    """Return steps that replace characters by a table and compose them, if the table does, as Unicode's form NFC.
+    """Return steps that replace characters by a table and compose them, as all tables with a name do.
 
     The library looks up a letter with its marks, and of these loses those that the table lacks. So characters are set
     apart before, and composed afterwards. SentencePiece composes only what was side by side, in this order.
@@ -117,8 +114,6 @@ def _mapped(charsmap: bytes) -> list[Normalizer]:
 
     lookup = normalizers.Precompiled(charsmap)
     apart = [normalizers.Replace(Regex(r"(?=[^\x00-\x7f]|\n)\Y"), APART), lookup, normalizers.Replace(APART, "")]
-    if lookup.normalize_str("e\u0301") != "\u00e9":
-        return apart
     # Borders: after characters that became none or several, and between marks that are side by side in no normal form.
     characters = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000]
     results = lookup.normalize_str(APART.join(characters)).split(APART)
@@ -134,27 +129,22 @@ def _mapped(charsmap: bytes) -> list[Normalizer]:
     return [normalizers.Replace(Regex("|".join(borders)), BORDER), *apart, normalizers.NFC()]
 
 
+def _cut(names: Sequence[str], texts: set[str]) -> str:
+    """Return a regular expression that splits the names of pieces that are not in texts, where no piece goes on."""
+    inside = set(chain.from_iterable(map(pairwise, texts)))
+    parts = []
+    for name in names:
+        places = [at for at, pair in enumerate(pairwise(name), 1) if pair not in inside]
+        # Unknown characters side by side are one token.
+        at = next((at for at in places if not texts.isdisjoint(name[at - 1 : at + 1])), 1)
+        parts.append(f"{re.escape(name[:at])}(?={re.escape(name[at:])})")
+    return "|".join(parts)
+
+
 def _unigram(pieces: Sequence[Piece], unknown: int, has_bytes: bool) -> Model:
     from tokenizers import models
 
-    # The library knows no types. What is not found in texts loses against any other way to split them; user-defined
-    # symbols have the best score, 0.
-    never = -1000 * (1 + max(abs(piece.score) for piece in pieces))
-    vocabulary = [(piece.piece, piece.score if _in_texts(piece) else never) for piece in pieces]
-    return models.Unigram(vocabulary, unknown, has_bytes)
-
-
-def _apart(names: Sequence[str], texts: set[str]) -> list[PreTokenizer]:
-    """Return the pre-tokenizer that splits the names of other pieces at unknown characters, which loses less."""
-    from tokenizers import Regex, pre_tokenizers
-
-    parts = []
-    for name in names:
-        cut = next((place for place, character in enumerate(name, 1) if character not in texts), 0)
-        cut = min(cut, len(name) - 1)
-        if cut:
-            parts.append(f"{re.escape(name[:cut])}(?={re.escape(name[cut:])})")
-    return [pre_tokenizers.Split(Regex("|".join(parts)), "merged_with_previous")] if parts else []
+    return models.Unigram([(piece.piece, piece.score) for piece in pieces], unknown, has_bytes)
 
 
 def _bpe(pieces: Sequence[Piece], unknown: int, has_bytes: bool) -> Model:

@@ -101,15 +101,11 @@ class Window:
 
     def state(self) -> dict[str, Any]:
         totals = self.totals.tolist() if self.totals is not None else None
-        if totals and math.isnan(totals[-1]):  # not known, as an older checkpoint was continued
-            totals.pop()
         return {"steps": self.steps, "names": self.names, "totals": totals}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         names, totals = tuple(state["names"]), state["totals"]
-        if totals is not None and len(totals) == 2 + 3 * len(names):
-            totals = [*totals, math.nan]  # older checkpoints have no clipped norms
         return cls(state["steps"], names, None if totals is None else torch.tensor(totals, dtype=torch.float64))
 
 

@@ -1,6 +1,6 @@
 """Metrics."""
 
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,6 @@ class Metric:
     parts: tuple[str, ...] = ()
     chart: bool = False  # shown as a curve over training
     brief: str = ""  # its name on the terminal during training; without one it is not shown there
-    own_task: InitVar[bool | None] = None  # its former name, in files and plug-ins: not comparable
-
-    def __post_init__(self, own_task: bool | None) -> None:
-        if own_task is not None:
-            object.__setattr__(self, "comparable", not own_task)
 
     @property
     def direction(self) -> str:

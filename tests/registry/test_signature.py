@@ -141,6 +141,10 @@ class Union(Strict):
     any: dict[str, Any] = Field(default_factory=dict)
 
 
+class Outer(Strict):
+    inner: Union
+
+
 def test_a_union_is_one_error_at_a_key_of_the_file() -> None:
     with pytest.raises(ValidationError) as refused:
         validate(Union, {"rows": 0, "runs": 3, "deep": {"a": 3, "b": ["x", 1, "y"]}})
@@ -151,7 +155,8 @@ def test_a_union_is_one_error_at_a_key_of_the_file() -> None:
 
 def test_whole_floats_become_integers_only_where_a_schema_demands_them() -> None:
     """Also in a member of a union and in a list; the float next to it stays one."""
-    read = validate(Union, {"rows": 2.0, "deep": {"b": [1.0, 2]}, "any": {"rows": 2.0, "b": [1.0, 2, {"c": -0.0}]}})
+    values = {"rows": 2.0, "deep": {"b": [1.0, 2]}, "any": {"rows": 2.0, "b": [1.0, 2, {"c": -0.0}]}}
+    read = validate(Outer, {"inner": values}).inner
     assert repr((read.rows, read.deep, read.any)) == "(2, {'b': [1, 2]}, {'rows': 2.0, 'b': [1.0, 2, {'c': -0.0}]})"
     for refused in (2.5, 2.0**60, True, "2"):
         with pytest.raises(ValidationError):

@@ -210,7 +210,7 @@ def likeness(run: Path) -> Likeness:
     return Likeness(
         last.name,
         (last / "state.safetensors").read_bytes(),
-        (last / "state.json").read_text(),
+        json.dumps(json.loads((last / "state.json").read_text()) | {"run": ""}),  # every run has another id
         [{key: value for key, value in record.items() if key not in TIMES} for record in records(run)],
         examples.read_text() if examples.exists() else None,
     )

@@ -142,10 +142,6 @@ def absent_examples(loaded: Loaded[FinetuningConfig]) -> DataError | None:
 def identity(loaded: Loaded[FinetuningConfig]) -> str:
     """Return a hash of everything that affects the numbers except the model: settings, plug-ins, available examples."""
     config = loaded.config.model_dump(mode="json", exclude={"model", "trackers"})
-    if config["step"] is None:
-        del config["step"]  # earlier releases did not have it
-    if config["task"].get("head", "") is None:
-        del config["task"]["head"]  # nor it for tags
     examples = None if absent_examples(loaded) else open_dataset(loaded).fingerprint()
     content = json.dumps([config, [plugin.sha256 for plugin in loaded.plugins], examples], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:10]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -43,15 +42,15 @@ from electra_lab.jobs.lifecycle import (
     say_differences,
     train_to_the_end,
 )
-from electra_lab.jobs.provenance import began, changes, content, environment, refuse_others
+from electra_lab.jobs.provenance import began, content, environment, refuse_others, with_copies
 from electra_lab.jobs.saving import restore
 from electra_lab.presentation.console import Console
 from electra_lab.presentation.finetuning_page import closing, write_report
 from electra_lab.pretrained.writing import write_finetuned
 from electra_lab.storage.checkpoint import read_model
-from electra_lab.storage.files import disk
-from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults, SplitResults
-from electra_lab.storage.provenance import Data, Provenance
+from electra_lab.storage.files import sha256
+from electra_lab.storage.finetuning_folder import MODEL, FinetuningFolder, SeedResults, SplitResults
+from electra_lab.storage.provenance import Code, Data, Provenance, changes, id_by_place
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import checked, evaluation
@@ -62,7 +61,7 @@ from registry.errors import CheckpointError, ConfigError, DataError, command
 # None of them would have changed the steps of a seed.
 MAY_CHANGE = (
     "seeds", "train.micro_batch_size", "train.log_every", "train.on_non_finite", "evaluate.batch_size",
-    "evaluate.errors", "checkpoint", "trackers",
+    "evaluate.errors", "checkpoint", "trackers", "imports",
 )  # fmt: skip
 
 
@@ -100,7 +99,9 @@ def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
 
 def report(path: Path) -> Path:
     """Write report.html of a fine-tuning again. Raises LabError."""
-    return write_report(FinetuningFolder(path))
+    folder = FinetuningFolder(path)
+    _refuse_other_settings(folder, load_finetuning(path / "finetuning.yaml"))
+    return write_report(folder)
 
 
 def run_remaining_seeds(
@@ -115,9 +116,11 @@ def run_remaining_seeds(
     """
     config, console = loaded.config, Console()
     folder.begin()
-    for seed, then in _begun(folder).items():
-        _refuse_other_settings(then, _with(seed, loaded), seed, folder.path / "finetuning.yaml")
-    folder.write("finetuning.yaml", dump(config))
+    _refuse_other_settings(folder, loaded)
+    codes = [Code(file=str(plugin.file), sha256=plugin.sha256) for plugin in loaded.plugins[: len(config.imports)]]
+    for code, plugin in zip(codes, loaded.plugins, strict=False):
+        folder.keep_plugin(code, plugin.source)
+    folder.write("finetuning.yaml", dump(with_copies(loaded, codes).config))
     for number, seed in enumerate(config.seeds, start=1):
         console.title = f"seed {seed} ({number}/{len(config.seeds)})"
         if folder.results(seed) is None:
@@ -142,15 +145,11 @@ def _begun(folder: FinetuningFolder) -> dict[int, Provenance]:
     return found
 
 
-def _refuse_other_settings(then: Provenance, now: Loaded[FinetuningConfig], seed: int, file: Path) -> None:
-    if then.config_sha256 == hashlib.sha256(dump(now.config).encode()).hexdigest():
-        return
-    if not then.config:  # of an older release, which kept its hash alone
-        raise ConfigError(
-            f"{file}: the settings have changed since seed {seed} began. Undo the change, or start a new fine-tuning."
-        )
-    before = content(load_finetuning(then.config))  # with the defaults of newer keys
-    refuse_others(changes(before, content(now)), file, MAY_CHANGE)
+def _refuse_other_settings(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig]) -> None:
+    """Raise ConfigError if a seed began with other settings than those of a file, except for those that may change."""
+    for seed, then in _begun(folder).items():
+        now = content(with_copies(_with(seed, loaded), then.plugins))
+        refuse_others(changes(then.config, now), folder.path / "finetuning.yaml", MAY_CHANGE)
 
 
 def _with(seed: int, loaded: Loaded[FinetuningConfig]) -> Loaded[FinetuningConfig]:
@@ -205,7 +204,6 @@ def _train(
     facts = {**_facts(built, metrics), "network": _network(built, config.network)}
     _begin(folder, seed, loaded, built.source, device, built.settings.precision, console, **facts)
     directory.refuse_lost_checkpoints()
-    _adopt_best(directory)
     restore(directory, run, console.say)
     evaluated = continued(job)
     console.say(opening(loaded, built, seed, directory.path))
@@ -222,14 +220,6 @@ def _train(
     found = {split: _results(built, split, console) for split in built.held_out}
     kept = SeedResults(run=directory.provenance().id, seed=seed, step=step, splits={}, lost=built.lost())
     _keep_results(directory, read.dataset, kept, found)
-
-
-def _adopt_best(directory: RunDirectory) -> None:
-    """Put the best checkpoint of an earlier version, which kept it in best/checkpoints, with the others."""
-    for path in (directory.path / "best" / "checkpoints").glob("step-*"):
-        if not (directory.checkpoints / path.name).exists():
-            with disk(path):
-                path.rename(directory.checkpoints / path.name)
 
 
 def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetuning) -> None:
@@ -361,7 +351,8 @@ def _begin(
 ) -> None:
     """Write the first files of a seed, and compare them with those of earlier seeds. Raises ConfigError, DataError."""
     plugins, init = (*loaded.plugins, *source.model.plugins), {loaded.config.network: source.start}
-    now = began(folder.id_of(seed), loaded, plugins, environment(device, precision), init=init, **facts)
+    id, made_on = id_by_place(folder.seed(seed).path), environment(device, precision)
+    now = began(id or "", loaded, plugins, made_on, init=init, **facts)
     earlier = _begun(folder)
     for other, then in earlier.items():
         _refuse_changes(folder.seed(other).path, then, now, source.start.source)
@@ -396,4 +387,7 @@ def _keep_results(directory: RunDirectory, dataset: Dataset, kept: SeedResults, 
             metrics={name: value if math.isfinite(value) else None for name, value in results.metrics.items()},
             tables=[{"title": t.title, "header": t.header, "rows": t.rows} for t in results.tables],
         )
+    for name in (*(f"predictions-{split}.jsonl" for split in found), MODEL):
+        if (directory.path / name).is_file():
+            kept.sha256[name] = sha256(directory.path / name)
     directory.write_json("results.json", kept.model_dump(mode="json"))

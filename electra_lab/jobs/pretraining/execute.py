@@ -1,6 +1,5 @@
 """Run, resume and reopen experiments."""
 
-import hashlib
 import math
 import time
 from collections.abc import Sequence
@@ -30,7 +29,6 @@ from electra_lab.jobs.lifecycle import (
 )
 from electra_lab.jobs.pretraining.facts import opening, planned, readable
 from electra_lab.jobs.provenance import (
-    changed,
     checked_recipe,
     content,
     device_name,
@@ -39,13 +37,14 @@ from electra_lab.jobs.provenance import (
     other_length,
     provenance,
     refuse_others,
+    with_copies,
 )
 from electra_lab.jobs.saving import restore
 from electra_lab.parallel.session import ALONE, World, session
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.run_page import closing, write_report
 from electra_lab.storage.checkpoint import checkpoints
-from electra_lab.storage.provenance import Environment, Provenance, described
+from electra_lab.storage.provenance import Environment, Provenance, changes
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_to_hold, refuse_used
 from electra_lab.training.device import choose_device, planned_device
 from electra_lab.training.loop import Record, batch_of
@@ -209,7 +208,7 @@ def _decided(began: Provenance, loaded: Loaded, device: torch.device) -> Environ
     """Return the choices made when a run began on the same device; a new `auto` is decided again."""
     if began.environment.device != device_name(device):
         return None
-    before = began.config.get("train", {}).get("micro_batch_size") if began.config else "auto"
+    before = began.config["train"].get("micro_batch_size")
     new = loaded.config.train.micro_batch_size == "auto" != before
     return began.environment.model_copy(update={"micro_batch_size": None}) if new else began.environment
 
@@ -225,22 +224,14 @@ def _rows_now(began: Provenance, experiment: Experiment) -> dict[str, Environmen
 def _config_of(directory: RunDirectory, began: Provenance, overrides: Sequence[str]) -> Loaded:
     """Read a run's config, with overrides. Raises ConfigError for changes that are not allowed."""
     path, config = directory.path, directory.path / "config.yaml"
-    known = {began.config_sha256, *(change.config_sha256 for change in began.changes)}
-    if hashlib.sha256(config.read_bytes()).hexdigest() not in known:
-        found = described(changed(began.config, load(config))) if began.config else ""
-        raise ConfigError(
-            f"{config}: has changed since the run began{f' ({found})' if found else ''}. Undo the change. To change a "
-            f"key on resume: {command('resume', path, '--set', 'KEY=VALUE')}."
-        )
+    directory.refuse_other_config()
     loaded = load(config, overrides)  # once: the files that it names may have been moved
     if overrides:
-        refuse_others(changed(began.config or content(load(config)), loaded), path, overrides=overrides)
+        refuse_others(changes(began.config, content(with_copies(loaded, began.plugins))), path, overrides=overrides)
     for plugin, then in zip_longest(loaded.plugins, began.plugins):
         if plugin is None or then is None or (plugin.sha256, plugin.package) != (then.sha256, then.package):
             name = f"{plugin.file} ({plugin.package})" if plugin and plugin.package else getattr(plugin, "file", path)
-            raise ConfigError(
-                f"{name}: the plug-ins changed since the run began; {path / 'plugins'} has the originals."
-            )
+            raise ConfigError(f"{name}: the plug-ins changed since the run began. Restore them.")
     return loaded
 
 
@@ -306,7 +297,7 @@ def _continued(job: Job, experiment: Experiment, *, restored: bool) -> bool:
     began = directory.provenance()
     evaluated = continued(job, **length(experiment), **_rows_now(began, experiment))
     if run.learner.world.first:
-        directory.keep_tokens(experiment.store.tokenizer, experiment.vocabulary.counts)  # older runs lack them
+        directory.keep_tokens(experiment.store.tokenizer, experiment.vocabulary.counts, began.id)  # they may be damaged
         if began.steps != settings.steps and run.step:
             say(other_length(settings, began.steps, run.step))
         if run.step >= settings.log_every and not directory.records():

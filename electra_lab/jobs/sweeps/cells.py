@@ -216,8 +216,7 @@ def _finetune(folder: AblationFolder, id: str, name: str, file: Path) -> float:
     """Fine-tune a cell, or resume it; returns the mean of the leading metric over the seeds."""
     loaded = load_finetuning(file, [f"model={json.dumps(str(folder.run(id).path.resolve()))}"])
     device = choose_device(name)
-    kind = f"{loaded.config.name}-{identity(loaded)}"
-    own = FinetuningFolder(folder.path / "downstream" / id / kind, f"{id}/{kind}")
+    own = FinetuningFolder(folder.path / "downstream" / id / f"{loaded.config.name}-{identity(loaded)}")
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
         _run_seeds(own, loaded, device)
     by_seed = _leading(own, loaded, file)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, nullcontext, suppress
 from functools import partial
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from electra_lab.jobs.endings import handled, name_of
 from electra_lab.jobs.identity import decisive, rows_of
 from electra_lab.jobs.lifecycle import enough_memory, refuse_several_processes
 from electra_lab.jobs.progress import LivePage
-from electra_lab.jobs.provenance import changes, content
+from electra_lab.jobs.provenance import content
 from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of, work
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
@@ -30,7 +31,7 @@ from electra_lab.presentation.sweep_page import write_report
 from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
 from electra_lab.storage.catalog import has_diverged
 from electra_lab.storage.plan import Cell, Plan
-from electra_lab.storage.provenance import described
+from electra_lab.storage.provenance import changes, described
 from electra_lab.storage.run_directory import refuse_to_hold
 from electra_lab.training.device import choose_device, planned_device, threads
 from registry import Launcher, Outcome
@@ -148,9 +149,19 @@ def _refuse_other(folder: AblationFolder, ablation: Ablation) -> None:
         for cell in ablation.cells:
             found.append(changes(decisive(before), decisive(content(ablation.loaded[cell.id]))))
         # The most similar cell is the one that was changed.
-        return f": {described(min(found, key=len)) or 'its plug-ins differ'}"
+        return f": {described(min(found, key=len)) or _changed_plugins(folder, before.get('imports', []))}"
 
     folder.refuse_other({cell.id for cell in ablation.cells}, differs)
+
+
+def _changed_plugins(folder: AblationFolder, files: Sequence[str]) -> str:
+    """Name the plug-ins that are not those of the begun cells, with a copy to restore each from."""
+    found = list[str]()
+    for file in map(Path, files):
+        copies = sorted(folder.path.glob(f"cells/*/plugins/????????-{escape(file.name)}"))
+        if not copies or not file.is_file() or file.read_bytes() != copies[0].read_bytes():
+            found.append(f"{file}, of which {copies[0] if copies else 'no cell'} is a copy")
+    return f"its plug-ins differ ({'; '.join(found)})"
 
 
 def _tokenize(ablation: Ablation, folder: AblationFolder, console: Console) -> None:

@@ -15,7 +15,7 @@ from electra_lab.storage.files import lock
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.presentation.finetuned import scores, write_finetuned, write_seed
-from tests.electra_lab.presentation.synthetic import SCALES, write_cell, write_folder
+from tests.electra_lab.presentation.synthetic import SCALES, measured, write_cell, write_folder
 from tests.helpers import python
 
 SIZES = {"generator": 10, "discriminator": 40, "shared": 3, "total": 47}
@@ -43,14 +43,6 @@ def test_every_kind_is_found_at_any_depth_and_nothing_inside_a_job(tmp_path: Pat
         "a/b/run": "run", "tuned": "fine-tuning", "deep/sweep": "ablation"
     }  # fmt: skip
     assert {job.state for job in found.values()} == {"finished"}
-
-
-def test_the_fine_tunings_of_a_suite_of_an_earlier_version_are_listed(tmp_path: Path) -> None:
-    suite = tmp_path / "suite"
-    write_finetuned(suite / "random" / "cola", scores("matthews", 0.5))
-    for name in ("suite.yaml", "source.yaml", ".lock", "plan.json"):
-        (suite / name).write_text("{}")
-    assert [(name, job.state) for name, job in by_name(tmp_path).items()] == [("suite/random/cola", "finished")]
 
 
 def test_a_run_has_its_last_evaluation_without_baselines_and_its_own_task(tmp_path: Path) -> None:
@@ -158,10 +150,10 @@ def test_an_ablation_of_fine_tunings_has_a_mean_over_tasks(tmp_path: Path, metri
                 cells.append({"id": f"{variant}-{task}-{seed}", "variant": variant, "seed": seed, "task": task})
                 numbers[cells[-1]["id"]] = {} if value is None else {task: {task: value}}
     write_folder(tmp_path / "sweep", {"a": {}, "b": {}}, cells=cells, measures=measures, metric=metric, seeds=[0, 1])
-    for id, measured in numbers.items():
+    for id, found in numbers.items():
         trained = tmp_path / "sweep" / "cells" / id / f"seed-{id[-1]}"
         trained.mkdir(parents=True)
-        (trained.parent / "measures.json").write_text(json.dumps(measured))
+        (trained.parent / "measures.json").write_text(measured(id, found))
         record = {"step": 1, "split": "train", "tokens": 64, "tokens_per_second": 32.0}
         (trained / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     job = by_name(tmp_path)["sweep"]

@@ -14,6 +14,7 @@ from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.presentation.finetuned import scores, write_finetuned
 from tests.electra_lab.presentation.synthetic import SCALES, write_cell, write_folder
+from tests.helpers import rewrite_config
 
 SIZES = {"generator": 10, "discriminator": 40, "shared": 3, "total": 47}
 
@@ -29,7 +30,7 @@ def write(folder: Path, *names: str) -> list[Path]:
 def change(path: Path, **values: Any) -> None:
     """Change the config of a run."""
     config = yaml.safe_load((path / "config.yaml").read_text())
-    (path / "config.yaml").write_text(yaml.safe_dump(config | values))
+    rewrite_config(path, yaml.safe_dump(config | values))
 
 
 def test_only_what_differs_is_named(tmp_path: Path) -> None:
@@ -83,15 +84,6 @@ def test_the_tokenizer_of_a_run_and_its_copy_are_the_same(tmp_path: Path) -> Non
     (second / "tokenizer.json").write_text("a")
     with_data(second, tokens={"train": 1, "validation": 1, "test": 1})
     assert "tokenizer.type" in obstacles(subjects(paths))
-
-
-def test_a_suite_of_an_earlier_version_is_refused_by_name(tmp_path: Path) -> None:
-    (run,) = write(tmp_path, "one")
-    (tmp_path / "suite").mkdir()
-    for name in ("suite.yaml", "plan.json"):
-        (tmp_path / "suite" / name).write_text("{}")
-    with pytest.raises(ConfigError, match="is the folder of a suite of an earlier version"):
-        subjects([run, tmp_path / "suite"])
 
 
 def test_labels_tell_runs_apart(tmp_path: Path) -> None:

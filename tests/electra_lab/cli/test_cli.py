@@ -115,17 +115,3 @@ def test_another_package_called_registry_is_named_and_nothing_else(tmp_path: Pat
     assert done.stderr.startswith(sentence)
     done = python("-c", "import electra_lab", cwd=tmp_path)
     assert (done.returncode, f"\nImportError: {sentence}" in done.stderr) == (1, True)
-
-
-@pytest.mark.parametrize(
-    "torn",
-    [
-        ("--set", "sampler={type:", "argmax}"), ("--set", "seed", "1"), ("--set", "optimizer={betas:", "[1,", "-1]}"),
-        ("--set=optimizer.betas=[0.9,", "0.99]"), ("--set", "sampler={type:", "argmax"),
-    ],
-)  # fmt: skip
-def test_a_change_that_the_shell_has_torn_apart_is_refused_with_the_way_to_quote_it(lab, tmp_path: Path, torn):
-    file = write_experiment(tmp_path)
-    assert "--set 'sampler={" in lab.fails(2, "check", file, *torn).splitlines()[-1]
-    for whole in (("seed=1",), ("name=a{b", "--bogus"), ("seed", "--bogus"), ("betas=[1", "--bogus")):
-        assert "--set 'sampler={" not in lab.fails(2, "check", "--set", *whole)

@@ -20,7 +20,7 @@ import torch
 
 import electra_lab
 from electra_lab.api import held_out
-from electra_lab.cli._texts import texts_of
+from electra_lab.cli._texts import LONGEST, texts_of
 from electra_lab.inference import opening
 from electra_lab.inference.results import Scored
 from electra_lab.model.network import Network
@@ -100,10 +100,13 @@ def test_arguments_are_text_in_every_locale(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_line_without_an_end_is_not_read_to_its_end(lab: Any, model: Path, given: Any, monkeypatch) -> None:
-    monkeypatch.setattr("electra_lab.sources.files.LONGEST_LINE", 10)
-    given(b"the cat\n" + b"x" * 11)
-    code, out, err = lab("detect", model, "-", *CPU)
-    assert (code, out.count("\n"), err.partition(": ")[0]) == (3, 1, "standard input:2")
+    """The results of a line take 250 times its bytes."""
+    assert LONGEST <= 1 << 21
+    monkeypatch.setattr("electra_lab.cli._texts.LONGEST", 10)
+    for verb in ("detect", "score"):
+        given(b"the cat\n" + b"x" * 11)
+        code, out, err = lab(verb, model, "-", *CPU)
+        assert (code, out.count("\n"), err.partition(": ")[0]) == (3, 1, "standard input:2")
 
 
 def test_what_plug_ins_print_is_not_the_answer(lab: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,6 +218,15 @@ def test_paths_hold_from_the_file_that_wrote_them(tmp_path: Path, monkeypatch: p
     assert config.data.store == here / "mine"
 
 
+def test_a_name_on_the_hub_stays_one_unless_a_folder_is_called_so(tmp_path: Path) -> None:
+    child = tmp_path / "child.yaml"
+    corpus = "corpus: {type: hugging_face, path: somebody/texts}"
+    child.write_text(f"extends: {write_experiment(tmp_path).name}\n{corpus}\n")
+    assert load(child).config.corpus.keywords()["path"] == "somebody/texts"
+    (tmp_path / "somebody").mkdir()
+    assert load(child).config.corpus.keywords()["path"] == str(tmp_path / "somebody" / "texts")
+
+
 @pytest.mark.parametrize("bad", ["~no_such_user_here/x", '"a\\0b"'])
 def test_a_path_that_cannot_be_one_is_reported_without_a_traceback(tmp_path: Path, bad: str):
     path = write_experiment(tmp_path, data=f"{{sequence_length: 16, store: {bad}}}")

@@ -287,6 +287,9 @@ def test_json_and_our_own_yaml_are_read_back_as_they_were_written(value: Any):
         ("net", "{type: a, deep: {x: 1}, w: 2}", "{type: a, w: 3}", {"type": "a", "deep": {"x": 1}, "w": 3}),
         ("net", "{type: a, deep: {x: 1}, w: 2}", "{w: 3}", {"type": "a", "deep": {"x": 1}, "w": 3}),
         ("net", "{type: a, deep: {x: 1}, w: 2}", "{type: b, w: 3}", {"type": "b", "w": 3}),
+        # A key that is set replaces those that it excludes; null sets nothing.
+        ("train", "{steps: 5, batch_size: 2}", "{epochs: 3}", {"batch_size": 2, "epochs": 3}),
+        ("train", "{steps: 5, batch_size: 2}", "{epochs: ~}", {"steps": 5, "batch_size": 2, "epochs": None}),
         # A section without type has its default type.
         ("optimizer", "{weight_decay: 0.1}", "{type: adafactor}", {"type": "adafactor"}),
         ("optimizer", "{weight_decay: 0.1}", "{type: adamw}", {"weight_decay": 0.1, "type": "adamw"}),

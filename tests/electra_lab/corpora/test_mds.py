@@ -35,6 +35,15 @@ def test_what_the_library_wrote(name: str) -> None:
         assert list(corpus) == [Document(text, value) for text, value in zip(TEXTS, values, strict=True)]
 
 
+@pytest.mark.parametrize(("kind", "key"), [('"uint64"', str(2**64 - 1)), ('"int64" ', "-1")])
+def test_numbers_have_the_sign_of_their_type(folder: Path, kind: str, key: str) -> None:
+    """The second key is 64 bits that are all one."""
+    shard, columns = folder / "shard.00000.mds", b'"int", "str", "bytes", "str"'
+    shard.write_bytes(shard.read_bytes().replace(columns, f'{kind},"str","bytes","str"'.encode()))
+    keys = [item.key for item in Mds(paths=[folder], key="book") if isinstance(item, Document)]
+    assert keys == ["0", key, "0", "0"]
+
+
 @pytest.mark.parametrize(("ending", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("br", bytes)])
 def test_compressed_shards(folder: Path, ending: str, pack: Callable[[bytes], bytes]) -> None:
     index = json.loads((folder / "index.json").read_text())

@@ -123,6 +123,16 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     assert list(corpus(tmp_path, {"on_error": "skip"}, text=wrong)) == ["one", skipped, "two"]
 
 
+@pytest.mark.parametrize("kind", [pyarrow.timestamp("us"), pyarrow.duration("s")], ids=str)
+def test_a_key_that_python_cannot_hold_is_named(tmp_path: Path, kind: Any) -> None:
+    keys = pyarrow.array([2**62], kind)
+    with pytest.raises(DataError, match=r"a\.parquet: row 1: "):
+        list(corpus(tmp_path, {"key": "id"}, text=["one"], id=keys))
+    assert [type(item) for item in corpus(tmp_path, {"key": "id", "on_error": "skip"}, text=["one"], id=keys)] == [
+        Skipped
+    ]
+
+
 def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
     """Or becomes a pipe, which the reader must not wait for."""
     made = corpus(tmp_path, text=["one"])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from electra_lab.corpora import ids as module
+from electra_lab.corpora import ids as ids_corpus
 from electra_lab.corpora.fasta import Fasta
 from electra_lab.corpora.ids import Ids
 from electra_lab.corpora.text_files import TextFiles
@@ -39,8 +39,9 @@ def test_records_are_cut_into_windows_with_overlap(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert texts(fasta(tmp_path, gzip.compress(content), "b.fa.gz"))[0] == ("one", "ACGTACGTA")
     assert texts(fasta(tmp_path, b">x\nACGTACGT\n", window=4, overlap=2))[-1] == ("x", "ACGT")  # no new part is left
-    with pytest.raises(ValueError, match="overlap 4"):
-        Fasta(paths=[tmp_path], window=4, overlap=4)
+    for wrong in ({"window": 4, "overlap": 4}, {"window": 250_001, "kmers": 3}):
+        with pytest.raises(ValueError, match=f"window {wrong['window']}"):
+            Fasta(paths=[tmp_path], **wrong)
 
 
 @settings(max_examples=150, deadline=None)
@@ -77,6 +78,7 @@ def test_windows_are_those_of_the_whole_sequence(
         (b"AACU", {"letters": "rna", "reverse_complement": True}, ["AACU", "AGUU"]),
         (b"AtTkC", {"letters": "rna", "reverse_complement": True, "lower_case": "keep"}, ["AuUkC", "GmAaU"]),
         (b"ACGTA", {"kmers": 3}, ["ACG CGT GTA"]),
+        (b"MN NN\tN*-kx", {"letters": "protein", "longest_gap": 1}, ["MNNNN*-KX"]),
         (b"ACGTN", {"kmers": 2, "reverse_complement": True}, ["AC CG GT TN", "NA AC CG GT"]),
         (b"ACgtaTT", {"lower_case": "raise"}, ["ACGTATT"]),
         (b"ACgtaTT", {"lower_case": "keep"}, ["ACgtaTT"]),
@@ -150,8 +152,13 @@ def test_ids_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
         assert ids(tmp_path / name, key="user", padding=0) == [Document("5 99", "7"), Document("6", "7")]
     (tmp_path / "b.jsonl").write_text("[1, 2]\n[3]\n")
     assert ids(tmp_path / "b.jsonl", field=None) == [Document("1 2"), Document("3")]
-    np.save(tmp_path / "a.npy", np.array([[5, 99, 0], [6, 0, 0]], np.uint16))
+    np.save(tmp_path / "a.npy", np.array([[5, 0, 99, 0], [6, 0, 0, 0]], np.uint16))
     assert ids(tmp_path / "a.npy", padding=0) == [Document("5 99"), Document("6")]
+    nested = [{"of": {"buyer": {"items": [1, 2]}}}]
+    (tmp_path / "c.jsonl").write_text(json.dumps(nested[0]))
+    parquet.write_table(pyarrow.Table.from_pylist(nested), tmp_path / "c.parquet")
+    for name in ("c.jsonl", "c.parquet"):
+        assert ids(tmp_path / name, field="of.buyer.items") == [Document("1 2")]
     np.save(tmp_path / "b.npy", np.arange(4))
     assert ids(tmp_path / "b.npy", field=None) == [Document("0 1 2 3")]
 
@@ -172,7 +179,7 @@ def test_a_table_of_long_sequences_takes_little_memory(tmp_path: Path, monkeypat
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    monkeypatch.setattr(module, "MOST", 1 << 16)
+    monkeypatch.setattr(ids_corpus, "MOST", 1 << 16)
     rows = pyarrow.array([[5] * 10_000] * 40)  # 3 MB
     parquet.write_table(pyarrow.table({"ids": rows}), tmp_path / "a.parquet", row_group_size=30)
     before = pyarrow.total_allocated_bytes()
@@ -184,10 +191,22 @@ def test_a_table_of_long_sequences_takes_little_memory(tmp_path: Path, monkeypat
         ids(tmp_path / "a.parquet")
 
 
+def test_values_of_a_table_that_python_cannot_hold_are_named(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    not_text = pyarrow.array([b"\xff"]).view(pyarrow.string())
+    for values in (pyarrow.array([[2**62]], pyarrow.list_(pyarrow.timestamp("us"))), not_text):
+        parquet.write_table(pyarrow.table({"ids": values}), tmp_path / "a.parquet")
+        with pytest.raises(DataError, match=r"a\.parquet: row 1: "):
+            ids(tmp_path / "a.parquet")
+        assert [type(item) for item in ids(tmp_path / "a.parquet", on_error="skip")] == [Skipped]
+
+
 def test_a_long_sequence_is_cut_where_its_text_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It becomes text in parts, which end anywhere."""
     lengths: list[int] = []
-    monkeypatch.setattr(module, "cut", lambda text: (lengths.append(len(text)), cut(text))[1])
+    monkeypatch.setattr(ids_corpus, "cut", lambda text: (lengths.append(len(text)), cut(text))[1])
     numbers = np.resize(np.array([1, 22, 3, 44]), 410_001)  # 1,025,002 characters
     np.save(tmp_path / "a.npy", numbers)
     found = ids(tmp_path / "a.npy")
@@ -196,7 +215,16 @@ def test_a_long_sequence_is_cut_where_its_text_would_be(tmp_path: Path, monkeypa
 
 
 HEADER = b"\x93NUMPY\x01\x00\x08\x00{'a': (\n"
-BAD = [np.zeros((2, 2, 2), int), np.zeros(3), b"no array", np.array([[1, 100]]), HEADER, {"a": np.arange(3)}]
+LARGE = np.array([[1 << 63]], np.uint64)
+BAD = [np.zeros((2, 2, 2), int), LARGE, np.zeros(3), b"no array", np.array([[1, 100]]), HEADER, {"a": np.arange(3)}]
+
+
+def test_a_bad_row_of_an_array_is_named_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which counts all rows, though a few are read at a time."""
+    monkeypatch.setattr(ids_corpus, "ROWS", 2)
+    np.save(tmp_path / "a.npy", np.array([[1], [2], [3], [100], [5]]))
+    with pytest.raises(DataError, match=r"a\.npy: row 4: "):
+        ids(tmp_path / "a.npy")
 
 
 @pytest.mark.parametrize("array", BAD)
@@ -209,6 +237,13 @@ def test_a_bad_array_is_named(tmp_path: Path, array: Any) -> None:
             raw.write(array) if isinstance(array, bytes) else np.save(raw, array)
     with pytest.raises(DataError, match=r"a\.npy"):
         ids(file)
+
+
+def test_rows_of_an_array_are_counted_from_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids_corpus, "ROWS", 2)
+    np.save(tmp_path / "a.npy", np.array([[5], [6], [100], [7]]))
+    found = ids(tmp_path / "a.npy", on_error="skip")
+    assert [item.place for item in found if isinstance(item, Skipped)] == [f"{tmp_path / 'a.npy'}: row 3"]
 
 
 def test_an_array_or_a_table_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:

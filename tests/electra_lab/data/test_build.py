@@ -252,17 +252,6 @@ def test_tokens_are_those_of_the_tokenizers_library(tmp_path: Path) -> None:
         assert documents == {tuple(store.tokenizer.encode(t, add_special_tokens=False).ids) for t in text}
 
 
-def test_a_store_of_another_library_is_pointed_out(tmp_path: Path) -> None:
-    """Stores of version 0.1 could be tokenized by tokie."""
-    store = open_store(tmp_path, recipe(Documents(TEXT), words), [].append)
-    next(iter(store.manifest.shards["validation"].values())).engine = "tokie"
-    store.manifest.checksum = store.manifest.own_checksum()
-    (store.folder / "manifest.json").write_text(store.manifest.model_dump_json())
-    said: list[str] = []
-    open_store(tmp_path, recipe(Documents(TEXT), words), said.append)
-    assert [str(store.folder) in line and "--rebuild" in line for line in said] == [True]
-
-
 def test_training_text_that_repeats_held_out_text_is_left_out(tmp_path: Path) -> None:
     own = lambda text, split: Document(text, split=split)  # noqa: E731
     held, seen, fresh = (numbered(range(0, 60 * step, step)) for step in (3, 7, 9))
@@ -303,10 +292,11 @@ def test_checksums_are_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     load_store(store.folder)
     compared.assert_not_called()
     copy = Path(shutil.copytree(store.folder, tmp_path / "elsewhere" / "any name"))
+    expected = sides(store)
     os.utime(store.folder / "train-00000.bin")
     monkeypatch.setattr("electra_lab.data.store.write_whole", Mock(side_effect=OSError(30, "Read-only file system")))
     for folder in (copy, store.folder):
         compared.reset_mock()
-        assert sides(load_store(folder)) == sides(store)
+        assert sides(load_store(folder)) == expected
         assert load_store(folder).key == store.key
         assert compared.call_count == 2 * len(store.manifest.all_bytes)

@@ -140,9 +140,6 @@ def test_evaluation_knows_the_document_of_each_position(size: int) -> None:
     batch = made.training_batch(0, 0, 4, CPU)
     assert batch.source_document_ids is None
     assert batch[:2].source_document_ids is None
-    for old, new in (("sources", "source_document_ids"), ("documents", "attention_document_ids")):
-        with pytest.raises(AttributeError, match=f"'{new}'"):
-            getattr(batch, old)
 
 
 class Bare:

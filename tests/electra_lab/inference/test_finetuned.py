@@ -23,6 +23,7 @@ from registry.errors import CheckpointError, ConfigError, DataError
 from tests.electra_lab.inference.tuned import SPOILED, TASKS, TWICE, all_tuned, spoil
 from tests.electra_lab.jobs.finetuning.small import write_finetuning
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
+from tests.helpers import same_but_for_rounding
 
 EXPORTED = ["labels", "pairs", "numbers", "tags"]
 
@@ -133,21 +134,6 @@ def test_answers_of_the_exported_model(tuned: dict[str, Path]) -> None:
         assert found.probability == pytest.approx(float(chances.max()), abs=1e-5)
 
 
-def test_the_best_weights_of_an_earlier_version_are_found(tuned: dict[str, Path], tmp_path: Path) -> None:
-    """It kept them in best/checkpoints, next to later checkpoints. A checkpoint in its usual place is preferred."""
-    folder = Path(shutil.copytree(tuned["labels"], tmp_path / "tuned"))
-    written, given = items("labels", folder)
-    judged = max((folder / "seed-4" / "checkpoints").glob("step-*"))
-    earlier = folder / "seed-4" / "best" / "checkpoints" / judged.name
-    earlier.mkdir(parents=True)  # a damaged one
-    for moved in (False, True):
-        if moved:
-            earlier.rmdir()
-            shutil.move(judged, earlier)
-        found = opened(folder, seed=4).predict(given)
-        assert [answer.prediction for answer in found] == [answer["prediction"] for answer in written]
-
-
 def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     folder = FinetuningFolder(tuned["labels"])
     _, given = items("labels", folder.path)
@@ -231,27 +217,12 @@ def test_a_bert_of_transformers_has_its_pooler(tuned: dict[str, Path], tmp_path:
         opened(tmp_path / "3")
 
 
-def test_a_folder_of_an_older_release_is_opened_by_its_pretrained_model(tuned: dict[str, Path], tmp_path: Path) -> None:
-    """Its provenance.json does not describe the network."""
-    folder = shutil.copytree(tuned["labels"], tmp_path / "old")
-    file, config = folder / "seed-4" / "provenance.json", folder / "seed-4" / "config.yaml"
-    provenance = json.loads(file.read_text())
-    provenance.pop("network")
-    file.write_text(json.dumps(provenance))
-    model = tuned["labels"].parents[1] / "pretrained" / "run"
-    with pytest.raises(DataError, match=str(model)):
-        opened(folder, seed=4)
-    config.write_text(config.read_text().replace(str(model), str(model.parents[1] / "elsewhere")))
-    _, given = items("labels", tuned["labels"])
-    assert opened(folder, seed=4).predict(given) == opened(tuned["labels"], seed=4).predict(given)
-
-
 def test_items_of_each_kind(tuned: dict[str, Path]) -> None:
     tags, pairs, labels = (opened(tuned[name]) for name in ("tags", "pairs", "labels"))
     text, words = "the  cat,sat 3", ["the", "cat", ",", "sat", "3"]
     plain = tags.predict(text)
     assert (plain.given["words"], plain.prediction) == (words, tags.predict(tuple(words)).prediction)
-    assert tags.predict([{"text": text}, words]) == [plain, tags.predict({"words": words})]
+    assert same_but_for_rounding(tags.predict([{"text": text}, words]), [plain, tags.predict({"words": words})])
     assert tags.predict("").prediction == []
     assert labels.predict([]) == []
     assert labels.predict(["the cat"]) == [labels.predict("the cat")]

@@ -19,6 +19,7 @@ from registry import backbones
 from registry.errors import CheckpointError, ConfigError, DataError
 from tests.electra_lab.inference.tuned import SPOILED, spoil
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
+from tests.helpers import same_but_for_rounding
 
 TEXTS = [f"the cat number {n} sat on the mat and saw {n + 1} dogs" for n in range(6)]
 LONG = " ".join(TEXTS)
@@ -164,7 +165,8 @@ def test_the_same_seed_gives_the_same_corruption(pair: Pair) -> None:
     assert pair.corrupt(TEXTS, seed=3) == pair.corrupt(TEXTS, seed=3)
     assert pair.corrupt(TEXTS, seed=3) != pair.corrupt(TEXTS, seed=4)
     later = pair.corrupt(TEXTS)[2:]
-    assert later == pair.corrupt(TEXTS[2:], first=2) == list(pair.stream("corrupt", TEXTS[2:], first=2))
+    assert same_but_for_rounding(pair.corrupt(TEXTS[2:], first=2), later)
+    assert same_but_for_rounding([*pair.stream("corrupt", TEXTS[2:], first=2)], later)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,3 @@ def test_files_and_folders_find_their_row(tmp_path: Path) -> None:
         of_folder(tmp_path / "experiment")
     with pytest.raises(ConfigError, match="electra-lab ablate FILE --out"):
         ABLATION.do("resume", tmp_path / "ablation", "cpu", [])
-    (tmp_path / "suite").mkdir()
-    (tmp_path / "suite" / "suite.yaml").write_text("name: two\n")
-    with pytest.raises(ConfigError, match="is the folder of a suite"):
-        of_folder(tmp_path / "suite")  # stopped before it had a plan

@@ -2,6 +2,7 @@
 all_tokens_mlm; detection and correction of electra_correct, by METRO's own criterion and COCO-LM's mixture."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,10 +78,14 @@ def test_replace_mlm_measures_both_networks() -> None:
     torch.testing.assert_close(second.loss[0, 1], -objective.discriminator.guesses[3].log_softmax(-1)[9])
 
 
-def test_masked_only_is_cross_entropy_over_the_masked_tokens() -> None:
-    """Replaced or not, each counts once; other tokens and empty slots have no gradient."""
-    batch = tiny.rows(CLS, 7, 8, 9, SEP, PAD)
-    objective = tiny.tables("electra_masked_only", tiny.Fixed(1, 3, empty=2), tiny.Says(5, 9, 6, 6), 6)
+@pytest.mark.parametrize("kept", [False, True])
+def test_masked_only_is_cross_entropy_over_the_masked_tokens(kept: bool) -> None:
+    """Replaced or not, each counts once, also if it was kept instead of [MASK]; other tokens and empty slots have no
+    gradient."""
+    batch, masking = tiny.rows(CLS, 7, 8, 9, SEP, PAD), tiny.Fixed(1, 3, empty=2)
+    objective = tiny.tables("electra_masked_only", masking, tiny.Says(5, 9, 6, 6), 6)
+    if kept:
+        objective.masking = lambda tokens, *_: replace(masking(tokens), inputs=tokens)
     term = objective(batch, tiny.streams(batch)).terms["discriminator"]
     logits = torch.stack([objective.discriminator.scores[1, 5], objective.discriminator.scores[3, 9]])
     expected = F.binary_cross_entropy_with_logits(logits, torch.tensor([1.0, 0.0]).double(), reduction="sum")

@@ -201,7 +201,8 @@ SMOOTH = {"electra": {"generator_smoothing": 0.2}, "mlm": {"smoothing": 0.2}, "t
 
 
 @pytest.mark.parametrize(
-    "name", ["electra", "electra_correct", "mlm", "replace_mlm", "all_tokens_mlm", "two_stage", "mc_bert", "teams"]
+    "name",
+    ["electra", "electra_correct", "mlm", "replace_mlm", "all_tokens_mlm", "two_stage", "mc_bert", "teams", "amos"],
 )
 def test_the_z_loss_is_the_plain_formula_with_its_gradient_in_any_micro_batches(name: str) -> None:
     """Mean of log^2 sum exp(logits) over the masked tokens of the whole batch, which micro-batches hold unevenly."""
@@ -226,6 +227,11 @@ def test_the_z_loss_is_the_plain_formula_with_its_gradient_in_any_micro_batches(
             on.discriminator, Masked(on.replace(guess, batch, rng), *list(vars(guess.masked).values())[1:]), batch
         )
         logits["discriminator"] = read.logits
+    if name == "amos":
+        masked = guess.masked
+        read = on.generator.hidden_at(on.depths, masked.inputs, batch.attention_mask, batch.segments, apart=True)
+        exits = zip(on.depths, read, strict=True)
+        logits = {f"generator_{depth}": cloze(on.generator, masked, batch, states).logits for depth, states in exits}
     squares = {network: said.logsumexp(-1)[guess.masked.valid] ** 2 for network, said in logits.items()}
     assert {key for key in sums if key.endswith("_z")} == {f"{network}_z" for network in squares}
     for network, values in squares.items():

@@ -1,5 +1,6 @@
 """The folders of fine-tunings and suites as `finetune` leaves them, written without model and training."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -71,11 +72,13 @@ def write_seed(
     (path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     if splits is None:
         return path
-    results: dict[str, Any] = {"run": f"{id}-{seed}", "seed": seed, "step": 1200, "splits": {}, "lost": lost or {}}
+    results: dict[str, Any] = {"run": f"{id}-{seed}", "seed": seed, "step": 1200, "splits": {}, "sha256": {}}
+    results["lost"] = lost or {}
     for split, values in splits.items():
         found = (predictions or {}).get(split, [])
         lines = "".join(json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in found)
         (path / f"predictions-{split}.jsonl").write_text(lines, encoding="utf-8")
+        results["sha256"][f"predictions-{split}.jsonl"] = hashlib.sha256(lines.encode()).hexdigest()
         own = (tables or {}).get(split, [])
         results["splits"][split] = {"examples": len(found), "metrics": dict(values), "tables": own}
     (path / "results.json").write_text(json.dumps(results), encoding="utf-8")

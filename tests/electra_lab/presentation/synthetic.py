@@ -1,5 +1,6 @@
 """The folder of an ablation as `ablate` leaves it, written without runs and networks."""
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -197,11 +198,14 @@ def write_checkpoint(run: Path, step: int) -> Path:
 
 
 def provenance(path: Path, cell: Mapping[str, Any]) -> dict[str, Any]:
+    config = path / "config.yaml"
     return {
         "format": FORMAT, "id": path.name, "started": "2026-11-20T13:50:56+0000",
         "command": ["electra-lab", "run", str(path)],
         "electra_lab": "0.1.0", "git": {"commit": "5f2dae8da280f75976ac3c062d1d0510872a3ec3", "changed": False},
-        "config_sha256": "0" * 64, "plugins": [{"file": str(path / "mine.py"), "sha256": "ab" * 32, "package": None}],
+        "config_sha256": hashlib.sha256(config.read_bytes() if config.is_file() else b"").hexdigest(),
+        "config": yaml.safe_load(config.read_text()) if config.is_file() else {},
+        "plugins": [{"file": str(path / "mine.py"), "sha256": "ab" * 32, "package": None}],
         "environment": {"python": "3.11.7", "packages": {"torch": "2.13.0+cpu", "numpy": "2.4.6", "absent": None},
                         "device": "cpu", "processor": "AVX512", "threads": 1, "precision": "fp32"},
         "platform": "Linux-6.18-x86_64-with-glibc2.36",

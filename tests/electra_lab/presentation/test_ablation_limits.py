@@ -144,7 +144,8 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
 def test_few_documents_are_a_warning(tmp_path: Path, number: int) -> None:
     folder, rng = write_folder(tmp_path, SCALES, range(2)), np.random.default_rng(0)
     for cell in folder.glob("cells/*"):
-        (cell / "documents.json").write_text(json.dumps({CORRUPTION: {METRIC: rng.normal(size=number).tolist()}}))
+        numbers = {CORRUPTION: {METRIC: rng.normal(size=number).tolist()}}
+        (cell / "documents.json").write_text(synthetic.measured(cell.name, numbers))
     assert (f"only {number} test documents" in verdict(folder)) == (number < MANY_DOCUMENTS)
 
 

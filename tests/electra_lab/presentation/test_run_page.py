@@ -16,7 +16,7 @@ from electra_lab.presentation.text import thousandths
 from electra_lab.storage.run_directory import RunDirectory
 from tests.electra_lab.presentation.axes import Drawn, overlaps
 from tests.electra_lab.presentation.test_charts import luminance
-from tests.helpers import write_experiment
+from tests.helpers import rewrite_config, write_experiment
 from tests.pages import Page
 
 HOSTILE = "<script>alert('&')</script>"
@@ -186,7 +186,7 @@ def test_a_token_can_be_read_at_any_strength(scheme: int) -> None:
 def test_hostile_text_is_text(directory: RunDirectory) -> None:
     directory.write_json("examples.json", [[token(HOSTILE, "</p><img src=x>", 0.5)]])
     config = (directory.path / "config.yaml").read_text()
-    directory.write("config.yaml", config.replace("name: ", f'name: "{HOSTILE}" # ') + f"# </pre>{HOSTILE}\n")
+    rewrite_config(directory.path, config.replace("name: ", f'name: "{HOSTILE}" # ') + f"# </pre>{HOSTILE}\n")
     directory.write_json("provenance.json", directory.read_json("provenance.json") | {"started": HOSTILE})
     written = page(RunDirectory(directory.path.rename(directory.path.with_name("<b onclick=x>"))))
     assert not {"script", "img", "b"} & set(written.tags)

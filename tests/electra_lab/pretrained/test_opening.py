@@ -17,6 +17,7 @@ from electra_lab.storage.checkpoint import checkpoints
 from electra_lab.storage.files import seal
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run, tensors
+from tests.helpers import rewrite_config
 from tests.scorecard.lab import Lab
 
 CPU = torch.device("cpu")
@@ -121,7 +122,7 @@ def test_sizes_are_compared_with_the_checkpoint_before_memory_is_asked_for(
 ) -> None:
     config = (path / "config.yaml").read_text()
     assert "  dim: 16\n" in config
-    (path / "config.yaml").write_text(config.replace("  dim: 16\n", "  dim: 32768\n"))
+    rewrite_config(path, config.replace("  dim: 16\n", "  dim: 32768\n"))
     monkeypatch.setattr(torch.nn.Module, "to_empty", None)
     for act in (lambda: build_networks(open_model(path), CPU), lambda: export(path, tmp_path / "out")):
         with pytest.raises(CheckpointError, match=r"step-00000012: does not fit the config\.yaml of its run: "):

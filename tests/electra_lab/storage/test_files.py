@@ -179,14 +179,13 @@ def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path: Path) -> N
 
 
 def test_a_folder_that_a_killed_process_had_moved_away_is_not_lost(tmp_path: Path) -> None:
-    """Where folders cannot be swapped, it is missing between two renames, and the earlier one has another name."""
+    """It is missing between two renames, in which the earlier one has another name."""
     final = tmp_path / "a"
     final.mkdir()
     (final / "old.txt").touch()
     done = python(
         "-c",
         "import os, pathlib\nfrom electra_lab.storage import files\nrename = pathlib.Path.rename\n"
-        "files._exchange = lambda *_: False\n"
         "pathlib.Path.rename = lambda s, t: os.kill(os.getpid(), 9) if t == pathlib.Path('a') else rename(s, t)\n"
         "with files.new_folder(pathlib.Path('a')) as building:\n    (building / 'new.txt').touch()",
         cwd=tmp_path,
@@ -199,11 +198,8 @@ def test_a_folder_that_a_killed_process_had_moved_away_is_not_lost(tmp_path: Pat
     assert os.listdir(final) == ["old.txt"]
 
 
-@pytest.mark.parametrize("able", [pytest.param(True, marks=LINUX), False])
-def test_an_earlier_folder_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool) -> None:
-    """With a swap, either the earlier or the new folder exists at every moment; without one, at all moments but one."""
-    if not able:
-        monkeypatch.setattr(files, "_exchange", lambda *_: False)
+def test_an_earlier_folder_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either the earlier or the new folder exists at all moments but one."""
     final = tmp_path / "a"
     final.mkdir()
     (final / "old.txt").touch()
@@ -217,12 +213,12 @@ def test_an_earlier_folder_is_replaced(tmp_path: Path, monkeypatch: pytest.Monke
 
         return call
 
-    for owner, name in ((Path, "rename"), (files, "_exchange"), (files, "flush")):
+    for owner, name in ((Path, "rename"), (files, "flush")):
         monkeypatch.setattr(owner, name, watched(getattr(owner, name)))
     with new_folder(final) as building:
         (building / "new.txt").touch()
     old, new = ["old.txt"], ["new.txt"]
-    assert seen == [old, old, *([old, new] if able else [old, old, old, [], new]), new]
+    assert seen == [old, old, [], new, new]
     assert os.listdir(tmp_path) == ["a"]
 
 

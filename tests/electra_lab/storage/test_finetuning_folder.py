@@ -1,6 +1,7 @@
 """The folders of fine-tunings and suites: their seeds, splits and numbers."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,24 @@ def test_damaged_results_say_how_to_make_them_again(tmp_path: Path, text: str) -
     file.write_text(text)
     with pytest.raises(CheckpointError, match=rf"^{file}: .* Delete it and resume\.$"):
         folder.results(0)
+
+
+def test_seeds_and_files_of_another_fine_tuning_or_seed_are_refused(tmp_path: Path) -> None:
+    predictions = {"validation": [{"id": "1", "correct": False}]}
+    for name, values in (("a", (0.5, 0.6)), ("b", (0.7, 0.8))):
+        folder = write_finetuned(tmp_path / name, scores("accuracy", *values), id=name, predictions=predictions)
+        (folder / "identity.json").write_text(json.dumps({"id": name}))
+    a = tmp_path / "a"
+    (a / "seed-1" / "predictions-validation.jsonl").write_text('{"id": "2"}\n')
+    with pytest.raises(CheckpointError, match=r"seed-1/predictions-validation\.jsonl: "):
+        FinetuningFolder(a).predictions(1, "validation")
+    for number, source in enumerate(("a/seed-0", "b/seed-1", "a/seed-0/results.json", "b/seed-1/results.json")):
+        copied = FinetuningFolder(Path(shutil.copytree(a, tmp_path / f"copy{number}")))
+        target = copied.path / "seed-1" / Path(source).name.replace("seed-0", "").replace("seed-1", "")
+        if (tmp_path / source).is_dir():
+            shutil.rmtree(target)
+        (shutil.copytree if (tmp_path / source).is_dir() else shutil.copy)(tmp_path / source, target)
+        with pytest.raises(CheckpointError, match=rf"belongs to {source[0]}-{source[7]}, not to a-1"):
+            copied.results(1)
+        with pytest.raises(CheckpointError):
+            copied.values("validation", "accuracy")

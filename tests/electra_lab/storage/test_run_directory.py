@@ -1,5 +1,6 @@
 """The run directory: its files, its lock, its records, its format."""
 
+import itertools
 import math
 import os
 import re
@@ -148,17 +149,21 @@ def test_plug_ins_are_kept_byte_for_byte(directory: RunDirectory) -> None:
 def test_the_tokenizer_is_kept_with_its_counts_or_its_absence_has_a_cure(directory: RunDirectory) -> None:
     made = wordpiece([f"the cat {n} sat" for n in range(20)], vocab_size=100)
     counts = torch.arange(made.get_vocab_size())
-    directory.keep_tokens(made, counts)
+    directory.write_json("provenance.json", PROVENANCE)
+    directory.keep_tokens(made, counts, "one")
     tokenizer, found = directory.tokens()
     assert tokenizer.get_vocab() == made.get_vocab()
     assert "[MASK]" not in tokenizer.encode("[MASK] cat").tokens  # text, not the mask
     assert torch.equal(found, counts)
-    for name in ("tokenizer.json", "vocabulary.safetensors"):
-        (directory.path / name).write_text("{")
+    other = RunDirectory.create(directory.path.with_name("other"), "x")
+    other.keep_tokens(wordpiece(["one two"], vocab_size=100), counts, "other")
+    spoiled = {name: (other.path / name).read_bytes() for name in ("tokenizer.json", "vocabulary.safetensors")}
+    for name, content in itertools.product(spoiled, (b"{", None)):
+        directory.keep_tokens(made, counts, "one")
+        (directory.path / name).write_bytes(spoiled[name] if content is None else content)
         cure = f"If its token store is still there, this restores them: electra-lab resume {directory.path}"
         with pytest.raises(CheckpointError, match=rf"{directory.path}: its tokenizer cannot be read \(.*\)\. {cure}"):
             directory.tokens()
-        directory.keep_tokens(made, counts)
 
 
 def test_records_are_on_the_disk_before_a_checkpoint_is(directory: RunDirectory, monkeypatch) -> None:

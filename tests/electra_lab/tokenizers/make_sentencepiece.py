@@ -32,7 +32,10 @@ FORMS = {"\t": " ", "\n": " ", "\r": " ", "\u3000": " ", "\u00a0": " ", "\u00ad"
          "ㅏ": "\u1161", "ㄱㅏ": "가", "\u0bc6\u0bbe": "\u0bca"}  # fmt: skip
 DEBERTA = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "pad_piece": "[PAD]", "bos_piece": "[CLS]",
            "eos_piece": "[SEP]", "unk_piece": "[UNK]"}  # fmt: skip
-SYMBOLS = {"control_symbols": ["<2en>"], "user_defined_symbols": ["<sym>", "::", "<mask>", "<sep>", "ﬁx", "<a b>"]}
+SYMBOLS = {
+    "control_symbols": ["<2en>"],
+    "user_defined_symbols": ["<sym>", "::", "<mask>", "<sep>", "ﬁx", "<a b>", "<sym>x"],
+}
 MODELS: dict[str, dict[str, Any]] = {
     "deberta": {"model_type": "unigram", **DEBERTA},
     "unigram": {"model_type": "unigram", "byte_fallback": True, "split_by_whitespace": False, **SYMBOLS},
@@ -50,7 +53,7 @@ ODD = [
     "x<sep>y <sep> z", "[X1] ﬁx prefix ﬁxed", "go <a b>c", "e\u0323\u0302 e\u0302\u0323 e\u0323\u0323",
     "ﬁ\u0301 ½\u0301", "ｶﾞ ｶ\u0301ﾞ", "\u1100\u1161\u11a8\u1100\u1161ㄱㅏㄱ", "\u1100\x07\u1161", "e\x07\u0301 \u0301",
     "\u0bae\u0bc6\u0bbe", "a\u2581\u2581b", "\U0001f469\u200d\U0001f469 1\ufe0f\u20e3",
-    "<2en> to", "a <sym> b<sym>c", "<sym>", "std::vector::size", "x" * 300, "12,345.67", *SCRIPTS,
+    "<2en> to", "a <sym> b<sym>xc", "<sym>", "std::vector::size", "x" * 300, "12,345.67", *SCRIPTS,
 ]  # fmt: skip
 
 

@@ -33,9 +33,10 @@ def test_any_text_comes_back(tokenizer, text: str) -> None:
     assert tokenizer.decode(ids, skip_special_tokens=False).removeprefix(" ") == normal.removeprefix(" ")
 
 
-def test_lowercase_is_a_choice() -> None:
+@pytest.mark.parametrize("name", ["bpe", "characters", "unigram", "words"])
+def test_lowercase_is_a_choice(name: str) -> None:
     for lowercase, piece in ((True, "α"), (False, "Α")):
-        made = tokenizers.get("bpe").component(["ΑΒ αβ"] * 9, vocab_size=300, lowercase=lowercase)
+        made = tokenizers.get(name).component(["ΑΒ αβ Α α"] * 9, vocab_size=300, lowercase=lowercase)
         assert made.decode(made.encode("Α").ids).strip() == piece
 
 

@@ -13,6 +13,7 @@ from electra_lab.parallel.session import ALONE
 from electra_lab.training import divergence as trouble
 from electra_lab.training.divergence import StepRejected, Watch, non_finite_parameters
 from electra_lab.training.loop import Record
+from registry import BatchSizes
 from registry.errors import DivergedError
 from tests.electra_lab.training.test_loop import CPU, SETTINGS, Asked, new_run, records_of, training, until
 
@@ -105,6 +106,28 @@ def test_skip_has_a_limit_over_all_windows(limit: int, says: str) -> None:
     assert records_of(new_run((1, 3, 5)), settings)[-1].step == 7
     with pytest.raises(DivergedError, match=says):
         records_of(new_run((1, 3, 5)), replace(settings, skip_limit=limit))
+
+
+def test_the_limit_counts_the_refused_steps_of_earlier_windows_after_a_resume() -> None:
+    """The checkpoint has one in a window that has ended and one in its own; another follows."""
+    for limit in (3, 2):
+        settings = replace(SETTINGS, on_non_finite="skip", skip_limit=limit)
+        run, other = new_run((1, 3, 5)), new_run((1, 3, 5))
+        until(4, run, settings)
+        other.restore(json.loads(json.dumps({"step": 4, **run.state(settings)})))
+        if limit == 3:
+            assert records_of(other, settings)[-1].step == 7
+        else:
+            with pytest.raises(DivergedError, match=r"step 6: .* That makes 3 in all, more than .* \(2\)"):
+                records_of(other, settings)
+
+
+def test_after_a_roll_back_records_have_the_number_of_rows_that_were_read() -> None:
+    run, batches = new_run(), Asked()
+    run.offset = 3
+    growing = replace(SETTINGS, warmup=BatchSizes(9, start=1), micro_batch_size=9, log_every=1)
+    lines = [record.values for record in training(run, growing, batches) if "batch_size" in record.values]
+    assert [line["batch_size"] for line in lines] == [size for *_, size in batches.training] == [4, 5, 6, 7, 8, 9, 9]
 
 
 def test_a_refused_step_of_a_checkpoint_does_not_stop_a_resume_under_another_policy() -> None:

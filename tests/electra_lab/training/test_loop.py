@@ -16,7 +16,7 @@ from electra_lab.storage import state
 from electra_lab.training import loop
 from electra_lab.training.loop import Record, Run, Settings, Training, Window, train
 from electra_lab.training.step import Learner, StepResult
-from registry import Batch, Flops, Losses, Objective, Term
+from registry import Batch, BatchSizes, Flops, Losses, Objective, Term
 from registry.errors import DivergedError
 from tests.electra_lab.training.tiny import CPU
 
@@ -62,11 +62,12 @@ class Asked:
         return self.number
 
     def training_batch(
-        self, seed: int, step: int, size: int, device: torch.device, *, part: slice = slice(None)
+        self, seed: int, step: int, size: int | BatchSizes, device: torch.device, *, part: slice = slice(None)
     ) -> Batch:
-        self.training.append((seed, step, size))
+        number = size if isinstance(size, int) else size.at(step)
+        self.training.append((seed, step, number))
         self.now += 2.0
-        return rows(size)
+        return rows(number)
 
     def example_ids(self, places: Sequence[int]) -> list[int]:
         return list(places)

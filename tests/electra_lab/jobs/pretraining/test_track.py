@@ -57,7 +57,10 @@ def test_a_tracker_is_given_the_run_and_every_record(tmp_path: Path, whole: Path
     assert not (whole / FILE).exists()
     ((name, group, folder, step, id, config),) = diary(tmp_path, "start")
     assert (name, group, folder, step, id) == ("tiny-first", "tiny", str(path), 0, None)
-    assert config == yaml.safe_load((path / "config.yaml").read_text())
+    written = yaml.safe_load((path / "config.yaml").read_text())
+    copies = [path / file for file in written["imports"]]
+    assert [file.read_bytes() for file in copies] == [Path(file).read_bytes() for file in config["imports"]]
+    assert config == written | {"imports": config["imports"]}
     assert given(tmp_path) == expected(path)
     assert diary(tmp_path, "close") == ["done"]
     assert "note:" not in capsys.readouterr().err

@@ -141,7 +141,7 @@ def spoil(file: str, text: str) -> Damage:
         (spoil("config.yaml", "name: other\n"), "config.yaml was changed since it began"),
         (lambda run: (run / "config.yaml").unlink(), "cannot be read ("),
         (lambda run: (run / "provenance.json").write_text(
-            (run / "provenance.json").read_text().replace('"format": 3', '"format": 9')), "cannot be read ("),
+            (run / "provenance.json").read_text().replace('"format": 1', '"format": 9')), "cannot be read ("),
     ],
 )  # fmt: skip
 def test_a_run_that_is_still_needed_and_cannot_be_used_is_set_aside(out: Path, damage: Damage, reason: str) -> None:

@@ -29,6 +29,7 @@ from electra_lab.storage.ablation_folder import AblationFolder
 from registry import Metric, MetricWithDocuments, Outcome, Tokens, Trained, measures
 from registry.errors import BadResult, CheckpointError, ConfigError, Preempted
 from tests.electra_lab.jobs.sweeps.small import ablate, first, write
+from tests.helpers import rewrite_config
 
 
 def look_at(run: Trained) -> SimpleNamespace:
@@ -336,7 +337,7 @@ def test_the_numbers_are_those_of_an_ablation_and_are_kept(out: Path, monkeypatc
     path, tokenizer = cells[2].directory.path, cells[1].directory.path / "tokenizer.json"
     config, provenance = yaml.safe_load((path / "config.yaml").read_text()), path / "provenance.json"
     config["tokenizer"] = {"type": "pretrained", "path": str(tokenizer)}
-    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    rewrite_config(path, yaml.safe_dump(config))
     provenance.write_text(provenance.read_text().replace(cells[2].began.data.store, "another"))
     paths = [cell.directory.path for cell in cells[1:]]
     assert measuring.measure(subjects(paths), ON, "cpu").numbers == found.numbers
@@ -380,12 +381,11 @@ def test_refusals(out: Path) -> None:
     for wrong in ("nothing", "{type: fixed_corruption, step: 4}", "[1]", "{steps: 4}", "pretraining"):
         with pytest.raises(ConfigError):
             measuring.measure(cells, wrong, "cpu")
-    file = cells[1].directory.path / "config.yaml"
-    config = file.read_text()
-    file.write_text(config.replace("held_out: 0.3", "held_out: 0.4"))
+    config = (cells[1].directory.path / "config.yaml").read_text()
+    rewrite_config(cells[1].directory.path, config.replace("held_out: 0.3", "held_out: 0.4"))
     with pytest.raises(ConfigError, match=r"reads other rows .*\bdata\b"):
         measuring.measure(subjects([cell.directory.path for cell in cells]), ON, "cpu")
-    file.write_text(config)
+    rewrite_config(cells[1].directory.path, config)
     shutil.rmtree(cells[1].directory.last_checkpoint())
     with pytest.raises(CheckpointError, match="electra-lab resume"):
         measuring.measure(cells, ON, "cpu")

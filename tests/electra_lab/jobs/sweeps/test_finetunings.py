@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -86,7 +85,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         folder.write("finetuning.yaml", "name: x\n")
         value = SCORES[variant].get(config.name, [0.5, 0.5])[config.seeds[0]]
         splits = {"train": {}, "validation": {"accuracy": value, "matthews": value}, "test": {"accuracy": 0.0}}
-        write_seed(folder.path, config.seeds[0], splits, id=folder.id or "")
+        write_seed(folder.path, config.seeds[0], splits, id=folder.path.name)
 
     monkeypatch.setattr(cells, "run_remaining_seeds", finish)
     monkeypatch.setattr("electra_lab.jobs.sweeps.plan.check_finetuning", lambda loaded: None)
@@ -233,10 +232,3 @@ def test_what_does_not_fit_is_refused_by_its_line(tmp_path: Path, model: Path, s
     assert f": {place}" in str(caught.value)
     assert reason in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_suite_folder_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "suite.yaml").write_text("name: two\n")
-    (tmp_path / "plan.json").write_text(json.dumps({"models": ["ours"], "tasks": {}, "gaps": {}, "failures": {}}))
-    with pytest.raises(ConfigError, match="is the folder of a suite"):
-        read(tmp_path)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_lab.config.load import Loaded, load, load_finetuning
+from electra_lab.config.load import Loaded, load
 from electra_lab.config.source import Value
-from electra_lab.jobs.finetuning.experiment import identity, open_dataset
-from electra_lab.jobs.identity import content_of, decisive, digest, identity_of
+from electra_lab.jobs.identity import digest, identity_of
 from registry import discovery
 from tests.electra_lab.jobs.sweeps.test_file import SAFE, ablation, ids
 from tests.helpers import write_experiment
@@ -34,17 +31,6 @@ def test_ids_are_those_of_the_content(tmp_path: Path):
     # Values that are written, defaults, or set by the ablation give the same experiment.
     assert ids(ablation(tmp_path, "sampler.temperature=1.0", "train.log_every=50", seeds=[0, 1])) == ids(first)
     assert ids(ablation(tmp_path, set={"train.steps": 1}, seeds=[0, 1])) == ids(first)
-
-
-def test_options_of_later_releases_do_not_count_in_any_part_of_a_mixture():
-    def mixture(corpus: dict[str, Value]) -> dict[str, Value]:
-        return {"type": "mixture", "parts": [{"corpus": corpus, "repeats": 1}]}
-
-    before: dict[str, Value] = {"type": "text_files", "paths": ["a"]}
-    for place in (dict, mixture, lambda corpus: mixture(mixture(corpus))):
-        now = decisive({"corpus": place({**before, "remove": None, "group": None})})
-        assert now == {"corpus": place(before)}
-        assert decisive({"corpus": place({**before, "remove": "x"})}) != now
 
 
 def test_equal_content_has_an_equal_digest_whatever_its_label(tmp_path: Path):
@@ -84,39 +70,6 @@ def test_every_change_of_a_value_changes_the_digest(tmp_path: Path):
     vary: dict[str, Value] = {key: {key: value} for key, value in CHANGES.items()} | {"none": {}}
     made = ablation(tmp_path, vary=vary)
     assert len({digest(loaded) for loaded in made.loaded.values()}) == len(CHANGES) + 1
-
-
-def test_cells_of_earlier_releases_are_found_again(tmp_path: Path):
-    """The digest of this file before `train.epochs`, `evaluate.at_start` and `checkpoint.best: auto` existed."""
-    file = tmp_path / "plain.yaml"
-    file.write_text(PLAIN)
-    assert digest(load(file)) == "645ae8584d"
-    assert digest(load(file, ["checkpoint.best=own_task_auc"])) != "645ae8584d"
-    assert digest(load(file, ["checkpoint.milestones={tokens: [64]}"])) == "660fc55d99"
-    line = "schedules.sampler.temperature={type: linear, start: 2.0, end: 1.0"
-    assert digest(load(file, [f"{line}}}"])) == "ce17c42d0e" != digest(load(file, [f"{line}, stages: 2}}"]))
-    for backbone, found in {"transformer": "f5b799ba03", "modernbert": "9048dfb255"}.items():  # before `qk_norm`
-        file.write_text(PLAIN.replace("type: bert", f"type: {backbone}"))
-        assert digest(load(file)) == found != digest(load(file, ["generator.qk_norm=true"]))
-
-
-def test_fine_tunings_of_earlier_releases_are_found_again(tmp_path: Path):
-    """The identity of these files before `step` existed, also for a task without a `head`."""
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_text("the B-X\ncat O\n")
-    file = tmp_path / "tuning.yaml"
-    file.write_text(
-        "name: t\nmodel: nowhere\nseeds: [0]\ntask: {type: token_classification}\n"
-        "dataset: {type: conll, train: a.txt, validation: b.txt}\n"
-    )
-    loaded = load_finetuning(file)
-    config = loaded.config.model_dump(mode="json", exclude={"model", "trackers", "step"})
-    del config["task"]["head"]  # taggers had no `head` either
-    before = json.dumps([config, [], open_dataset(loaded).fingerprint()], sort_keys=True)
-    assert identity(loaded) == hashlib.sha256(before.encode()).hexdigest()[:10]
-    assert identity(load_finetuning(file, ["step=best"])) != identity(loaded)
-    assert json.loads(content_of(loaded))["task"] == config["task"]
-    assert len({digest(load_finetuning(file, [f"task.head={head}"])) for head in ("null", "transformers")}) == 2
 
 
 @pytest.fixture(scope="module")

@@ -209,11 +209,12 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
     monkeypatch.setattr(cells.execute, "resume", lambda path, device, scale: trained(path))
     monkeypatch.setattr(cells, "scale_of", lambda *_: None)
     monkeypatch.setattr(cells, "_shared", lambda *_: laid.path)
-    monkeypatch.setattr(cells, "as_measured", lambda *_: (None, nullcontext))
+    monkeypatch.setattr(cells, "as_measured", lambda *_: (SimpleNamespace(declared={}), nullcontext))
     for kind in {measure.type for measure in plan.measures}:
         monkeypatch.setattr(measures.get(kind).component, "__call__", lambda self, run, shared: {})
     for id in reversed(found):  # references last, so that cells still see it in this state
-        assert work(str(laid.path), id, device="cpu").status == "done"
+        outcome = work(str(laid.path), id, device="cpu")
+        assert outcome.status == "done", outcome
 
     for id, state in found.items():
         if id in plan.references or TRAINING not in state.missing:
