@@ -5,24 +5,14 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    contextmanager,
-    nullcontext,
-    redirect_stderr,
-    redirect_stdout,
-    suppress,
-)
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from contextvars import ContextVar
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 from registry.errors import shown
 
 CLOSED_PIPE = 141  # the exit code in shells of a command ended by SIGPIPE
-T = TypeVar("T")
 _ANSWERS: ContextVar[TextIO] = ContextVar("answers")  # standard output, while sys.stdout is standard error
-_VERB: ContextVar[ExitStack] = ContextVar("verb")  # what is left when the verb ends
 
 
 class _Messages(io.FileIO):
@@ -73,16 +63,10 @@ def answering() -> Iterator[None]:
     """Reserve standard output for `answer`. Output of plug-ins goes to standard error."""
     before = _ANSWERS.set(sys.stdout)
     try:
-        with redirect_stdout(sys.stderr), ExitStack() as verb:
-            _VERB.set(verb)
+        with redirect_stdout(sys.stderr):
             yield
     finally:
         _ANSWERS.reset(before)
-
-
-def until_the_end(context: AbstractContextManager[T]) -> T:
-    """Enter a context that the verb leaves when it ends."""
-    return _VERB.get().enter_context(context)
 
 
 def stdout() -> TextIO:
