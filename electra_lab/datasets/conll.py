@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from electra_lab.datasets._schemes import OUTSIDE, SCHEMES, TAG, misfit, to_iob2
-from electra_lab.datasets._splits import Entry, NamedFiles, attempted, columns
+from electra_lab.datasets._splits import Entry, NamedFiles, attempted
+from electra_lab.sources.delimited import columns
 from electra_lab.sources.files import BadInput, Files
 from electra_lab.sources.records import check_utf8, text_lines
 from registry import WordsExample, datasets
