@@ -2,31 +2,27 @@
 
 import os
 import shutil
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from electra_lab.cli._inputs import Incoming
+from electra_lab.cli._items import Entry, OnError, Record
 from electra_lab.cli._streams import answer, is_utf8, stdout
 from electra_lab.cli.run import Device
-from registry.errors import ConfigError, DataError
+from registry.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
-    from electra_lab.cli._items import Format
-    from electra_lab.sources.files import BadInput
+    from electra_lab.inference.pair import Pair, Verb
 
-
-T = TypeVar("T")
-OnError = Literal["stop", "skip"]
-LONGEST = 1 << 21  # bytes of a line, whose tokens and result take half a gigabyte
 
 Model = Annotated[
     str,
@@ -37,10 +33,17 @@ Model = Annotated[
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; - reads standard input.")]
 PLAIN = "plain or compressed (.gz, .xz, .bz2, .zst)"
 Records = Annotated[
-    Path | None, typer.Option(metavar="FILE", help=f"Read texts, one a line, or records from this file, {PLAIN}.")
-]
-Field = Annotated[str, typer.Option(metavar="NAME", help="Field or column with the text.")]
+    list[Path] | None,
+    typer.Option(metavar="FILE", help=f"Read texts, one a line, or records from this file, {PLAIN}, or from all that a "
+                 "pattern in quotes matches. Repeat the option for several."),
+]  # fmt: skip
+Field = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Field or column with the text. Default: text. Repeat the option to join "
+                 "several. Columns of a table without a header have numbers."),
+]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object per text.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print a table with the columns of the input.")]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a coloured page to this file instead.")]
 Wrong = Annotated[
     OnError, typer.Option("--on-error", help="For input that is not UTF-8 or has no text: stop, or skip it.")
@@ -51,96 +54,22 @@ Best = Annotated[bool, typer.Option("--best", help="Use the best checkpoint; see
 Top = Annotated[int, typer.Option(min=1, help="Candidates to return for each masked token.")]
 
 
-@dataclass
-class Incoming(Iterator[T]):
-    """What a command reads; for `more` see Pair.stream."""
+def answered(
+    pair: "Pair", verb: "Verb", incoming: Incoming[Entry], taken: Callable[[Record], Any], **options: Any
+) -> Iterator[tuple[Entry, Any]]:
+    """Yield each item that a command reads with its answer, as soon as it is known.
 
-    items: Iterator[T]
-    more: Callable[[float], bool] | None = None
-
-    def __next__(self) -> T:
-        return next(self.items)
-
-
-def texts_of(
-    texts: list[str] | None, file: Path | None, on_error: OnError, format: "Format | None" = None, field: str = "text"
-) -> Incoming[str]:
-    """Return the texts of a command, or those of a file: of its lines or records. Raises ConfigError, DataError."""
-    from electra_lab.cli._items import format_of, items_of
-
-    lines = lines_of(texts, file)
-    format = format_of(format, texts, file)
-    fields = () if format == "text" else (field,)
-    _, items = items_of(lines, format, ("text",), ("text",), fields, None, on_error)
-    return Incoming((item["text"] for _, _, item in items), lines.more)
-
-
-def lines_of(texts: list[str] | None, file: Path | None) -> Incoming[tuple[str, bytes]]:
-    """Return the places and the bytes of the texts of a command, or those of a file, one per line.
-
-    Raises ConfigError, DataError.
+    taken  what the verb takes of an item
     """
-    if (file is None) == (not texts):
-        raise ConfigError("give either texts or --file FILE with a text on each line; - reads standard input.")
-    if texts and texts != ["-"]:
-        encoded = (text.encode("utf-8", "surrogateescape") for text in texts)  # bytes that are not text are surrogates
-        return Incoming((f"TEXT {number}", text) for number, text in enumerate(encoded, start=1))
-    if file and str(file) != "-":
-        from electra_lab.sources.files import Files, uncompressed
+    waiting: deque[Entry] = deque()  # the items that are not answered yet
 
-        if uncompressed(file) != file:
-            return Incoming(_lines(_split(Files([file], [""], {}).blocks(file)), str(file)))
-        try:
-            return _of_stream(file.open("rb"), str(file))
-        except OSError as error:
-            raise DataError(f"{file}: cannot be read ({error.strerror}).") from None
-    if sys.stdin is None:
-        raise DataError("standard input: is closed, so no text can be read.")
-    return _of_stream(sys.stdin.buffer, "standard input")
+    def items() -> Iterator[Any]:
+        for entry in incoming:
+            waiting.append(entry)
+            yield taken(entry[-1])
 
-
-def _of_stream(stream: BinaryIO, name: str) -> Incoming[tuple[str, bytes]]:
-    from electra_lab.cli._live import Live, is_live
-
-    if is_live(stream):
-        live = Live(stream, LONGEST)
-        return Incoming(_lines(live, name), live.more)
-    return Incoming(_lines(iter(partial(stream.readline, LONGEST + 1), b""), name))
-
-
-def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a compressed file from its blocks, as `Live` does."""
-    rest = b""
-    for block in blocks:
-        *lines, rest = (rest + block).split(b"\n")
-        yield from (line + b"\n" for line in lines)
-        if len(rest) > LONGEST:
-            break
-    if rest:
-        yield rest
-
-
-def _lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the place of each line and its bytes, without its end. A lone carriage return does not end a line."""
-    from electra_lab.sources.files import BYTE_ORDER_MARK
-
-    try:
-        for number, line in enumerate(lines, start=1):
-            if len(line) > LONGEST:
-                raise DataError(f"{name}:{number}: the line has more than {LONGEST >> 20} MiB. Divide it.")
-            text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-            yield f"{name}:{number}", text.removesuffix(b"\r\n").removesuffix(b"\n")
-    except OSError as error:
-        raise DataError(f"{name}: cannot be read ({error.strerror}).") from None
-
-
-def stop_or_skip(error: "BadInput", on_error: OnError) -> None:
-    """Raise DataError for a bad line, or note that it is left out."""
-    from electra_lab.presentation.console import Console
-
-    if on_error == "stop":
-        raise DataError(f"{error} To leave it out, use --on-error skip.") from None
-    Console().say(f"note: {error.skipped.place}: {error.skipped.reason}. It is left out.")
+    for result in pair.stream(verb, items(), more=incoming.more, **options):
+        yield waiting.popleft(), result
 
 
 def step_of(step: int | None, best: bool) -> int | Literal["best"] | None:
@@ -177,7 +106,7 @@ def show(
     model: str,
     step: int | Literal["best"] | None,
     device: Device,
-    texts: Incoming[str],
+    incoming: Incoming[Entry],
     json_: bool,
     html: Path | None,
     **options: Any,
@@ -200,7 +129,8 @@ def show(
             page.write(header(pair.name))
         if html or not terminal.is_terminal:
             stack.enter_context(console.progress(0, None, verb, "texts"))
-        for number, result in enumerate(pair.stream(verb, texts, more=texts.more, **options), start=1):
+        results = answered(pair, verb, incoming, itemgetter("text"), **options)
+        for number, (_, result) in enumerate(results, start=1):
             console.advance(number)
             if isinstance(result, Filled) and not result.masks:
                 unfilled += 1
@@ -223,10 +153,10 @@ def colours() -> "RichConsole":
     return RichConsole(file=stdout(), highlight=False, soft_wrap=True, emoji=False)
 
 
-def answer_in_colour(terminal: "RichConsole", result: object) -> None:
+def answer_in_colour(terminal: "RichConsole", result: object, before: str = "") -> None:
     if not terminal.is_terminal:
-        answer(result)
+        answer(f"{before}{result}")
         return
     with terminal.capture() as coloured:
         terminal.print(result)
-    print(coloured.get(), end="", flush=True, file=stdout())
+    print(before + coloured.get(), end="", flush=True, file=stdout())

@@ -1,7 +1,7 @@
 """electra-lab detect MODEL"""
 
 from electra_lab.cli import _texts as given
-from electra_lab.cli._items import AsFormat
+from electra_lab.cli._items import AsFormat, Reading, read
 from electra_lab.cli.run import OnDevice
 
 
@@ -10,7 +10,7 @@ def detect(
     texts: given.Texts = None,
     file: given.Records = None,
     format: AsFormat = None,
-    field: given.Field = "text",
+    field: given.Field = None,
     json_: given.Json = False,
     html: given.Html = None,
     on_error: given.Wrong = "stop",
@@ -20,6 +20,6 @@ def detect(
     device: OnDevice = "auto",
 ) -> None:
     """Show, for every token of a text, the probability that it was replaced."""
-    incoming = given.texts_of(texts, file, on_error, format, field)
+    incoming = read(texts, file, Reading(on_error, format, field or ()))
     given.show("detect", model, given.step_of(step, best), device, incoming, json_, html,
          batch_size=batch_size)  # fmt: skip

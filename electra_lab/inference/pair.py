@@ -14,7 +14,7 @@ from torch import Tensor
 
 from electra_lab.data.texts import Tokenized, Window, batches, tokenize, windows
 from electra_lab.data.vocabulary import masks_take_words, spaces_stay
-from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Result, Results, Scored
+from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Results, Scored, one_or_all
 from electra_lab.inference.scoring import By, Reduce, combined, energies_of, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
 from electra_lab.training.random import Streams
@@ -24,7 +24,6 @@ from registry.errors import CheckpointError, ConfigError, DataError, Stopped
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-R = TypeVar("R", bound=Result)
 T = TypeVar("T")
 Pooling = Literal["mean", "cls"]
 Verb = Literal["detect", "corrupt", "fill", "predict", "embed", "score"]
@@ -77,7 +76,7 @@ class Pair:
         self._refuse(batch_size)
         tokenized = tokenize(self.tokenizer, _several(texts))
         verdicts = zip(tokenized, self._verdicts(tokenized, batch_size), strict=True)
-        return _one_or_all(texts, [Detected(text.text, text.tokens, text.offsets, p) for text, p in verdicts])
+        return one_or_all(texts, [Detected(text.text, text.tokens, text.offsets, p) for text, p in verdicts])
 
     def stream(
         self, verb: Verb, texts: Iterable[Any], *, batch_size: int = 32, more: More | None = None, **options: Any
@@ -171,7 +170,7 @@ class Pair:
             before = text.text, text.tokens, text.offsets
             best = dict(sorted(candidates[n].items()))
             results.append(Corrupted(*before, inputs, masked, written, best, verdicts[n]))
-        return _one_or_all(texts, results)
+        return one_or_all(texts, results)
 
     # fmt: off
     @overload
@@ -220,7 +219,7 @@ class Pair:
         for text, of_text in zip(tokenized, numbers, strict=True):
             score = combined(of_text, reduce)
             results.append(Scored(text.text, score, text.tokens, text.offsets, of_text, by == "detection"))
-        return _one_or_all(texts, results)
+        return one_or_all(texts, results)
 
     @overload
     def fill(self, texts: str, *, top: int = ..., batch_size: int = ...) -> Filled: ...
@@ -245,7 +244,7 @@ class Pair:
         for text, places, of_text in zip(tokenized, masks, best, strict=True):
             offsets = [text.offsets[place] for place in places]
             results.append(Filled(text.text, offsets, [of_text[place] for place in places], stay))
-        return _one_or_all(texts, results)
+        return one_or_all(texts, results)
 
     def embed(
         self, texts: str | list[str], *, pooling: Pooling | None = "mean", batch_size: int = 32
@@ -398,8 +397,3 @@ def _chunks(texts: Iterable[T], batch_size: int, more: More | None) -> Iterator[
 
 def _several(texts: str | list[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else list(texts)
-
-
-def _one_or_all(texts: str | list[str], results: list[R]) -> R | Results[R]:
-    """Return one result for one text."""
-    return results[0] if isinstance(texts, str) else Results(results)

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import select
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from electra_lab.cli._items import Reading, read
+from electra_lab.inference.pair import _chunks
 from tests.electra_lab.cli.conftest import CPU
 from tests.helpers import ROOT
 
@@ -80,3 +83,34 @@ def test_every_verb_answers_what_it_has_read(lab, model, tuned, monkeypatch, tmp
     code, out, _ = lab(name, folder, *where, *options, "--json", *CPU)
     stopping.join()
     assert (code, out.count("\n"), signal.getsignal(number)) == (expected, 2, before)
+
+
+LOG = re.compile(r"\d")
+
+
+@pytest.mark.parametrize(
+    ("reading", "first", "expected", "second", "more"),
+    [
+        (Reading("stop", "csv"), b"n,text\n1,a\n2,b\n3", ["a", "b"], b",c\n", "c"),
+        (Reading("stop", "jsonl"), b'{"text": "a"}\n{"text": "b"}\n', ["a", "b"], b'{"text": "c"}\n', "c"),
+        (Reading("stop", begins=LOG), b"1 a\n at b\n2 c\n", ["1 a\n at b", "2 c"], b"3 d\n at e\n", "3 d\n at e"),
+    ],
+)  # fmt: skip
+def test_records_are_live(monkeypatch, reading: Reading, first: bytes, expected, second: bytes, more: str) -> None:
+    """They are there while the pipe is open; a text of several lines when no line follows."""
+    end, pipe = os.pipe()
+    monkeypatch.setattr("sys.stdin", os.fdopen(end))
+    os.write(pipe, first)
+    hangs = threading.Timer(GENEROUS, os.close, [pipe])
+    hangs.start()
+    incoming = read(["-"], None, reading)
+    chunks = _chunks((item["text"] for _, _, item in incoming), 32, incoming.more)
+    found = list[str]()
+    while len(found) < len(expected):
+        found += next(chunks)
+    assert (found, hangs.finished.is_set()) == (expected, False)
+    os.write(pipe, second)
+    assert (next(chunks), hangs.finished.is_set()) == ([more], False)
+    hangs.cancel()
+    os.close(pipe)
+    assert not [*chunks]

@@ -20,7 +20,9 @@ import torch
 
 import electra_lab
 from electra_lab.api import held_out
-from electra_lab.cli._texts import LONGEST, texts_of
+from electra_lab.cli._inputs import LONGEST
+from electra_lab.cli._items import Reading, read
+from electra_lab.cli.score import _in_whole, _without
 from electra_lab.inference import opening
 from electra_lab.inference.results import Scored
 from electra_lab.model.network import Network
@@ -81,28 +83,99 @@ def test_texts_are_read_as_those_of_a_corpus(lab, model, tmp_path, given, verb, 
     assert [int(number) for number in re.findall(r"(\d+): byte", err)] == bad
 
 
-@pytest.mark.parametrize("verb", ["detect", "corrupt", "fill", "embed"])
+WRITTEN = {
+    "a.csv": 'n,text,line\n1,"the, cat",a\n2,3 dogs,b\n',
+    "b.csv": "sep=;\r\nn;text;line\r\n1;the, cat;a\r\n2;3 dogs;b\r\n",
+    "c.csv": "n\ttext\tline\n1\tthe, cat\ta\n2\t3 dogs\tb\n",
+    "d.tab": "n\ttext\tline\n1\tthe, cat\ta\n2\t3 dogs\tb\n",
+    "e.jsonl": '{"text": "the, cat", "line": "a"}\n\n{"text": "3 dogs", "line": "b"}\n',
+    "f.fa": ">1 one\nthe, \n; left out\n cat\n\n>2\r\n3 do\r\ngs\r\n",
+    "none.csv": "1,the,a\n2,dogs,b\n",
+}
+
+
+@pytest.mark.parametrize("verb", ["detect", "corrupt", "fill", "embed", "score"])
 def test_every_verb_reads_tables_and_records(lab, model, tmp_path: Path, given: Any, verb: str) -> None:
-    (tmp_path / "a.csv").write_text('n,text,line\n1,"the, cat",a\n2,3 dogs,b\n')
-    (tmp_path / "a.jsonl").write_text('{"text": "the, cat"}\n{"text": "3 dogs"}\n')
-    for name in ("a.csv", "a.jsonl"):
-        out = lab(verb, model, "--file", tmp_path / name, "--json", *CPU)[1]
-        assert [row["text"] for row in rows(out)] == ["the, cat", "3 dogs"]
-    given((tmp_path / "a.csv").read_bytes())
-    out = lab(verb, model, "-", "--format", "csv", "--field", "line", "--json", *CPU)[1]
-    assert [row["text"] for row in rows(out)] == ["a", "b"]
+    for name, content in WRITTEN.items():
+        (tmp_path / name).write_text(content, newline="")
+
+    def read(*words: object) -> list[str]:
+        code, out, err = lab(verb, model, *words, "--json", *CPU)
+        assert code == 0, err
+        return [row["text"] for row in rows(out)] if "--field" not in words or verb != "score" else rows(out)
+
+    read_of = {name: read("--file", tmp_path / name) for name in list(WRITTEN)[:6]}
+    assert read_of == {name: ["the, cat", "3 dogs"] for name in list(WRITTEN)[:5]} | {"f.fa": ["the,cat", "3dogs"]}
+    given(WRITTEN["a.csv"].encode())
+    fields = ("--field", "line", "--field", "text")
+    joined = ["a the, cat", "b 3 dogs"]
+    if verb == "score":  # which keeps the fields
+        expected = electra_lab.load(model, device="cpu").score(joined)
+        assert [row["score"] for row in read("-", "--format", "csv", *fields)] == pytest.approx(
+            [found.score for found in expected], abs=1e-5
+        )
+    else:
+        assert read("-", "--format", "csv", *fields) == joined
     lab.fails(3, verb, model, "--file", tmp_path / "a.csv", "--field", "none", *CPU)
+
+
+def test_several_files_are_read_in_order(lab: Any, model: Path, tmp_path: Path) -> None:
+    for name, content in WRITTEN.items():
+        (tmp_path / name).write_text(content, newline="")
+    twice = [str(tmp_path / "d.tab"), str(tmp_path / "[ab].csv")]
+    found = scored(lab, model, *(word for file in twice for word in ("--file", file)))
+    assert [(row["n"], row["text"]) for row in found] == [("1", "the, cat"), ("2", "3 dogs")] * 3
+    both = ("--file", tmp_path / "a.csv", "--file", tmp_path / "none.csv")
+    code, out, err = lab("score", model, *both, "--json", *CPU)
+    assert (code, out.count("\n"), err.startswith(f"{tmp_path}/none.csv")) == (3, 2, True)
+    for name in ("one.log", "two.log"):
+        (tmp_path / name).write_text("the cat\n3 dogs\n")
+    found = scored(lab, model, "--file", tmp_path / "*.log", "--above", -99)
+    assert [row["line"] for row in found] == [f"{tmp_path}/{name}.log:{n}" for name in ("one", "two") for n in (1, 2)]
+    assert "'*.log'" not in lab.fails(3, "score", model, "--file", tmp_path / "*.none", *CPU)
+
+
+def test_columns_without_a_header_have_numbers(lab: Any, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(WRITTEN["none.csv"])
+    found = scored(lab, model, "--file", tmp_path / "a.csv", "--field", "2", "--csv")
+    assert [[*row.items()][:3] for row in found] == [
+        [("1", "1"), ("2", "the"), ("3", "a")],
+        [("1", "2"), ("2", "dogs"), ("3", "b")],
+    ]
+    (tmp_path / "a.csv").write_text("2,1\nthe,cat\n")  # these are names
+    assert [row["2"] for row in scored(lab, model, "--file", tmp_path / "a.csv", "--field", "2")] == ["the"]
+    lab.fails(3, "score", model, "--file", tmp_path / "a.csv", "--field", "3", *CPU)
+
+
+@pytest.mark.parametrize("verb", ["detect", "corrupt", "fill", "embed", "score", "predict"])
+def test_a_field_of_text_is_refused(lab, model, tuned, tmp_path: Path, given: Any, verb: str) -> None:
+    """Lines of JSON must not be read as text."""
+    (tmp_path / "a.log").write_bytes(line := b'{"line": "the cat"}\n')
+    given(line)
+    for words in (["-"], ["--file", tmp_path / "a.log"], ["the cat"]):
+        err = lab.fails(2, verb, tuned["labels"] if verb == "predict" else model, *words, "--field", "line", *CPU)
+        assert err.startswith("--field: ")
+
+
+def test_a_fasta_file_that_is_none_or_too_long(lab: Any, model: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "a.fa").write_text("\nthe cat\n>1\ndogs\n")
+    assert lab.fails(3, "score", model, "--file", tmp_path / "a.fa", *CPU).startswith(f"{tmp_path}/a.fa:2: ")
+    monkeypatch.setattr("electra_lab.cli._inputs.LONGEST", 10)
+    (tmp_path / "a.fa").write_text(">1\n" + "ab\n" * 4)
+    assert lab("score", model, "--file", tmp_path / "a.fa", *CPU)[0] == 0
+    (tmp_path / "a.fa").write_text(">1\n" + "ab\n" * 5)
+    assert lab.fails(3, "score", model, "--file", tmp_path / "a.fa", *CPU).startswith(f"{tmp_path}/a.fa:1: ")
 
 
 def test_arguments_are_text_in_every_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsencode", lambda text: text.encode("latin-1", "surrogateescape"))
-    assert list(texts_of(["caf\xe9 \xff"], None, "stop")) == ["caf\xe9 \xff"]
+    assert [item["text"] for _, _, item in read(["caf\xe9 \xff"], None, Reading("stop"))] == ["caf\xe9 \xff"]
 
 
 def test_a_line_without_an_end_is_not_read_to_its_end(lab: Any, model: Path, given: Any, monkeypatch) -> None:
     """The results of a line take 250 times its bytes."""
     assert LONGEST <= 1 << 21
-    monkeypatch.setattr("electra_lab.cli._texts.LONGEST", 10)
+    monkeypatch.setattr("electra_lab.cli._inputs.LONGEST", 10)
     for verb in ("detect", "score"):
         given(b"the cat\n" + b"x" * 11)
         code, out, err = lab(verb, model, "-", *CPU)
@@ -291,29 +364,65 @@ def test_top_prints_the_highest_first(lab: Any, model: Path, scores: list[float 
 
 
 def test_above_prints_what_is_above_the_limit_in_order(lab: Any, model: Path, scores: list[float | None]) -> None:
-    known = {text: score for text, score in zip(SCORED, scores, strict=True) if score is not None}
-    limit = sorted(known.values())[0] + 1e-6
-    expected = [text for text, score in known.items() if score > limit]
-    rows = scored(lab, model, *SCORED, "--above", limit)
-    assert [row["text"] for row in rows] == expected
+    """With the numbers of the lines, also in plain output; a score that equals the limit is not above it."""
+    known = {n: score for n, score in enumerate(scores, start=1) if score is not None}
+    rows = scored(lab, model, *SCORED, "--above", -1e9)
+    assert [row["line"] for row in rows] == [*known]
+    limit = sorted(row["score"] for row in rows)[0]
+    expected = [row["line"] for row in rows if row["score"] > limit]
+    assert len(expected) == len(known) - 1
+    out = lab("score", model, *SCORED, "--above", limit, *CPU)[1]
+    assert [line.split(maxsplit=2)[::2] for line in out.splitlines()] == [[str(n), SCORED[n - 1]] for n in expected]
     [row] = scored(lab, model, *SCORED, "--above", limit, "--top", 1)
-    assert row["score"] == pytest.approx(max(known.values()), abs=1e-5)
+    assert row["line"] == max(known, key=known.__getitem__)
     assert lab("score", model, *SCORED, "--above", 1e9, "--quiet", *CPU) == (0, "", "")
-    known_limit = rows[0]["score"]
-    assert rows[0]["text"] not in [row["text"] for row in scored(lab, model, *SCORED, "--above", known_limit)]
+    assert "line" not in scored(lab, model, *SCORED)[0]
+
+
+def test_records_keep_their_fields(lab: Any, model: Path) -> None:
+    """Also one called line; plain output has the number."""
+    Path("a.jsonl").write_text('{"text": "3 dogs", "line": "its"}\n')
+    [row] = scored(lab, model, "--file", "a.jsonl", "--above", -99)
+    assert (row["line"], lab("score", model, "--file", "a.jsonl", "--above", -99, *CPU)[1].split()[0]) == ("its", "1")
 
 
 def test_a_removed_pattern_is_printed_but_not_scored(lab: Any, model: Path, tmp_path: Path) -> None:
-    stamped = [f"10:0{n} {text}".replace(" ", "  10:99 ", 2) for n, text in enumerate(SCORED)]
+    stamped = [f"10:0{n}   {text} ".replace(" ", "  10:99 ", 2) for n, text in enumerate(SCORED)]
     (tmp_path / "a.log").write_text("\n".join(stamped) + "\n")
     pattern = ("--remove", r"\d\d:\d\d | 10:99(?= )")
     whole = scored(lab, model, "--file", tmp_path / "a.log", *pattern)
-    expected = electra_lab.load(model, device="cpu").score([re.sub(pattern[1], "", text) for text in stamped])
+    short = [re.sub(pattern[1], "", text).strip() for text in stamped]
+    expected = electra_lab.load(model, device="cpu").score(short)
     assert [(row["line"], row["text"]) for row in whole] == [*enumerate(stamped, start=1)]
     assert [row["score"] for row in whole] == pytest.approx([found.score for found in expected], abs=1e-5)
     out = lab("score", model, "--file", tmp_path / "a.log", *pattern, *CPU)[1]
     assert [line.partition("  ")[2] for line in out.splitlines()] == stamped
-    assert lab.fails(2, "score", model, "a", "--remove", "(", *CPU).startswith("--remove: ")
+    assert [line.split()[0] for line in out.splitlines()] == [str(n) for n in range(1, len(stamped) + 1)]
+    # Normal texts lose it, too, so that each of them is as usual as itself.
+    (tmp_path / "normal.log").write_text(stamped[0] + "\n")
+    [row] = scored(lab, model, stamped[0], *pattern, "--normal", tmp_path / "normal.log")
+    assert row["percentile"] == 50
+    for option in ("--remove", "--first-line"):
+        assert lab.fails(2, "score", model, "a", option, "(", *CPU).startswith(f"{option}: ")
+
+
+def test_scores_are_at_their_places_in_the_whole_text(model: Path) -> None:
+    """What the tokens cover is what they cover in the text without the pattern."""
+    pair, removed = electra_lab.load(model, device="cpu"), re.compile(r"\d+ ?")
+    for whole in ("12  the 3cat sat 45", "the 1 2 cat", "12", "", " the mat 1 "):
+        short = _without(removed, {"text": whole})
+        before = pair.score(short)
+        after = _in_whole(before, whole, removed)
+        assert (after.text, after.score) == (whole, before.score)
+        for (start, end), (first, last) in zip(before.offsets, after.offsets, strict=True):
+            assert removed.sub("", whole[first:last]) == short[start:end]
+
+
+def test_texts_of_several_lines_begin_where_a_pattern_matches(lab: Any, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("  at the end\n1 the cat\n  at the mat\n\n2 dogs\n3 a cat\n  sat")
+    found = scored(lab, model, "--file", tmp_path / "a.log", "--first-line", r"^\d")
+    texts = ["  at the end", "1 the cat\n  at the mat\n", "2 dogs", "3 a cat\n  sat"]
+    assert [(row["line"], row["text"]) for row in found] == [*zip((1, 2, 5, 6), texts, strict=True)]
 
 
 def test_of_equal_scores_the_first_texts_are_printed_in_order(lab: Any, model: Path, monkeypatch: Any) -> None:
