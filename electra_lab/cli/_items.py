@@ -145,7 +145,7 @@ def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> I
         columns, place, records = _rows(lines, format, [*required, *more_fields], reading.trained)
         item_of(dict.fromkeys(columns, ""), place or str(file))  # refuses a header that lacks a column
     elif format == "fasta":
-        records = _sequences(lines)
+        columns, records = ["name", "text"], _sequences(lines)
     else:
         grouped = _grouped(lines, reading.begins) if reading.begins and format == "text" else lines
         records = _lines(grouped, format, required)
@@ -232,13 +232,14 @@ def _grouped(lines: Incoming[Line], begins: re.Pattern[str]) -> Iterator[Line]:
 
 
 def _sequences(lines: Iterator[Line]) -> Iterator[tuple[str, Record]]:
-    """Yield the records of a FASTA file, without white space and lines that begin with a semicolon."""
+    """Yield the records of a FASTA file: the first word of the header, and the letters, as the corpus reads them."""
     written = ((place, line) for place, line in lines if line.strip() and not line.startswith(b";"))
     for place, text in _grouped(Incoming(written), re.compile("^>")):
         header, *parts = text.decode("utf-8", "replace").split("\n")
         if not header.startswith(">"):
             raise DataError(f"{place}: there is text before the first header, which begins with >. Is it FASTA?")
-        yield place, {"name": header[1:].strip(), "text": "".join("".join(parts).split())}
+        name = (header[1:].split() or [""])[0]
+        yield place, {"name": name, "text": "".join("".join(parts).split()).upper()}
 
 
 def _rows(

@@ -6,15 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from electra_lab.cli import _texts as given
-from electra_lab.cli._items import (
-    AsFormat,
-    Reading,
-    Table,
-    cells_of,
-    json_line,
-    read,
-    refuse_overwriting,
-)
+from electra_lab.cli._inputs import inputs_of
+from electra_lab.cli._items import AsFormat, Reading, Table, cells_of, json_line, read, refuse_overwriting
 from electra_lab.cli._streams import answer
 from electra_lab.cli.run import OnDevice
 from registry.errors import ConfigError, command
@@ -50,6 +43,7 @@ def predict(
         raise ConfigError("give either --json or --csv.")
     if ensemble and seed is not None:
         raise ConfigError("give either --seed or --ensemble.")
+    inputs_of(texts, file)  # refuses what is not there before the model is opened
     chosen: int | Literal["best", "all"] = "best" if seed is None else seed
     if ensemble:
         chosen = "all"

@@ -16,6 +16,7 @@ import pytest
 
 from electra_lab.cli._items import Reading, read
 from electra_lab.inference.pair import _chunks
+from registry.errors import DataError
 from tests.electra_lab.cli.conftest import CPU
 from tests.helpers import ROOT
 
@@ -54,16 +55,21 @@ def test_lines_are_answered_while_the_pipe_is_open_and_before_a_signal_ends_it(m
 
 
 @pytest.mark.parametrize(
-    "verb", ["detect", "corrupt", "fill", "embed", "predict", "score", "score --top 9", "FIFO", "Ctrl-C"]
+    "verb", ["detect", "corrupt", "fill", "embed", "predict", "score", "score --top 9", "FIFO", "Ctrl-C", "blank"]
 )
 def test_every_verb_answers_what_it_has_read(lab, model, tuned, monkeypatch, tmp_path: Path, verb: str) -> None:
-    """A signal that arrives while it waits for another line."""
+    """A signal that arrives while it waits for another line, also if the last one has no text."""
     os.mkfifo(tmp_path / "fifo")
     pipe = os.open(tmp_path / "fifo", os.O_RDWR)
-    os.write(pipe, b"the cat sat\nthe dog\nhalf a l")
+    lines = (
+        b'{"text": "the cat sat"}\n{"text": "the dog"}\n\n{"te'
+        if verb == "blank"
+        else b"the cat sat\nthe dog\nhalf a l"
+    )
+    os.write(pipe, lines)
     monkeypatch.setattr("sys.stdin", (tmp_path / "fifo").open())
     number, expected = (signal.SIGINT, 130) if verb == "Ctrl-C" else (signal.SIGTERM, 75)
-    name, *options = {"FIFO": "detect", "Ctrl-C": "detect"}.get(verb, verb).split()
+    name, *options = {"FIFO": "detect", "Ctrl-C": "detect", "blank": "fill --format jsonl"}.get(verb, verb).split()
     where = ["--file", tmp_path / "fifo"] if verb == "FIFO" else ["-"]
     folder = tuned["labels"] if name == "predict" else model
     before = signal.getsignal(number)
@@ -89,28 +95,45 @@ LOG = re.compile(r"\d")
 
 
 @pytest.mark.parametrize(
-    ("reading", "first", "expected", "second", "more"),
+    ("reading", "written", "expected"),
     [
-        (Reading("stop", "csv"), b"n,text\n1,a\n2,b\n3", ["a", "b"], b",c\n", "c"),
-        (Reading("stop", "jsonl"), b'{"text": "a"}\n{"text": "b"}\n', ["a", "b"], b'{"text": "c"}\n', "c"),
-        (Reading("stop", begins=LOG), b"1 a\n at b\n2 c\n", ["1 a\n at b", "2 c"], b"3 d\n at e\n", "3 d\n at e"),
+        (Reading("stop", "csv"), [b"n,text\n1,a\n2,b\n3", b",c\n", b"4,z"], ["a", "b", "c", "z"]),
+        (Reading("stop", "jsonl"), [b'{"text":"a"}\n{"text":"b"}\n', b'{"text":"c"}\n', b'{"text":""}'], [*"abc", ""]),
+        (Reading("stop", begins=LOG), [b"1 a\n at\n2 c\n", b"3 d\n e\n", b"4"], ["1 a\n at", "2 c", "3 d\n e", "4"]),
     ],
 )  # fmt: skip
-def test_records_are_live(monkeypatch, reading: Reading, first: bytes, expected, second: bytes, more: str) -> None:
+def test_records_are_live(monkeypatch, reading: Reading, written: list[bytes], expected: list[str]) -> None:
     """They are there while the pipe is open; a text of several lines when no line follows."""
     end, pipe = os.pipe()
     monkeypatch.setattr("sys.stdin", os.fdopen(end))
-    os.write(pipe, first)
+    os.write(pipe, written[0])
     hangs = threading.Timer(GENEROUS, os.close, [pipe])
     hangs.start()
     incoming = read(["-"], None, reading)
     chunks = _chunks((item["text"] for _, _, item in incoming), 32, incoming.more)
     found = list[str]()
-    while len(found) < len(expected):
+    while len(found) < 2:
         found += next(chunks)
-    assert (found, hangs.finished.is_set()) == (expected, False)
-    os.write(pipe, second)
-    assert (next(chunks), hangs.finished.is_set()) == ([more], False)
+    assert (found, hangs.finished.is_set()) == (expected[:2], False)
+    os.write(pipe, written[1])
+    assert (next(chunks), hangs.finished.is_set()) == ([expected[2]], False)
+    os.write(pipe, written[2])
     hangs.cancel()
     os.close(pipe)
-    assert not [*chunks]
+    assert [*chunks] == [[expected[3]]]
+
+
+def test_a_line_of_a_pipe_that_does_not_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("electra_lab.cli._inputs.LONGEST", 10)
+    end, pipe = os.pipe()
+    monkeypatch.setattr("sys.stdin", os.fdopen(end))
+    os.write(pipe, b"the cat\n" + b"x" * 11)
+    hangs = threading.Timer(GENEROUS, os.close, [pipe])
+    hangs.start()
+    incoming = read(["-"], None, Reading("stop"))
+    assert next(incoming)[-1] == {"text": "the cat"}
+    with pytest.raises(DataError, match="standard input:2: "):
+        next(incoming)
+    assert not hangs.finished.is_set()
+    hangs.cancel()
+    os.close(pipe)

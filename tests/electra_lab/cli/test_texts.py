@@ -105,7 +105,7 @@ def test_every_verb_reads_tables_and_records(lab, model, tmp_path: Path, given: 
         return [row["text"] for row in rows(out)] if "--field" not in words or verb != "score" else rows(out)
 
     read_of = {name: read("--file", tmp_path / name) for name in list(WRITTEN)[:6]}
-    assert read_of == {name: ["the, cat", "3 dogs"] for name in list(WRITTEN)[:5]} | {"f.fa": ["the,cat", "3dogs"]}
+    assert read_of == {name: ["the, cat", "3 dogs"] for name in list(WRITTEN)[:5]} | {"f.fa": ["THE,CAT", "3DOGS"]}
     given(WRITTEN["a.csv"].encode())
     fields = ("--field", "line", "--field", "text")
     joined = ["a the, cat", "b 3 dogs"]
@@ -125,11 +125,13 @@ def test_several_files_are_read_in_order(lab: Any, model: Path, tmp_path: Path) 
     twice = [str(tmp_path / "d.tab"), str(tmp_path / "[ab].csv")]
     found = scored(lab, model, *(word for file in twice for word in ("--file", file)))
     assert [(row["n"], row["text"]) for row in found] == [("1", "the, cat"), ("2", "3 dogs")] * 3
-    both = ("--file", tmp_path / "a.csv", "--file", tmp_path / "none.csv")
+    (tmp_path / "other.csv").write_text("m,text\n1,the cat\n")
+    both = ("--file", tmp_path / "a.csv", "--file", tmp_path / "other.csv")
     code, out, err = lab("score", model, *both, "--json", *CPU)
-    assert (code, out.count("\n"), err.startswith(f"{tmp_path}/none.csv")) == (3, 2, True)
+    assert (code, out.count("\n"), err.startswith(f"{tmp_path}/other.csv")) == (3, 2, True)
     for name in ("one.log", "two.log"):
         (tmp_path / name).write_text("the cat\n3 dogs\n")
+    assert [row["name"] for row in scored(lab, model, "--file", tmp_path / "f.fa")] == ["1", "2"]
     found = scored(lab, model, "--file", tmp_path / "*.log", "--above", -99)
     assert [row["line"] for row in found] == [f"{tmp_path}/{name}.log:{n}" for name in ("one", "two") for n in (1, 2)]
     assert "'*.log'" not in lab.fails(3, "score", model, "--file", tmp_path / "*.none", *CPU)
@@ -409,13 +411,14 @@ def test_a_removed_pattern_is_printed_but_not_scored(lab: Any, model: Path, tmp_
 def test_scores_are_at_their_places_in_the_whole_text(model: Path) -> None:
     """What the tokens cover is what they cover in the text without the pattern."""
     pair, removed = electra_lab.load(model, device="cpu"), re.compile(r"\d+ ?")
-    for whole in ("12  the 3cat sat 45", "the 1 2 cat", "12", "", " the mat 1 "):
+    for whole in ("12  the 3cat12 sat 45", "the 1 2 cat", "12", "", " the mat 1 "):
         short = _without(removed, {"text": whole})
         before = pair.score(short)
         after = _in_whole(before, whole, removed)
         assert (after.text, after.score) == (whole, before.score)
         for (start, end), (first, last) in zip(before.offsets, after.offsets, strict=True):
-            assert removed.sub("", whole[first:last]) == short[start:end]
+            token = short[start:end]
+            assert (removed.sub("", whole[first:last]), whole[first], whole[last - 1]) == (token, token[0], token[-1])
 
 
 def test_texts_of_several_lines_begin_where_a_pattern_matches(lab: Any, model: Path, tmp_path: Path) -> None:
@@ -473,6 +476,8 @@ def test_columns_of_the_answer(lab: Any, model: Path, tmp_path: Path) -> None:
     path.write_text("n,text\n")
     (tmp_path / "a.txt").write_text("")
     assert lab("score", model, "--file", path, "--csv", *CPU)[1] == "n,text,score\n"
+    (tmp_path / "a.fa").write_text("")
+    assert lab("score", model, "--file", tmp_path / "a.fa", "--csv", *CPU)[1] == "name,text,score\n"
     assert lab("score", model, "--file", tmp_path / "a.txt", "--csv", *both, *CPU)[1] == "text,score,percentile\n"
 
 
