@@ -29,6 +29,7 @@ from electra_lab.config.load import Loaded, load
 from electra_lab.data.rows import Rows
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.objectives._shared import draw
+from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.random import Streams
 from electra_lab.training.step import Learner, training_step
 
@@ -260,9 +261,9 @@ def trained(device: str, out: Path, *changes: str, ranks: int = 1) -> list[dict[
     for change in (*corpus, *sizes, *every, *kept, *changes):
         command += ["--set", change]
     subprocess.run([sys.executable, *command], check=True, cwd=ROOT)
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = RunDirectory(folder).records()
     shutil.rmtree(folder)
-    return [json.loads(line) for line in lines]
+    return records
 
 
 def training(device: str, out: Path) -> None:

@@ -43,14 +43,12 @@ def mine(tokens, maskable, vocabulary, rng, /, *, mask_prob: float = 0.15, repla
 
 BACKBONE = """\
 import torch
-from registry import backbones
+from registry import Backbone, backbones
 
 
 @backbones.register("mine")
-class Mine(torch.nn.Module):
+class Mine(Backbone, torch.nn.Module):
     \"""Mine.\"""
-
-    length_multiple, positions = 1, "lab"
 
     def __init__(self, dim, depth, heads, max_length, /, *, gain: float = 1.0):
         super().__init__()
@@ -60,9 +58,6 @@ class Mine(torch.nn.Module):
         for layer in self.layers:
             x = x + layer(x)
         return x
-
-    def at_step(self, seed, step):
-        pass
 """
 
 RETURNED = "  return drawn"

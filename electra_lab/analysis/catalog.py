@@ -107,7 +107,8 @@ def _run(path: Path) -> Job:
         if (path / "metrics.jsonl").is_file() or (path / "checkpoints").is_dir():
             return Job(path, "run", path.name, "damaged", error=f"{path}: has no provenance.json.")
         return Job(path, "run", path.name, "running" if is_held(path / ".lock") else "stopped")
-    began, records = read_provenance(path), last_records(path / "metrics.jsonl")
+    began = read_provenance(path)
+    records = last_records(path / "metrics.jsonl", began.id)
     if not (path / "config.yaml").is_file():
         raise CheckpointError(f"{path / 'config.yaml'}: is missing.")
     done = max((record["step"] for record in records), default=0)

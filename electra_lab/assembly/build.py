@@ -20,7 +20,7 @@ from electra_lab.config.source import Loc
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.model.configured import Configured, FixedSlots
 from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
-from electra_lab.model.network import Network, initialise
+from electra_lab.model.network import Network, backbones_of, initialise
 from electra_lab.model.pair import CURE_OF_ALL, EmbeddingSizes, Tie, make_pair, own_head
 from electra_lab.planning.memory import without_numbers
 from electra_lab.training.compilation import layers_of, recompute
@@ -29,6 +29,7 @@ from electra_lab.training.loop import Settings
 from electra_lab.training.random import digest
 from electra_lab.training.step import Learner, Number, Schedules, by_network
 from registry import (
+    Backbone,
     Entry,
     Flops,
     Vocabulary,
@@ -153,10 +154,10 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
         source = (backbones if chosen.sizes else generators).get(chosen.type)
         brought |= brought_by(source, guessing.backbone if chosen.sizes else guessing)
     for network in networks.values():
-        built_heads: Any = getattr(network, "heads", {})
-        for name, head in built_heads.items():
-            kind, _ = own_head(name, network.backbone)
-            brought |= brought_by(heads.get(kind), head)
+        if isinstance(network, Network):
+            for name, head in network.heads.items():
+                kind, _ = own_head(name, network.backbone)
+                brought |= brought_by(heads.get(kind), head)
     if seed is not None:
         initialise(parts, partial(weights_from, seed), config.init.distribution, brought)
     # Objective
@@ -182,7 +183,7 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
     _refuse_one_learner(loaded, networks)
     _refuse_partial_groups(loaded, objective.group)
     if config.train.activation_checkpointing:
-        if any(getattr(getattr(network, "backbone", None), "reversible", False) for network in networks.values()):
+        if any(backbone.reversible for backbone in backbones_of(networks.values())):
             reason = "reversible layers already keep no activations. Remove this key, or write reversible: false."
             raise loaded.problem(("train", "activation_checkpointing"), reason)
         for layer in layers_of(networks.values()):
@@ -304,7 +305,6 @@ def loop_settings(
         evaluate_batch_size=config.evaluate.batch_size,
         on_non_finite=train.on_non_finite,
         skip_limit=getattr(train, "skip_limit", None),
-        most_rollbacks=getattr(train, "most_rollbacks", 0),
         spike=getattr(train, "spike", None),
         flops=flops,
         examples=examples,
@@ -367,14 +367,14 @@ def _differ_in_depth_alone(generator: Component | None, discriminator: Component
 def _refuse_documents(loaded: Loaded, name: str, module: Any) -> None:
     """Raise ConfigError if rows carry documents and the backbone cannot separate them."""
     separates = loaded.config.packing.declared(packings, "separates_documents")
-    if separates and not getattr(module, "separates_documents", False):
+    if separates and not module.separates_documents:
         reason = (
             f"this {name} cannot separate documents. Use bert, or transformer without local_heads, or attention: full."
         )
         raise loaded.problem(("packing", "attention"), reason)
 
 
-def _backbone(loaded: Loaded, key: str, component: Component) -> tuple[nn.Module, int]:
+def _backbone(loaded: Loaded, key: str, component: Component) -> tuple[Backbone, int]:
     config, sizes, entry = loaded.config, component.sizes, backbones.get(component.type)
     assert sizes is not None
     longest = config.embedding.max_length

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 
@@ -29,7 +28,7 @@ from electra_lab.data.vocabulary import make_vocabulary, stand_in_vocabulary
 from electra_lab.data.words import steps_of_words, words_of_rows
 from electra_lab.metrics import accumulator_of
 from electra_lab.model.attention import use_kernel
-from electra_lab.model.network import Network
+from electra_lab.model.network import Network, backbones_of
 from electra_lab.parallel.session import ALONE, World
 from electra_lab.planning.forecast import SMALL
 from electra_lab.storage.best import AUTO, OFF
@@ -257,9 +256,9 @@ def parallelize(loaded: Loaded, built: Built, world: World, device: torch.device
     if not isinstance(loaded.config.embedding.tie, str):
         reason = "fsdp cannot divide layers that two networks share. Use ddp, or another embedding.tie."
         raise loaded.problem(("train", "parallel"), reason)
-    networks: list[Any] = list(built.networks.values())
+    networks = list(built.networks.values())
     reason = "fsdp cannot divide reversible layers. Use ddp, or reversible: false."
-    if any(getattr(getattr(network, "backbone", None), "reversible", False) for network in networks):
+    if any(backbone.reversible for backbone in backbones_of(networks)):
         raise loaded.problem(("train", "parallel"), reason)
     try:
         shard(learner.objective, layers_of(networks), device)

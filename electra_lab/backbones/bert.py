@@ -10,21 +10,18 @@ from torch import Tensor, nn
 from electra_lab.backbones._bert_layer import BertLayer
 from electra_lab.model.attention import visible_in
 from electra_lab.model.network import Exits
-from registry import backbones
+from registry import Backbone, backbones
 
 
 @backbones.register("bert", initialized_by_lab=True)
-class Bert(nn.Module):
+class Bert(Backbone, nn.Module):
     """Post-LayerNorm transformer encoder of BERT and ELECTRA (Devlin et al. 2019; Clark et al. 2020).
 
     Its weights map one to one onto those of `google/electra-*`. The lab adds learned positions.
     """
 
-    length_multiple = 1
-    positions = "lab"
     separates_documents = True
     inner_states = True
-    most_documents: int | None = None
 
     def __init__(
         self,
@@ -58,9 +55,6 @@ class Bert(nn.Module):
         for depth, layer in enumerate(self.layers, 1):
             x = exits.after(depth, layer(x, visible))
         return exits.result(x)
-
-    def at_step(self, seed: int, step: int) -> None:
-        """Nothing changes over time."""
 
     def flops(self, length: int) -> int:
         """Per layer: four projections 8 T D^2, attention 4 T^2 D, feed-forward 4 T D F."""

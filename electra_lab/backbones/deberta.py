@@ -15,7 +15,7 @@ from electra_lab.model.attention import visible_in
 from electra_lab.model.embeddings import within_documents
 from electra_lab.model.network import Exits
 from electra_lab.model.residual import add_feed_forward, add_linear
-from registry import backbones
+from registry import Backbone, backbones
 
 EPS = 1e-7
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -125,7 +125,7 @@ class _Convolution(nn.Module):
 
 
 @backbones.register("deberta", initialized_by_lab=True)
-class Deberta(nn.Module):
+class Deberta(Backbone, nn.Module):
     """DeBERTa's encoder with the buckets of version 2 (He et al. 2021 and 2023): disentangled attention.
 
     Its weights map one to one onto those of transformers' DebertaV2Model. The defaults are those of DeBERTa-v3, whose
@@ -140,7 +140,6 @@ class Deberta(nn.Module):
                         the enhanced mask decoder, which DeBERTa's generators have and transformers lacks
     """
 
-    length_multiple = 1
     positions = "own"
     bare_embeddings = True
     bucket_of: Int[Tensor, " distances"]
@@ -236,9 +235,6 @@ class Deberta(nn.Module):
     @property
     def own_heads(self) -> dict[str, dict[str, Any]]:
         return {name: {"type": f"deberta_{name}"} for name in ("tokens", "replaced")}
-
-    def at_step(self, seed: int, step: int) -> None:
-        """Nothing changes over time."""
 
     def flops(self, length: int) -> int:
         """Per layer: four projections 8 T D^2, attention 4 T^2 D, positions 4 T R D for R rows of the table that the

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from electra_lab.backbones._families import AFTER_PAD, FAMILIES, Family, family_of, known
 from electra_lab.model.embeddings import within_documents
-from registry import backbones
+from registry import Backbone, backbones
 from registry.errors import BadResult, did_you_mean
 
 # An encoder without a table of words, which the lab has. Keys that a config lacks are left out.
@@ -24,7 +24,7 @@ DROPOUTS = ("embedding_dropout", "hidden_dropout_prob", "embd_pdrop", "hidden_dr
 
 
 @backbones.register("hugging_face")
-class HuggingFace(nn.Module):
+class HuggingFace(Backbone, nn.Module):
     """An encoder of transformers, by its model type, such as roberta: what AutoModel does with vectors for its tokens.
 
     It keeps the initial weights that transformers draws, its own positions, norm and dropout rates. The vectors of the
@@ -36,7 +36,6 @@ class HuggingFace(nn.Module):
     config      keys of the class's config, such as {hidden_dropout_prob: 0.0}; the rest has transformers' defaults
     """
 
-    length_multiple = 1
     positions = "own"
     bare_embeddings = True
 
@@ -116,9 +115,6 @@ class HuggingFace(nn.Module):
             return _added(near, x.dtype)
         whole = _added(visible, x.dtype)
         return {"full_attention": whole, "sliding_attention": whole if near is visible else _added(near, x.dtype)}
-
-    def at_step(self, seed: int, step: int) -> None:
-        """Nothing changes over time."""
 
     # Facts for readers and writers of files, which import no backbone.
 

@@ -16,7 +16,7 @@ from electra_lab.backbones._rotary import halves_turned, split_and_turned
 from electra_lab.backbones._windows import sliding_attention, sliding_mask
 from electra_lab.model.attention import WINDOWS, Kernel, Sequences, Visible, attend, reads_sequences, visible_in
 from electra_lab.model.network import Exits, truncated_normal_
-from registry import backbones
+from registry import Backbone, backbones
 
 EPS = 1e-5
 WHOLE = 4  # rows of up to as many reaches are faster with a dense mask than in blocks
@@ -111,7 +111,7 @@ class _Contracted(torch.autograd.Function):
 
 
 @backbones.register("modernbert")
-class ModernBert(nn.Module):
+class ModernBert(Backbone, nn.Module):
     """ModernBERT's encoder (Warner et al. 2024): rotary positions, global and local layers, GeGLU, no biases.
 
     Its weights map one to one onto those of transformers' ModernBERT, and have that model's initial distribution:
@@ -125,12 +125,10 @@ class ModernBert(nn.Module):
                        transformers' class lacks it, so such a network leaves in the lab's own format
     """
 
-    length_multiple = 1
     positions = "own"
     bare_embeddings = True
     separates_documents = True
     inner_states = True
-    most_documents: int | None = None
 
     def __init__(
         self,
@@ -169,7 +167,7 @@ class ModernBert(nn.Module):
         self.final_norm = nn.LayerNorm(dim, eps=EPS, bias=False)
         self.width, self.global_theta, self.local_theta = dim // heads, global_theta, local_theta
         for layer in self.layers:
-            layer.initialise(depth)  # type: ignore[operator]
+            layer.initialise(depth)
 
     def forward(
         self,
@@ -217,9 +215,6 @@ class ModernBert(nn.Module):
     @property
     def own_heads(self) -> dict[str, dict[str, Any]]:
         return {name: {"type": f"modernbert_{name}", "depth": len(self.layers)} for name in ("tokens", "replaced")}
-
-    def at_step(self, seed: int, step: int) -> None:
-        """Nothing changes over time."""
 
     def flops(self, length: int) -> int:
         """Per layer: projections 8 T D^2, gated feed-forward 6 T D F, attention 4 T^2 D; in a local layer with a reach

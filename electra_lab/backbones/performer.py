@@ -14,7 +14,7 @@ from electra_lab.backbones._windows import check_local_heads, local_attention
 from electra_lab.model.attention import Kernel
 from electra_lab.model.network import Exits
 from electra_lab.model.residual import add_feed_forward, add_linear
-from registry import backbones
+from registry import Backbone, backbones
 
 
 def random_features(features: int, width: int, generator: torch.Generator) -> Float[Tensor, "M d"]:
@@ -103,7 +103,7 @@ class _Layer(nn.Module):
 
 
 @backbones.register("performer", initialized_by_lab=True)
-class Performer(nn.Module):
+class Performer(Backbone, nn.Module):
     """Pre-LayerNorm encoder with FAVOR+ attention, linear in the length (Choromanski et al. 2021).
 
     rotary        rotary positions (Su et al. 2021) in every layer; without, the lab adds learned positions

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from electra_lab.backbones._hashing import Encoder
 from electra_lab.backbones._windows import check_local_heads
-from registry import backbones
+from registry import Backbone, backbones
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def _at_least_bf16(device: str) -> Iterator[bool]:
 
 
 @backbones.register("reformer", initialized_by_lab=True)
-class Reformer(nn.Module):
+class Reformer(Backbone, nn.Module):
     """Reformer encoder with LSH attention (Kitaev et al. 2020; reformer-pytorch).
 
     rotary       rotary positions (Su et al. 2021) in every layer, as reformer-pytorch's language model; without,
@@ -50,6 +50,8 @@ class Reformer(nn.Module):
 
     Under fp16, which cannot hold the library's smallest divisor, the encoder computes in fp32.
     """
+
+    discontinuous = True
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from electra_lab.backbones._windows import check_local_heads, local_attention
 from electra_lab.backbones._x_transformers import Attention, Encoder, LayerNorm, RotaryEmbedding
 from electra_lab.model.attention import Kernel, Softcap, Visible, attend, visible_in
 from electra_lab.model.network import Exits
-from registry import backbones
+from registry import Backbone, backbones
 
 THETA = 10_000.0
 
@@ -89,7 +89,7 @@ class OnePassNorm(LayerNorm):  # type: ignore[misc]
 
 
 @backbones.register("transformer", initialized_by_lab=True)
-class Transformer(nn.Module):
+class Transformer(Backbone, nn.Module):
     """Pre-norm transformer encoder (x-transformers' Encoder), with the options of later encoders. All work together.
 
     rotary       rotary positions (Su et al. 2021) instead of the lab's learned ones
@@ -109,8 +109,6 @@ class Transformer(nn.Module):
                  row; needs flash. Documents in a row cannot be separated with it
     window       positions in a window; with local heads, the lab pads the length to a multiple of it
     """
-
-    most_documents: int | None = None
 
     def __init__(
         self,
@@ -237,9 +235,6 @@ class Transformer(nn.Module):
         angles, _ = self.encoder.rotary_pos_emb(torch.arange(x.shape[1], device=x.device))
         angles = angles[0, :, ::2]  # each occurs twice: neighbours in a vector are a pair
         return angles.cos(), angles.sin()
-
-    def at_step(self, seed: int, step: int) -> None:
-        """Nothing changes over time."""
 
     def flops(self, length: int) -> int:
         """Per layer, with L of the D columns in local heads with windows of S: four projections 8 T D^2, attention

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.backbones._bert_layer import BertLayer
-from registry import backbones
+from registry import Backbone, backbones
 
 
 class _Layer(nn.Module):
@@ -30,7 +30,7 @@ class _Layer(nn.Module):
 
 
 @backbones.register("two_towers", initialized_by_lab=True, cloze=True)
-class TwoTowers(nn.Module):
+class TwoTowers(Backbone, nn.Module):
     """Two causal BERT encoders, one from each end: the state of a position depends on all tokens but the one there.
 
     The noise model of Electric (Clark et al. 2020; `two_tower_generator` of google-research/electra): the left-to-right
@@ -41,8 +41,6 @@ class TwoTowers(nn.Module):
     refuse it.
     """
 
-    length_multiple = 1
-    positions = "lab"
     separates_documents = True
 
     def __init__(
@@ -84,9 +82,6 @@ class TwoTowers(nn.Module):
         before = F.pad(past[:, :-1].masked_fill(apart, 0.0), (0, 0, 1, 0))
         after = F.pad(future[:, 1:].masked_fill(apart, 0.0), (0, 0, 0, 1))
         return torch.cat([before, after], dim=-1)
-
-    def at_step(self, seed: int, step: int) -> None:
-        """Nothing changes over time."""
 
     def flops(self, length: int) -> int:
         """Per layer and tower of width d: four projections 8 T d^2, attention 4 T^2 d, feed-forward 4 T d F."""

@@ -18,7 +18,7 @@ from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.random import Streams
 from electra_lab.training.step import Learner, backward, parameters_of, update
-from registry import Batch, Entry, Example, Losses, Masked, Metric, Random, Term, Vocabulary, count, using
+from registry import Backbone, Batch, Entry, Example, Losses, Masked, Metric, Random, Term, Vocabulary, count, using
 from registry.errors import BadResult, ConfigError
 
 
@@ -134,33 +134,31 @@ def _has_values(tensor: Tensor) -> bool:
 
 def refuse_backbone(module: object, entry: Entry[Any]) -> None:
     """Raise BadResult unless a new backbone has the attributes of its contract."""
-    if not isinstance(module, nn.Module):
-        raise _bad(entry, "must be a class derived from torch.nn.Module.")
-    missing = [name for name in ("layers", "length_multiple", "positions", "at_step") if not hasattr(module, name)]
-    if missing:
-        raise _bad(entry, f"has no {' and no '.join(missing)}; see registry/contracts/backbone.py.")
+    if not (isinstance(module, Backbone) and isinstance(module, nn.Module)):
+        raise _bad(entry, "must be a class derived from registry.Backbone and torch.nn.Module.")
+    if not hasattr(module, "layers"):
+        raise _bad(entry, "has no layers; see registry/contracts/backbone.py.")
     multiple: Any = module.length_multiple
     if type(multiple) is not int or multiple < 1:
         raise _bad(entry, f"has the length_multiple {multiple!r}, must be an integer above 0.")
-    inputs = ("x", "attention_mask", *(["documents"] if getattr(module, "separates_documents", False) else []))
-    calls: dict[str, tuple[Any, ...]] = {"forward": inputs, "at_step": ("seed", "step")}
-    formulas = [name for name in ("flops", "shared_flops") if callable(getattr(module, name, None))]
-    calls |= dict.fromkeys(formulas, ("length",))
-    named = {"forward": {"depths": (), "apart": False}} if getattr(module, "inner_states", False) else {}
+    inputs = ("x", "attention_mask", *(["documents"] if module.separates_documents else []))
+    named = {"depths": (), "apart": False} if module.inner_states else {}
+    calls = {"forward": inputs, "at_step": ("seed", "step"), "flops": ("length",), "shared_flops": ("length",)}
     for name, arguments in calls.items():
+        options = named if name == "forward" else {}
         try:
-            inspect.signature(getattr(module, name)).bind(*arguments, **named.get(name, {}))
+            inspect.signature(getattr(module, name)).bind(*arguments, **options)
         except TypeError as error:
-            shown = ", ".join((*arguments, *named.get(name, {})))
+            shown = ", ".join((*arguments, *options))
             raise _bad(entry, f"cannot be called as {name}({shown}): {error}.") from None
-    for name in formulas:
-        if not isinstance(number := getattr(module, name)(multiple), int):
+    for name, number in (("flops", module.flops(multiple)), ("shared_flops", module.shared_flops(multiple))):
+        if not (isinstance(number, int) or (name == "flops" and number is None)):
             raise _bad(entry, f"returned {number!r} from {name}({multiple}), must be an integer.")
     if not any(True for _ in module.parameters()):
         raise _bad(entry, "has no parameters: there is nothing to train.")
     if module.positions not in ("lab", "own"):
         raise _bad(entry, f"has the positions {module.positions!r}, must be 'lab' or 'own'.")
-    if getattr(module, "bare_embeddings", False):
+    if module.bare_embeddings:
         if module.positions != "own":
             raise _bad(entry, "takes bare embeddings, so its positions must be 'own'.")
         if not isinstance(getattr(module, "embedding_dropout", None), nn.Dropout):

@@ -121,11 +121,10 @@ class Train(Budget):
         "network separately, as with two optimizers.",
     )
     log_every: Positive = Field(50, description="Steps between log lines. A shorter run logs its first and last step.")
-    on_non_finite: Literal["stop", "skip", "roll_back"] = Field(
+    on_non_finite: Literal["stop", "skip"] = Field(
         "stop", description=f"Action at a step with a non-finite loss or gradient ({guide('trouble')})."
     )
     skip_limit: Positive = Field(100, description="With skip: maximum number of skipped steps before the run stops.")
-    most_rollbacks: Positive = Field(3, description="With roll_back: maximum number of rollbacks before the run stops.")
     spike: Annotated[float, Field(gt=1)] | None = Field(
         None, description="Treat a gradient as non-finite if its norm exceeds this multiple of its running average."
     )

@@ -195,14 +195,14 @@ def _front_matter(name: str, task: str, data: Mapping[str, Any], values: Sequenc
     return f"---\n{ModelCardData(**{key: value for key, value in known.items() if value})}\n---\n"
 
 
-def with_metadata(card: str, metadata: Mapping[str, Any]) -> str:
+def with_metadata(card: bytes, metadata: Mapping[str, Any]) -> str:
     """Return a card with more metadata. Raises ConfigError if its front matter is not YAML."""
     from huggingface_hub import RepoCard
 
     try:
-        edited = RepoCard(card)
+        edited = RepoCard(card.decode())
     except (yaml.YAMLError, TypeError, ValueError):
-        raise ConfigError("README.md: its front matter is not YAML. Correct it, or export again.") from None
+        raise ConfigError("README.md: its front matter is not YAML in UTF-8. Correct it, or export again.") from None
     for key, value in metadata.items():
         edited.data[key] = value or edited.data.get(key)
     return str(edited)

@@ -74,8 +74,7 @@ def write_onnx(file: Path, module: NamedOutputs, vocabulary_size: int, longest: 
         raise ConfigError(f"{SIZE} {size[0]}x{size[1]}: must be at least 1x1, with at most {longest} tokens.")
     module.eval()
     backbone: Any = module.network.backbone
-    if hasattr(backbone, "before_export"):
-        backbone.before_export(size[1] if size else longest)
+    backbone.before_export(size[1] if size else longest)
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1, max=longest)
     weights = sum(tensor.nbytes for tensor in module.state_dict().values())
     try:
@@ -142,7 +141,7 @@ def _compare(file: Path, module: NamedOutputs, vocabulary_size: int, longest: in
         raise _refusal(module, size, "onnxruntime cannot open it", error) from error
     sizes = [size] if size else [(1, 1), (1, longest), (3, max(1, longest // 2)), (2, min(7, longest))]
     # Where a network hashes, rounding may move a state to another bucket: then other inputs must agree.
-    attempts = range(3 if hasattr(module.network.backbone, "before_export") else 1)
+    attempts = range(3 if module.network.backbone.discontinuous else 1)
     for rows, length in sizes:
         attempt_inputs = (random_inputs(rows, length, vocabulary_size, seed) for seed in attempts)
         try:

@@ -128,8 +128,8 @@ def _files(
         if CARD not in files:
             files[CARD] = finetuned_card(exported.resolve()).encode()
         card = files[CARD]
-        text = card.decode() if isinstance(card, bytes) else card.read_text(encoding="utf-8")
-        yield files | {CARD: with_metadata(text, metadata).encode()}, of_step
+        content = card if isinstance(card, bytes) else card.read_bytes()
+        yield files | {CARD: with_metadata(content, metadata).encode()}, of_step
 
 
 def _of_export(folder: Path) -> tuple[Files, int | None]:
@@ -148,16 +148,12 @@ def _of_export(folder: Path) -> tuple[Files, int | None]:
 
 def _sealed(folder: Path, prefix: str) -> Files:
     """Return the files of a network. Its card may have been edited since. Raises DataError if another is damaged."""
-    names = list(read_json(folder / MANIFEST))
+    names = [name for name in read_json(folder / MANIFEST) if name != CARD]
     if other := next((name for name in names if Path(name).name != name), None):
         raise DataError(f"{folder}: {MANIFEST} names {other}, which is not a file there. Export it again.")
-    wrong = damage(folder, [name for name in names if name != CARD])
-    if not wrong and CARD in names and not (folder / CARD).is_file():
-        wrong = f"{CARD} is missing"
-    if wrong:
+    if wrong := damage(folder, names):
         raise DataError(f"{folder}: {wrong}. Export it again.")
-    if (folder / CARD).is_file():
-        names.append(CARD)  # also one that was written by hand
+    names += [CARD] if (folder / CARD).is_file() else []
     return {f"{prefix}{name}": folder / name for name in names}
 
 
@@ -194,11 +190,8 @@ def _connected(repository: str, *, public: bool, say: Callable[[str], None]) -> 
                 api.create_branch(repository, branch=branch, exist_ok=True)
                 heads[branch] = heads.get(MAIN)
             operations = [CommitOperationAdd(name, held) for name, held in sorted(files.items())]
-            message = "electra-lab push"
-            done = api.create_commit(
-                repository, operations, commit_message=message, revision=branch, parent_commit=heads.get(branch)
-            )
-            heads[branch] = done.oid
+            head, message = heads.get(branch), "electra-lab push"
+            api.create_commit(repository, operations, commit_message=message, revision=branch, parent_commit=head)
         return f"{api.endpoint}/{repository}/tree/{branch}"
 
     return send

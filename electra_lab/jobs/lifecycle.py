@@ -17,9 +17,9 @@ from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.jobs.endings import noted, stopped
-from electra_lab.jobs.progress import LivePage, Pace, Progress
+from electra_lab.jobs.progress import LivePage, Progress
 from electra_lab.jobs.provenance import differences, keep_changes, with_copies
-from electra_lab.jobs.saving import Saver, restore
+from electra_lab.jobs.saving import Saver
 from electra_lab.jobs.track import Trackers, tracking
 from electra_lab.parallel.session import is_first, processes
 from electra_lab.presentation.console import Console
@@ -28,7 +28,6 @@ from electra_lab.storage.checkpoint import newest_sound
 from electra_lab.storage.provenance import Environment, Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.device import keep_freed_memory
-from electra_lab.training.divergence import StepRejected
 from electra_lab.training.loop import Record, Training, splits_at, train
 from registry import Metric, Plugin, Vocabulary
 from registry.errors import (
@@ -133,7 +132,7 @@ def train_to_the_end(job: Job, *, evaluated: bool) -> Saver:
         tracked = tracking(config, job.directory, job.console.say, name=job.label, step=step)
     page = LivePage(job.page if first else None, job.console.say)
     rows = {split: len(batches) for split, batches in job.held_out.items()}
-    progress = Progress(job.console, Pace(job.settings, step, rows, config.checkpoint.every, job.milestones))
+    progress = Progress(job.console, job.settings, rows)
     with tracked as trackers, page, progress.shown(step, evaluated=evaluated):
         consume_records(train(job, evaluated=evaluated), job, saver, trackers, progress, page)
     return saver
@@ -150,12 +149,8 @@ def consume_records(
     run, world, console = job.run, job.run.learner.world, job.console
 
     def save() -> None:
-        try:
-            with progress.saving():
-                saver.save()
-        except StepRejected as rejected:
-            roll_back(job, rejected, saver, trackers)
-            page(now=True)  # the one of the dropped steps is gone
+        with progress.saving():
+            saver.save()
 
     with saver, noted(console.say, alone=world.size == 1) as arrived:
         try:
@@ -166,17 +161,11 @@ def consume_records(
                     if world.first:
                         _write(record, job, trackers)
                         page()
-                        progress.pace.paused()
                     if record.values["split"] == "validation" and saver.is_best(record.values):
                         save()
                     continue
                 # A step, or a pause in an evaluation.
-                due = False
-                if record.rejected:
-                    roll_back(job, record.rejected, saver, trackers)
-                    page(now=True)
-                elif not record.evaluating:
-                    due = record.step == job.settings.steps or saver.due(record.step)
+                due = not record.evaluating and (record.step == job.settings.steps or saver.due(record.step))
                 agreed = world.agreed(_wish(arrived.number, job.until, saver if world.first else None))
                 if due or agreed:
                     save()
@@ -242,43 +231,6 @@ def enough_memory() -> Iterator[None]:
             "train.micro_batch_size (masks and draws stay the same) or evaluate.batch_size. For a run that has begun: "
             "electra-lab resume RUN_DIR --set train.micro_batch_size=NUMBER. Or make the networks smaller."
         ) from error
-
-
-def roll_back(job: Job, rejected: StepRejected, saver: Saver, trackers: Trackers | None) -> None:
-    """Roll a run back to its newest valid checkpoint, to continue with later batches. All ranks call it.
-
-    The batches from the checkpoint up to the refused step are left out, as in Chowdhery et al. (2022), "PaLM", section
-    5.1: divergence is caused by these batches together with the weights. Their number depends on the refused step, not
-    on when the refusal was noticed, so that a run that was killed in between repeats it exactly.
-
-    Raises DivergedError if a rollback is not allowed or not possible.
-    """
-    run, world, most = job.run, job.run.learner.world, job.settings.most_rollbacks
-    if job.settings.on_non_finite != "roll_back":
-        raise rejected
-    if run.rollbacks >= most:
-        raise DivergedError(f"{rejected} The run was rolled back {run.rollbacks} times (train.most_rollbacks).")
-    # Restore.
-    if world.first:
-        saver.wait()
-    world.wait()
-    rollbacks, offset = run.rollbacks + 1, run.offset
-    if not restore(job.directory, run, job.console.say):
-        raise DivergedError(
-            f"{rejected} It cannot be rolled back, as there is no checkpoint yet. Lower checkpoint.every."
-        )
-    run.rollbacks, run.offset = rollbacks, offset + rejected.step + 1 - run.step
-    saver.saved = run.step
-    # Drop the history after that step.
-    world.wait()  # nobody reads checkpoints any longer
-    if world.first:
-        job.directory.truncate(run.step)
-        if trackers:
-            trackers.rewind(run.step)
-    job.console.say(
-        f"note: {str(rejected).partition('. ')[0]}. Rolled back to step {run.step:,} ({rollbacks} of at most {most} "
-        f"times); {run.offset:,} batches left out in total"
-    )
 
 
 def with_cures(error: DivergedError, directory: RunDirectory) -> DivergedError:

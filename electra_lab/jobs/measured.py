@@ -14,11 +14,13 @@ from electra_lab.analysis.records import of_split
 from electra_lab.data.rows import Rows
 from electra_lab.jobs.pretraining import execute
 from electra_lab.metrics import declared_alone
-from electra_lab.storage.files import new_folder, seal
+from electra_lab.storage.files import damage, new_folder, read_text, seal
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.device import autocast
 from registry import Batch, Entry, Metric, MetricWithDocuments, Trained
 from registry.errors import BadResult
+
+KEY = "key.txt"  # in the folder that all runs share for a measure
 
 
 def as_measured(
@@ -48,11 +50,18 @@ def reference(base: Mapping[str, Any], name: str, sections: Mapping[str, Any]) -
     return {**base, "name": name, **sections, "init": init}
 
 
+def shared_damage(shared: Path, key: str) -> str | None:
+    """Return the damage to the folder that all runs share for a measure, in words; None if it is sound."""
+    reason = damage(shared)
+    return reason or (None if (shared / KEY).is_file() and read_text(shared / KEY) == key else "is not of this measure")
+
+
 def prepare(
-    measure: Any, final: Path, run: Trained, references: Mapping[str, Trained], precision: Callable[[], Any]
+    measure: Any, key: str, final: Path, run: Trained, references: Mapping[str, Trained], precision: Callable[[], Any]
 ) -> None:
-    """Make the folder that all runs share for a measure, whole or not at all."""
+    """Make the folder that all runs share for a measure, whole or not at all, with the key of the measure."""
     with new_folder(final) as building:
+        (building / KEY).write_text(key, encoding="utf-8")
         with torch.no_grad(), precision():
             measure.prepare(run, references, building)
         seal(building)

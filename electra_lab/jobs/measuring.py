@@ -19,12 +19,12 @@ from electra_lab.config.component import Component
 from electra_lab.config.load import Loaded, load
 from electra_lab.config.source import BUDGETS, parse
 from electra_lab.jobs.identity import decisive, rows_of
-from electra_lab.jobs.measured import as_measured, measured, prepare, reference
+from electra_lab.jobs.measured import as_measured, measured, prepare, reference, shared_damage
 from electra_lab.jobs.pretraining import execute
 from electra_lab.presentation.compare_page import Measured
 from electra_lab.presentation.console import Console
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
-from electra_lab.storage.files import MANIFEST, damage, disk, lock, read_json, sha256
+from electra_lab.storage.files import MANIFEST, disk, lock, read_json, sha256
 from electra_lab.storage.provenance import refuse_other
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry import Entry, Trained, measures
@@ -158,7 +158,7 @@ def _shared(
         with disk(home):
             home.mkdir(parents=True, exist_ok=True)
             held.enter_context(lock(home / ".lock", wait=True))
-        if final.is_dir() and damage(final) is None:
+        if final.is_dir() and shared_damage(final, home.name) is None:
             return final
         opened, precision = dict[str, Trained](), None
         for name, config in references.items():
@@ -167,7 +167,7 @@ def _shared(
             opened[name], own = _open(home / name, device)
             precision = precision or own
         view, own = _open(run, device)
-        prepare(measuring, final, view, opened, precision or own)
+        prepare(measuring, home.name, final, view, opened, precision or own)
     return final
 
 

@@ -43,7 +43,7 @@ PACKAGES = ("torch", "tokenizers", "x-transformers", "reformer-pytorch", "numpy"
 # Keys that do not affect the steps done so far. Text and plug-ins are compared by their content.
 MAY_CHANGE = (
     "train.steps", "train.epochs", "train.tokens", "train.flops", "train.paper_flops", "train.micro_batch_size",
-    "train.log_every", "train.on_non_finite", "train.skip_limit", "train.most_rollbacks", "train.spike",
+    "train.log_every", "train.on_non_finite", "train.skip_limit", "train.spike",
     "train.activation_checkpointing", "evaluate", "checkpoint", "run", "trackers", "imports", "corpus", "data.store",
     "data.engine",
 )  # fmt: skip

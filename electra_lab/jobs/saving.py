@@ -95,9 +95,7 @@ class Saver:
         # Rank 0 alone has tensors that are divided.
         names = learner.world.once(lambda: "\n".join(not_finite(tensors, learner.objective)))
         if names:
-            raise non_finite_weights(
-                [name.removeprefix("model.") for name in names.split("\n")], run.step, run.step - 1
-            )
+            raise non_finite_weights([name.removeprefix("model.") for name in names.split("\n")], run.step)
         if learner.world.first:
             self.wait()
             self._directory.refuse_intruders()

@@ -39,7 +39,6 @@ class Trackers:
         self._known = [Known(type=component.type) for component in chosen]
         self._live: dict[int, Tracker] = {}  # by their place in the config
         self._lines = 0  # of metrics.jsonl
-        self._run: Tracked | None = None
 
     def start(self, run: Tracked) -> None:
         if not self._chosen:
@@ -48,7 +47,7 @@ class Trackers:
             kept = read_as(list[Known], self._directory.path / FILE)
             if [known.type for known in kept] == [known.type for known in self._known]:
                 self._known = kept
-        lines, self._run = self._directory.records(), run
+        lines = self._directory.records()
         self._lines = len(lines)
         for place, known in enumerate(self._known):
             self._attempt(place, "at the start", partial(self._begin, place, known, run))
@@ -61,17 +60,6 @@ class Trackers:
         if tracker.rewinds:
             known.sent = min(known.sent, self._lines)
         self._live[place] = tracker
-
-    def rewind(self, step: int) -> None:
-        """Continue from an earlier step after later records were dropped; trackers that can rewind restart there."""
-        if self._run is None:
-            return
-        self._lines = len(self._directory.records())
-        for place in [place for place, tracker in self._live.items() if tracker.rewinds]:
-            again = partial(self._begin, place, self._known[place], replace(self._run, step=step))
-            if self._attempt(place, "at a rollback", partial(self._live[place].close, "stopped")):
-                self._attempt(place, "at a rollback", again)
-        self._keep()
 
     def __call__(self, line: Line) -> None:
         if self._live:

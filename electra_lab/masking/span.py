@@ -43,12 +43,11 @@ def span(
     words = _lengths(rng.uniform(*tokens.shape), length, longest, stop_prob)
     most = count(mask_prob, maskable.sum(-1))
     begun = starts.cumsum(-1)  # the number of the word that a token belongs to
-    blocks = (~maskable).cumsum(-1)  # changes wherever something unmaskable lies between
     chosen = torch.zeros_like(maskable)
     for place in range(width):
         start = order[:, place : place + 1]
-        first, block = begun.gather(1, start), blocks.gather(1, start)
-        inside = (begun >= first) & (begun < first + words[:, place : place + 1]) & (blocks == block)
+        first = begun.gather(1, start)
+        inside = (begun >= first) & (begun < first + words[:, place : place + 1])
         room = (most - chosen.sum(-1)).unsqueeze(-1)
         fresh = inside & maskable & ~chosen & starts.gather(1, start) & ~chosen.gather(1, start)
         fresh = fresh & (_run(fresh, start) <= room)

@@ -7,6 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from registry import Backbone
+
 LAYER_NORM_EPS = 1e-12  # as in google-research/electra
 SEGMENTS = 2
 
@@ -32,9 +34,9 @@ class Embeddings(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     @classmethod
-    def of(cls, backbone: nn.Module, vocabulary_size: int, dim: int, max_length: int, dropout: float) -> Self:
+    def of(cls, backbone: Backbone, vocabulary_size: int, dim: int, max_length: int, dropout: float) -> Self:
         """Return the embeddings that a backbone declares to need. One that takes bare vectors is told the dropout."""
-        lab, bare = backbone.positions == "lab", bool(getattr(backbone, "bare_embeddings", False))
+        lab, bare = backbone.positions == "lab", backbone.bare_embeddings
         if bare:
             backbone.embedding_dropout.p = dropout  # type: ignore[union-attr]
         return cls(vocabulary_size, dim, max_length, positions=lab, dropout=dropout, bare=bare)

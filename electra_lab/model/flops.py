@@ -33,6 +33,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from electra_lab.model.network import Network
+from registry import Backbone
 
 # By backbone without a formula and by length: torch's counts for one row and for two, which take a while.
 COUNTS = WeakKeyDictionary[nn.Module, dict[int, tuple[int, int]]]()
@@ -66,11 +67,11 @@ def _read(network: Network, heads: Collection[str] | None) -> list[Any]:
     return [head for name, head in network.heads.items() if heads is None or name in heads]
 
 
-def backbone_flops(backbone: nn.Module, length: int, dim: int, rows: int = 1) -> int:
+def backbone_flops(backbone: Backbone, length: int, dim: int, rows: int = 1) -> int:
     """Return the FLOPs of a forward pass by the backbone's formulas, or by torch's counts if it has none."""
-    formula, shared = getattr(backbone, "flops", None), getattr(backbone, "shared_flops", None)
-    if callable(formula):
-        return rows * int(formula(length)) + (int(shared(length)) if callable(shared) else 0)
+    formula = backbone.flops(length)
+    if formula is not None:
+        return rows * formula + backbone.shared_flops(length)
     counts = COUNTS.setdefault(backbone, {})
     if length not in counts:
         counts[length] = counted_flops(backbone, length, dim), counted_flops(backbone, length, dim, 2)
@@ -78,11 +79,10 @@ def backbone_flops(backbone: nn.Module, length: int, dim: int, rows: int = 1) ->
     return one + (rows - 1) * (two - one)
 
 
-def counted_flops(backbone: nn.Module, length: int, dim: int, rows: int = 1) -> int:
+def counted_flops(backbone: Backbone, length: int, dim: int, rows: int = 1) -> int:
     """Return torch's count of one forward pass."""
     parameter = next(backbone.parameters())
-    width = int(getattr(backbone, "input_dim", dim))
-    x = torch.zeros(rows, length, width, device=parameter.device, dtype=parameter.dtype)
+    x = torch.zeros(rows, length, backbone.input_dim or dim, device=parameter.device, dtype=parameter.dtype)
     mask = torch.ones(rows, length, dtype=torch.bool, device=parameter.device)
     training = backbone.training
     on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # torch's counter knows only kernels of CUDA
@@ -113,9 +113,9 @@ def paper_flops(
         flops += length * (2 * dim * embedding + dim)
     for head in _read(network, heads):
         flops += getattr(head, "paper_flops", head.flops)(length, masked)
-    formula = getattr(network.backbone, "paper_flops", None)
-    if callable(formula):
-        return rows * (flops + float(formula(length)))
+    formula = network.backbone.paper_flops(length)
+    if formula is not None:
+        return rows * (flops + formula)
     return rows * flops + backbone_flops(network.backbone, length, dim, rows)
 
 

@@ -1,6 +1,6 @@
 """A network: embeddings, a projection if widths differ, a backbone, heads; inner states; initial weights."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import torch
@@ -9,6 +9,7 @@ from torch import Generator, Size, Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.model.embeddings import Embeddings, Shifted
+from registry import Backbone
 from registry.core import place
 from registry.errors import BadResult
 
@@ -61,7 +62,7 @@ class Network(nn.Module):
     def __init__(
         self,
         embeddings: Embeddings,
-        backbone: nn.Module,
+        backbone: Backbone,
         dim: int,
         *,
         pad_id: int,
@@ -69,13 +70,11 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         self.embeddings = embeddings
-        width = int(getattr(backbone, "input_dim", dim))
+        width = backbone.input_dim or dim
         self.project = nn.Linear(embeddings.dim, width) if embeddings.dim != width else None
         self.backbone = backbone
-        self.length_multiple: int = backbone.length_multiple  # type: ignore[assignment]  # by contract
-        self.separates_documents = bool(getattr(backbone, "separates_documents", False))
-        self.depth = len(getattr(backbone, "layers", ()))
-        self.inner_states = bool(getattr(backbone, "inner_states", False))
+        self.length_multiple, self.depth = backbone.length_multiple, len(backbone.layers)
+        self.separates_documents, self.inner_states = backbone.separates_documents, backbone.inner_states
         self.heads = nn.ModuleDict(heads)
         self.dim, self.pad_id = dim, pad_id
 
@@ -213,6 +212,11 @@ class Network(nn.Module):
     def replaced_logits(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T"]:
         """Return the logits of "replaced" at every position."""
         return self.predict("replaced", hidden)
+
+
+def backbones_of(networks: Iterable[nn.Module]) -> list[Backbone]:
+    """Return the backbones of networks; a generator of another kind has none."""
+    return [network.backbone for network in networks if isinstance(network, Network)]
 
 
 @torch.no_grad()

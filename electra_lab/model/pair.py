@@ -7,7 +7,7 @@ from torch import Size, nn
 import registry
 from electra_lab.model.embeddings import Embeddings, Shifted
 from electra_lab.model.network import Network
-from registry import Vocabulary
+from registry import Backbone, Vocabulary
 from registry.contracts.head import EmbeddingSizes as EmbeddingSizes
 from registry.contracts.head import Heads, options_by_name
 from registry.errors import BadResult
@@ -17,14 +17,18 @@ Tie = Literal["none", "tokens", "embeddings", "all", "gradient_disentangled"] | 
 CURE_OF_ALL = "Write generator: {scale: 1.0}, without further options, or use tie: embeddings."
 
 
-def own_head(name: str, backbone: Any) -> tuple[str, dict[str, Any]]:
+def own_head(name: str, backbone: Backbone | None) -> tuple[str, dict[str, Any]]:
     """Return the registered name of the head that a backbone has for `name`, and its options."""
-    options = dict(getattr(backbone, "own_heads", {}).get(name, {}))
+    options = dict(backbone.own_heads.get(name, {}) if backbone else {})
     return options.pop("type", name), options
 
 
 def make_heads(
-    asked: Heads, dim: int, sizes: EmbeddingSizes, vocabulary: Vocabulary | None = None, backbone: Any = None
+    asked: Heads,
+    dim: int,
+    sizes: EmbeddingSizes,
+    vocabulary: Vocabulary | None = None,
+    backbone: Backbone | None = None,
 ) -> dict[str, nn.Module]:
     """Build heads on states of width `dim`, by name. Raises UnknownName, BadResult.
 
@@ -48,9 +52,9 @@ def make_heads(
 
 
 def make_pair(
-    generator: nn.Module | None,
+    generator: Backbone | None,
     generator_dim: int,
-    discriminator: nn.Module,
+    discriminator: Backbone,
     discriminator_dim: int,
     sizes: EmbeddingSizes,
     tie: Tie,
@@ -73,7 +77,7 @@ def make_pair(
     A shared part is one object, so a shared table is one parameter. Raises ValueError if the backbones cannot share.
     """
 
-    def embeddings(backbone: nn.Module) -> Embeddings:
+    def embeddings(backbone: Backbone) -> Embeddings:
         return Embeddings.of(backbone, sizes.vocabulary_size, sizes.dim, sizes.max_length, sizes.dropout)
 
     own = embeddings(discriminator)
@@ -107,7 +111,7 @@ def make_pair(
     return guessing, model
 
 
-def _share_layers(generator: Any, discriminator: Any, number: int) -> None:
+def _share_layers(generator: Backbone, discriminator: Backbone, number: int) -> None:
     """Let the lowest layers of the generator have the parameters of the discriminator's; buffers are not shared."""
     least = min(len(generator.layers), len(discriminator.layers))
     if number > least or len(generator.layers) > len(discriminator.layers):
@@ -125,8 +129,8 @@ def _share_layers(generator: Any, discriminator: Any, number: int) -> None:
             modules[name]._parameters.update(module._parameters)
 
 
-def _refuse_reversible(backbone: nn.Module, tie: str) -> None:
-    if getattr(backbone, "reversible", False):
+def _refuse_reversible(backbone: Backbone, tie: str) -> None:
+    if backbone.reversible:
         raise ValueError(
             f"tie: {tie} runs layers twice before one backward pass, which reversible ones cannot. "
             "Use reversible: false, or tie: embeddings."
@@ -137,7 +141,7 @@ def _parts(embeddings: Embeddings) -> list[str]:
     return [name for name, _ in embeddings.named_children()]
 
 
-def _refuse_unequal(generator: nn.Module, generator_dim: int, discriminator: nn.Module, discriminator_dim: int) -> None:
+def _refuse_unequal(generator: Backbone, generator_dim: int, discriminator: Backbone, discriminator_dim: int) -> None:
     one, other = _shapes(generator), _shapes(discriminator)
     if generator_dim != discriminator_dim or type(generator) is not type(discriminator) or one != other:
         raise ValueError(f"tie: all shares the whole encoder, but the two backbones differ. {CURE_OF_ALL}")

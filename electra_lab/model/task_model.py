@@ -115,7 +115,7 @@ def _depths(model: TaskModel) -> Iterator[tuple[nn.Parameter, Any]]:
 
     Parameters of a backbone outside its layers, such as a last norm, belong to its top layer.
     """
-    layers = list(model.network.backbone.layers)  # type: ignore[arg-type]  # by contract
+    layers = list(model.network.backbone.layers)
     above: dict[nn.Parameter, int] = {}
     for number, layer in enumerate(layers):
         above |= dict.fromkeys(layer.parameters(), len(layers) - number)

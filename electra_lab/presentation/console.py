@@ -5,9 +5,8 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any, Self, TextIO
 
 from rich.console import Console as RichConsole
@@ -34,21 +33,6 @@ class _Note(ProgressColumn):
         return Text(task.fields["note"], no_wrap=True, overflow="ellipsis")
 
 
-class _Left(TimeRemainingColumn):
-    """The time left by the caller's own estimate in seconds, or else by the speed of the bar."""
-
-    def __init__(self, left: Callable[[], float | None] | None) -> None:
-        super().__init__(table_column=Column(no_wrap=True))
-        self._estimate = left
-
-    def render(self, task: Task) -> Text:
-        if self._estimate is None:
-            return super().render(task)
-        seconds = self._estimate()
-        left = "-:--:--" if seconds is None else str(timedelta(seconds=round(seconds)))
-        return Text(left, style="progress.remaining")
-
-
 class Console:
     """Writes to standard error; standard output is for the results of a command.
 
@@ -68,22 +52,12 @@ class Console:
             self._rich.quiet = True
 
     @contextmanager
-    def progress(
-        self,
-        done: int,
-        total: int | None,
-        title: str = "training",
-        unit: str = "steps",
-        left: Callable[[], float | None] | None = None,
-    ) -> Iterator[None]:
-        """Show a bar, on a terminal; `advance` moves it.
-
-        left  returns the seconds left, None if they are not known; by default they follow from the bar's speed
-        """
+    def progress(self, done: int, total: int | None, title: str = "training", unit: str = "steps") -> Iterator[None]:
+        """Show a bar, on a terminal; `advance` moves it."""
         if self._rich.quiet or not sys.stderr.isatty():
             yield
             return
-        narrow = self._is_narrow() and left is not None  # a training, whose numbers need the room
+        narrow = self._is_narrow() and title == "training"  # whose numbers need the room
         columns = [
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(5 if narrow else 20),
@@ -91,7 +65,7 @@ class Console:
             _Note(),
             *([] if narrow else [TimeElapsedColumn()]),
             TextColumn("left", table_column=Column(no_wrap=True)),
-            _Left(left),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
         ]
         self._unit = "" if narrow else unit
         with Progress(*columns, console=self._rich, transient=True) as self._progress:
@@ -115,7 +89,8 @@ class Console:
             self._progress.update(task.id, description=f"{self.title} {title}".strip())
             if total:
                 self._unit = self._unit and unit
-                self._progress.update(task.id, completed=0, total=total, amount=self._amount(0, total))
+                self._progress.reset(task.id, total=total)  # and its clock
+                self._progress.update(task.id, amount=self._amount(0, total))
         elif total:
             self.say(f"{title}: {total:,} {unit}")
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from electra_lab.storage.files import open_regular, reading, reason, refuse_unusable
+from electra_lab.storage.provenance import refuse_other
 from registry.errors import CheckpointError, ConfigError
 
 Kind = Literal["run", "fine-tuning", "ablation"]
 DIVERGED = "diverged.json"  # in a run directory, why its training ended; resuming removes it
 EVALUATIONS = b'"split": "test"', b'"split": "validation"'  # the first goes before the second
+HEAD = "run"  # the split of the first line of metrics.jsonl, which has the id of the run
 TAIL = 1 << 13  # bytes at the end of metrics.jsonl
 
 
@@ -79,13 +81,23 @@ def has_diverged(job: Path) -> bool:
     return any((folder / DIVERGED).is_file() for folder in (job, *job.glob("seed-*")))
 
 
-def last_records(file: Path) -> list[dict[str, Any]]:
+def head_of(line: str | bytes) -> str | None:
+    """Return the id in the first line of metrics.jsonl; None if the line is a record."""
+    record = _record(line)
+    return str(record.get("id")) if record and record["split"] == HEAD else None
+
+
+def last_records(file: Path, id: str | None = None) -> list[dict[str, Any]]:
     """Return the last records of metrics.jsonl, after the last test, or evaluation, that is not among them.
 
-    Raises CheckpointError for a line that is not a record, unless it is the last, which a kill cut short.
+    Raises CheckpointError for a line that is not a record, unless it is the last, which a kill cut short, and for the
+    records of another run than that of `id`.
     """
     try:
         with open_regular(file) as stream:
+            head = head_of(stream.readline(TAIL))
+            if id is not None and head is not None:
+                refuse_other(file, head, id)
             size = os.fstat(stream.fileno()).st_size
             stream.seek(max(0, size - TAIL))
             tail = stream.read(TAIL)
@@ -99,7 +111,9 @@ def last_records(file: Path) -> list[dict[str, Any]]:
         raise CheckpointError(f"{file}: cannot be read ({reason(error)}).") from None
     found = [_record(line) for line in tail.split(b"\n") if line.strip()]
     records = [record for record in found if record is not None]
-    if len(found) - len(records) > (found[-1:] == [None]):
+    lost = len(found) - len(records)
+    records = [record for record in records if record["split"] != HEAD]
+    if lost > (found[-1:] == [None]):
         raise CheckpointError(f"{file}: has a line that is not a record; the file is damaged.")
     return records
 
@@ -114,10 +128,18 @@ def _last_evaluation(stream: Any, before: int) -> bytes:
     return b""
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
+def _record(line: str | bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
     known = isinstance(record, dict) and isinstance(record.get("step"), int) and isinstance(record.get("split"), str)
     return record if known else None
+
+
+def refuse_to_hold(out: Path | None, store: Path) -> None:
+    """Raise ConfigError if the token stores, which other runs share, would lie inside `--out`."""
+    if out is not None and store.absolute().is_relative_to(out.absolute()):
+        raise ConfigError(
+            f"--out {out}: holds the token stores (data.store: {store}). Choose another folder, such as {out / 'NAME'}."
+        )

@@ -1,7 +1,8 @@
 """The run directory: its files, and the lock that keeps two processes from writing at once.
 
 config.yaml  complete       source.yaml  as written     provenance.json  where it ran, on what
-metrics.jsonl  a record per line      checkpoints/step-*/     examples.json     report.html     plugins/
+metrics.jsonl  the id of the run, then a record per line     checkpoints/step-*/     examples.json     report.html
+plugins/  copies
 best.json  the checkpoint with the best validation
 tokenizer.json      vocabulary.safetensors  how often each token occurs in the training text
 diverged.json  why the training ended, until it is resumed
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 from safetensors.torch import load, save
 from torch import Tensor
 
-from electra_lab.storage.catalog import DIVERGED, jobs_in
+from electra_lab.storage.catalog import DIVERGED, HEAD, head_of, jobs_in
 from electra_lab.storage.checkpoint import checkpoint_path, remove_after, sweep
 from electra_lab.storage.files import (
     MANIFEST,
@@ -43,7 +44,7 @@ from electra_lab.storage.files import (
     sha256,
     write_whole,
 )
-from electra_lab.storage.provenance import FORMAT, Code, Provenance, changes, described, read_provenance
+from electra_lab.storage.provenance import FORMAT, Code, Provenance, changes, described, read_provenance, refuse_other
 from registry.errors import CheckpointError, ConfigError, InUse, command
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class RunDirectory:
         """Append a line to metrics.jsonl. JSON has no NaN: numbers that no chart could show become null, too."""
         finite = {k: None if isinstance(v, float) and not -_LARGEST < v < _LARGEST else v for k, v in record.items()}
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        line = f"{json.dumps(finite)}\n".encode()
+        line = f"{self._head() if self.lock and not self._size else ''}{json.dumps(finite)}\n".encode()
         self.refuse_intruders()
         with disk(self.metrics), open_regular(self.metrics, flags) as stream:
             stream.write(line)
@@ -222,6 +223,10 @@ class RunDirectory:
             self._records = records
         return list(records)
 
+    def _head(self) -> str:
+        """Return the first line of metrics.jsonl, which says whose records follow."""
+        return json.dumps({"step": 0, "split": HEAD, "id": self.provenance().id}) + "\n"
+
     def _lines(self) -> Iterator[tuple[int, dict[str, Any] | None]]:
         """Yield the number and the record of each line, None for one that is not a record."""
         try:
@@ -233,7 +238,10 @@ class RunDirectory:
             return
         except OSError as error:
             raise CheckpointError(f"{self.metrics}: cannot be read ({reason(error)}).") from None
-        for number, line in enumerate(lines, start=1):
+        head = head_of(lines[0]) if lines else None
+        if head is not None:
+            refuse_other(self.metrics, head, self.provenance().id)
+        for number, line in list(enumerate(lines, start=1))[head is not None :]:
             try:
                 record = json.loads(line)
                 if not isinstance(record["step"], int) or not isinstance(record["split"], str):
@@ -353,7 +361,7 @@ class RunDirectory:
         self._replace_records(kept)
 
     def _replace_records(self, records: list[dict[str, Any]]) -> None:
-        text = "".join(json.dumps(record) + "\n" for record in records)
+        text = (self._head() if self.lock else "") + "".join(json.dumps(record) + "\n" for record in records)
         self.write("metrics.jsonl", text)
         self._records, self._size = records if self.lock else None, len(text.encode())
 
@@ -386,11 +394,3 @@ def refuse_used(out: Path | None) -> None:
         resumes = (is_run(out) and not is_seed) or (out / "finetuning.yaml").is_file()
         again = f" or continue it: {command('resume', out)}" if resumes else "."
         raise ConfigError(f"--out {out}: exists and is not empty. Choose another folder{again}")
-
-
-def refuse_to_hold(out: Path | None, store: Path) -> None:
-    """Raise ConfigError if the token stores, which other runs share, would lie inside `--out`."""
-    if out is not None and store.absolute().is_relative_to(out.absolute()):
-        raise ConfigError(
-            f"--out {out}: holds the token stores (data.store: {store}). Choose another folder, such as {out / 'NAME'}."
-        )

@@ -39,8 +39,6 @@ class Divergence(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     refused: NonNegativeInt
-    offset: NonNegativeInt
-    rollbacks: NonNegativeInt
     average: FiniteFloat
     taken: Annotated[int, Field(ge=0, lt=2**63)]
     first: Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -57,5 +55,5 @@ class State(BaseModel):
     tokens: NonNegativeInt
     skipped: NonNegativeInt
     window: Window
-    trouble: Divergence | None = None
+    trouble: Divergence
     loss_scale: LossScale | None = None  # of float16 alone

@@ -166,7 +166,7 @@ class BackboneContract(Contract):
         """Those of a shallower backbone with the same weights; below them, gradients pass or do not, as asked."""
         network = self.network(device)
         backbone: Any = network.backbone
-        if not getattr(backbone, "inner_states", False):
+        if not backbone.inner_states:
             pytest.skip("this backbone does not return the states of inner layers")
         dim, depth, heads = self.sizes
         tokens, places = token_rows(2, 13, 40, device), torch.arange(13, device=device)

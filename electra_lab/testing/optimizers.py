@@ -11,7 +11,12 @@ from electra_lab.testing.common import Contract, worst
 from electra_lab.training.step import update
 from registry import optimizers
 
-STATE = {"tokens": 0, "skipped": 0, "window": {"steps": 0, "names": [], "totals": None}}  # of a run without steps
+STATE = {  # of a run without steps
+    "tokens": 0,
+    "skipped": 0,
+    "window": {"steps": 0, "names": [], "totals": None},
+    "trouble": {"refused": 0, "average": 0.0, "taken": 0, "first": -1, "spiked": False},
+}
 
 
 class OptimizerContract(Contract):

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from electra_lab.model.network import backbones_of
+
 Compile = Literal["off", "layers", "full"]
 # Compiled versions of a function that torch keeps, by shapes and types. Its default is eight, and it runs further ones
 # uncompiled. The cells of an ablation share a process, and each width, batch size and precision needs another version.
@@ -98,8 +100,8 @@ def uncompiled() -> Iterator[None]:
 def layers_of(networks: Iterable[nn.Module]) -> list[list[nn.Module]]:
     """Return the callable modules of each layer of each backbone; a layer that networks share comes once."""
     layers: dict[nn.Module, None] = {}
-    for network in networks:
-        layers |= dict.fromkeys(getattr(getattr(network, "backbone", None), "layers", ()))
+    for backbone in backbones_of(networks):
+        layers |= dict.fromkeys(backbone.layers)
     return [list(_called(layer)) for layer in layers]
 
 

@@ -11,17 +11,9 @@ from torch import Tensor, nn
 from electra_lab.parallel.session import World
 from registry.errors import DivergedError
 
-Policy = Literal["stop", "skip", "roll_back"]
+Policy = Literal["stop", "skip"]
 
 LEAD = 100  # taken steps before the first spike, and those that the running average of the norms remembers
-
-
-class StepRejected(DivergedError):
-    """Training must not continue from here. `step` is the first step, counted from 0, that is to blame."""
-
-    def __init__(self, message: str, step: int) -> None:
-        super().__init__(message)
-        self.step = step
 
 
 class Watch:
@@ -101,23 +93,19 @@ def non_finite_parameters(module: nn.Module, world: World) -> list[str]:
     return [name for name, count in zip(wrong, counts, strict=True) if count]
 
 
-def non_finite_weights(names: list[str], step: int, first: int) -> StepRejected:
-    """Return the error for parameters, or state of the optimizer, that are not finite after `step` steps.
-
-    first  the step that is to blame, at the latest
-    """
+def non_finite_weights(names: list[str], step: int) -> DivergedError:
+    """Return the error for parameters, or state of the optimizer, that are not finite after `step` steps."""
     which = f"{names[0]} is" if len(names) == 1 else f"{names[0]} (and {len(names) - 1:,} more tensors) are"
-    return StepRejected(
+    return DivergedError(
         f"step {step:,}: {which} no longer finite, although the loss and the gradient were: the update overflowed. "
         "Training cannot recover from this, and nothing is saved. In a new run, lower train.learning_rate or "
-        "optimizer.weight_decay, or raise optimizer.epsilon.",
-        first,
+        "optimizer.weight_decay, or raise optimizer.epsilon."
     )
 
 
 def rejected_steps(
     number: int, first: int, spiked: bool, step: int, *, factor: float | None, limit: tuple[int, int] | None = None
-) -> StepRejected:
+) -> DivergedError:
     """Return the error for steps that were not taken; the weights are sound.
 
     number, first  their number since the last log line, and the first of them, from 0
@@ -132,8 +120,7 @@ def rejected_steps(
         )
     over = f" That makes {limit[0]:,} in all, more than train.skip_limit ({limit[1]:,})." if limit else ""
     cure = "set train.on_non_finite: skip" if limit is None else "raise train.skip_limit"
-    return StepRejected(
+    return DivergedError(
         f"step {step:,}: {what}. They were not taken, so no weight is damaged.{over} Lower "
-        f"train.learning_rate, lengthen the warm-up (schedules.learning_rate.warmup_steps), or {cure}.",
-        first,
+        f"train.learning_rate, lengthen the warm-up (schedules.learning_rate.warmup_steps), or {cure}."
     )

@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from electra_lab.training.device import Precision, peak_memory
 from electra_lab.training.divergence import (
     Policy,
-    StepRejected,
     Watch,
     non_finite_parameters,
     non_finite_weights,
@@ -44,7 +43,6 @@ class Settings:
     flops: Flops  # of training
     examples: int  # rows of the test to return
     skip_limit: int | None = None  # under skip, the steps that may be refused in all
-    most_rollbacks: int = 0
     spike: float | None = None  # see training/divergence.py
     evaluate_at_start: bool = False
     warmup: BatchSizes | None = None  # rows of each step, if they begin below batch_size
@@ -119,8 +117,6 @@ class Run:
     tokens: int = 0  # positions of all batches so far, padding included
     skipped: int = 0  # steps that were not taken, up to the last log line
     rejected: int = 0  # skipped steps that were more than an overflow of fp16
-    offset: int = 0  # batches left out by rollbacks: step n reads batch n + offset
-    rollbacks: int = 0
     excused: int = 0  # rejected steps of the window that a checkpoint holds, as they were skipped under another policy
     window: Window = field(default_factory=Window)
     scale: LossScale | None = None  # for fp16
@@ -143,19 +139,19 @@ class Run:
         """Return the number of steps rejected since the last log line. The host waits for the device."""
         return self.window.read()[0] - (int(self.scale.overflows) if self.scale else 0)
 
-    def rejection(self, settings: Settings, *, weights: bool = False) -> StepRejected | None:
-        """Return the error that the policy calls for, if any. All ranks must call it; the host waits for the device.
+    def refuse_diverged(self, settings: Settings, *, weights: bool = False) -> None:
+        """Raise DivergedError if the policy calls for it. All ranks must call it; the host waits for the device.
 
         weights  check them even if every step since the last log line was taken
         """
         number = self._rejected() - self.excused
         if (number or weights) and (names := non_finite_parameters(self.learner.objective, self.learner.world)):
-            return non_finite_weights(names, self.step, int(self.watch.first) if number else self.step - 1)
+            raise non_finite_weights(names, self.step)
         limit, total = settings.skip_limit, self.rejected + number
         skips = settings.on_non_finite == "skip"
         if not number or (skips and (limit is None or total <= limit)):
-            return None
-        return rejected_steps(
+            return
+        raise rejected_steps(
             number,
             int(self.watch.first),
             bool(self.watch.spiked),
@@ -165,28 +161,21 @@ class Run:
         )
 
     def state(self, settings: Settings) -> dict[str, Any]:
-        """Return the state that a checkpoint stores besides the tensors. Raises StepRejected, by the policy."""
-        if rejected := self.rejection(settings):
-            raise rejected
+        """Return the state that a checkpoint stores besides the tensors. Raises DivergedError, by the policy."""
+        self.refuse_diverged(settings)
         return {
             "tokens": self.tokens,
             "skipped": self.skipped,
             "window": self.window.state(),
-            "trouble": {
-                "refused": self.rejected,
-                "offset": self.offset,
-                "rollbacks": self.rollbacks,
-                **self.watch.state(),
-            },
+            "trouble": {"refused": self.rejected, **self.watch.state()},
             **({"loss_scale": self.scale.state()} if self.scale else {}),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.step, self.tokens, self.skipped = state["step"], state["tokens"], state["skipped"]
         self.window = Window.from_state(state["window"])
-        trouble = dict(state.get("trouble", {}))  # older checkpoints have none
-        self.rejected = trouble.pop("refused", 0)
-        self.offset, self.rollbacks = trouble.pop("offset", 0), trouble.pop("rollbacks", 0)
+        trouble = dict(state["trouble"])
+        self.rejected = trouble.pop("refused")
         self.watch = Watch.from_state(trouble)
         scale = state.get("loss_scale")
         self.scale = LossScale.from_state(scale, torch.device("cpu")) if scale else None
@@ -200,7 +189,6 @@ class Record:
     values: dict[str, Any] = field(default_factory=dict)
     evaluation: Evaluation | None = None
     evaluating: bool = False  # a pause within an evaluation, which may be abandoned there
-    rejected: StepRejected | None = None  # the consumer must restore an earlier step
 
 
 def splits_at(step: int, settings: Settings, *, tested: bool) -> list[Split]:
@@ -233,9 +221,9 @@ def train(training: Training, *, evaluated: bool = True) -> Iterator[Record]:
 
     Validation is evaluated every `evaluate_every` steps and after the last step, and before the first one if
     `evaluate_at_start` is set; the test after the last step alone.
-    Between two records the consumer may save a checkpoint of `run`, restore an earlier one (which it must after a
-    record that is `rejected`), or stop. With several processes, each computes its part of every batch. All ranks yield
-    the same records, except that evaluations have no pauses and only rank 0 has their numbers.
+    Between two records the consumer may save a checkpoint of `run`, or stop. With several processes, each computes its
+    part of every batch. All ranks yield the same records, except that evaluations have no pauses and only rank 0 has
+    their numbers.
 
     evaluated  False if training was stopped before the evaluations that are due after run.step
     """
@@ -249,30 +237,20 @@ def train(training: Training, *, evaluated: bool = True) -> Iterator[Record]:
     run.begin(settings, device)
     while run.step < settings.steps:
         _, rate = advance(run, settings, training.batches, device)
-        step, rejected = run.step, None
+        step = run.step
+        # A line of the log.
         if step % settings.log_every == 0 or step == settings.steps or (only_last and step == 1):
-            rejected = run.rejection(settings)
-            if rejected is None:
-                values = _line(run, settings, rate, device)
-                seconds = time.perf_counter() - started
-                speed = {"tokens_per_second": (run.tokens - since) / seconds, "seconds": seconds}
-                yield Record(step, {**values, **speed})
-                started, since = time.perf_counter(), run.tokens
-        if rejected is None:
-            yield Record(step)
-            if run.step == step and splits_at(step, settings, tested=False):
-                rejected = run.rejection(settings, weights=True)
-                if rejected is None:
-                    yield from _evaluated(training)
-                    started, since = time.perf_counter(), run.tokens
-        if rejected is not None:
-            if settings.on_non_finite != "roll_back":
-                raise rejected
-            yield Record(step, rejected=rejected)
-            if run.step >= step:  # the consumer has not restored an earlier step
-                raise rejected
-        if run.step != step:
-            run.begin(settings, device)
+            run.refuse_diverged(settings)
+            values = _line(run, settings, rate, device)
+            seconds = time.perf_counter() - started
+            speed = {"tokens_per_second": (run.tokens - since) / seconds, "seconds": seconds}
+            yield Record(step, {**values, **speed})
+            started, since = time.perf_counter(), run.tokens
+        yield Record(step)
+        # Evaluations.
+        if splits_at(step, settings, tested=False):
+            run.refuse_diverged(settings, weights=True)
+            yield from _evaluated(training)
             started, since = time.perf_counter(), run.tokens
 
 
@@ -301,9 +279,8 @@ def advance(run: Run, settings: Settings, batches: Batches, device: torch.device
 
 def batch_of(step: int, run: Run, settings: Settings, batches: Batches, device: torch.device) -> Batch:
     """Return this rank's rows of a step."""
-    number = step + run.offset
-    part = run.learner.world.part(settings.batches.at(number))
-    return batches.training_batch(settings.seed, number, settings.warmup or settings.batch_size, device, part=part)
+    part = run.learner.world.part(settings.batches.at(step))
+    return batches.training_batch(settings.seed, step, settings.warmup or settings.batch_size, device, part=part)
 
 
 def _line(run: Run, settings: Settings, rate: float, device: torch.device) -> dict[str, Any]:
@@ -322,9 +299,8 @@ def _line(run: Run, settings: Settings, rate: float, device: torch.device) -> di
         **means,
         "learning_rate": settings.learning_rate * rate,
         **run.learner.schedules.values(run.step - 1),
-        **({"batch_size": settings.batches.at(run.step - 1 + run.offset)} if settings.warmup else {}),
+        **({"batch_size": settings.batches.at(run.step - 1)} if settings.warmup else {}),
         "skipped_steps": run.skipped,
-        **({"rollbacks": run.rollbacks} if run.rollbacks else {}),
         **({"loss_scale": scale["scale"]} if scale else {}),
         "tokens": run.tokens,
         "flops": settings.flops.total(run.step),

@@ -18,7 +18,7 @@ from electra_lab.training.device import Precision, autocast
 from electra_lab.training.divergence import Watch
 from electra_lab.training.random import EVALUATION, Streams, seed_global
 from electra_lab.training.scaling import LossScale
-from registry import Batch, Losses, Objective, Term
+from registry import Backbone, Batch, Losses, Objective, Term
 
 GENERATOR, DISCRIMINATOR = NETWORKS = ("generator", "discriminator")
 
@@ -83,8 +83,8 @@ class Learner:
         self.components: Sequence[Configured] = ()
         self._changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
         # A row that a network makes longer has more padding than its batch knows.
-        told = [module for module in objective.modules() if hasattr(module, "most_documents")]
-        self.told = [module for module in told if module.length_multiple == 1]
+        encoders = [module for module in objective.modules() if isinstance(module, Backbone)]
+        self.told = [encoder for encoder in encoders if encoder.length_multiple == 1]
 
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step: seed torch's generator, set scheduled numbers, let components draw their own numbers."""

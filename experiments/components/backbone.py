@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from registry import backbones
+from registry import Backbone, backbones
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -32,14 +32,11 @@ class Layer(nn.Module):
 
 
 @backbones.register("my_backbone", initialized_by_lab=True)
-class MyBackbone(nn.Module):
+class MyBackbone(Backbone, nn.Module):
     """Layers that see the mean of the row as its context.
 
     inner  width of a layer, as a multiple of `dim`
     """
-
-    length_multiple = 1
-    positions = "lab"  # the lab adds learned positions
 
     def __init__(
         self, dim: int, depth: int, heads: int, max_length: int, /, *, inner: Annotated[int, Field(ge=1, le=64)] = 2
@@ -54,9 +51,6 @@ class MyBackbone(nn.Module):
             x = layer(x, attention_mask.unsqueeze(-1))
         states: Tensor = self.norm(x)
         return states
-
-    def at_step(self, seed: int, step: int) -> None:
-        """Prepare for a step: nothing changes over time."""
 
     def flops(self, length: int) -> int:
         """Return the operations of the matrix products for a row, forward."""

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from registry import backbones
+from registry import Backbone, backbones
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -39,7 +39,7 @@ class _Layer(nn.Module):
 
 
 @backbones.register("light_conv", initialized_by_lab=True)
-class LightConv(nn.Module):
+class LightConv(Backbone, nn.Module):
     """Lightweight convolutions (Wu et al. 2019) with a gate that sees the whole row.
 
     width  of the kernels in positions, an odd number. All columns of a head share one kernel, whose weights are
@@ -50,7 +50,6 @@ class LightConv(nn.Module):
     length, not with its square.
     """
 
-    length_multiple = 1
     positions = "own"  # a convolution knows what is to its left and right
 
     def __init__(
@@ -78,9 +77,6 @@ class LightConv(nn.Module):
             x = layer(x, real)
         states: Tensor = self.norm(x)
         return states
-
-    def at_step(self, seed: int, step: int) -> None:
-        """Nothing changes over time."""
 
     def flops(self, length: int) -> int:
         """Per layer: projections 6 T D^2, convolution 2 T D W, the gate 2 D^2 per row, feed-forward 4 T D F."""

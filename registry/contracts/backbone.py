@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch.nn import Module
+else:
+    Module = object  # listing components must not import torch; see Backbone
 
 
-class Backbone(Protocol):
-    """An encoder. Registered as a class derived from nn.Module:
+class Backbone(Module):
+    """An encoder. Registered as a class derived from this one and from nn.Module:
 
-        __init__(self, dim, depth, heads, max_length, /, *, <options>)
+        class Mine(Backbone, nn.Module):
+            def __init__(self, dim, depth, heads, max_length, /, *, <options>)
+            def forward(self, x, attention_mask)
 
-    layers               the modules of each depth
+    forward takes x Float[B T D] and attention_mask Bool[B T], True at real tokens, and returns Float[B T D]. Values in
+    the padding must not change real positions. With `inner_states` it also takes two keywords: `depths`, numbers of
+    layers, each from 1 to the depth of the backbone, and `apart`, a bool. With depths, it returns a tuple: for each
+    depth, the states that a backbone of that depth would return. If `apart`, the layer above a depth passes no gradient
+    to its states.
+
+    `__init__` sets `layers`, the modules of each depth. All other members have defaults:
+
     length_multiple      the lab pads T up to a multiple of it
     positions            "lab": the lab adds learned positions; "own": the backbone handles positions itself
-    bare_embeddings      optional: True if the lab passes vectors of the token table alone, and the backbone does the
-                         rest: positions, segments, LayerNorm, dropout. `positions` is then "own", and the lab
-                         sets the rate of the backbone's nn.Dropout `embedding_dropout`
-    input_dim            optional: the width of the vectors that it takes, if it is not `dim`
-    own_heads            optional: the heads that take the place of others, by the name of the other: their type and
-                         options, such as {"tokens": {"type": "modernbert_tokens", "depth": 12}}
-    separates_documents  optional: True if `forward` also takes `documents` Int[B T] and attends within a document only;
-                         its own positions are relative, or restart at each document
-    most_documents       optional: the lab sets it for each forward pass to an upper bound of the documents and pieces
-                         of padding in all rows, or to None where it knows none; for backbones that pass it to
-                         electra_lab.model.attention.visible_in and whose length_multiple is 1
-    inner_states         optional: True if `forward` also takes `depths` and `apart`, and returns the states after each
-                         of these layers; see `forward`
-    before_export(length)  optional: prepares for a graph of ONNX that reads rows of up to that length
-    flops(length)        optional: floating point operations of the matrix products of one forward pass over one row, 2
-                         per multiply-add; without it the lab counts them with torch
-    shared_flops(length) optional: those of a forward pass that are computed once for all rows, in addition to `flops`
-    paper_flops(length)  optional: the same as the script of google-research/electra would count them
+    bare_embeddings      True if the lab passes vectors of the token table alone, and the backbone does the rest:
+                         positions, segments, LayerNorm, dropout. `positions` is then "own", and the lab sets the rate
+                         of the backbone's nn.Dropout `embedding_dropout`
+    input_dim            the width of the vectors that it takes, None for `dim`
+    separates_documents  True if `forward` also takes `documents` Int[B T] and attends within a document only; its
+                         own positions are relative, or restart at each document
+    most_documents       the lab sets it for each forward pass to an upper bound of the documents and pieces of padding
+                         in all rows, or to None where it knows none, for electra_lab.model.attention.visible_in
+    inner_states         True if `forward` also takes `depths` and `apart`, and returns the states after each of these
+                         layers; see `forward`
+    reversible           True if it keeps no activations and computes them again in the backward pass
+    discontinuous        True if rounding may move a state to another bucket, so that two kernels may disagree
 
     `@backbones.register(name, initialized_by_lab=True)` asks the lab to draw the weights of nn.Linear and nn.Embedding;
     frozen and loaded ones stay. Otherwise all weights stay as the constructor leaves them. The same holds for
@@ -42,25 +47,46 @@ class Backbone(Protocol):
     token there, in the input or in its vector; so says a generator that is not a backbone.
     """
 
-    length_multiple: int
-    positions: str
+    length_multiple: int = 1
+    positions: Literal["lab", "own"] = "lab"
+    bare_embeddings: bool = False
+    input_dim: int | None = None
+    separates_documents: bool = False
+    most_documents: int | None = None
+    inner_states: bool = False
+    reversible: bool = False
+    discontinuous: bool = False
+
+    layers: Any  # nn.ModuleList, or a sequence of modules
 
     @property
-    def layers(self) -> Sequence[nn.Module] | nn.ModuleList: ...
+    def own_heads(self) -> Mapping[str, Mapping[str, Any]]:
+        """The heads that take the place of others, by the name of the other.
 
-    @property
-    def forward(self) -> Any:
-        """forward(x Float[B T D], attention_mask Bool[B T]) -> Float[B T D].
-
-        attention_mask is True at real tokens. Values in the padding must not change real positions.
-
-        With `inner_states` it also takes two keywords: `depths`, a sequence of numbers of layers, each from 1 to the
-        depth of the backbone, and `apart`, a bool. With depths, it returns a tuple: for each depth, the states that a
-        backbone of that depth would return. If `apart`, the layer above a depth passes no gradient to its states.
+        Their type and options, such as {"tokens": {"type": "modernbert_tokens", "depth": 12}}.
         """
+        return {}
 
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step, the only place where a backbone may change over time.
 
         In eval mode the states of a row are a function of the weights and of this row, wherever the batch pads it to.
         """
+
+    def flops(self, length: int) -> int | None:
+        """Return the FLOPs of the matrix products of one forward pass over one row, 2 per multiply-add.
+
+        None, the default, asks the lab to count them with torch.
+        """
+        return None
+
+    def shared_flops(self, length: int) -> int:
+        """Return the FLOPs of a forward pass that are computed once for all rows, in addition to `flops`."""
+        return 0
+
+    def paper_flops(self, length: int) -> float | None:
+        """Return the FLOPs as the script of google-research/electra would count them; None if it does not know how."""
+        return None
+
+    def before_export(self, length: int) -> None:
+        """Prepare for a graph of ONNX that reads rows of up to `length`."""

@@ -217,10 +217,10 @@ def likeness(run: Path) -> Likeness:
 
 
 def records(run: Path) -> list[dict[str, Any]]:
-    """Return the records of metrics.jsonl, without an incomplete last line."""
+    """Return the records of metrics.jsonl, without its first and an incomplete last line."""
     file = run / "metrics.jsonl"
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
-    return [json.loads(line) for line in lines]
+    return [json.loads(line) for line in lines[1:]]
 
 
 def saved(run: Path) -> list[Path]:

@@ -117,13 +117,8 @@ def _store_of(loaded: Loaded, began: Provenance, given: Path | None) -> Store:
 
 
 def _last(directory: RunDirectory, experiment: Experiment) -> int:
-    """Return an upper bound of the steps that the run has done: it ended before the next log line.
-
-    Records of steps that were rolled back are gone, so that such a run may have done all.
-    """
+    """Return an upper bound of the steps that the run has done: it ended before the next log line."""
     settings = experiment.settings
-    if settings.on_non_finite == "roll_back":
-        return settings.steps
     logged = (record["step"] for record in directory.records() if record["split"] == "train")
     reached = max(experiment.run.step, max(logged, default=0))
     return min(settings.steps, (reached // settings.log_every + 1) * settings.log_every)

@@ -18,15 +18,16 @@ from electra_lab.assembly.choices import Scale
 from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load, load_finetuning
+from electra_lab.config.source import BUDGETS
 from electra_lab.jobs.endings import known
 from electra_lab.jobs.finetuning.experiment import declared, identity
 from electra_lab.jobs.finetuning.run import run_remaining_seeds
 from electra_lab.jobs.identity import digest
-from electra_lab.jobs.measured import as_measured, measured, prepare
+from electra_lab.jobs.measured import as_measured, measured, prepare, shared_damage
 from electra_lab.jobs.pretraining import execute
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
-from electra_lab.storage.files import damage, disk
+from electra_lab.storage.files import disk
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.training.device import choose_device
@@ -82,7 +83,7 @@ def quarantine_damaged(folder: AblationFolder, plan: Plan, say: Callable[[str], 
     for measure in plan.measures:
         with folder.claimed(f"shared-{measure.key}", wait=True):
             shared = folder.shared(measure)
-            if shared.is_dir() and (reason := damage(shared)):
+            if shared.is_dir() and (reason := shared_damage(shared, measure.key)):
                 _set_aside(folder, shared, reason, say)
     for id in plan.by_id:
         with folder.claimed(id) as mine, suppress(InUse):  # resumed by hand
@@ -111,6 +112,9 @@ def _unusable(folder: AblationFolder, id: str, plan: Plan) -> str | None:
         return f"cannot be read ({_sentence(error)})"
     if hashlib.sha256(config).hexdigest() != began.config_sha256:
         return "config.yaml was changed since it began"
+    changed = set[str]().union(*(change.values for change in began.changes))
+    if changed & {f"train.{name}" for name in BUDGETS}:
+        return "its length was changed by hand"
     found = list(run.checkpoints.glob("step-*"))
     return "none of its checkpoints is usable" if found and all(map(checkpoint_damage, found)) else None
 
@@ -208,7 +212,7 @@ def _shared(folder: AblationFolder, planned: PlannedMeasure, measure: Any, id: s
         if not final.is_dir():
             run, references = opened(id)[0], {name: opened(other)[0] for name, other in planned.references.items()}
             _, precision = opened(next(iter(planned.references.values()), id))
-            prepare(measure, final, run, references, precision)
+            prepare(measure, planned.key, final, run, references, precision)
     return final
 
 

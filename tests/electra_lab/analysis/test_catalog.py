@@ -249,3 +249,18 @@ def test_a_listing_loads_neither_torch_nor_numpy(tmp_path: Path) -> None:
     done = python("-c", script, str(tmp_path), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "[]\n")
     assert len(done.stdout.splitlines()) == 4
+
+
+def test_records_and_results_of_another_run_are_not_listed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    head = json.dumps({"step": 0, "split": "run", "id": "another"})
+    records = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(f"{head}\n{records}")
+    folder = write_finetuned(tmp_path / "tuned", scores("accuracy", 0.5, 0.75))
+    (folder / "seed-1" / "results.json").write_bytes((folder / "seed-0" / "results.json").read_bytes())
+    assert {name: (job.state, job.numbers) for name, job in by_name(tmp_path).items()} == {
+        "run": ("damaged", {}), "tuned": ("damaged", {})
+    }  # fmt: skip
+    own = json.loads((run / "provenance.json").read_text())["id"]
+    (run / "metrics.jsonl").write_text(f"{head.replace('another', own)}\n{records}")
+    assert by_name(tmp_path)["run"].state == "finished"

@@ -76,10 +76,10 @@ from registry import backbones
 
 
 @backbones.register("counting")
-class Counting(torch.nn.Module):
+class Counting(Backbone, torch.nn.Module):
     """Counts how often it is built, and can read numbers or refuse."""
 
-    length_multiple, positions, built = 1, "lab", []
+    built = []
 
     def __init__(self, dim, depth, heads, max_length, /, *, reads: bool = False, refuses: str = ""):
         super().__init__()
@@ -94,9 +94,6 @@ class Counting(torch.nn.Module):
         for layer in self.layers:
             x = x + layer(x)
         return x
-
-    def at_step(self, seed, step):
-        """Nothing changes."""
 '''
 
 

@@ -83,14 +83,12 @@ def test_seeds_networks_names_and_shapes_have_weights_of_their_own(tmp_path: Pat
 OWN = """
 import torch
 from torch import nn
-from registry import backbones
+from registry import Backbone, backbones
 
 
 @backbones.register("own_draws", initialized_by_lab=True)
-class OwnDraws(nn.Module):
+class OwnDraws(Backbone, nn.Module):
     'Draws a table of its own while it is built.'
-
-    length_multiple, positions = 1, "lab"
 
     def __init__(self, dim, depth, heads, max_length, /, *, extra: int = 0):
         super().__init__()
@@ -100,9 +98,6 @@ class OwnDraws(nn.Module):
 
     def forward(self, x, attention_mask):
         return x + self.free.mean() + self.extra.sum()
-
-    def at_step(self, seed, step):
-        pass
 """
 
 

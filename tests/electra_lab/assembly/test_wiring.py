@@ -31,7 +31,7 @@ from tests.electra_lab.jobs.pretraining.tiny import for_a_module, lines, passes,
 # Checked with other keys in OTHERS, by the tests of jobs (checkpoints, divergence), or with several processes.
 SHARED = {
     "train.epochs", "train.batch_warmup", "train.flops", "train.paper_flops", "train.log_every", "train.parallel",
-    "train.on_non_finite", "train.spike", "train.most_rollbacks", "run.max_minutes", "evaluate.test_tokens",
+    "train.on_non_finite", "train.spike", "run.max_minutes", "evaluate.test_tokens",
     "evaluate.at_start", "evaluate.every", "evaluate.batch_size", "evaluate.examples", "checkpoint.asynchronous",
     "checkpoint.every", "checkpoint.keep", "checkpoint.minutes", "checkpoint.milestones", "checkpoint.best",
 }  # fmt: skip

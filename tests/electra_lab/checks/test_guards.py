@@ -16,6 +16,7 @@ from electra_lab.planning.memory import shapes_only
 from electra_lab.testing import CLS, MASK, PAD, vocabulary
 from electra_lab.training.random import Streams
 from registry import (
+    Backbone,
     Batch,
     Choice,
     Detection,
@@ -188,8 +189,8 @@ def test_a_good_masking_strategy_passes_untouched() -> None:
     assert masked(lambda m: m).valid.sum() == 2 + 1
 
 
-class Good(nn.Module):
-    layers, length_multiple, positions = (), 1, "own"
+class Good(Backbone, nn.Module):
+    layers, positions = (), "own"
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,9 +198,6 @@ class Good(nn.Module):
 
     def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
         return x
-
-    def at_step(self, seed: int, step: int) -> None:
-        pass
 
 
 @pytest.mark.parametrize(
@@ -233,9 +231,13 @@ def test_a_backbone_without_what_the_lab_reads(members: dict[str, Any], reason: 
 
 
 def test_a_backbone_that_lacks_members_or_is_not_a_module() -> None:
-    said = refused(refuse_backbone, nn.Linear(1, 1), backbones.get("bert"))
-    assert "has no layers and no length_multiple and no positions and no at_step; see" in said
-    assert "must be a class derived from torch.nn.Module" in refused(refuse_backbone, object(), backbones.get("bert"))
+    class Bare(Backbone, nn.Module):
+        pass
+
+    assert "has no layers; see" in refused(refuse_backbone, Bare(), backbones.get("bert"))
+    for other in (nn.Linear(1, 1), Backbone(), object()):
+        said = refused(refuse_backbone, other, backbones.get("bert"))
+        assert "must be a class derived from registry.Backbone and torch.nn.Module" in said
 
 
 BATCH = Batch(TOKENS, TOKENS > PAD, TOKENS * 0, torch.arange(2))

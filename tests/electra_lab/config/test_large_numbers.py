@@ -38,7 +38,7 @@ def whole_numbers(schema: type[BaseModel], key: str = "") -> Iterator[str]:
 KEYS = list(dict.fromkeys(whole_numbers(ExperimentConfig)))
 HARMLESS = 10**9  # largest value of a key that neither allocates nor counts anything
 MOST = {"train.steps", "train.log_every", "evaluate.every", "evaluate.tokens", "evaluate.test_tokens",
-        "checkpoint.every", "checkpoint.keep", "seed", "train.skip_limit", "train.most_rollbacks"}  # fmt: skip
+        "checkpoint.every", "checkpoint.keep", "seed", "train.skip_limit"}  # fmt: skip
 OPTIONS = []
 for components in registry.ALL:
     for name in components.names():

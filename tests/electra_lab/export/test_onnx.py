@@ -2,9 +2,12 @@
 
 import json
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +15,7 @@ from torch import nn
 from electra_lab.assembly.experiment import assemble
 from electra_lab.data.store import load_store
 from electra_lab.data.vocabulary import special_ids
+from electra_lab.export import int8
 from electra_lab.export import onnx as module
 from electra_lab.export.export import export
 from electra_lab.export.int8 import run_rows, validation_rows
@@ -23,7 +27,7 @@ from electra_lab.pretrained.hugging_face import read_part
 from electra_lab.pretrained.opening import open_model, run_config
 from electra_lab.pretrained.writing import write_tokenizer
 from electra_lab.tokenizers.wordpiece import wordpiece
-from registry import backbones
+from registry import Backbone, backbones
 from registry.errors import ConfigError
 from tests.electra_lab.export.exports import CPU, assert_close, finished, inputs, logits, opened, states
 
@@ -110,6 +114,50 @@ def test_a_masked_language_model_in_int8_is_compared_on_the_masked_test_text(tmp
     assert rows.judged[asked.numpy()].all()
     data = model.run.provenance.data
     assert rows.judged.sum() == data.tokens["test"] - data.documents["test"]  # without [SEP]
+
+
+@pytest.mark.usefixtures("no_report")
+def test_int8_of_an_earlier_checkpoint_is_compared_on_its_own_replacements(tmp_path: Path) -> None:
+    run = finished(tmp_path, checkpoint="{every: 1, keep: 99}")
+    inputs = [run_rows(open_model(run, step=step))[0].inputs["input_ids"].tolist() for step in (1, 12, None)]
+    assert inputs[0] != inputs[1] == inputs[2]
+
+
+class _Session:
+    """Gives the same output each time, after some time."""
+
+    def __init__(self, output: Any, seconds: float) -> None:
+        self.output, self.seconds = np.array(output, np.float32), seconds
+
+    def run(self, names: list[str], inputs: Any) -> list[Any]:
+        assert names == ["logits"]
+        time.sleep(self.seconds)
+        return [self.output]
+
+
+@pytest.mark.parametrize(
+    ("heads", "fp32", "rounded", "agreement", "auc"),
+    [
+        (("replaced",), [[[2, -1, 3, -4]]], [[[1, 1, -3, -4]]], 0.5, (1.0, 0.625)),
+        (("tokens",), [[[[2, 1], [2, 1], [2, 1], [0, 1]]]], [[[[0, 1], [0, 1], [3, 1], [0, 5]]]], 0.5, None),
+    ],
+)
+def test_the_effect_of_int8(
+    tmp_path: Path, monkeypatch: Any, heads: Any, fp32: Any, rounded: Any, agreement: float, auc: Any
+) -> None:
+    """Of two files with known outputs, the first slow and large, at judged tokens alone."""
+    sessions = {"a": _Session(fp32[0], 0.004), "b": _Session(rounded[0], 0.0)}
+    monkeypatch.setattr(int8, "open_onnx", lambda file, threads: sessions[file.name])
+    for name, size in (("a", 400), ("b", 100)):
+        (tmp_path / name).write_bytes(bytes(size))
+    judged, replaced = np.array([[True] * 4]), np.array([[True, False, True, False]])
+    rows = int8.Rows({"input_ids": np.zeros((1, 4), np.int64)}, judged, replaced if auc else None)
+    network, outputs = SimpleNamespace(heads=heads), ("last_hidden_state", "logits")
+    module: Any = SimpleNamespace(outputs=outputs, of_text=False, network=network)
+    change = int8._compared(tmp_path / "a", tmp_path / "b", module, [rows, rows], "tokens")
+    assert (change.agreement, change.auc, change.bytes, change.tokens) == (agreement, auc, (400, 100), 8)
+    assert change.seconds[0] > change.seconds[1]
+    assert change.outputs == pytest.approx(np.abs(np.array(fp32) - np.array(rounded)).mean())
 
 
 SENTENCES = [["the", "cat", "didn't"], ["dogs"], ["zebras", "sat", "on", "the", "mat"]] * 4
@@ -302,10 +350,10 @@ def test_weights_of_a_large_network_are_in_a_second_file(tmp_path: Path, monkeyp
     assert_computed(tmp_path / "moved" / "model.onnx", ours, 60)
 
 
-class _Sixteen(nn.Module):
+class _Sixteen(Backbone, nn.Module):
     """Behaves differently at one length."""
 
-    length_multiple, positions = 1, "own"
+    layers, positions = (), "own"
 
     def forward(self, x: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         return 2 * x if x.shape[1] == 16 else x
@@ -318,14 +366,15 @@ def test_what_depends_on_the_sizes_of_its_input_needs_fixed_ones(tmp_path: Path)
         write_onnx(tmp_path / "model.onnx", NamedOutputs(made), 60, LONGEST)
     write_onnx(tmp_path / "model.onnx", NamedOutputs(made), 60, LONGEST, (2, 16))
     assert_computed(tmp_path / "model.onnx", made, 60, (2, 16))
+    assert open_onnx(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map["longest"] == "16"
     with pytest.raises(ConfigError, match="--onnx-size 1x49: "):
         write_onnx(tmp_path / "model.onnx", NamedOutputs(made), 60, LONGEST, (1, LONGEST + 1))
 
 
-class _Odd(nn.Module):
+class _Odd(Backbone, nn.Module):
     """Adds random numbers, which onnxruntime draws differently."""
 
-    length_multiple, positions = 1, "own"
+    layers, positions = (), "own"
 
     def forward(self, x: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         return x + 0.01 * torch.rand_like(x)

@@ -2,21 +2,24 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, RepoCard
 from safetensors.torch import load_file
 
 from electra_lab.cli.export import judge
-from electra_lab.export.card import names_on_the_hub
-from electra_lab.export.export import MARK, export
+from electra_lab.export.card import model_card, names_on_the_hub, with_metadata
+from electra_lab.export.export import MARK, export, exportable
 from electra_lab.presentation.run_page import closing
+from electra_lab.pretrained.opening import read_run
+from electra_lab.storage.provenance import Start
 from electra_lab.storage.run_directory import RunDirectory
-from registry.errors import CheckpointError
+from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.export.exports import SHAPES, TRAIN, assert_close, finished, inputs, logits, opened, states
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module, lines, tensors
 from tests.electra_lab.model.theirs import to_transformers
@@ -75,6 +78,8 @@ def test_auto_classes_take_the_encoder_and_draw_no_more_than_their_head(made: An
 
 
 def test_the_config_says_what_was_trained(made: tuple[Path, Path]) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(made[1] / "discriminator")
+    assert tokenizer.model_max_length == 48  # of the network, not of the rows in training
     config = transformers.AutoConfig.from_pretrained(made[1] / "discriminator")
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.layer_norm_eps) == (0.2, 0.2, 1e-12)
     pad = opened(made[0]).vocabulary.pad_id
@@ -166,6 +171,32 @@ def test_the_card_says_where_the_model_comes_from(made: tuple[Path, Path]) -> No
         assert fact in card.content, fact
     assert str(run.parent) not in card.content  # folders on the author's machine
     assert "AutoModelForMaskedLM" not in card.content  # which is the class of the generator
+
+
+def test_a_card_names_no_folder_of_this_machine(made: tuple[Path, Path]) -> None:
+    """Neither the pre-trained model, which may be gone, nor a path in the config; names on the hub stay."""
+    model = read_run(made[0])
+    network = exportable(model, model.parts["discriminator"])
+    config = {**model.run.config, "data": {**model.run.config["data"], "store": "/home/ada/store"}}
+    for source, base in (("/home/ada/model", None), ("google/electra-small", "google/electra-small")):
+        init = {"discriminator": Start(source=source, sha256={}, tokenizer=True)}
+        origin = replace(model.run, provenance=model.run.provenance.model_copy(update={"init": init}), config=config)
+        card = ModelCard(model_card(replace(model, run=origin), network))
+        assert card.data.base_model == base
+        assert f"weights of the discriminator: from {base or 'model'}\n" in card.content
+        assert "/home/ada" not in card.content
+        assert "  store: store\n" in card.content
+
+
+def test_metadata_of_the_command_line_replaces_that_of_a_card() -> None:
+    card = b"---\nlicense: mit\nlanguage: en\nmine: [1]\n---\n\n# Mine\n---\n"
+    given = {"license": "apache-2.0", "language": None, "datasets": ["me/x"]}
+    found = RepoCard(with_metadata(card, given))
+    assert found.data.to_dict() == {"license": "apache-2.0", "language": "en", "mine": [1], "datasets": ["me/x"]}
+    assert found.text.strip() == "# Mine\n---"
+    for wrong in (b"---\na: [\n---\n", b"---\na: \xff\n---\n", b"---\n- 1\n---\n"):
+        with pytest.raises(ConfigError, match=r"README\.md"):
+            with_metadata(wrong, given)
 
 
 def test_the_card_names_datasets_of_the_hub_alone() -> None:

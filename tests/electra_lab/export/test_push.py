@@ -17,7 +17,7 @@ from electra_lab.export.export import export
 from electra_lab.export.model_folder import copy_folder
 from electra_lab.export.push import REFUSALS, Pushed, _in_a_sentence, push
 from electra_lab.jobs.finetuning.run import finetune
-from electra_lab.pretrained.opening import open_model
+from electra_lab.pretrained.opening import model_of_finetuning, open_model
 from registry.errors import CheckpointError, ConfigError, DataError
 from tests.electra_lab.export.exports import finished
 from tests.electra_lab.export.hub import TOKEN, Hub
@@ -119,6 +119,10 @@ def test_what_another_writer_has_done_meanwhile_stays(hub: Hub, pushed: Push) ->
 
 
 def test_a_public_repository_is_used_only_on_request(hub: Hub, pushed: Push) -> None:
+    for words, said in (((), False), (("--public",), True)):
+        ended = pushed(*words)
+        assert (ended.code, "stays private" in ended.err) == (0, said)
+    hub.repositories.clear()
     assert pushed("--public").code == 0
     assert not hub.repositories["me/x"].private
     hub.requests.clear()
@@ -190,11 +194,14 @@ def dry(model: Path, **options: Any) -> list[Pushed]:
 
 
 def test_a_stopped_run_pushes_the_milestones_that_it_has_reached(run: Path, tmp_path: Path) -> None:
-    """Its provenance has all that were planned."""
+    """Its provenance has all that were planned. They come in the order of their steps."""
     stopped = shutil.copytree(run, tmp_path / "stopped")
+    written = json.loads((stopped / "provenance.json").read_text())
+    written["milestones"] = {"early": 5, "first": 0}
+    (stopped / "provenance.json").write_text(json.dumps(written))
     for step in (12, 8, 5):
         shutil.rmtree(stopped / "checkpoints" / f"step-{step:08d}")
-        reached = [("step-0", 0), ("tokens-300", 5)][: 1 + (step > 5)]
+        reached = [("first", 0), ("early", 5)][: 1 + (step > 5)]
         *branches, main = [(push.branch, push.step) for push in dry(stopped, milestones=True)]
         assert (branches, main) == (reached, ("main", {12: 8, 8: 5, 5: 0}[step]))
 
@@ -239,7 +246,18 @@ def test_a_fine_tuned_model_has_a_card_with_its_results(run: Path, tmp_path: Pat
     card = ModelCard(finetuned_card(path / "seed-3" / "model"))
     copy_folder(path / "seed-3" / "model", tmp_path / "copy")  # away from its results
     assert (tmp_path / "copy" / "README.md").read_text() == finetuned_card(path / "seed-3" / "model")
+    (path / "seed-3" / "model" / "README.md").write_text("mine")
+    copy_folder(path / "seed-3" / "model", tmp_path / "with its own card")
+    assert (tmp_path / "with its own card" / "README.md").read_text() == "mine"
     assert ": seed 3, after" in card.content
+    # The model of another seed, and a damaged one, are refused.
+    other = Path(shutil.copytree(path, tmp_path / "other"))
+    shutil.rmtree(other / "seed-3" / "model")
+    shutil.copytree(other / "seed-0" / "model", other / "seed-3" / "model")
+    (other / "seed-0" / "model" / "config.json").write_text("{}")
+    for seed, wrong in (("seed-3", "MANIFEST.json"), ("seed-0", "config.json")):
+        with pytest.raises(CheckpointError, match=f"{seed}/model.*{wrong}"):
+            model_of_finetuning(other / seed)
     assert card.data.pipeline_tag == "text-classification"
     results = json.loads((path / "seed-3" / "results.json").read_text())["splits"]
     measured = {(split, name): value for split in results for name, value in results[split]["metrics"].items()}

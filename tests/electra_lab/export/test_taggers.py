@@ -115,6 +115,19 @@ def test_the_code_of_the_card_gives_the_labs_tags(
     assert "Of 16 sentences of validation data, 14 have the same tokens" in card
 
 
+def test_texts_keep_the_tokens_of_the_run(tmp_path: Path) -> None:
+    """A space at the beginning is for words alone: a classifier was trained without it."""
+    with for_a_module():
+        data = f"{{sequence_length: 16, held_out: 0.3, overlap: 1.0, store: {tmp_path / 'store'}}}"
+        tokenizer = without_space("bpe without", tmp_path)
+        model = pretrained(tmp_path, tokenizer=tokenizer, data=data, generator="{type: unigram}")
+        path = finetune(write_finetuning(tmp_path, model, seeds=[0]), ["task.head=dense"], tmp_path / "out", "cpu")
+    own, written = Tokenizer.from_file(str(tmp_path / "tokenizer.json")), path / "seed-0" / "model" / "tokenizer.json"
+    for text in ("the cat", " the", "% mat"):
+        exported = Tokenizer.from_file(str(written)).encode(text, add_special_tokens=False)
+        assert exported.ids == own.encode(text, add_special_tokens=False).ids
+
+
 @torch.no_grad()
 def test_words_as_onnxruntime_would_read_them(tagger: tuple[Path, Path]) -> None:
     """With tokenizer.json alone, and the module that is written as ONNX: the first token of each word has its tag."""

@@ -17,7 +17,7 @@ from electra_lab.export.export import export
 from electra_lab.interop.hugging_face import models
 from electra_lab.model.network import STANDARD_DEVIATION
 from electra_lab.model.weights import own_tensors, repeated
-from registry import backbones
+from registry import Backbone, backbones
 from registry.errors import UnknownName
 from tests.electra_lab.export.exports import SHAPES, assert_close, finished, inputs, logits, opened, states
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
@@ -28,14 +28,12 @@ AWKWARD = '''\
 import torch
 from torch import nn
 
-from registry import backbones
+from registry import Backbone, backbones
 
 
 @backbones.register("awkward")
-class Awkward(nn.Module):
+class Awkward(Backbone, nn.Module):
     """Shares a parameter and a module, reads numbers while it is built, and keeps a buffer out of its state."""
-
-    length_multiple, positions = 1, "lab"
 
     def __init__(self, dim, depth, heads, max_length, /, *, gain: float = 2.0):
         super().__init__()
@@ -51,9 +49,6 @@ class Awkward(nn.Module):
 
     def forward(self, x, attention_mask):
         return x + self.gains * self.two(torch.tanh(self.again[0](x)))
-
-    def at_step(self, seed, step):
-        pass
 '''
 LIGHT_CONV = f"[{ROOT / 'experiments' / 'plugins' / 'light_conv.py'}]"
 SIZES = "dim: 16, depth: 2, heads: 4"
@@ -313,9 +308,7 @@ def test_zeros_of_a_library_stay_zeros(tmp_path: Path) -> None:
     with backbones.isolated():
 
         @backbones.register("zero_output")
-        class ZeroOutput(nn.Module):
-            length_multiple, positions = 1, "lab"
-
+        class ZeroOutput(Backbone, nn.Module):
             def __init__(self, dim: int, depth: int, heads: int, max_length: int, /) -> None:
                 super().__init__()
                 self.inner, self.out = nn.Linear(dim, dim), nn.Linear(dim, dim)

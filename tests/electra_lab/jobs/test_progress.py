@@ -7,97 +7,34 @@ import pty
 import re
 import select
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from electra_lab.jobs import progress as module
-from electra_lab.jobs.progress import LivePage, Pace
+from electra_lab.jobs.progress import LivePage, Progress
+from electra_lab.jobs.saving import Saver
 from electra_lab.presentation.pages import Unfinished
-from electra_lab.training.loop import splits_at
+from electra_lab.training.loop import Record
 from registry.errors import DataError, Interrupted
-from tests.electra_lab.training.test_loop import SETTINGS
 from tests.helpers import exit_code, write_experiment
 from tests.scorecard.lab import Lab
-
-ROWS = {"validation": 50, "test": 300}
-STEP, ROW, SAVE = 2.0, 0.2, 7.0  # seconds
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def simulated(steps: int, every: int | None, save_every: int, milestones: tuple[int, ...]) -> list[tuple[float, float]]:
-    """Train with a simulated clock; return the time and the estimate of the time left after each part."""
-    settings, clock = replace(SETTINGS, steps=steps, evaluate_every=every, evaluate_batch_size=10), Clock()
-    pace = Pace(settings, 0, ROWS, save_every, milestones, clock)
-    assert pace.left() is None
-    found = []
-
-    def note() -> None:
-        found.append((clock.now, pace.left() or 0.0))
-
-    for step in range(1, steps + 1):
-        clock.now += STEP * (10 if step == 1 else 1)  # the first one is slow
-        pace.stepped(step)
-        note()
-        if step % save_every == 0 or step in milestones or step == steps:
-            clock.now += SAVE
-            pace.saved()
-            note()
-        for split in splits_at(step, settings, tested=True):
-            for _ in range(ROWS[split] // 10):
-                clock.now += 10 * ROW
-                pace.evaluated(10)
-                note()
-    return found
-
-
-@pytest.mark.parametrize("every", [10, 25, None])
-@pytest.mark.parametrize(("save_every", "milestones"), [(20, ()), (200, ()), (33, (1, 50, 99))])
-def test_the_time_left_is_that_of_steps_evaluations_and_saves_to_come(every, save_every, milestones) -> None:
-    found = simulated(100, every, save_every, milestones)
-    end = found[-1][0]
-    assert found[-1][1] == 0
-    # The estimate is exact once each part was measured, after 40 steps if the part is repeated.
-    later = [(now, left) for now, left in found if now > 40 * STEP + 300 * ROW]
-    if every and save_every < 100:
-        assert [left for _, left in later] == pytest.approx([end - now for now, _ in later])
-    # From the third step on it is close.
-    assert max(abs(left - (end - now)) for now, left in found[3:]) < 0.2 * end
-
-
-def test_the_speed_is_that_of_recent_steps_and_falls_between_them() -> None:
-    clock = Clock()
-    pace = Pace(replace(SETTINGS, steps=1000), 400, {"validation": 0}, 10**6, (), clock)
-    for step, seconds in enumerate([1.0] * 100 + [3.0] * 100, start=401):
-        clock.now += seconds
-        pace.stepped(step)
-    assert pace.left() == pytest.approx(400 * 3, rel=0.02)  # and not 400 * 2, the mean
-    clock.now += 100
-    assert pace.left() == pytest.approx(400 * 3 - 100, rel=0.02)
-    pace.paused()
-    clock.now += 3
-    pace.stepped(601)
-    assert pace.left() == pytest.approx(399 * 3, rel=0.02)  # the pause does not count as a step
 
 
 def slowed(*arguments: str) -> None:
     """Run a command with training so slow that a bar drawn ten times a second shows every part."""
 
-    def slow(method: Callable[..., Any], seconds: float) -> Callable[..., Any]:
-        return lambda *given: (time.sleep(seconds), method(*given))
+    def slow(progress: Progress, record: Record) -> None:
+        time.sleep(0.06)
+        noted(progress, record)
 
-    for name, seconds in {"stepped": 0.03, "evaluated": 0.06, "saved": 0.15}.items():
-        setattr(Pace, name, slow(getattr(Pace, name), seconds))
+    def slow_save(saver: Saver) -> None:
+        time.sleep(0.15)
+        save(saver)
+
+    noted, save = Progress.__call__, Saver.save
+    Progress.__call__, Saver.save = slow, slow_save  # type: ignore[method-assign]
     exit_code(*arguments)
 
 
@@ -123,7 +60,7 @@ def test_the_bar_of_a_run_shows_its_phases_losses_speed_and_time_left(forks: Lab
     bars = [line for line in drawn if " left " in line and " tok/s " in line]
     assert all(len(line) <= 80 for line in bars)
     assert {line.split()[0] for line in bars} == {"training", "saving", "evaluating", "testing"}
-    numbers = r"gen \d\.\d+  dis \d\.\d+  [\d,]+ tok/s left 0:00:\d\d$"
+    numbers = r"gen \d\.\d+  dis \d\.\d+  [\d,]+ tok/s left (0:00:\d\d|-:--:--)$"
     assert any(re.match(rf"training \S+ [1-9]\d*/10 {numbers}", line) for line in bars)
     assert any(re.match(rf"testing \S+ [1-9]\d*/\d+ {numbers}", line) for line in bars)
     assert not any(line.startswith("training") and "10/10" in line for line in bars)

@@ -164,6 +164,9 @@ def test_which_rows_have_blocks() -> None:
     first, second = (torch.arange(LONG).expand(2, -1) // size for size in (100, 30))
     for part in (slice(256), slice(0)):
         assert isinstance(visible_in(ones[: part.stop, part], first[: part.stop, part]), torch.Tensor)
+    # Short documents share blocks of at most 64 positions, two of 30 each; longer ones have their own.
+    assert visible_in(ones, second).sizes == [60] * 10
+    assert visible_in(ones, first).sizes == [100] * 6
     encoder: Any = backbones.get("bert").component(16, 2, 2, LONG, dropout=0.0)
     x = torch.randn(2, LONG, 16, requires_grad=True)
     expected = [encoder(x, ones, documents) for documents in (first, second)]

@@ -14,6 +14,7 @@ from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.flops import backbone_flops, network_flops, paper_flops
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_heads
+from registry import Backbone
 from tests.helpers import ROOT, write_experiment
 
 SIZES = EmbeddingSizes(vocabulary_size=100, dim=4, max_length=16, dropout=0.0)
@@ -30,7 +31,7 @@ def test_one_bert_layer_by_hand() -> None:
 
 def free(**attributes: Any) -> nn.Module:
     """A backbone without layers."""
-    made: Any = nn.Module()
+    made: Any = Plugin()
     for name, value in attributes.items():
         setattr(made, name, value)
     return made
@@ -49,17 +50,16 @@ def test_heads_and_projection_by_hand() -> None:
     assert network_flops(discriminator, 10, 2) == 12_000_000 + 2 * 12 * 4 * 8 + 2 * 10 * (8 * 8 + 8)
     assert network_flops(around(backbone, width=4), 10, 2) == 12_000_000  # without a projection
     for of_rows in (network_flops, paper_flops):  # a table that the backbone projects once for all rows
-        projects = free(length_multiple=1, flops=lambda length: 11, shared_flops=lambda length: 1000 * length)
-        alone = of_rows(around(free(length_multiple=1, flops=lambda length: 11), "tokens"), 10, 2)
+        projects = free(flops=lambda length: 11, shared_flops=lambda length: 1000 * length)
+        alone = of_rows(around(free(flops=lambda length: 11), "tokens"), 10, 2)
         assert of_rows(around(projects, "tokens"), 10, 2, None, 3) == 3 * alone + 10_000
 
 
-class Plugin(nn.Module):
+class Plugin(Backbone, nn.Module):
     """A backbone without a formula: a product with each row and one with a table of 5, and dropout, which counting must
     not leave disabled."""
 
-    length_multiple = 1
-    positions = "lab"
+    layers = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,12 +110,12 @@ def test_the_papers_convention_for_bert(tmp_path: Path, dim, embedding, heads, l
 def test_the_papers_convention_by_hand() -> None:
     """E 4, D 8, V 100, T 10, a backbone of 7 operations; 15.625 % of the positions have vocabulary logits."""
 
-    backbone = free(length_multiple=1, paper_flops=lambda length: 7)
+    backbone = free(paper_flops=lambda length: 7)
     generator, discriminator = (around(backbone, head) for head in ("tokens", "replaced"))
     below = 7 + 10 * (2 * 4 * 100 + 2 * 4 * (10 + 2) + 2 * 4 + 5 * 4 + 4 * 4) + 10 * (2 * 4 * 8 + 8)
     words = 10 * (2 * 8 * 4 + 4 + 8 * 4 + 5 * 4 + 2 * 4 * 100 + 5 * 100 + 2 * 100)
     assert paper_flops(generator, 10, 2) == below + 0.15625 * words
     assert paper_flops(generator, 10, 10) == below + words
     assert paper_flops(discriminator, 10, 2) == below + 10 * (2 * 8 * 8 + 8 + 8 * 8 + 2 * 8)
-    discriminator = around(free(length_multiple=1, flops=lambda length: 11), "replaced")
+    discriminator = around(free(flops=lambda length: 11), "replaced")
     assert paper_flops(discriminator, 10, 2) == below - 7 + 11 + 10 * (2 * 8 * 8 + 8 + 8 * 8 + 2 * 8)

@@ -22,6 +22,7 @@ from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.network import Network, initialise
 from electra_lab.model.pair import EmbeddingSizes, make_heads, make_pair
 from electra_lab.training.compilation import recompute
+from registry import Backbone
 from registry.errors import BadResult
 from tests.helpers import write_experiment
 
@@ -33,8 +34,8 @@ BACKBONES = {
 }
 
 
-class Recorder(nn.Module):
-    positions = "lab"
+class Recorder(Backbone, nn.Module):
+    layers = ()
 
     def __init__(self, length_multiple: int) -> None:
         super().__init__()

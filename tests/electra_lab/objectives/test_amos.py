@@ -16,7 +16,7 @@ from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.network import Exits, Network
 from electra_lab.objectives.amos import Amos
 from electra_lab.testing import CLS, MASK, PAD, SEP, SIGNIFICANCE, chi_square_p, vocabulary
-from registry import Batch, EmbeddingSizes, Masked
+from registry import Backbone, Batch, EmbeddingSizes, Masked
 from tests.electra_lab.objectives.tiny import gradients, streams, total
 
 WORDS, WIDTH, LENGTH, EXITS = 14, 6, 6, (1, 3, 4)
@@ -70,16 +70,16 @@ class Layer(nn.Module):
         return x + torch.tanh(x @ self.a + x.roll(1, 1) @ self.b)
 
 
-class Encoder(nn.Module):
-    length_multiple, inner_states = 1, True
+class Encoder(Backbone, nn.Module):
+    inner_states = True
 
     def __init__(self, depth: int) -> None:
         super().__init__()
-        self.positions, self.norm = nn.Parameter(torch.zeros(LENGTH, WIDTH)), nn.LayerNorm(WIDTH, eps=1e-12)
+        self.places, self.norm = nn.Parameter(torch.zeros(LENGTH, WIDTH)), nn.LayerNorm(WIDTH, eps=1e-12)
         self.layers = nn.ModuleList(Layer() for _ in range(depth))
 
     def forward(self, x: Tensor, mask: Tensor, *, depths: Sequence[int] = (), apart: bool = False) -> Any:
-        x = self.norm(x + self.positions) * mask.unsqueeze(-1)
+        x = self.norm(x + self.places) * mask.unsqueeze(-1)
         exits = Exits(depths, len(self.layers), apart)
         for depth, layer in enumerate(self.layers, 1):
             x = exits.after(depth, layer(x))

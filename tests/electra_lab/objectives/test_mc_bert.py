@@ -14,7 +14,7 @@ from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.network import Network
 from electra_lab.objectives import mc_bert
 from electra_lab.testing import CLS, MASK, PAD, SEP, SIGNIFICANCE, chi_square_p, vocabulary
-from registry import EmbeddingSizes, Masked, objectives, samplers
+from registry import Backbone, EmbeddingSizes, Masked, objectives, samplers
 from tests.electra_lab.objectives import tiny
 
 WORDS, WIDTH, NEITHER = 14, 6, 13
@@ -45,8 +45,8 @@ def normal(seed: int, shape: Any) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-class Encoder(nn.Module):
-    length_multiple = 1
+class Encoder(Backbone, nn.Module):
+    layers = ()
 
     def __init__(self) -> None:
         super().__init__()

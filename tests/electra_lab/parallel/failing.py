@@ -16,11 +16,10 @@ class Trouble(Electra):
 
     def __init__(
         self, generator, discriminator, masking, sampler, vocabulary, /, *, step: int = -1, rank: int = 0,
-        deed: Literal["kill", "signal", "interrupts", "memory", "diverge", "diverge_once", "fail", "exit"] = "signal",
+        deed: Literal["kill", "signal", "interrupts", "memory", "diverge", "fail", "exit"] = "signal",
     ) -> None:  # fmt: skip
         super().__init__(generator, discriminator, masking, sampler, vocabulary)
         self.step, self.rank, self.deed = step, rank, deed
-        self.spoiled = self.done = False
 
     def at_step(self, seed, step):
         self.spoiled = False
@@ -38,8 +37,7 @@ class Trouble(Electra):
             raise KeyError("unforeseen")
         if self.deed == "exit":
             raise SystemExit(0)
-        self.spoiled = self.deed == "diverge" or (self.deed == "diverge_once" and not self.done)
-        self.done = True
+        self.spoiled = self.deed == "diverge"
 
     def forward(self, batch, rng):
         losses = super().forward(batch, rng)

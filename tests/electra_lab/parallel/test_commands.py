@@ -219,22 +219,6 @@ def assert_said_once(both: list[tuple[int, str, str]], code: int, sentence: str)
     assert "another process of this run" not in said
 
 
-@SLOW
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_all_ranks_are_rolled_back_together(forks: Lab, tmp_path: Path, parallel: str) -> None:
-    """As one process is; only the second rank sees non-finite numbers."""
-    more = ["--set", "train.on_non_finite=roll_back", "--set", f"train.parallel={parallel}", "--device", "cpu"]
-    for name, size, rank in (("one", 1, 0), ("two", 2, 1)):
-        written = file(tmp_path / name, f", step: 6, rank: {rank}, deed: diverge_once")
-        given = ["run", str(written), "--out", str(tmp_path / name / "run"), *more]
-        done = ended(start(forks, *given, cwd=tmp_path, size=size), timeout=120)
-        assert [ended[0] for ended in done] == [0] * size, done
-        assert sum("Rolled back to step 4 (1 of at most 3 times)" in said for *_, said in done) == 1
-        trouble = json.loads((tmp_path / name / "run/checkpoints/step-00000012/state.json").read_text())["trouble"]
-        assert (trouble["offset"], trouble["rollbacks"]) == (3, 1)
-    assert_equal(tmp_path / "two" / "run", tmp_path / "one" / "run")
-
-
 @pytest.mark.parametrize("mistake", ["config", pytest.param("data", marks=SLOW), pytest.param("disk", marks=SLOW)])
 def test_an_error_before_training_is_said_once(forks: Lab, tmp_path: Path, mistake: str) -> None:
     more: list[str] = []

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from electra_lab.testing import BackboneContract
+from registry import Backbone
 from registry.errors import BadResult
 from tests.electra_lab.testing.hold import hold
 
 
-class Mean(nn.Module):
+class Mean(Backbone, nn.Module):
     """A lawful backbone: each token sees itself and the mean of the real tokens of its row."""
-
-    length_multiple, positions = 1, "lab"
 
     def __init__(self, dim: int, depth: int, heads: int, max_length: int, /) -> None:
         super().__init__()
@@ -32,8 +31,6 @@ class Mean(nn.Module):
         real = mask.unsqueeze(-1)
         total = x.masked_fill(~real, 0).sum(1, keepdim=True)
         return (total / real.sum(1, keepdim=True).clamp(min=1)).expand_as(x)
-
-    def at_step(self, seed: int, step: int) -> None: ...
 
     def flops(self, length: int) -> int:
         return sum(2 * length * layer.in_features * layer.out_features for layer in self.layers)

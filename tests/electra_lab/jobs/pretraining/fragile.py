@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from registry import backbones
+from registry import Backbone, backbones
 
 STEP = 0
 Wrong = Literal["forward", "backward", "never"]
@@ -28,9 +28,7 @@ class FeedForward(nn.Module):
 
 
 @backbones.register("fragile")
-class Fragile(nn.Module):
-    length_multiple, positions = 1, "lab"
-
+class Fragile(Backbone, nn.Module):
     def __init__(self, dim, depth, heads, max_length, /, *, wrong: Wrong = "never", at: int = -1) -> None:
         super().__init__()
         self.layers = nn.ModuleList(FeedForward(dim, wrong, at if layer == 1 else -1) for layer in range(depth))

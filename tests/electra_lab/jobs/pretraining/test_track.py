@@ -16,8 +16,7 @@ from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.track import FILE, tracking
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import DivergedError
-from tests.electra_lab.jobs.pretraining.test_divergence import rolling
-from tests.electra_lab.jobs.pretraining.tiny import MEASURED, SPY, assert_same, experiment, lines, run, stop_at
+from tests.electra_lab.jobs.pretraining.tiny import MEASURED, SPY, assert_same, experiment, lines, run, spying, stop_at
 from tests.scorecard.lab import Lab
 
 DIARY = Path(__file__).with_name("diary.py")
@@ -89,22 +88,12 @@ def test_trackers_that_fail_stop_neither_the_run_nor_others(tmp_path: Path, caps
         assert [call for call in CALLS if diary(tmp_path, call, name)] == calls
 
 
-def test_a_run_that_is_rolled_back_goes_back_in_trackers_that_can(tmp_path: Path) -> None:
-    """Others never receive a step twice. A diverged run counts as failed."""
-    back = {"type": "diary", "path": str(tmp_path / "back"), "rewinds": True}
-    trackers = json.dumps([{"type": "diary", "path": str(tmp_path / "diary"), "rewinds": False}, back])
-    file = rolling(tmp_path, 6, imports=f"[{SPY}, {DIARY}]", trackers=trackers)
-    path = run(file, tmp_path / "run")
-    after = [5, 6, 10, 12, 15, 16, 16, 16]
-    assert [line["step"] for line in lines(path)] == after
-    for name, starts, before in (("diary", [0], []), ("back", [0, 4], [5, 6])):
-        assert [start[3] for start in diary(tmp_path, "start", name)] == starts
-        assert [step for step, _ in given(tmp_path, name)] == before + after
-        assert given(tmp_path, name)[2:] == expected(path)[2 - len(before) :]
-    assert diary(tmp_path, "close", "back") == ["stopped", "done"]
+def test_a_diverged_run_counts_as_failed(tmp_path: Path) -> None:
+    trackers = json.dumps([{"type": "diary", "path": str(tmp_path / "diary")}])
+    file = spying(tmp_path, imports=f"[{SPY}, {DIARY}]", trackers=trackers, objective="{type: spy, poison: 6}")
     with pytest.raises(DivergedError):
-        run(file, tmp_path / "failed", "train.on_non_finite=stop")
-    assert diary(tmp_path, "close", "back")[2:] == ["failed"]
+        run(file, tmp_path / "run")
+    assert diary(tmp_path, "close") == ["failed"]
 
 
 @pytest.mark.parametrize(("stopped", "resumed_at"), [(7, 4), (3, 0)])

@@ -101,11 +101,11 @@ def lose_checkpoints(path: Path) -> None:
 
 
 def lines(path: Path, split: str | None = None) -> list[dict[str, Any]]:
-    """Return the records of a run, or those of one split."""
+    """Return the records of a run, or those of one split, without the line that names the run."""
     if not (path / "metrics.jsonl").exists():
         return []
     records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [record for record in records if split in (None, record["split"])]
+    return [record for record in records if record["split"] in ((split,) if split else ("train", "validation", "test"))]
 
 
 def tensors(path: Path, step: int | None = None) -> dict[str, Any]:

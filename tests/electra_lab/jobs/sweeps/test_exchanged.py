@@ -58,13 +58,13 @@ CHANGES: dict[str, Change] = {
     "measures exchanged": in_cells("measures.json", exchange),
     "provenance copied": in_cells("provenance.json", copy),
     "config copied": in_cells("config.yaml", copy),
+    "records copied": in_cells("metrics.jsonl", copy),
     "checkpoints copied": in_cells("checkpoints", copy),
     "the last checkpoint copied": in_cells("checkpoints/step-00000008", copy),
 }
 
 
-@pytest.mark.parametrize("places", [(0, 1), (0, 2)], ids=["of another variant", "of another seed"])
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize(("name", "places"), [*((name, (0, 1)) for name in CHANGES), ("exchanged", (0, 2))])
 def test_numbers_of_another_cell_are_never_shown_and_cells_are_done_again(here, done, out, name, places) -> None:
     plan, before = AblationFolder(out).plan, contents(done[1])
     one, other = (out / "cells" / plan.cells[place].id for place in places)
@@ -99,12 +99,14 @@ def test_a_moved_ablation_and_a_cell_of_a_copy_are_its_own(here: Path, out: Path
     execute.resume(alone, "cpu")
 
 
-def test_numbers_of_a_cell_that_was_trained_longer_by_hand_are_measured_again(here: Path, out: Path) -> None:
-    folder = AblationFolder(out)
+def test_a_cell_that_was_trained_longer_by_hand_is_done_again(out: Path) -> None:
+    folder, said = AblationFolder(out), list[str]()
     id = folder.plan.cells[0].id
     execute.resume(out / "cells" / id, "cpu", ["train.steps=10"])
     assert cell_result(folder, folder.plan, id).missing
     assert not cell_result(folder, folder.plan, id).metrics
+    cells.quarantine_damaged(folder, folder.plan, said.append)
+    assert len(said) == 1
 
 
 def test_a_reference_of_another_measure_is_set_aside(out: Path) -> None:
@@ -115,6 +117,14 @@ def test_a_reference_of_another_measure_is_set_aside(out: Path) -> None:
     cells.quarantine_damaged(folder, folder.plan, said.append)
     assert len(said) == 2
     assert not one.exists()
+
+
+def test_what_another_measure_shares_is_set_aside(out: Path) -> None:
+    folder, said = AblationFolder(out), list[str]()
+    one, other = (folder.shared(measure) for measure in folder.plan.measures[::2])
+    exchange(one, other)
+    cells.quarantine_damaged(folder, folder.plan, said.append)
+    assert [line.startswith(str(path)) for line, path in zip(said, (one, other), strict=True)] == [True, True]
 
 
 def test_a_lost_claim_ends_the_work_on_a_cell(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
