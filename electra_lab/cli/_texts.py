@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from electra_lab.cli._inputs import Incoming
-from electra_lab.cli._items import Entry, OnError, Record
+from electra_lab.cli._items import Entry, OnError, Record, Table
 from electra_lab.cli._streams import answer, is_utf8, stdout
 from electra_lab.cli.run import Device
-from registry.errors import ConfigError
+from registry.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -109,6 +109,7 @@ def show(
     incoming: Incoming[Entry],
     json_: bool,
     html: Path | None,
+    csv_: bool = False,
     **options: Any,
 ) -> None:
     """Print each result as soon as it is known, or write all to a page."""
@@ -118,9 +119,9 @@ def show(
     from electra_lab.inference.results import Filled, header
     from electra_lab.presentation.console import Console
 
-    if json_ and html:
-        raise ConfigError("give either --json or --html.")
-    terminal, console = colours(), Console()
+    if json_ + csv_ + bool(html) > 1:
+        raise ConfigError("give either --json or --html or --csv.")
+    terminal, console, table = colours(), Console(), Table()
     number = unfilled = 0
     with ExitStack() as stack:
         page = stack.enter_context(file_of("--html", html)) if html else None
@@ -130,7 +131,7 @@ def show(
         if html or not terminal.is_terminal:
             stack.enter_context(console.progress(0, None, verb, "texts"))
         results = answered(pair, verb, incoming, itemgetter("text"), **options)
-        for number, (_, result) in enumerate(results, start=1):
+        for number, ((_, record, _), result) in enumerate(results, start=1):
             console.advance(number)
             if isinstance(result, Filled) and not result.masks:
                 unfilled += 1
@@ -138,6 +139,10 @@ def show(
                 page.write(result._repr_html_() + "\n")
             elif json_:
                 answer(json.dumps(result.as_dict(), ensure_ascii=not is_utf8()))
+            elif csv_:
+                name = record.get("name", number)
+                for token, (start, _), p in zip(result.tokens, result.offsets, result.probabilities, strict=True):
+                    answer(table.line({"name": name, "position": start + 1, "token": token, "probability": p}))
             else:
                 answer_in_colour(terminal, result)
     if html:
@@ -159,4 +164,4 @@ def answer_in_colour(terminal: "RichConsole", result: object, before: str = "") 
         return
     with terminal.capture() as coloured:
         terminal.print(result)
-    print(before + coloured.get(), end="", flush=True, file=stdout())
+    print(shown(before) + coloured.get(), end="", flush=True, file=stdout())

@@ -169,6 +169,26 @@ def test_a_fasta_file_that_is_none_or_too_long(lab: Any, model: Path, tmp_path: 
     assert lab.fails(3, "score", model, "--file", tmp_path / "a.fa", *CPU).startswith(f"{tmp_path}/a.fa:1: ")
 
 
+def test_a_table_has_the_probability_of_each_letter(lab: Any, model: Path, tmp_path: Path) -> None:
+    """The name is that of the sequence, otherwise the number of the text; positions begin with 1."""
+    (tmp_path / "a.fa").write_text(">one x\nth\ne3 \n>two\nsat\n")
+    for words, names, texts in (
+        (("--file", tmp_path / "a.fa"), ["one", "two"], ["THE3", "SAT"]),
+        (("the cat", "sat"), ["1", "2"], ["the cat", "sat"]),
+    ):
+        code, out, _ = lab("detect", model, *words, "--csv", *CPU)
+        expected = list[tuple[str, str, str]]()
+        chances = list[float]()
+        for name, found in zip(names, electra_lab.load(model, device="cpu").detect(texts), strict=True):
+            expected += [(name, str(at + 1), token) for (at, _), token in zip(found.offsets, found.tokens, strict=True)]
+            chances += found.probabilities
+        table = list(csv.DictReader(io.StringIO(out)))
+        assert (code, [(row["name"], row["position"], row["token"]) for row in table]) == (0, expected)
+        assert [float(row["probability"]) for row in table] == pytest.approx(chances, abs=1e-5)
+    for other in (("--json",), ("--html", "a.html")):
+        lab.fails(2, "detect", model, "a", "--csv", *other, *CPU)
+
+
 def test_arguments_are_text_in_every_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsencode", lambda text: text.encode("latin-1", "surrogateescape"))
     assert [item["text"] for _, _, item in read(["caf\xe9 \xff"], None, Reading("stop"))] == ["caf\xe9 \xff"]
