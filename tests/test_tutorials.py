@@ -214,7 +214,12 @@ def parse(words: list[str]) -> str:
 def test_files_of_a_tutorial_have_a_name_and_commands_are_known(page: str) -> None:
     found = list(steps(page))
     assert all(NAMED.match(block) for kind, block in found if kind == "yaml")
-    lines = [line for kind, block in found if kind == "console" for line in re.findall(r"electra-lab ([^|>]+)", block)]
+    lines = [
+        line
+        for kind, block in found
+        if kind == "console"
+        for line in re.findall(r"electra-lab ((?:'[^']*'|[^|>])+)", block)
+    ]
     verbs = {parse(shlex.split(line)) for line in lines}
     assert verbs & {"run", "ablate", "finetune"}, "nothing is trained"
 
