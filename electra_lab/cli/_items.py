@@ -113,6 +113,8 @@ def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> I
     more_fields = fields[len(names) :]
     required = [source or name for name, source in field_of.items() if source or name in needs]
 
+    is_guessed = format == "text" and reading.format is None
+
     def item_of(record: Record, place: str) -> Record:
         item = {}
         for name, source in field_of.items():
@@ -131,6 +133,8 @@ def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> I
             except BadInput as error:
                 stop_or_skip(error, reading.on_error)
                 continue
+            if is_guessed and place.endswith(":1") and next(iter(record.values())).startswith(">"):
+                raise DataError(f"{place}: begins with >, as FASTA does. Give the --format: fasta or text.")
             if isinstance(item.get("words"), str):
                 item = {"text": item["words"]}
             if reading.second is not None:

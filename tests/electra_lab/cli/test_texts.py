@@ -159,6 +159,22 @@ def test_a_field_of_text_is_refused(lab, model, tuned, tmp_path: Path, given: An
         assert err.startswith("--field: ")
 
 
+@pytest.mark.parametrize("verb", ["detect", "corrupt", "fill", "embed", "score", "predict"])
+def test_headers_of_sequences_are_not_read_as_text(lab, model, tuned, tmp_path: Path, given: Any, verb: str) -> None:
+    """A file that looks like FASTA is refused, unless the format says what it is."""
+    folder, content = tuned["labels"] if verb == "predict" else model, b">one\nTHE CAT\n"
+    (tmp_path / "a.txt").write_bytes(content)
+    given(content)
+    for words, name in ((["-"], "standard input"), (["--file", tmp_path / "a.txt"], f"{tmp_path}/a.txt")):
+        assert lab.fails(3, verb, folder, *words, *CPU).startswith(f"{name}:1: ")
+    for format, number in (("text", 2), ("fasta", 1)):
+        code, out, _ = lab(verb, folder, "--file", tmp_path / "a.txt", "--format", format, "--json", *CPU)
+        assert (code, len(rows(out))) == (0, number)
+    (tmp_path / "a.txt").write_bytes(b"the\n>cat\n" * 9)
+    for words in ([">one"], ["--file", tmp_path / "a.txt"]):
+        assert lab(verb, folder, *words, *CPU)[0] == 0
+
+
 def test_a_fasta_file_that_is_none_or_too_long(lab: Any, model: Path, tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "a.fa").write_text("\nthe cat\n>1\ndogs\n")
     assert lab.fails(3, "score", model, "--file", tmp_path / "a.fa", *CPU).startswith(f"{tmp_path}/a.fa:2: ")
@@ -478,6 +494,12 @@ def test_percentiles_are_among_normal_texts(lab: Any, model: Path, tmp_path: Pat
     (tmp_path / "empty_first.txt").write_text("\n7 dogs\n")
     table = scored(lab, model, "--file", tmp_path / "empty_first.txt", "--normal", normal, "--csv")
     assert [row["percentile"] == "" for row in table] == [True, False]
+    # A table of normal texts has the same field; lines of text have none.
+    (tmp_path / "lines.csv").write_text("n,line\n" + "".join(f"{n},{text}\n" for n, text in enumerate(SCORED)))
+    for other in (tmp_path / "lines.csv", normal):
+        words = ("--file", tmp_path / "lines.csv", "--field", "line", "--normal", other)
+        found = [row["percentile"] for row in scored(lab, model, *words) if row["score"] is not None]
+        assert sorted(found) == pytest.approx([100 / 6, 50, 500 / 6])
     # The lowest score of the run's held-out text.
     lowest = min(electra_lab.load(model, device="cpu").score(held_out(model)), key=lambda found: found.score)
     [row] = scored(lab, model, lowest.text, "--normal", "validation")

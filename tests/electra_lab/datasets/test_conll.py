@@ -61,6 +61,7 @@ def test_json_lines_of_words_and_tags(tmp_path: Path) -> None:
     assert found == [expected, WordsExample(("x",), ("O",), "1", f"{file}:3")]
     assert read({"a": ["x"], "b": ["NN"]}, words="a", tags="b", scheme="plain")[0].tags == ("NN",)
     assert read({"tokens": ["x"]})[0].tags is None
+    assert read({"tokens": ["x"], "ner_tags": ["B-A|B-B"]}, layer=1)[0].tags == ("B-B",)
     for wrong in ({"ner_tags": ["O"]}, {"tokens": ["x"], "ner_tags": [1]}, {"tokens": ["x", "y"], "ner_tags": ["O"]},
                   {"tokens": "x", "ner_tags": "O"}, {"tokens": ["x"], "ner_tags": ["NN"]}, {"tokens": ["\ud800"]},
                   {"tokens": []}, {"tokens": ["x"], "ner_tags": []}):  # fmt: skip
