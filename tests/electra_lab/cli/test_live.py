@@ -137,3 +137,14 @@ def test_a_line_of_a_pipe_that_does_not_end_is_refused(monkeypatch: pytest.Monke
     assert not hangs.finished.is_set()
     hangs.cancel()
     os.close(pipe)
+
+
+def test_a_batch_waits_for_others_until_it_is_full() -> None:
+    waits, begin = list[float](), time.monotonic()
+
+    def more(until: float) -> bool:
+        waits.append(until)
+        return len(waits) == 1
+
+    assert [*_chunks("abc", 2, more)] == [["a", "b"], ["c"]]
+    assert [until and begin + 0.2 <= until < begin + 9 for until in waits] == [True, 0, True]
