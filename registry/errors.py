@@ -102,7 +102,7 @@ class Reported(LabError):
     """Another process of the same run has failed and said why; this one ends with the same exit code, in silence."""
 
     def __init__(self, exit_code: int) -> None:
-        super().__init__("another process of this run has failed, and says why")
+        super().__init__("another process of this run failed; see its message")
         self.exit_code = exit_code
 
 

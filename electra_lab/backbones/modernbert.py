@@ -19,7 +19,7 @@ from electra_lab.model.network import Exits, truncated_normal_
 from registry import Backbone, backbones
 
 EPS = 1e-5
-WHOLE = 4  # rows of up to as many reaches are faster with a dense mask than in blocks
+DENSE_BELOW = 4  # reaches; shorter rows are faster with a dense mask than in blocks
 Turn = tuple[Float[Tensor, "T half"], Float[Tensor, "T half"]]  # cosines and sines of every position
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -200,7 +200,7 @@ class ModernBert(Backbone, nn.Module):
         if isinstance(whole, Sequences) and WINDOWS:
             return replace(whole, reach=self.reach)
         # An export is asked for first: comparing its length would limit it.
-        long = not torch.compiler.is_exporting() and attention_mask.shape[1] > WHOLE * self.reach
+        long = not torch.compiler.is_exporting() and attention_mask.shape[1] > DENSE_BELOW * self.reach
         if long or not isinstance(whole, Tensor):
             return sliding_mask(attention_mask, self.reach, documents)
         places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
@@ -222,7 +222,7 @@ class ModernBert(Backbone, nn.Module):
         total = 0
         for layer in self.layers:
             total += 8 * length * self.dim**2 + 6 * length * self.dim * self.inner
-            if layer.reach is None or length <= WHOLE * self.reach:
+            if layer.reach is None or length <= DENSE_BELOW * self.reach:
                 total += 4 * length**2 * self.dim
             else:
                 total += 12 * (length + -length % self.reach) * self.reach * self.dim

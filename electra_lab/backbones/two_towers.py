@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.backbones._bert_layer import BertLayer
+from electra_lab.backbones.bert import BertLayer
 from registry import Backbone, backbones
 
 

@@ -246,7 +246,7 @@ def _documents_counted(learner: Learner, entry: Entry[Any], batch: Batch) -> Ite
 
     with ExitStack() as hooks:
         counts_matter = most and batch.tokens.shape[1] > FLASH_BEYOND
-        for backbone in learner.told if counts_matter else ():
+        for backbone in learner.encoders if counts_matter else ():
             hooks.enter_context(backbone.register_forward_pre_hook(refuse))
         yield
 

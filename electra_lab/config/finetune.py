@@ -158,7 +158,7 @@ class FinetuningConfig(Strict):
         return bool(registry.tasks.get(self.task.type).declared["trains"])
 
     @model_serializer(mode="wrap")
-    def _without_what_is_not_used(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _drop_unused_sections(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = serialize(self)
         return values if self.trains else {key: value for key, value in values.items() if key not in OF_TRAINING}
 

@@ -41,7 +41,7 @@ class Span:
     strength: float = 0.0
     note: str = ""  # shown when the pointer rests on it
     instead_of: str = ""  # the original of a replacement
-    shown: bool = False  # the strength in figures, too, where there is no pointer
+    shown: bool = False  # print the strength as a number, where no pointer can ask for it
 
 
 @dataclass(frozen=True)

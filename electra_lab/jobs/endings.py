@@ -26,7 +26,9 @@ from registry.errors import (
 # Signals that schedulers send before they kill; Windows knows only the first two.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 STOPPING = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-ECHO = 0.5  # seconds within which a second Ctrl-C is the first one's echo, to a process and to its group
+ECHO = (
+    0.5  # seconds within which a second Ctrl-C repeats the first: a terminal sends it to the process and to its group
+)
 # Errors of the system that concern a path or a disk, wherever it is used.
 PATHS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EROFS}
 DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF, errno.ENXIO}  # closed; a socket

@@ -25,7 +25,7 @@ KERNELS: tuple[Kernel, ...] = ("fused", "products")  # that compute the same
 
 SHORT = 256  # positions; on a CPU, up to this many are attended to at once, whatever the mask and the dropout
 JOINED = 64  # positions; shorter documents that follow one another share a block
-QUERIES = 128  # whose weights exist at a time where weights are dropped
+QUERIES = 128  # size of a block of queries where attention weights are dropped
 # What FlashAttention can do on all devices that have it
 FLASH_TYPES = (torch.float16, torch.bfloat16)
 FLASH_WIDTH = 192  # of a head at most, and a multiple of 8

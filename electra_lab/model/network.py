@@ -20,11 +20,11 @@ Source = Callable[[str, Size], Generator | None]  # the random numbers of the we
 
 
 class Exits:
-    """Collects states at some depths while a backbone runs, each as the backbone would return it if it ended there.
+    """Collects states at some depths while a backbone runs, each normalized as the last one is.
 
     depths  counted from 1; without any, the backbone returns its result as always
     top     the backbone's depth
-    apart   the layer above a depth reads its states without their gradient
+    apart   stop gradients between a depth and the layer above it
     norm    the last LayerNorm of a pre-norm backbone
     """
 

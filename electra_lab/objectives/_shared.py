@@ -196,7 +196,7 @@ class Base(Objective, nn.Module):
     vocabulary: Vocabulary
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Prepare the module: the constructor, which a dataclass writes, only assigns."""
+        """Call nn.Module.__init__ before the constructor of the dataclass assigns fields."""
         module = super().__new__(cls)
         nn.Module.__init__(module)
         return module

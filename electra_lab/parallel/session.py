@@ -66,7 +66,7 @@ class World:
         return nullcontext()
 
     def in_turn(self, seen: Iterator[Seen]) -> Iterator[Seen]:
-        """Yield the items of all ranks to rank 0, one of each rank at a time; the others send theirs and get none."""
+        """Yield the items of all ranks in turn, one of each at a time; only rank 0 receives them."""
         return seen
 
     def once(self, work: Callable[[], str]) -> str:

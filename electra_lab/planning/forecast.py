@@ -158,7 +158,7 @@ def duration(
     *,
     saved: float,
 ) -> Duration:
-    """Try the steps of each stage and some batches of each evaluation. The run is of no use afterwards.
+    """Try the steps of each stage and some batches of each evaluation. The run cannot be trained afterwards.
 
     held_out  the batches of each split, and the number of rows to read of them in all evaluations
     saved     the bytes of all checkpoints

@@ -81,7 +81,7 @@ def compile_modules(how: Compile, objective: nn.Module, networks: Iterable[nn.Mo
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Run everything eagerly in this process until the last of these blocks is left, in whatever order threads do."""
+    """Run everything eagerly in this process until all threads have left these blocks."""
     global _open
     with _lock:
         # Without torch's compiler, whose import takes seconds, there is no compiled code.

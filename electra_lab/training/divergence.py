@@ -113,7 +113,7 @@ def rejected_steps(
     limit          steps rejected in total, and their largest allowed number
     """
     steps = f"{number:,} of the steps since the last log line"
-    what = f"the loss or gradient of {steps} was not finite, first that of step {first + 1:,}"
+    what = f"the loss or gradient of {steps} was not finite (first at step {first + 1:,})"
     if spiked:
         what = (
             f"in {steps}, first in step {first + 1:,}, the norm of the gradient was above {factor:g} times its average"

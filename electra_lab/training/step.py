@@ -67,8 +67,8 @@ class Learner:
     world     the processes that train it
     module    the module that is called: the objective, or DDP around it
     updating  an update of the weights has begun; if it fails, some have changed and others have not
-    told      the backbones that use the number of documents in a batch
-    noted     what the objective will remember of the rows of this step, for each micro-batch
+    encoders  the backbones that use the number of documents in a batch
+    memory_updates  what the objective remembers of the rows of this step, for each micro-batch
     components  the masking strategy and the sampler with their options
     generator_rate  scheduled factor of the generator's learning rate, for groups of `by_network`
     """
@@ -79,12 +79,12 @@ class Learner:
         self.objective, self.schedules = objective, schedules or Schedules((), 1)
         self.world, self.updating = ALONE, False
         self.module: nn.Module = objective
-        self.noted: list[Mapping[str, Tensor]] = []
+        self.memory_updates: list[Mapping[str, Tensor]] = []
         self.components: Sequence[Configured] = ()
         self._changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
         # A row that a network makes longer has more padding than its batch knows.
         encoders = [module for module in objective.modules() if isinstance(module, Backbone)]
-        self.told = [encoder for encoder in encoders if encoder.length_multiple == 1]
+        self.encoders = [encoder for encoder in encoders if encoder.length_multiple == 1]
 
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step: seed torch's generator, set scheduled numbers, let components draw their own numbers."""
@@ -102,7 +102,7 @@ class Learner:
 
     @torch.no_grad()
     def be_after(self, seed: int, step: int) -> None:
-        """Restore the state in which training prepared for `step`, and keep the present weights and buffers."""
+        """Repeat `at_step` for an earlier step, without changing weights or buffers."""
         tensors = [*self.objective.parameters(), *self.objective.buffers()]
         present = [tensor.clone() for tensor in tensors]
         self.at_step(seed, step)  # may copy the weights of one network to another
@@ -128,7 +128,7 @@ class Learner:
 
     @torch.no_grad()
     def remember(self, batch: Batch, taken: Bool[Tensor, ""]) -> None:
-        """Write what was noted of the rows of a step into the objective's memory, unless the step was not taken.
+        """Write the updates of a step's rows into the objective's memory, unless the step was not taken.
 
         The memory is the same on all ranks. Of a row that is in the global batch twice, the later one counts.
         """
@@ -136,17 +136,17 @@ class Learner:
         if not memory or batch.row_ids is None:
             return
         rows = self.world.gather(batch.row_ids)
-        # All places of one row write what the last of them noted, as the order of writes is not defined.
+        # All places of one row write the update of the last of them, as the order of writes is not defined.
         order = rows.argsort(stable=True)
         last = order[torch.searchsorted(rows[order], rows, right=True) - 1]
         for name, held in memory.items():
-            new = self.world.gather(torch.cat([noted[name] for noted in self.noted]))
+            new = self.world.gather(torch.cat([update[name] for update in self.memory_updates]))
             held[rows] = torch.where(taken, new[last].to(held.dtype), held[rows])
 
     def losses(self, batch: Batch, seed: int, step: int, precision: Precision) -> Losses:
         """Return the losses of one batch."""
         device = batch.tokens.device
-        known = batch.document_counts, self.told, device, batch.tokens.shape[1]
+        known = batch.document_counts, self.encoders, device, batch.tokens.shape[1]
         with autocast(device, precision), documents_at_most(*known):
             losses: Losses = self.module(batch, Streams(seed, step, batch.example_ids))
         return losses
@@ -244,11 +244,11 @@ def gradients(
 
     sums: dict[str, Tensor] = {}
     counts: dict[str, Tensor] = {}
-    learner.noted.clear()
+    learner.memory_updates.clear()
     for part in parts:
         world.synchronize(learner.module, part is parts[-1])
         losses = learner.losses(part, seed, step, precision)
-        learner.noted.append(losses.memory)
+        learner.memory_updates.append(losses.memory)
         terms = losses.terms
         backward(terms, known, scale)
         sums = _total([sums, {name: term.sum.detach() for name, term in terms.items()}])

@@ -181,7 +181,7 @@ def _finetunings(measure: Component) -> list[Loaded[FinetuningConfig]]:
 def plan_of(ablation: Ablation, begun: AblationFolder | None = None) -> Plan:
     """Return the plan for plan.json. Raises ConfigError if the pilot does not have the metric.
 
-    begun  where the ablation may have begun: what its pilot said then stands, whatever has become of the pilot
+    begun  where the ablation may have begun: the estimate of its pilot that is stored in the plan is used again
     """
     config, variants = ablation.config, planned_variants(ablation)
     cells = [cell.model_copy(update=_costs(ablation, cell.variant)) for cell in ablation.cells]

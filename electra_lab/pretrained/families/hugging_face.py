@@ -35,7 +35,7 @@ def component() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderNames(Names):
-    """The names of a class: the same as in the backbone, after a prefix, but for the table of tokens."""
+    """The names of a class: the backbone's with a prefix, except for the token table."""
 
     table: str
 

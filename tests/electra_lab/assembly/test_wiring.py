@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 
 from electra_lab.assembly.data import open_data
 from electra_lab.assembly.experiment import assemble
-from electra_lab.backbones import _bert_layer
+from electra_lab.backbones import bert
 from electra_lab.config.load import load
 from electra_lab.config.schema import Evaluate, Process, Train
 from electra_lab.config.sections import Checkpoint
@@ -126,7 +126,7 @@ def check_precision(file: Path, out: Path) -> None:
 
 
 def check_attention(file: Path, out: Path) -> None:
-    with patch.object(_bert_layer, "attend", wraps=_bert_layer.attend) as attending:
+    with patch.object(bert, "attend", wraps=bert.attend) as attending:
         path, _, _ = seen(file, out, {"train.attention": "products"})
     assert attending.call_args_list[-1].args[-1] == "products"
     assert RunDirectory.open(path).provenance().environment.attention == "products"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from electra_lab.backbones._bert_layer import BertLayer
+from electra_lab.backbones.bert import BertLayer
 from electra_lab.backbones.two_towers import TwoTowers
 from electra_lab.testing import BackboneContract
 from registry import backbones

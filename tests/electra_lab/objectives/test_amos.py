@@ -29,7 +29,7 @@ MASKED, VALID = torch.tensor([[1, 3], [2, 4], [1, 0]]), torch.tensor([[True, Tru
 NOISE, LOSS = 93, 62.08869803065365
 GRADIENTS = {
     "table": (1, -14.003784399654577), "mixture.weight": (2, -1.1781857772948832),
-    "generator.backbone.positions": (3, -0.09596681355763304),
+    "generator.backbone.places": (3, -0.09596681355763304),
     "generator.backbone.norm.weight": (4, -0.5433467252607014),
     "generator.backbone.norm.bias": (5, 0.4623784156335679),
     "generator.backbone.layers.0.a": (6, -0.6468698220207665),
@@ -40,7 +40,7 @@ GRADIENTS = {
     "generator.backbone.layers.2.b": (11, 0.37457334131600467),
     "generator.backbone.layers.3.a": (12, 0.6262155261116625),
     "generator.backbone.layers.3.b": (13, 2.1055319467903106),
-    "discriminator.backbone.positions": (14, -15.603066425535397),
+    "discriminator.backbone.places": (14, -15.603066425535397),
     "discriminator.backbone.norm.weight": (15, -1.0670463992512385),
     "discriminator.backbone.norm.bias": (16, 4.334697476350789),
     "discriminator.backbone.layers.0.a": (17, -14.068260758038786),

@@ -140,7 +140,7 @@ def test_a_refused_step_of_a_checkpoint_does_not_stop_a_resume_under_another_pol
         return records_of(other, SETTINGS)
 
     assert resumed(3)[-1].step == 7
-    with pytest.raises(DivergedError, match=r"step 6: .* of 1 of .*, first that of step 6\."):
+    with pytest.raises(DivergedError, match=r"step 6: .* of 1 of .* \(first at step 6\)\."):
         resumed(3, 5)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import sys
 
 import pytest
@@ -51,7 +50,7 @@ def test_brackets_are_text_and_control_characters_are_shown(capsys: pytest.Captu
 
 
 def test_long_lines_are_folded_for_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: type("Size", (), {"columns": 30})())
+    monkeypatch.setenv("COLUMNS", "30")
     text = "  seed       what the numbers are drawn from\nshort\nwords of a line without columns at all"
     assert folded(text, io.StringIO()) == text
     assert folded(text, Terminal()).split("\n") == [
@@ -80,7 +79,7 @@ def test_the_bar_is_for_a_terminal_and_ends_with_its_block(monkeypatch: pytest.M
         assert (task.description, task.completed, task.total) == ("saving", 1, 2)
     assert console._progress is None
     for total, amounts in ((1000, ["0/1,000 texts", "3/1,000 texts"]), (None, ["", "3/? texts"])):
-        with console.progress(0, total, unit="texts"):
+        with console.progress(0, total, "score", "texts"):
             before = console._progress.tasks[0].fields["amount"]
             console.advance(3)
             assert [before, console._progress.tasks[0].fields["amount"]] == amounts

@@ -201,7 +201,7 @@ def test_a_skipped_step_leaves_all_as_it_was_and_is_counted_once(tmp_path: Path,
 def test_stop_ends_the_run_at_the_next_log_line(tmp_path: Path, spoils_loss: bool) -> None:
     file, path = poisoned(tmp_path, "stop", spoils_loss), tmp_path / "run"
     sentence = (
-        r"^step 10: the loss or gradient of 1 of the steps .*, first that of step 7\. .* no weight is damaged\. "
+        r"^step 10: the loss or gradient of 1 of the steps .* \(first at step 7\)\. .* no weight is damaged\. "
         r".*on_non_finite: skip\. The newest intact checkpoint is that of step 5\. .*electra-lab replay .*run$"
     )
     for train in (partial(run, file, path, "checkpoint.every=5"), partial(execute.resume, path, "cpu")):
