@@ -4,101 +4,165 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
+
+from electra_lab.cli._inputs import Incoming, Line, inputs_of, lines_of, refuse_long
 from electra_lab.cli._streams import is_utf8
-from electra_lab.cli._texts import OnError, stop_or_skip
 from registry.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from electra_lab.sources.files import BadInput
 
+OnError = Literal["stop", "skip"]
 Record = dict[str, Any]
+Entry = tuple[str, Record, Record]  # the place of an item, its record, and the item taken from it
+PATIENCE = 0.2  # seconds in which a text of several lines may go on
 WORDS = ("words", "tokens", "text")  # fields of sentences to tag, the first one that is there
 
 
-Format = Literal["text", "jsonl", "csv", "tsv"]
-ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv"}
+Format = Literal["text", "jsonl", "csv", "tsv", "fasta"]
+AsFormat = Annotated[
+    Format | None, typer.Option(help="Format of the input. Default: by the file's ending, otherwise a text per line.")
+]
+ENDINGS: dict[str, Format] = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv",
+    ".fa": "fasta", ".fasta": "fasta", ".fna": "fasta", ".ffn": "fasta", ".faa": "fasta", ".frn": "fasta",
+}  # fmt: skip
+FIELDLESS = ("text", "fasta")
+OF_DATASET: dict[str, Format] = {"table": "csv", "json_lines": "jsonl"}  # how its files are read again
 
 
-def format_of(asked: Format | None, texts: list[str] | None, file: Path | None) -> Format:
-    """Return the format that is asked for, otherwise that of the file's ending: text for everything else."""
-    from electra_lab.sources.files import uncompressed
+@dataclass(frozen=True)
+class Reading:
+    """How the input of a command is read.
 
-    if asked or texts or file is None:
-        return asked or "text"
-    return ENDINGS.get(uncompressed(file).suffix.lower(), "text")
-
-
-def items_of(
-    lines: Iterator[tuple[str, bytes]],
-    format: Format,
-    names: Sequence[str],
-    needs: Collection[str],
-    fields: Sequence[str],
-    second: str | None,
-    on_error: OnError,
-) -> tuple[list[str], Iterator[tuple[str, Record, Record]]]:
-    """Return the columns of a table, and an iterator over (place, record, item taken from the record).
-
-    names   the fields of an item: `text` and `pair`, `question` and `context`, `words`
-    needs   those that every item must have
-    fields  those of the records that hold them, in the same order; by default they have these names
-    second  the second text of all items
-
-    Raises ConfigError, DataError.
+    fields   of records, those that hold `names`, in the same order; by default `usual`, or they have these names
+    names    the fields of an item: `text` and `pair`, `question` and `context`, `words`; if None, one text, which may
+             have several fields, joined by spaces
+    needs    those that every item must have
+    second   the second text of all items
+    begins   the first line of a text of several lines
+    trained  type and options of the dataset that the model was trained on
     """
-    if len(fields) > len(names):
+
+    on_error: OnError
+    format: Format | None = None
+    fields: Sequence[str] = ()
+    names: Sequence[str] | None = None
+    needs: Sequence[str] = ("text",)
+    usual: Sequence[str] = ()
+    second: str | None = None
+    begins: re.Pattern[str] | None = None
+    trained: Mapping[str, Any] = field(default_factory=dict)
+
+    def format_of(self, file: Path | None) -> Format:
+        """Return the format that is asked for, or that of the file's ending, as in training: text for all others."""
+        from electra_lab.sources.files import uncompressed
+
+        if self.format or file is None:
+            return self.format or "text"
+        ending = uncompressed(file).suffix.lower()
+        trained = [Path(self.trained.get(split) or ".") for split in ("train", "validation", "test")]
+        is_trained = ending in [uncompressed(path).suffix.lower() for path in trained if path.name]
+        return ENDINGS.get(ending, OF_DATASET.get(self.trained["type"], "text") if is_trained else "text")
+
+
+def read(texts: list[str] | None, files: list[Path] | None, reading: Reading) -> Incoming[Entry]:
+    """Return the items of all inputs in order, with the columns of tables.
+
+    Raises ConfigError, DataError; for the first input at once, for others when they are read.
+    """
+    first, *others = inputs_of(texts, files)
+    begun = _items_of(first, texts, reading)
+
+    def following() -> Iterator[Entry]:
+        for file in others:
+            incoming = _items_of(file, texts, reading)
+            if incoming.columns != begun.columns:
+                raise DataError(f"{file}: its columns are not those of {first}. Read it alone.")
+            yield from incoming
+
+    more = None if others else begun.more
+    return replace(begun, items=chain(begun.items, following()), more=more, several=len(others) > 0)
+
+
+def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> Incoming[Entry]:
+    from electra_lab.sources.files import BadInput
+
+    names, needs, fields, format = reading.names or ("text",), reading.needs, reading.fields, reading.format_of(file)
+    if format not in FIELDLESS:
+        fields = fields or reading.usual
+    elif fields:
+        raise ConfigError("--field: the input is text without fields. Give its --format: jsonl, csv or tsv.")
+    if reading.names and len(fields) > len(names):
         raise ConfigError(f"--field: the model takes {' and '.join(names)}, so {len(names)} at most.")
-    if second is not None and len(names) < 2:
+    if reading.second is not None and len(names) < 2:
         raise ConfigError("--pair: the model takes single texts.")
     # The field of a record that holds each part of an item; None if it is called like the part.
     field_of: dict[str, str | None] = dict.fromkeys(needs if fields else names)
     field_of.update(zip(names, fields, strict=False))
-    if second is not None:
+    if reading.second is not None:
         field_of.pop(names[1], None)
+    more_fields = fields[len(names) :]
+    required = [source or name for name, source in field_of.items() if source or name in needs]
+
+    is_guessed = format == "text" and reading.format is None
 
     def item_of(record: Record, place: str) -> Record:
         item = {}
-        for name, field in field_of.items():
-            if field or name in needs or name in record:
-                item[name] = _value(record, place, name, field)
+        for name, source in field_of.items():
+            if source or name in needs or name in record:
+                item[name] = _value(record, place, name, source)
+        for source in more_fields:
+            item["text"] += " " + _value(record, place, "text", source)
         return item
 
+    def items() -> Iterator[Entry]:
+        for place, record in records:
+            try:
+                if isinstance(record, BadInput):
+                    raise record
+                item = item_of(record, place)
+            except BadInput as error:
+                stop_or_skip(error, reading.on_error)
+                continue
+            if is_guessed and place.endswith(":1") and next(iter(record.values())).startswith(">"):
+                raise DataError(f"{place}: begins with >, as FASTA does. Give the --format: fasta or text.")
+            if isinstance(item.get("words"), str):
+                item = {"text": item["words"]}
+            if reading.second is not None:
+                item[names[1]] = reading.second
+                record.setdefault(names[1], reading.second)
+            yield place, record, item
+
+    lines = lines_of(texts, file)
     columns: list[str] = []
+    records: Iterator[tuple[str, Record | BadInput]]
     if format in ("csv", "tsv"):
-        columns, place, records = _rows(lines, format)
-        item_of(dict.fromkeys(columns, ""), place)  # refuses a header that lacks a column
+        columns, place, records = _rows(lines, format, [*required, *more_fields], reading.trained)
+        item_of(dict.fromkeys(columns, ""), place or str(file))  # refuses a header that lacks a column
+    elif format == "fasta":
+        columns, records = ["name", "text"], _sequences(lines)
     else:
-        required = [field or name for name, field in field_of.items() if field or name in needs]
-        records = _lines(lines, format, required)
-    return columns, _items(records, item_of, {} if second is None else {names[1]: second}, on_error)
+        grouped = _grouped(lines, reading.begins) if reading.begins and format == "text" else lines
+        records = _lines(grouped, format, required)
+    return Incoming(items(), lines.more, columns, format)
 
 
-def _items(
-    records: Iterator[tuple[str, "Record | BadInput"]],
-    item_of: Callable[[Record, str], Record],
-    second: Record,
-    on_error: OnError,
-) -> Iterator[tuple[str, Record, Record]]:
-    from electra_lab.sources.files import BadInput
+def stop_or_skip(error: "BadInput", on_error: OnError) -> None:
+    """Raise DataError for a bad line, or note that it is left out."""
+    from electra_lab.presentation.console import Console
 
-    for place, record in records:
-        try:
-            if isinstance(record, BadInput):
-                raise record
-            item = item_of(record, place)
-        except BadInput as error:
-            stop_or_skip(error, on_error)
-            continue
-        if isinstance(item.get("words"), str):
-            item = {"text": item["words"]}
-        for name, text in second.items():
-            record.setdefault(name, text)
-        yield place, record, item | second
+    if on_error == "stop":
+        raise DataError(f"{error} To leave it out, use --on-error skip.") from None
+    Console().say(f"note: {error.skipped.place}: {error.skipped.reason}. It is left out.")
 
 
 def refuse_overwriting(place: str, record: Record, added: Collection[str]) -> None:
@@ -124,9 +188,7 @@ def _value(record: Record, place: str, name: str, field: str | None) -> Any:
     return value
 
 
-def _lines(
-    lines: Iterator[tuple[str, bytes]], format: Format, names: Sequence[str]
-) -> Iterator[tuple[str, "Record | BadInput"]]:
+def _lines(lines: Iterator[Line], format: Format, names: Sequence[str]) -> Iterator[tuple[str, "Record | BadInput"]]:
     """Yield the places and the records of lines of text or JSON; for bad ones their errors."""
     from electra_lab.sources.files import BadInput
     from electra_lab.sources.records import decoded, record_in
@@ -153,38 +215,66 @@ def _columns(line: str, place: str, names: Sequence[str]) -> Record:
     return {"text" if name == "words" else name: part for name, part in zip(names, parts, strict=False)}
 
 
+def _grouped(lines: Incoming[Line], begins: re.Pattern[str]) -> Iterator[Line]:
+    """Yield texts of several lines, at the place of the first one, which a pattern matches.
+
+    A text is complete when the next one begins, or when no line comes for a while.
+    """
+    place, group, size = "", list[bytes](), 0
+    for at, line in lines:
+        if group and begins.search(line.decode("utf-8", "replace")):
+            yield place, b"\n".join(group)
+            group = []
+        place, size = (place, size + len(line)) if group else (at, len(line))
+        group.append(line)
+        refuse_long(size, place)
+        if lines.more and not lines.more(time.monotonic() + PATIENCE):
+            yield place, b"\n".join(group)
+            group = []
+    if group:
+        yield place, b"\n".join(group)
+
+
+def _sequences(lines: Iterator[Line]) -> Iterator[tuple[str, Record]]:
+    """Yield the records of a FASTA file: the first word of the header, and the letters, as the corpus reads them."""
+    written = ((place, line) for place, line in lines if line.strip() and not line.startswith(b";"))
+    for place, text in _grouped(Incoming(written), re.compile("^>")):
+        header, *parts = text.decode("utf-8", "replace").split("\n")
+        if not header.startswith(">"):
+            raise DataError(f"{place}: there is text before the first header, which begins with >. Is it FASTA?")
+        name = (header[1:].split() or [""])[0]
+        yield place, {"name": name, "text": "".join("".join(parts).split()).upper()}
+
+
 def _rows(
-    lines: Iterator[tuple[str, bytes]], format: Format
+    lines: Iterator[Line], format: Format, required: Sequence[str], trained: Mapping[str, Any]
 ) -> tuple[list[str], str, Iterator[tuple[str, "Record | BadInput"]]]:
-    """Return the columns of a table, the place of its header, and its rows. Raises DataError for a bad header."""
-    from electra_lab.sources.delimited import cells
+    """Return the columns of a table, the place of its header, and its rows. Raises DataError for a bad header.
+
+    A table without a header has the columns of training, or numbers if these are required.
+    """
+    from electra_lab.sources.delimited import DELIMITERS, named, rows
     from electra_lab.sources.files import BadInput
 
+    def fits(row: list[str]) -> bool:
+        return {*required} <= {name.strip() for name in row}
+
     texts = ((place, line.decode("utf-8", "surrogateescape")) for place, line in lines)
-    # The first line shows the delimiter of a CSV file.
-    place, first = next(texts, ("", ""))
-    delimiter = "\t" if format == "tsv" else ","
-    if format == "csv" and first.count(";") > first.count(","):
-        delimiter = ";"
-    rows = cells(chain([(place, first)], texts), delimiter)
-    place, header = next(rows, (place, []))
+    delimiter = "\t" if format == "tsv" else DELIMITERS.get(trained.get("delimiter", ""))
+    written = rows(texts, delimiter, ",", fits)
+    place, header = next(written, ("", []))
     if isinstance(header, BadInput):
         raise DataError(str(header))
     columns = [name.strip() for name in header]
+    numbers = [str(number) for number in range(1, len(header) + 1)]
+    names = numbers if {*required} <= {*numbers} else trained.get("columns")
+    if names and not fits(header):
+        columns, written = names, chain([(place, header)], written)
     for name in columns:
         if name and columns.count(name) > 1:
             raise DataError(f"{place}: several columns are called '{name}'. Rename all but one of them.")
 
-    def records() -> Iterator[tuple[str, Record | BadInput]]:
-        for place, row in rows:
-            if isinstance(row, BadInput):
-                yield place, row
-            elif len(row) != len(columns):
-                yield place, BadInput(place, f"has {len(row)} instead of {len(columns)} columns")
-            else:
-                yield place, dict(zip(columns, row, strict=True))
-
-    return columns, place, records()
+    return columns, place, named(written, columns)
 
 
 def json_line(value: Record) -> str:

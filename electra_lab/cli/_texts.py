@@ -2,28 +2,27 @@
 
 import os
 import shutil
-import sys
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from electra_lab.cli._inputs import Incoming
+from electra_lab.cli._items import Entry, OnError, Record, Table
 from electra_lab.cli._streams import answer, is_utf8, stdout
 from electra_lab.cli.run import Device
-from registry.errors import ConfigError, DataError
+from registry.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
-    from electra_lab.sources.files import BadInput
+    from electra_lab.inference.pair import Pair, Verb
 
-
-OnError = Literal["stop", "skip"]
-LONGEST = 1 << 21  # bytes of a line, whose tokens and result take half a gigabyte
 
 Model = Annotated[
     str,
@@ -33,11 +32,18 @@ Model = Annotated[
 ]
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; - reads standard input.")]
 PLAIN = "plain or compressed (.gz, .xz, .bz2, .zst)"
-File = Annotated[Path | None, typer.Option(metavar="FILE", help=f"Read this file, a text on each line, {PLAIN}.")]
 Records = Annotated[
-    Path | None, typer.Option(metavar="FILE", help=f"Read texts, one a line, or records from this file, {PLAIN}.")
-]
+    list[Path] | None,
+    typer.Option(metavar="FILE", help=f"Read texts, one a line, or records from this file, {PLAIN}, or from all that a "
+                 "pattern in quotes matches. Repeat the option for several."),
+]  # fmt: skip
+Field = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Field or column with the text. Default: text. Repeat the option to join "
+                 "several. Columns of a table without a header have numbers."),
+]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object per text.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print a table with the columns of the input.")]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a coloured page to this file instead.")]
 Wrong = Annotated[
     OnError, typer.Option("--on-error", help="For input that is not UTF-8 or has no text: stop, or skip it.")
@@ -48,85 +54,22 @@ Best = Annotated[bool, typer.Option("--best", help="Use the best checkpoint; see
 Top = Annotated[int, typer.Option(min=1, help="Candidates to return for each masked token.")]
 
 
-def texts_of(texts: list[str] | None, file: Path | None, on_error: OnError) -> Iterator[str]:
-    """Yield the texts of a command, or those of a file, one per line. Raises ConfigError, DataError."""
-    return _decoded(lines_of(texts, file), on_error)
+def answered(
+    pair: "Pair", verb: "Verb", incoming: Incoming[Entry], taken: Callable[[Record], Any], **options: Any
+) -> Iterator[tuple[Entry, Any]]:
+    """Yield each item that a command reads with its answer, as soon as it is known.
 
-
-def lines_of(texts: list[str] | None, file: Path | None) -> Iterator[tuple[str, bytes]]:
-    """Yield the places and the bytes of the texts of a command, or those of a file, one per line.
-
-    Raises ConfigError, DataError.
+    taken  what the verb takes of an item
     """
-    if (file is None) == (not texts):
-        raise ConfigError("give either texts or --file FILE with a text on each line; - reads standard input.")
-    if texts and texts != ["-"]:
-        encoded = (text.encode("utf-8", "surrogateescape") for text in texts)  # bytes that are not text are surrogates
-        return ((f"TEXT {number}", text) for number, text in enumerate(encoded, start=1))
-    if file and str(file) != "-":
-        from electra_lab.sources.files import Files, uncompressed
+    waiting: deque[Entry] = deque()  # the items that are not answered yet
 
-        if uncompressed(file) != file:
-            return _lines(_split(Files([file], [""], {}).blocks(file)), str(file))
-        try:
-            return _lines(_of_stream(file.open("rb")), str(file))
-        except OSError as error:
-            raise DataError(f"{file}: cannot be read ({error.strerror}).") from None
-    if sys.stdin is None:
-        raise DataError("standard input: is closed, so no text can be read.")
-    return _lines(_of_stream(sys.stdin.buffer), "standard input")
+    def items() -> Iterator[Any]:
+        for entry in incoming:
+            waiting.append(entry)
+            yield taken(entry[-1])
 
-
-def _of_stream(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield lines with their line feeds, each as soon as it arrives; only the beginning of a line that is too long."""
-    return iter(partial(stream.readline, LONGEST + 1), b"")
-
-
-def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a compressed file from its blocks, as `_of_stream` does."""
-    rest = b""
-    for block in blocks:
-        *lines, rest = (rest + block).split(b"\n")
-        yield from (line + b"\n" for line in lines)
-        if len(rest) > LONGEST:
-            break
-    if rest:
-        yield rest
-
-
-def _lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the place of each line and its bytes, without its end. A lone carriage return does not end a line."""
-    from electra_lab.sources.files import BYTE_ORDER_MARK
-
-    try:
-        for number, line in enumerate(lines, start=1):
-            if len(line) > LONGEST:
-                raise DataError(f"{name}:{number}: the line has more than {LONGEST >> 20} MiB. Divide it.")
-            text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-            yield f"{name}:{number}", text.removesuffix(b"\r\n").removesuffix(b"\n")
-    except OSError as error:
-        raise DataError(f"{name}: cannot be read ({error.strerror}).") from None
-
-
-def _decoded(lines: Iterable[tuple[str, bytes]], on_error: OnError) -> Iterator[str]:
-    """Yield the texts of lines."""
-    from electra_lab.sources.files import BadInput
-    from electra_lab.sources.records import decoded
-
-    for place, line in lines:
-        try:
-            yield decoded(line, place)
-        except BadInput as error:
-            stop_or_skip(error, on_error)
-
-
-def stop_or_skip(error: "BadInput", on_error: OnError) -> None:
-    """Raise DataError for a bad line, or note that it is left out."""
-    from electra_lab.presentation.console import Console
-
-    if on_error == "stop":
-        raise DataError(f"{error} To leave it out, use --on-error skip.") from None
-    Console().say(f"note: {error.skipped.place}: {error.skipped.reason}. It is left out.")
+    for result in pair.stream(verb, items(), more=incoming.more, **options):
+        yield waiting.popleft(), result
 
 
 def step_of(step: int | None, best: bool) -> int | Literal["best"] | None:
@@ -163,9 +106,10 @@ def show(
     model: str,
     step: int | Literal["best"] | None,
     device: Device,
-    texts: Iterator[str],
+    incoming: Incoming[Entry],
     json_: bool,
     html: Path | None,
+    csv_: bool = False,
     **options: Any,
 ) -> None:
     """Print each result as soon as it is known, or write all to a page."""
@@ -175,9 +119,9 @@ def show(
     from electra_lab.inference.results import Filled, header
     from electra_lab.presentation.console import Console
 
-    if json_ and html:
-        raise ConfigError("give either --json or --html.")
-    terminal, console = colours(), Console()
+    if json_ + csv_ + bool(html) > 1:
+        raise ConfigError("give either --json or --html or --csv.")
+    terminal, console, table = colours(), Console(), Table()
     number = unfilled = 0
     with ExitStack() as stack:
         page = stack.enter_context(file_of("--html", html)) if html else None
@@ -186,7 +130,8 @@ def show(
             page.write(header(pair.name))
         if html or not terminal.is_terminal:
             stack.enter_context(console.progress(0, None, verb, "texts"))
-        for number, result in enumerate(pair.stream(verb, texts, **options), start=1):
+        results = answered(pair, verb, incoming, itemgetter("text"), **options)
+        for number, ((_, record, _), result) in enumerate(results, start=1):
             console.advance(number)
             if isinstance(result, Filled) and not result.masks:
                 unfilled += 1
@@ -194,6 +139,10 @@ def show(
                 page.write(result._repr_html_() + "\n")
             elif json_:
                 answer(json.dumps(result.as_dict(), ensure_ascii=not is_utf8()))
+            elif csv_:
+                name = record.get("name", number)
+                for token, (start, _), p in zip(result.tokens, result.offsets, result.probabilities, strict=True):
+                    answer(table.line({"name": name, "position": start + 1, "token": token, "probability": p}))
             else:
                 answer_in_colour(terminal, result)
     if html:
@@ -209,10 +158,10 @@ def colours() -> "RichConsole":
     return RichConsole(file=stdout(), highlight=False, soft_wrap=True, emoji=False)
 
 
-def answer_in_colour(terminal: "RichConsole", result: object) -> None:
+def answer_in_colour(terminal: "RichConsole", result: object, before: str = "") -> None:
     if not terminal.is_terminal:
-        answer(result)
+        answer(f"{before}{result}")
         return
     with terminal.capture() as coloured:
         terminal.print(result)
-    print(coloured.get(), end="", flush=True, file=stdout())
+    print(shown(before) + coloured.get(), end="", flush=True, file=stdout())

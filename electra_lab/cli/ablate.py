@@ -13,18 +13,13 @@ from electra_lab.cli.run import OnDevice, Set, Trial
 def ablate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The ablation, a YAML file.")],
     set_: Set = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder to write. Finished cells are not run again. Default: runs/<name>."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write. Default: runs/<name>.")] = None,
     device: OnDevice = "auto",
     launcher: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"Where cells run: {WHERE}. Default: as in the file.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of cells to run at the same time.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the cells with parameters, FLOPs, memory and time without training.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show cells, sizes and time without training.")] = False,
     trial: Trial = True,
 ) -> None:
     """Train the missing cells of an ablation, measure them, and report."""

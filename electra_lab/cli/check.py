@@ -11,9 +11,7 @@ from electra_lab.cli.run import Set
 
 
 def check(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The experiment, the fine-tuning or the ablation, a YAML file.")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment, a fine-tuning or an ablation.")],
     set_: Set = None,
 ) -> None:
     """Report all errors of an experiment, or print its complete config with the origin of each value.

@@ -5,13 +5,16 @@ from typing import Annotated
 import typer
 
 from electra_lab.cli import _texts as given
+from electra_lab.cli._items import AsFormat, Reading, read
 from electra_lab.cli.run import OnDevice
 
 
 def corrupt(
     model: given.Model,
     texts: given.Texts = None,
-    file: given.File = None,
+    file: given.Records = None,
+    format: AsFormat = None,
+    field: given.Field = None,
     mask_prob: Annotated[float, typer.Option(help="Share of the tokens to mask.")] = 0.15,
     temperature: Annotated[float, typer.Option(help="Temperature of the softmax for replacements.")] = 1.0,
     top: given.Top = 5,
@@ -25,5 +28,6 @@ def corrupt(
     device: OnDevice = "auto",
 ) -> None:
     """Replace tokens of a text by draws from the generator, and show which of them the discriminator detects."""
-    given.show("corrupt", model, given.step_of(step, best), device, given.texts_of(texts, file, on_error), json_, html,
+    incoming = read(texts, file, Reading(on_error, format, field or ()))
+    given.show("corrupt", model, given.step_of(step, best), device, incoming, json_, html,
          batch_size=batch_size, mask_prob=mask_prob, temperature=temperature, top=top, seed=seed)  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from electra_lab.cli import _texts as given
+from electra_lab.cli._items import AsFormat, Reading, read
 from electra_lab.cli._streams import answer, is_utf8, stdout
 from electra_lab.cli.run import OnDevice
 from registry.errors import ConfigError
@@ -14,14 +15,12 @@ from registry.errors import ConfigError
 def embed(
     model: given.Model,
     texts: given.Texts = None,
-    file: given.File = None,
-    pooling: Annotated[
-        Literal["mean", "cls"], typer.Option(help="The mean over all tokens, or the state of [CLS].")
-    ] = "mean",
+    file: given.Records = None,
+    format: AsFormat = None,
+    field: given.Field = None,
+    pooling: Annotated[Literal["mean", "cls"], typer.Option(help="Mean of all tokens, or that of [CLS].")] = "mean",
     json_: given.Json = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the vectors to this .npy file instead.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the vectors to this .npy file.")] = None,
     on_error: given.Wrong = "stop",
     step: given.Step = None,
     best: given.Best = False,
@@ -31,7 +30,7 @@ def embed(
     """Print a vector for each text: its numbers on one line, or with --json in the field `embedding`."""
     import json
     from contextlib import nullcontext
-    from itertools import tee
+    from operator import itemgetter
 
     import numpy as np
     from numpy.lib.format import dtype_to_descr, write_array_header_1_0
@@ -41,13 +40,14 @@ def embed(
 
     if out and json_:
         raise ConfigError("give either --json or --out.")
-    to_read, to_print = tee(given.texts_of(texts, file, on_error))
+    incoming = read(texts, file, Reading(on_error, format, field or ()))
     console, number = Console(), 0
     writing: Any = given.file_of("--out", out, "wb") if out else nullcontext()
     bar = console.progress(0, None, "embed", "texts") if out or not stdout().isatty() else nullcontext()
     with writing as stream, bar:
         pair = load(model, device=device, step=given.step_of(step, best))
-        vectors = pair.stream("embed", to_read, batch_size=batch_size, pooling=pooling)
+        options = {"batch_size": batch_size, "pooling": pooling}
+        vectors = given.answered(pair, "embed", incoming, itemgetter("text"), **options)
 
         def write_header(number: int) -> None:  # numpy leaves room for any number of rows
             kind = {"descr": dtype_to_descr(np.dtype(np.float32)), "fortran_order": False}
@@ -56,15 +56,15 @@ def embed(
 
         if out:
             write_header(0)
-        for number, (vector, text) in enumerate(zip(vectors, to_print, strict=False), start=1):
+        for number, ((_, _, item), vector) in enumerate(vectors, start=1):
             console.advance(number)
             if out:
                 stream.write(vector.numpy().tobytes())
                 continue
             numbers = [str(value) for value in vector.numpy()]  # no more digits than float32 has
             if json_:
-                embedding = [*map(float, numbers)]
-                record = {"text": text, "embedding": embedding, "unknown": pair.unknown([text])[0]}
+                embedding, unknown = [*map(float, numbers)], pair.unknown([item["text"]])[0]
+                record = {"text": item["text"], "embedding": embedding, "unknown": unknown}
                 answer(json.dumps(record, ensure_ascii=not is_utf8()))
             else:
                 answer(" ".join(numbers))

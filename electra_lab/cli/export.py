@@ -22,22 +22,12 @@ if TYPE_CHECKING:
 
 
 def export(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN_DIR", help="A run directory, a fine-tuning, or a folder in Hugging Face format."),
-    ],
-    destination: Annotated[
-        Path, typer.Argument(metavar="DEST", help="The folder to write: absent, empty, or an earlier export.")
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run, a fine-tuning, or a Hugging Face folder.")],
+    destination: Annotated[Path, typer.Argument(metavar="DEST", help="Folder: absent, empty, or an earlier export.")],
     step: Annotated[int | None, typer.Option(metavar="N", help="Export the checkpoint of this step.")] = None,
     best: Best = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write the networks as ONNX.")] = False,
-    onnx_size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BATCHxLENGTH", help="Fixed input size of the ONNX files, such as 1x128. Default: any size."
-        ),
-    ] = None,
+    onnx_size: Annotated[str | None, typer.Option(metavar="BATCHxLENGTH", help="Size of ONNX inputs: 1x128.")] = None,
     int8: Annotated[bool, typer.Option("--int8", help="Also write int8 ONNX, and report its effect.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the written files as JSON.")] = False,
 ) -> None:

@@ -1,13 +1,16 @@
 """electra-lab fill MODEL"""
 
 from electra_lab.cli import _texts as given
+from electra_lab.cli._items import AsFormat, Reading, read
 from electra_lab.cli.run import OnDevice
 
 
 def fill(
     model: given.Model,
     texts: given.Texts = None,
-    file: given.File = None,
+    file: given.Records = None,
+    format: AsFormat = None,
+    field: given.Field = None,
     top: given.Top = 5,
     json_: given.Json = False,
     html: given.Html = None,
@@ -18,5 +21,6 @@ def fill(
     device: OnDevice = "auto",
 ) -> None:
     """Fill every [MASK] of a text with the best tokens."""
-    given.show("fill", model, given.step_of(step, best), device, given.texts_of(texts, file, on_error), json_, html,
+    incoming = read(texts, file, Reading(on_error, format, field or ()))
+    given.show("fill", model, given.step_of(step, best), device, incoming, json_, html,
          batch_size=batch_size, top=top)  # fmt: skip

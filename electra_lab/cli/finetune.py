@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from electra_lab.cli._streams import answer
-from electra_lab.cli.run import OnDevice, Set, Trial
+from electra_lab.cli.run import OUT, OnDevice, Set, Trial
 from registry.errors import ConfigError
 
 
@@ -21,17 +21,10 @@ def finetune(
             "BERT, ModernBERT or DeBERTa in Hugging Face's format.",
         ),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The folder to write, absent or empty. Default: runs/<name>/<time>."),
-    ] = None,
-    best: Annotated[
-        bool, typer.Option("--best", help="Start from the run directory's best checkpoint, as with --set step=best.")
-    ] = False,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help=OUT)] = None,
+    best: Annotated[bool, typer.Option("--best", help="Start from the run's best checkpoint (step: best).")] = False,
     device: OnDevice = "auto",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read the examples, and show settings and time without training.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show settings and time without training.")] = False,
     trial: Trial = True,
 ) -> None:
     """Fine-tune a pre-trained model on a task, once per seed, or evaluate it without training.

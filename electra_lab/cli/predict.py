@@ -1,55 +1,37 @@
 """electra-lab predict MODEL"""
 
-from collections import deque
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Annotated, Literal
 
 import typer
 
-from electra_lab.cli._items import Format, Record, Table, cells_of, format_of, items_of, json_line, refuse_overwriting
+from electra_lab.cli import _texts as given
+from electra_lab.cli._inputs import inputs_of
+from electra_lab.cli._items import AsFormat, Reading, Table, cells_of, json_line, read, refuse_overwriting
 from electra_lab.cli._streams import answer
-from electra_lab.cli._texts import Batch, Json, OnError, Records, Texts, answer_in_colour, colours, lines_of
 from electra_lab.cli.run import OnDevice
 from registry.errors import ConfigError, command
 
+MODEL = """The folder of a fine-tuning, one of its seeds, or an ELECTRA, BERT, ModernBERT or DeBERTa in Hugging Face
+format with the head of a task (a folder or a name on the hub)."""
+PAIR = "Second text of each pair, or context of each question."
+FIELD = """Field or column with the text, the question or the words. Repeat the option for the second text or the
+context. Default: as in the training data, otherwise text and pair, question and context, or words."""
+
 
 def predict(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="The folder of a fine-tuning, one of its seeds, or an ELECTRA, BERT, ModernBERT or DeBERTa in Hugging "
-            "Face format with the head of a task (a folder or a name on the hub)."
-        ),
-    ],
-    texts: Texts = None,
-    file: Records = None,
-    pair: Annotated[
-        str | None,
-        typer.Option(
-            "--pair", "--context", metavar="TEXT", help="Second text of each pair, or context of each question."
-        ),
-    ] = None,
-    format: Annotated[
-        Format | None,
-        typer.Option(help="Format of the input. Default: by the file's ending, otherwise a text per line."),
-    ] = None,
-    field: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Field or column with the text, the question or the words. Repeat the option for the second text or "
-            "the context. Default: as in the training data, otherwise text and pair, question and context, or words.",
-        ),
-    ] = None,
+    model: Annotated[str, typer.Argument(help=MODEL)],
+    texts: given.Texts = None,
+    file: given.Records = None,
+    pair: Annotated[str | None, typer.Option("--pair", "--context", metavar="TEXT", help=PAIR)] = None,
+    format: AsFormat = None,
+    field: Annotated[list[str] | None, typer.Option(metavar="NAME", help=FIELD)] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed to use. Default: the best on validation.")] = None,
     ensemble: Annotated[bool, typer.Option("--ensemble", help="Average all seeds of a fine-tuning.")] = False,
-    json_: Json = False,
-    csv_: Annotated[bool, typer.Option("--csv", help="Print a table with the columns of the input.")] = False,
-    on_error: Annotated[
-        OnError, typer.Option("--on-error", help="For bad lines and records: stop, or skip with a note.")
-    ] = "stop",
-    batch_size: Batch = 32,
+    json_: given.Json = False,
+    csv_: given.Csv = False,
+    on_error: given.Wrong = "stop",
+    batch_size: given.Batch = 32,
     device: OnDevice = "auto",
 ) -> None:
     """Predict labels, numbers, tags or answers for new texts with a fine-tuned model."""
@@ -61,8 +43,7 @@ def predict(
         raise ConfigError("give either --json or --csv.")
     if ensemble and seed is not None:
         raise ConfigError("give either --seed or --ensemble.")
-    lines = lines_of(texts, file)
-    input_format = format_of(format, texts, file)
+    inputs_of(texts, file)  # refuses what is not there before the model is opened
     chosen: int | Literal["best", "all"] = "best" if seed is None else seed
     if ensemble:
         chosen = "all"
@@ -71,22 +52,15 @@ def predict(
         cure = command("finetune", "FILE", "--model", model)
         raise ConfigError(f"{model}: is pre-trained and has no head of a task. Fine-tune it first: {cure}")
     job = tuned.job
-    default = () if input_format == "text" else job.fields or ()
-    columns, entries = items_of(lines, input_format, job.names, job.needs, field or default, pair, on_error)
-    waiting: deque[tuple[str, Record, Record]] = deque()  # the items that are not predicted yet
-
-    def items() -> Iterator[Record]:
-        for place, record, item in entries:
-            waiting.append((place, record, item))
-            yield item
-
-    table, terminal, console = Table(), colours(), Console()
+    reading = Reading(on_error, format, field or (), job.names, job.needs, job.fields or (), pair, trained=job.dataset)
+    incoming = read(texts, file, reading)
+    table, terminal, console = Table(), given.colours(), Console()
+    results = given.answered(tuned, "predict", incoming, lambda item: item, batch_size=batch_size)
     with nullcontext() if terminal.is_terminal else console.progress(0, None, "predict", "texts"):
-        for number, result in enumerate(tuned.stream("predict", items(), batch_size=batch_size), start=1):
+        for number, ((place, record, item), result) in enumerate(results, start=1):
             console.advance(number)
-            place, record, item = waiting.popleft()
             if not (csv_ or json_):
-                answer_in_colour(terminal, result)
+                given.answer_in_colour(terminal, result)
                 continue
             added = cells_of(result.answer) if csv_ else result.answer | {"unknown": result.unknown}
             # The words of a text take its place, if the text was in the column `words`.
@@ -96,7 +70,7 @@ def predict(
     if csv_ and table.is_empty:
         some = {name.replace("words", "text"): "a" for name in job.needs}  # a table and a line have words as a text
         added = cells_of(tuned.predict([some])[0].answer)
-        inputs = [*(columns or field or default or some)]
+        inputs = [*(incoming.columns or field or (incoming.format != "text" and job.fields) or some)]
         if pair is not None:
-            inputs = list(dict.fromkeys([*(columns or inputs[:1]), job.names[1]]))
+            inputs = list(dict.fromkeys([*(incoming.columns or inputs[:1]), job.names[1]]))
         answer(table.row(dict.fromkeys([*inputs, *added])))

@@ -15,16 +15,12 @@ WHERE = "local, slurm, ray, or a mapping such as '{type: slurm, partition: cpu}'
 def prepare(
     file: File,
     set_: Set = None,
-    inspect: Annotated[
-        bool, typer.Option("--inspect", help="Also write a page with statistics and sample rows of tokens.")
-    ] = False,
+    inspect: Annotated[bool, typer.Option("--inspect", help="Also write a page with numbers and sample rows.")] = False,
     launcher: Annotated[
         str | None,
         typer.Option(metavar="NAME", help=f"Where shards are tokenized: {WHERE}. Default: all cores of this machine."),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="With --launcher: number of shards at the same time.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="With --launcher: shards at the same time.")] = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild an existing token store.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:

@@ -11,28 +11,16 @@ from electra_lab.cli._texts import Best, Step, step_of
 
 
 def push(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="A run directory, a fine-tuning, or a folder that `export` wrote.")
-    ],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A run directory, a fine-tuning, or an export.")],
     repository: Annotated[str, typer.Argument(metavar="USER/NAME", help="The repository on the hub.")],
     step: Step = None,
     best: Best = False,
-    milestones: Annotated[
-        bool, typer.Option("--milestones", help="Also push each kept milestone as a branch, such as tokens-10M.")
-    ] = False,
+    milestones: Annotated[bool, typer.Option("--milestones", help="Also push kept milestones as branches.")] = False,
     public: Annotated[bool, typer.Option("--public", help="Make the repository public. Default: private.")] = False,
-    license_: Annotated[
-        str | None, typer.Option("--license", metavar="ID", help="Licence of the model, such as mit or apache-2.0.")
-    ] = None,
-    language: Annotated[
-        list[str] | None, typer.Option(metavar="CODE", help="Language of the text, such as en; can be repeated.")
-    ] = None,
-    dataset: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Hub dataset that was used for training; can be repeated.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the files and their sizes, and send nothing.")
-    ] = False,
+    license_: Annotated[str | None, typer.Option("--license", metavar="ID", help="Licence, such as mit.")] = None,
+    language: Annotated[list[str] | None, typer.Option(metavar="CODE", help="Such as en; can be repeated.")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="On the hub; can be repeated.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List files and sizes, and send nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per branch.")] = False,
 ) -> None:
     """Upload a model to the Hugging Face hub, with a model card.

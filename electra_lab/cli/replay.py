@@ -13,9 +13,7 @@ from electra_lab.cli.run import OnDevice
 def replay(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run that diverged.")],
     json_: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
-    store: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The token store, if it is not where the run's config says.")
-    ] = None,
+    store: Annotated[Path | None, typer.Option(metavar="DIR", help="The token store, if it has moved.")] = None,
     device: OnDevice = "auto",
 ) -> None:
     """Find out why a run diverged: repeat its steps from the newest checkpoint and name the module that fails.

@@ -9,9 +9,7 @@ from electra_lab.cli._streams import answer
 
 
 def report(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Folders of ablations, fine-tunings or runs.")
-    ],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Ablations, fine-tunings or runs.")],
     open_: Annotated[bool, typer.Option("--open", help="Also open each page in the browser.")] = False,
 ) -> None:
     """Rewrite report.html of each folder from its files, and print its path."""

@@ -10,9 +10,7 @@ from electra_lab.cli.run import OnDevice
 
 
 def resume(
-    run_dir: Annotated[
-        Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run or a fine-tuning that stopped.")
-    ],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run or a fine-tuning that stopped.")],
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="A.B=C", help="Change a value, such as train.steps; can be repeated."),

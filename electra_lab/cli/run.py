@@ -10,28 +10,21 @@ from electra_lab.cli._streams import answer
 Device = Literal["auto", "cpu", "cuda"]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment, a YAML file.")]
 Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="A.B=C", help="Override a value of the file, or of an ablation's base; can be repeated."
-    ),
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a value of the file; can be repeated.")
 ]
 Trial = Annotated[
     bool, typer.Option("--trial/--no-trial", help="With --dry-run: try a few steps to estimate the time.")
 ]
 OnDevice = Annotated[Device, typer.Option("--device", help="Device to use; auto is CUDA if it is available.")]
+OUT = "The folder to write, absent or empty. Default: runs/<name>/<time>."
 
 
 def run(
     file: File,
     set_: Set = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The run directory, absent or empty. Default: runs/<name>/<time>."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help=OUT)] = None,
     device: OnDevice = "auto",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show parameters, memory, FLOPs, epochs and time without training.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show sizes, FLOPs and time without training.")] = False,
     trial: Trial = True,
 ) -> None:
     """Train an experiment and report its results."""

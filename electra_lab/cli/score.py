@@ -1,9 +1,10 @@
 """electra-lab score MODEL"""
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from heapq import heappush, heappushpop
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,50 +12,53 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from electra_lab.cli import _texts as given
-from electra_lab.cli._items import Format, Record, Table, format_of, items_of, json_line, refuse_overwriting
+from electra_lab.cli._inputs import Incoming
+from electra_lab.cli._items import (
+    FIELDLESS,
+    AsFormat,
+    Entry,
+    Reading,
+    Record,
+    Table,
+    json_line,
+    read,
+    refuse_overwriting,
+)
 from electra_lab.cli._streams import answer
 from electra_lab.cli.run import OnDevice
-from registry.errors import ConfigError
+from registry.errors import ConfigError, DataError, Stopped
 
 if TYPE_CHECKING:
-    from electra_lab.inference.pair import Pair
     from electra_lab.inference.results import Scored
+
+NUMBER = re.compile(r"\d+$")  # of a line, at the end of its place
+BY = """detection: log-odds that a token was replaced. energy: negative log-probability of a token in nats, estimated by
+electric in one pass. likelihood: the same, by masking. Default: the first one possible."""
+NORMAL = """Normal texts, one a line. Adds the percentile of each score among their scores. If FILE is validation, the
+documents that the run held out are used."""
+REMOVE = """Regular expression of text that is not scored, such as time stamps. The answer has the whole text, and the
+number of its line."""
+BEGINS = "For texts of several lines, such as stack traces: regular expression of the first line of each."
 
 
 def score(
     model: given.Model,
     texts: given.Texts = None,
     file: given.Records = None,
-    format: Annotated[
-        Format | None,
-        typer.Option(help="Format of the input. Default: by the file's ending, otherwise a text per line."),
-    ] = None,
-    field: Annotated[str, typer.Option(metavar="NAME", help="Field or column with the text.")] = "text",
-    by: Annotated[
-        Literal["detection", "energy", "likelihood"] | None,
-        typer.Option(
-            help="detection: log-odds that a token was replaced. energy: negative log-probability of a token in nats, "
-            "estimated by electric in one pass. likelihood: the same, by masking. Default: the first one possible."
-        ),
-    ] = None,
-    reduce: Annotated[
-        Literal["mean", "max", "sum"], typer.Option(help="How to combine the numbers of a text's tokens.")
-    ] = "mean",
-    mask_prob: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the tokens that likelihood masks at once.")
-    ] = 0.15,
+    format: AsFormat = None,
+    field: given.Field = None,
+    by: Annotated[Literal["detection", "energy", "likelihood"] | None, typer.Option(help=BY)] = None,
+    reduce: Annotated[Literal["mean", "max", "sum"], typer.Option(help="How to combine a text's tokens.")] = "mean",
+    mask_prob: Annotated[float, typer.Option(min=0, max=1, help="Share that likelihood masks at once.")] = 0.15,
     exact: Annotated[bool, typer.Option("--exact", help="Mask one token at a time: one pass per token.")] = False,
     top: Annotated[int | None, typer.Option(min=1, help="Print only the highest scores, the highest first.")] = None,
-    normal: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Normal texts, one a line. Adds the percentile of each score among their scores. If FILE is "
-            "validation, the documents that the run held out are used.",
-        ),
-    ] = None,
+    above: Annotated[float | None, typer.Option(metavar="LIMIT", help="Print only scores above LIMIT.")] = None,
+    normal: Annotated[str | None, typer.Option(metavar="FILE", help=NORMAL)] = None,
+    remove: Annotated[str | None, typer.Option(metavar="PATTERN", help=REMOVE)] = None,
+    begins: Annotated[str | None, typer.Option("--first-line", metavar="PATTERN", help=BEGINS)] = None,
     json_: given.Json = False,
-    csv_: Annotated[bool, typer.Option("--csv", help="Print a table with the columns of the input.")] = False,
+    csv_: given.Csv = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     on_error: given.Wrong = "stop",
     step: given.Step = None,
     best: given.Best = False,
@@ -63,91 +67,106 @@ def score(
 ) -> None:
     """Score how unusual each text is, to find anomalies and to filter or rank texts."""
     from electra_lab.inference.opening import load
+    from electra_lab.inference.scoring import percentile
     from electra_lab.presentation.console import Console
 
     if json_ and csv_:
         raise ConfigError("give either --json or --csv.")
-    lines = given.lines_of(texts, file)
-    input_format = format_of(format, texts, file)
-    fields = () if input_format == "text" else (field,)
-    added = ("score", "percentile") if normal else ("score",)
-    taken: tuple[str, ...] = added if csv_ else ()
-    if json_:
-        taken = (*added, "unknown")
-    columns, items = items_of(lines, input_format, ("text",), ("text",), fields, None, on_error)
+    removed = _compiled("--remove", remove)
+    reading = Reading(on_error, format, field or (), begins=_compiled("--first-line", begins))
+    incoming = read(texts, file, reading)
+    added = ["score", "percentile"] if normal else ["score"]
+    numbered = remove is not None or begins is not None or above is not None
+    if numbered and incoming.format == "text":  # records have their fields
+        added.insert(0, "line")
+    taken = [*added, "unknown"] if json_ else added if csv_ else ()
     pair = load(model, device=device, step=given.step_of(step, best))
     console, terminal, table = Console(), given.colours(), Table()
-    options = {
-        "by": by,
-        "reduce": reduce,
-        "mask_prob": None if exact else mask_prob,
-        "batch_size": batch_size,
-    }
-    reference = _reference(pair, model, normal, on_error, options)
 
-    def show(record: Record, result: "Scored") -> None:
-        row = record | result.answer
-        if normal:
-            row["percentile"] = result.percentile  # None for a text without tokens, which has the same fields
+    def scored(incoming: Incoming[Entry]) -> Iterator[tuple[Entry, "Scored"]]:
+        options = {"by": by, "reduce": reduce, "mask_prob": None if exact else mask_prob, "batch_size": batch_size}
+        return given.answered(pair, "score", incoming, partial(_without, removed), **options)
+
+    reference = [] if normal is None else _reference(normal, model, reading, scored)
+
+    def show(place: str, record: Record, result: "Scored") -> None:
+        line = place if incoming.several else int(NUMBER.findall(place)[0])
+        values = {"line": line, "score": result.score, "percentile": result.percentile}
+        row = record | {name: values[name] for name in added}
         if csv_:
             answer(table.line(row))
         elif json_:
             answer(json_line(row | {"unknown": result.unknown}))
         else:
-            given.answer_in_colour(terminal, result)
+            given.answer_in_colour(terminal, result, f"{line} " if numbered else "")
 
     # A heap of the highest scores; of equal ones, the first texts are kept.
-    highest: list[tuple[float, int, Record, Scored]] = []
-    quiet = terminal.is_terminal and top is None
-    with nullcontext() if quiet else console.progress(0, None, "score", "texts"):
-        for number, (record, result) in enumerate(_scored(pair, items, options, reference, taken), start=1):
-            console.advance(number)
-            if top is None:
-                show(record, result)
-            elif result.score is not None:
-                add = heappush if len(highest) < top else heappushpop
-                add(highest, (result.score, -number, record, result))
-    for _, _, record, result in sorted(highest, key=lambda entry: entry[:2], reverse=True):
-        show(record, result)
+    highest: list[tuple[float, int, str, Record, Scored]] = []
+    stopped: Stopped | None = None
+    hidden = quiet or (terminal.is_terminal and top is None)
+    with nullcontext() if hidden else console.progress(0, None, "score", "texts"):
+        try:
+            for number, ((place, record, item), result) in enumerate(scored(incoming), start=1):
+                console.advance(number)
+                refuse_overwriting(place, record, taken)
+                if removed:
+                    result = _in_whole(result, item["text"], removed)
+                if reference and result.score is not None:
+                    result = replace(result, percentile=percentile(result.score, reference))
+                if above is not None and (result.score is None or result.score <= above):
+                    continue
+                if top is None:
+                    show(place, record, result)
+                elif result.score is not None:
+                    add = heappush if len(highest) < top else heappushpop
+                    add(highest, (result.score, -number, place, record, result))
+        except Stopped as error:
+            stopped = error
+    for _, _, place, record, result in sorted(highest, key=lambda entry: entry[:2], reverse=True):
+        show(place, record, result)
     if csv_ and table.is_empty:
-        answer(table.row(dict.fromkeys([*(columns or [field]), *added])))
+        answer(table.row(dict.fromkeys([*(incoming.columns or field or ["text"]), *added])))
+    if stopped:
+        raise stopped
 
 
-def _scored(
-    pair: "Pair",
-    items: Iterator[tuple[str, Record, Record]],
-    options: dict[str, Any],
-    reference: Sequence[float],
-    taken: Sequence[str],
-) -> Iterator[tuple[Record, "Scored"]]:
-    """Yield each record with its score and its percentile. Raises DataError if a record has one of the taken names."""
-    from electra_lab.inference.scoring import percentile
-
-    waiting: deque[Record] = deque()  # the records of the texts that are not scored yet
-
-    def texts() -> Iterator[str]:
-        for place, record, item in items:
-            refuse_overwriting(place, record, taken)
-            waiting.append(record)
-            yield item["text"]
-
-    for result in pair.stream("score", texts(), **options):
-        if reference and result.score is not None:
-            result = replace(result, percentile=percentile(result.score, reference))
-        yield waiting.popleft(), result
+def _compiled(option: str, pattern: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if pattern is None else re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"{option}: is not a regular expression ({error}).") from None
 
 
-def _reference(
-    pair: "Pair", model: str, normal: str | None, on_error: given.OnError, options: dict[str, Any]
-) -> list[float]:
+def _without(removed: re.Pattern[str] | None, item: Record) -> str:
+    """Return a text without what a pattern matches, as in a corpus."""
+    text: str = item["text"]
+    return removed.sub("", text).strip() if removed else text
+
+
+def _in_whole(result: "Scored", whole: str, removed: re.Pattern[str]) -> "Scored":
+    """Return the scores of `_without(whole)` at the places of their tokens in the whole text."""
+    places, at = list[int](), 0
+    for match in removed.finditer(whole):
+        places += range(at, match.start())
+        at = match.end()
+    places += range(at, len(whole) + 1)
+    while whole[places[0] :][:1].isspace():
+        del places[0]
+    offsets = [(places[start], places[max(start, end - 1)] + (end > start)) for start, end in result.offsets]
+    return replace(result, text=whole, offsets=offsets)
+
+
+def _reference(normal: str, model: str, reading: Reading, scored: Callable[..., Any]) -> list[float]:
     """Return the sorted scores of the texts that `--normal` names. Raises DataError if there are none."""
     from electra_lab.api import held_out
-    from registry.errors import DataError
 
-    if normal is None:
-        return []
-    texts = iter(held_out(model)) if normal == "validation" else given.texts_of(None, Path(normal), on_error)
-    scores = [result.score for result in pair.stream("score", texts, **options) if result.score is not None]
+    if normal == "validation":
+        incoming: Incoming[Entry] = Incoming(("", {}, {"text": text}) for text in held_out(model))
+    else:
+        format = replace(reading, format=None).format_of(Path(normal))
+        fields = () if format in FIELDLESS else reading.fields
+        incoming = read(None, [Path(normal)], replace(reading, format=format, fields=fields))
+    scores = [result.score for _, result in scored(incoming) if result.score is not None]
     if not scores:
         raise DataError(f"--normal {normal}: has no text with a token.")
     return sorted(scores)

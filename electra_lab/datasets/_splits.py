@@ -198,7 +198,3 @@ class NamedFiles(FileSplits[E]):
     @abstractmethod
     def _options(self) -> dict[str, Any]:
         """Return the further options."""
-
-
-def columns(number: int) -> str:
-    return "1 column" if number == 1 else f"{number} columns"

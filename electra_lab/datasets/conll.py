@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from electra_lab.datasets._schemes import OUTSIDE, SCHEMES, TAG, misfit, to_iob2
-from electra_lab.datasets._splits import Entry, NamedFiles, attempted, columns
-from electra_lab.sources.files import BadInput, Files
-from electra_lab.sources.records import check_utf8, text_lines
+from electra_lab.datasets._splits import Entry, NamedFiles, attempted
+from electra_lab.sources.delimited import columns
+from electra_lab.sources.files import BadInput, Files, uncompressed
+from electra_lab.sources.records import EXTENSIONS, check_utf8, record_in, records, text_lines, value_of, whole_text
 from registry import WordsExample, datasets
 from registry.errors import DataError
 
@@ -37,13 +38,15 @@ class Conll(NamedFiles[WordsExample]):
     comments: lines before a sentence that begin with # and have another number of columns than most lines, or the form
     `# key = value`, or no entity tag in the tag column. If the first of three or more columns counts the words of each
     sentence, as in CoNLL-U, lines with a number such as 1-2 or 1.1 are left out. Entity tags of any scheme are read as
-    IOB2. In files with a single column the tags are unknown.
+    IOB2. In files with a single column the tags are unknown. Files of JSON lines (.jsonl, .ndjson, .json) have a list
+    of words and one of tags in each record.
 
     train, validation, test  a file, a pattern such as `eng.train*`, or a folder; relative to the fine-tuning file
     word_column              counted from 0; -1 is the last one. By default the first, or the one after the numbers
     tag_column               the same. By default the last, or the part of speech, UPOS, if there are ten as in CoNLL-U
     layer                    which tag to read if a column has several, such as B-ORG|B-LOC, counted from 0; words with
                              fewer are outside
+    words, tags              the fields of JSON lines; a record without tags is unknown
     scheme                   of the tags: auto chooses the one that all tags of a split fit; BILOU and BMES are BIOES
                              with other letters; plain keeps tags unchanged, such as parts of speech
     on_error                 at a sentence with a line or a tag that does not fit: `stop`, or `skip` it
@@ -53,11 +56,15 @@ class Conll(NamedFiles[WordsExample]):
     word_column: Column | None = None
     tag_column: Column | None = None
     layer: Annotated[int, Field(ge=0, le=100)] | None = None
+    words: str = "tokens"
+    tags: str = "ner_tags"
     scheme: Literal["auto", "IOB1", "IOB2", "BIOES", "BILOU", "BMES", "plain"] = "auto"
 
     def _options(self) -> dict[str, Any]:
         options = {"word_column": self.word_column, "tag_column": self.tag_column, "scheme": self.scheme}
-        return options if self.layer is None else {**options, "layer": self.layer}
+        fields = [self.words, self.tags]
+        named = {} if fields == ["tokens", "ner_tags"] else {"fields": fields}
+        return {**options, **named} if self.layer is None else {**options, **named, "layer": self.layer}
 
     def _examples(self, source: str) -> Iterator[Entry[WordsExample]]:
         entries = list(super()._examples(source))
@@ -91,6 +98,9 @@ class Conll(NamedFiles[WordsExample]):
 
     def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Entry[WordsExample]]:
         """Yield the sentences; the key of a sentence is the places of its words, one on each line."""
+        if uncompressed(file).suffix.lower() in EXTENSIONS:
+            yield from (attempted(self._in_record, line, place) for place, line in records(files, file))
+            return
         # The number of columns is that of most lines.
         lines = [(place, "" if line.startswith(BREAK) else line) for place, line in text_lines(files, file)]
         written = [(place, line) for place, line in lines if line.strip(" \t")]
@@ -156,6 +166,17 @@ class Conll(NamedFiles[WordsExample]):
         places, rows = zip(*lines, strict=True)
         words = tuple(row[word] for row in rows)
         return "\n".join(places), WordsExample(words, tuple(tags) if number > 1 else None, place=places[0])
+
+    def _in_record(self, line: bytes, place: str) -> tuple[str, WordsExample]:
+        """Return the sentence in a line of JSON. Raises BadInput."""
+        record = record_in(line, place)
+        words, tags = value_of(record, place, self.words), record.get(self.tags)
+        for values in (words, words if tags is None else tags):
+            if not isinstance(values, list) or not values or len(values) != len(words):
+                raise BadInput(place, f"'{self.words}' and '{self.tags}' are not lists of the same length")
+        read = tags and tuple(self._tag_in(whole_text(tag, self.tags, place), place) for tag in tags)
+        written = tuple(whole_text(word, self.words, place) for word in words)
+        return "\n".join([place] * len(words)), WordsExample(written, read, place=place)
 
     def _tag_in(self, column: str, place: str) -> str:
         """Return the tag in a column. Raises BadInput."""

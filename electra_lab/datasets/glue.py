@@ -8,8 +8,9 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any, Literal
 
-from electra_lab.datasets._splits import TEST, TRAIN, VALIDATION, Entry, FileSplits, attempted, columns
+from electra_lab.datasets._splits import TEST, TRAIN, VALIDATION, Entry, FileSplits, attempted
 from electra_lab.datasets._texts import key_of, label_of
+from electra_lab.sources.delimited import columns
 from electra_lab.sources.files import COMPRESSED, BadInput, Files
 from electra_lab.sources.records import check_utf8, text_lines
 from registry import TextExample, datasets

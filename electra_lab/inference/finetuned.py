@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -38,10 +38,11 @@ SHOWN = {"id", "text", "pair", "words", "question"}  # fields of examples that t
 class Job:
     """The task of a fine-tuned model, and how it was evaluated.
 
-    task    with the facts of its training
-    takes   the type of its examples
-    fields  the names of the fields with the text, and the second text, in its training data; None if unknown
-    length  of the longest row, in tokens
+    task     with the facts of its training
+    takes    the type of its examples
+    fields   the names of the fields with the text, and the second text, in its training data; None if unknown
+    length   of the longest row, in tokens
+    dataset  type and options of its training data, if known
     """
 
     task: Task
@@ -50,6 +51,7 @@ class Job:
     length: int
     precision: Precision = "fp32"
     seed: int = 0
+    dataset: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:

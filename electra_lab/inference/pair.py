@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import torch
@@ -13,22 +14,23 @@ from torch import Tensor
 
 from electra_lab.data.texts import Tokenized, Window, batches, tokenize, windows
 from electra_lab.data.vocabulary import masks_take_words, spaces_stay
-from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Result, Results, Scored
+from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Results, Scored, one_or_all
 from electra_lab.inference.scoring import By, Reduce, combined, energies_of, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
 from electra_lab.training.random import Streams
 from registry import Generator, Vocabulary, count
-from registry.errors import CheckpointError, ConfigError, DataError
+from registry.errors import CheckpointError, ConfigError, DataError, Stopped
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-R = TypeVar("R", bound=Result)
 T = TypeVar("T")
 Pooling = Literal["mean", "cls"]
 Verb = Literal["detect", "corrupt", "fill", "predict", "embed", "score"]
 CHUNK = 64  # batches whose texts `stream` holds at once, if they have no more characters than this:
 CHARACTERS = 1 << 18  # their tokens and results take about a hundred megabytes
+PATIENCE = 0.2  # seconds that a text waits for others of its batch
+More = Callable[[float], bool]
 
 
 class Pair:
@@ -75,16 +77,22 @@ class Pair:
         self._refuse(batch_size)
         tokenized = tokenize(self.tokenizer, _several(texts))
         verdicts = zip(tokenized, self._verdicts(tokenized, batch_size), strict=True)
-        return _one_or_all(texts, [Detected(t.text, t.tokens, t.offsets, p, unknown=t.unknown) for t, p in verdicts])
+        return one_or_all(texts, [Detected(t.text, t.tokens, t.offsets, p, unknown=t.unknown) for t, p in verdicts])
 
-    def stream(self, verb: Verb, texts: Iterable[Any], *, batch_size: int = 32, **options: Any) -> Iterator[Any]:
+    def stream(
+        self, verb: Verb, texts: Iterable[Any], *, batch_size: int = 32, more: More | None = None, **options: Any
+    ) -> Iterator[Any]:
         """Yield the results of a verb in order; the memory that it takes does not grow with the number of texts.
 
-        If reading the texts raises DataError, the results of those before come first.
+        more  of texts that come one by one, as from a log: waits for another until a time of time.monotonic(), and
+              returns whether it is there. Texts are then answered when a batch is full or 200 ms after its first one,
+              with what has come until then. Without it, the results of up to 64 batches are computed at once
+
+        If reading the texts raises DataError, or a signal ends it, the results of those before come first.
         """
         self._refuse(batch_size, options.get("top", 1))
         number = options.pop("first", 0)
-        for chunk in _chunks(texts, CHUNK * batch_size):
+        for chunk in _chunks(texts, batch_size, more):
             numbered = {"first": number} if verb == "corrupt" else {}
             yield from getattr(self, verb)(chunk, batch_size=batch_size, **numbered, **options)
             number += len(chunk)
@@ -163,7 +171,7 @@ class Pair:
             before = text.text, text.tokens, text.offsets
             best = dict(sorted(candidates[n].items()))
             results.append(Corrupted(*before, inputs, masked, written, best, verdicts[n], unknown=text.unknown))
-        return _one_or_all(texts, results)
+        return one_or_all(texts, results)
 
     # fmt: off
     @overload
@@ -212,7 +220,7 @@ class Pair:
         for text, of_text in zip(tokenized, numbers, strict=True):
             values, share = (text.tokens, text.offsets, of_text), text.unknown
             results.append(Scored(text.text, combined(of_text, reduce), *values, by == "detection", unknown=share))
-        return _one_or_all(texts, results)
+        return one_or_all(texts, results)
 
     @overload
     def fill(self, texts: str, *, top: int = ..., batch_size: int = ...) -> Filled: ...
@@ -238,7 +246,7 @@ class Pair:
             offsets = [text.offsets[place] for place in places]
             guesses = [of_text[place] for place in places]
             results.append(Filled(text.text, offsets, guesses, stay, unknown=text.unknown))
-        return _one_or_all(texts, results)
+        return one_or_all(texts, results)
 
     def embed(
         self, texts: str | list[str], *, pooling: Pooling | None = "mean", batch_size: int = 32
@@ -372,17 +380,20 @@ def _places(text: Tokenized, token: int) -> list[int]:
     return [place for place, id in enumerate(text.ids) if id == token]
 
 
-def _chunks(texts: Iterable[T], most: int) -> Iterator[list[T]]:
-    """Yield the texts in lists that end at `most` texts, or at the one that makes CHARACTERS full."""
-    chunk, characters = list[T](), 0
+def _chunks(texts: Iterable[T], batch_size: int, more: More | None) -> Iterator[list[T]]:
+    """Yield the texts in lists that end at CHUNK batches, at the text that makes CHARACTERS full, or at a pause."""
+    chunk, characters, until = list[T](), 0, 0.0
     try:
         for text in texts:
+            if not chunk:
+                until = time.monotonic() + PATIENCE
             chunk.append(text)
             characters += len(text if isinstance(text, str) else repr(text))
-            if len(chunk) == most or characters >= CHARACTERS:
+            is_full = len(chunk) == CHUNK * batch_size or characters >= CHARACTERS
+            if is_full or (more and not more(until if len(chunk) < batch_size else 0)):
                 yield chunk
                 chunk, characters = [], 0
-    except DataError:
+    except (DataError, Stopped):
         if chunk:
             yield chunk
         raise
@@ -392,8 +403,3 @@ def _chunks(texts: Iterable[T], most: int) -> Iterator[list[T]]:
 
 def _several(texts: str | list[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else list(texts)
-
-
-def _one_or_all(texts: str | list[str], results: list[R]) -> R | Results[R]:
-    """Return one result for one text."""
-    return results[0] if isinstance(texts, str) else Results(results)

@@ -288,6 +288,11 @@ class Results(list[R], Generic[R]):
         return "".join(result._repr_html_() for result in self)
 
 
+def one_or_all(texts: str | list[str], results: list[R]) -> R | Results[R]:
+    """Return one result for one text."""
+    return results[0] if isinstance(texts, str) else Results(results)
+
+
 def header(title: str) -> str:
     """Return the beginning of a page of results, which follow it; HTML needs no end."""
     return (

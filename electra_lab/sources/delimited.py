@@ -1,12 +1,53 @@
 """Rows of cells in CSV and TSV files. `place` is file:line."""
 
 import csv
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from electra_lab.sources.files import LONGEST_LINE, BadInput
 from electra_lab.sources.records import check_utf8
 
 Row = list[str] | BadInput
+DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
+SEP = re.compile(r'"?sep=(.)"?\r?', re.IGNORECASE)  # the first line of Excel's files, which names their delimiter
+
+
+def rows(
+    lines: Iterator[tuple[str, str]], delimiter: str | None, usual: str, fits: Callable[[list[str]], bool]
+) -> Iterator[tuple[str, Row]]:
+    """Yield like `cells`; without a delimiter, choose it by the first line, or by `sep=` before it.
+
+    It is one with which the first row fits, or else the one that gives the most columns; of several, the usual one.
+    """
+    first = next(((place, line) for place, line in lines if line.strip()), None)
+    if first and (named := SEP.fullmatch(first[1])):
+        delimiter, first = delimiter or named[1], next(lines, None)
+    if first is None:
+        return
+    if delimiter is None:
+        found = {usual: (False, 0)}
+        for candidate in (usual, *DELIMITERS.values()):
+            _, row = next(cells(iter([first]), candidate), ("", []))
+            if not isinstance(row, BadInput):
+                found[candidate] = fits(row), len(row)
+        delimiter = max(found, key=found.__getitem__)
+    yield from cells(chain([first], lines), delimiter)
+
+
+def named(rows: Iterator[tuple[str, Row]], names: Sequence[str]) -> Iterator[tuple[str, dict[str, str] | BadInput]]:
+    """Yield the places and the cells of rows by the names of their columns; for a bad row its error."""
+    for place, row in rows:
+        if isinstance(row, BadInput):
+            yield place, row
+        elif len(row) != len(names):
+            yield place, BadInput(place, f"has {columns(len(row))}, but there are names for {len(names)}")
+        else:
+            yield place, dict(zip(names, row, strict=True))
+
+
+def columns(number: int) -> str:
+    return "1 column" if number == 1 else f"{number} columns"
 
 
 def cells(lines: Iterator[tuple[str, str]], delimiter: str) -> Iterator[tuple[str, Row]]:

@@ -1,15 +1,18 @@
 """electra-lab predict: texts and records with their predictions."""
 
 import csv
+import gzip
 import io
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import electra_lab
+from electra_lab.inference import opening
 from electra_lab.inference.finetuned import FineTuned
 from electra_lab.jobs.finetuning.facts import what_is_left
 from electra_lab.pretrained.opening import finetuned_config
@@ -89,6 +92,34 @@ def test_columns_are_kept_and_the_field_is_that_of_training(lab, tuned, tmp_path
         assert other.items() >= before.items()
         assert row["prediction"] == other["prediction"] == wanted.prediction
         assert float(row["probability_cat"]) == pytest.approx(wanted.probabilities["cat"], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.data", "a.csv.txt", "A.TXT.gz", "a"])
+def test_a_file_is_read_as_those_of_training(lab, tuned, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A table with such an ending, with or without a header; JSON lines; other endings are text."""
+    opened = electra_lab.load(tuned["labels"], device="cpu")
+    dataset = opened.job.dataset
+    assert (dataset["type"], Path(dataset["train"]).name) == ("table", "labels-train.csv")
+    ending = name.lower().removesuffix(".gz").removeprefix("a")
+    pack = gzip.compress if name.endswith(".gz") else bytes
+
+    def texts_of(content: str, **more: Any) -> list[str]:
+        Path(name).write_bytes(pack(content.encode()))
+        job = replace(opened.job, dataset={**dataset, "train": None, "test": Path(f"there/*{ending}"), **more})
+        monkeypatch.setattr(opened, "job", job)
+        monkeypatch.setattr(opening, "load", lambda *_, **__: opened)
+        code, out, err = lab("predict", "it", "--file", name, "--json", *CPU)
+        assert code == 0, err
+        return [row["review"] if "review" in row else row["text"] for row in rows(out)]
+
+    assert texts_of("n;review\n1;the, cat\n2;3 dogs\n") == ["the, cat", "3 dogs"]
+    assert texts_of("1|the cat\n2|3 dogs\n", test=Path("there.other")) == ["1|the cat", "2|3 dogs"]
+    columns = ["what", "review"]
+    assert texts_of("cat\tthe cat\ndogs\t3 dogs\n", columns=columns) == ["the cat", "3 dogs"]
+    assert texts_of("review\twhat\nthe cat\tcat\n", columns=columns) == ["the cat"]
+    assert texts_of("cat;the, cat\n", columns=columns, delimiter="semicolon") == ["the, cat"]
+    assert texts_of('{"review": "the cat"}\n', type="json_lines") == ["the cat"]
+    assert texts_of("the cat\n", type="conll") == ["the cat"]
 
 
 def test_fields_pairs_questions_and_words(lab: Any, tuned: Tuned, tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ import torch
 
 import electra_lab
 from electra_lab.api import held_out
-from electra_lab.cli._texts import LONGEST, texts_of
+from electra_lab.cli._inputs import LONGEST
+from electra_lab.cli._items import Reading, read
+from electra_lab.cli.score import _in_whole, _without
 from electra_lab.inference import opening
 from electra_lab.inference.results import Scored
 from electra_lab.model.network import Network
@@ -81,15 +83,137 @@ def test_texts_are_read_as_those_of_a_corpus(lab, model, tmp_path, given, verb, 
     assert [int(number) for number in re.findall(r"(\d+): byte", err)] == bad
 
 
+WRITTEN = {
+    "a.csv": 'n,text,line\n1,"the, cat",a\n2,3 dogs,b\n',
+    "b.csv": "sep=;\r\nn;text;line\r\n1;the, cat;a\r\n2;3 dogs;b\r\n",
+    "c.csv": "n\ttext\tline\n1\tthe, cat\ta\n2\t3 dogs\tb\n",
+    "d.tab": "n\ttext\tline\n1\tthe, cat\ta\n2\t3 dogs\tb\n",
+    "e.jsonl": '{"text": "the, cat", "line": "a"}\n\n{"text": "3 dogs", "line": "b"}\n',
+    "f.fa": ">1 one\nthe, \n; left out\n cat\n\n>2\r\n3 do\r\ngs\r\n",
+    "none.csv": "1,the,a\n2,dogs,b\n",
+}
+
+
+@pytest.mark.parametrize("verb", ["detect", "corrupt", "fill", "embed", "score"])
+def test_every_verb_reads_tables_and_records(lab, model, tmp_path: Path, given: Any, verb: str) -> None:
+    for name, content in WRITTEN.items():
+        (tmp_path / name).write_text(content, newline="")
+
+    def read(*words: object) -> list[str]:
+        code, out, err = lab(verb, model, *words, "--json", *CPU)
+        assert code == 0, err
+        return [row["text"] for row in rows(out)] if "--field" not in words or verb != "score" else rows(out)
+
+    read_of = {name: read("--file", tmp_path / name) for name in list(WRITTEN)[:6]}
+    assert read_of == {name: ["the, cat", "3 dogs"] for name in list(WRITTEN)[:5]} | {"f.fa": ["THE,CAT", "3DOGS"]}
+    given(WRITTEN["a.csv"].encode())
+    fields = ("--field", "line", "--field", "text")
+    joined = ["a the, cat", "b 3 dogs"]
+    if verb == "score":  # which keeps the fields
+        expected = electra_lab.load(model, device="cpu").score(joined)
+        assert [row["score"] for row in read("-", "--format", "csv", *fields)] == pytest.approx(
+            [found.score for found in expected], abs=1e-5
+        )
+    else:
+        assert read("-", "--format", "csv", *fields) == joined
+    lab.fails(3, verb, model, "--file", tmp_path / "a.csv", "--field", "none", *CPU)
+
+
+def test_several_files_are_read_in_order(lab: Any, model: Path, tmp_path: Path) -> None:
+    for name, content in WRITTEN.items():
+        (tmp_path / name).write_text(content, newline="")
+    twice = [str(tmp_path / "d.tab"), str(tmp_path / "[ab].csv")]
+    found = scored(lab, model, *(word for file in twice for word in ("--file", file)))
+    assert [(row["n"], row["text"]) for row in found] == [("1", "the, cat"), ("2", "3 dogs")] * 3
+    (tmp_path / "other.csv").write_text("m,text\n1,the cat\n")
+    both = ("--file", tmp_path / "a.csv", "--file", tmp_path / "other.csv")
+    code, out, err = lab("score", model, *both, "--json", *CPU)
+    assert (code, out.count("\n"), err.startswith(f"{tmp_path}/other.csv")) == (3, 2, True)
+    for name in ("one.log", "two.log"):
+        (tmp_path / name).write_text("the cat\n3 dogs\n")
+    assert [row["name"] for row in scored(lab, model, "--file", tmp_path / "f.fa")] == ["1", "2"]
+    found = scored(lab, model, "--file", tmp_path / "*.log", "--above", -99)
+    assert [row["line"] for row in found] == [f"{tmp_path}/{name}.log:{n}" for name in ("one", "two") for n in (1, 2)]
+    assert "'*.log'" not in lab.fails(3, "score", model, "--file", tmp_path / "*.none", *CPU)
+
+
+def test_columns_without_a_header_have_numbers(lab: Any, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(WRITTEN["none.csv"])
+    found = scored(lab, model, "--file", tmp_path / "a.csv", "--field", "2", "--csv")
+    assert [[*row.items()][:3] for row in found] == [
+        [("1", "1"), ("2", "the"), ("3", "a")],
+        [("1", "2"), ("2", "dogs"), ("3", "b")],
+    ]
+    (tmp_path / "a.csv").write_text("2,1\nthe,cat\n")  # these are names
+    assert [row["2"] for row in scored(lab, model, "--file", tmp_path / "a.csv", "--field", "2")] == ["the"]
+    lab.fails(3, "score", model, "--file", tmp_path / "a.csv", "--field", "3", *CPU)
+
+
+@pytest.mark.parametrize("verb", ["detect", "corrupt", "fill", "embed", "score", "predict"])
+def test_a_field_of_text_is_refused(lab, model, tuned, tmp_path: Path, given: Any, verb: str) -> None:
+    """Lines of JSON must not be read as text."""
+    (tmp_path / "a.log").write_bytes(line := b'{"line": "the cat"}\n')
+    given(line)
+    for words in (["-"], ["--file", tmp_path / "a.log"], ["the cat"]):
+        err = lab.fails(2, verb, tuned["labels"] if verb == "predict" else model, *words, "--field", "line", *CPU)
+        assert err.startswith("--field: ")
+
+
+@pytest.mark.parametrize("verb", ["detect", "corrupt", "fill", "embed", "score", "predict"])
+def test_headers_of_sequences_are_not_read_as_text(lab, model, tuned, tmp_path: Path, given: Any, verb: str) -> None:
+    """A file that looks like FASTA is refused, unless the format says what it is."""
+    folder, content = tuned["labels"] if verb == "predict" else model, b">one\nTHE CAT\n"
+    (tmp_path / "a.txt").write_bytes(content)
+    given(content)
+    for words, name in ((["-"], "standard input"), (["--file", tmp_path / "a.txt"], f"{tmp_path}/a.txt")):
+        assert lab.fails(3, verb, folder, *words, *CPU).startswith(f"{name}:1: ")
+    for format, number in (("text", 2), ("fasta", 1)):
+        code, out, _ = lab(verb, folder, "--file", tmp_path / "a.txt", "--format", format, "--json", *CPU)
+        assert (code, len(rows(out))) == (0, number)
+    (tmp_path / "a.txt").write_bytes(b"the\n>cat\n" * 9)
+    for words in ([">one"], ["--file", tmp_path / "a.txt"]):
+        assert lab(verb, folder, *words, *CPU)[0] == 0
+
+
+def test_a_fasta_file_that_is_none_or_too_long(lab: Any, model: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "a.fa").write_text("\nthe cat\n>1\ndogs\n")
+    assert lab.fails(3, "score", model, "--file", tmp_path / "a.fa", *CPU).startswith(f"{tmp_path}/a.fa:2: ")
+    monkeypatch.setattr("electra_lab.cli._inputs.LONGEST", 10)
+    (tmp_path / "a.fa").write_text(">1\n" + "ab\n" * 4)
+    assert lab("score", model, "--file", tmp_path / "a.fa", *CPU)[0] == 0
+    (tmp_path / "a.fa").write_text(">1\n" + "ab\n" * 5)
+    assert lab.fails(3, "score", model, "--file", tmp_path / "a.fa", *CPU).startswith(f"{tmp_path}/a.fa:1: ")
+
+
+def test_a_table_has_the_probability_of_each_letter(lab: Any, model: Path, tmp_path: Path) -> None:
+    """The name is that of the sequence, otherwise the number of the text; positions begin with 1."""
+    (tmp_path / "a.fa").write_text(">one x\nth\ne3 \n>two\nsat\n")
+    for words, names, texts in (
+        (("--file", tmp_path / "a.fa"), ["one", "two"], ["THE3", "SAT"]),
+        (("the cat", "sat"), ["1", "2"], ["the cat", "sat"]),
+    ):
+        code, out, _ = lab("detect", model, *words, "--csv", *CPU)
+        expected = list[tuple[str, str, str]]()
+        chances = list[float]()
+        for name, found in zip(names, electra_lab.load(model, device="cpu").detect(texts), strict=True):
+            expected += [(name, str(at + 1), token) for (at, _), token in zip(found.offsets, found.tokens, strict=True)]
+            chances += found.probabilities
+        table = list(csv.DictReader(io.StringIO(out)))
+        assert (code, [(row["name"], row["position"], row["token"]) for row in table]) == (0, expected)
+        assert [float(row["probability"]) for row in table] == pytest.approx(chances, abs=1e-5)
+    for other in (("--json",), ("--html", "a.html")):
+        lab.fails(2, "detect", model, "a", "--csv", *other, *CPU)
+
+
 def test_arguments_are_text_in_every_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsencode", lambda text: text.encode("latin-1", "surrogateescape"))
-    assert list(texts_of(["caf\xe9 \xff"], None, "stop")) == ["caf\xe9 \xff"]
+    assert [item["text"] for _, _, item in read(["caf\xe9 \xff"], None, Reading("stop"))] == ["caf\xe9 \xff"]
 
 
 def test_a_line_without_an_end_is_not_read_to_its_end(lab: Any, model: Path, given: Any, monkeypatch) -> None:
     """The results of a line take 250 times its bytes."""
     assert LONGEST <= 1 << 21
-    monkeypatch.setattr("electra_lab.cli._texts.LONGEST", 10)
+    monkeypatch.setattr("electra_lab.cli._inputs.LONGEST", 10)
     for verb in ("detect", "score"):
         given(b"the cat\n" + b"x" * 11)
         code, out, err = lab(verb, model, "-", *CPU)
@@ -131,7 +255,7 @@ def test_options_reach_the_model(lab: Any, monkeypatch: Any, words: str, step: A
         monkeypatch.setattr(module, "load", lambda model, **options: passed.append((model, options)) or pair)
     verb, *more = words.split()
     assert lab(verb, "it", "the cat", *more, *CPU)[0] == 0
-    assert passed == [("it", {"device": "cpu", "step": step}), (verb, options)]
+    assert passed == [("it", {"device": "cpu", "step": step}), (verb, {"more": None, **options})]
 
 
 def test_corrupt_and_fill_pass_their_options_on(lab: Any, model: Path) -> None:
@@ -277,6 +401,69 @@ def test_top_prints_the_highest_first(lab: Any, model: Path, scores: list[float 
     assert float(out.split()[0]) == pytest.approx(known[rising[-1]], abs=1e-3)
 
 
+def test_above_prints_what_is_above_the_limit_in_order(lab: Any, model: Path, scores: list[float | None]) -> None:
+    """With the numbers of the lines, also in plain output; a score that equals the limit is not above it."""
+    known = {n: score for n, score in enumerate(scores, start=1) if score is not None}
+    rows = scored(lab, model, *SCORED, "--above", -1e9)
+    assert [row["line"] for row in rows] == [*known]
+    limit = sorted(row["score"] for row in rows)[0]
+    expected = [row["line"] for row in rows if row["score"] > limit]
+    assert len(expected) == len(known) - 1
+    out = lab("score", model, *SCORED, "--above", limit, *CPU)[1]
+    assert [line.split(maxsplit=2)[::2] for line in out.splitlines()] == [[str(n), SCORED[n - 1]] for n in expected]
+    [row] = scored(lab, model, *SCORED, "--above", limit, "--top", 1)
+    assert row["line"] == max(known, key=known.__getitem__)
+    assert lab("score", model, *SCORED, "--above", 1e9, "--quiet", *CPU) == (0, "", "")
+    assert "line" not in scored(lab, model, *SCORED)[0]
+
+
+def test_records_keep_their_fields(lab: Any, model: Path) -> None:
+    """Also one called line; plain output has the number."""
+    Path("a.jsonl").write_text('{"text": "3 dogs", "line": "its"}\n')
+    [row] = scored(lab, model, "--file", "a.jsonl", "--above", -99)
+    assert (row["line"], lab("score", model, "--file", "a.jsonl", "--above", -99, *CPU)[1].split()[0]) == ("its", "1")
+
+
+def test_a_removed_pattern_is_printed_but_not_scored(lab: Any, model: Path, tmp_path: Path) -> None:
+    stamped = [f"10:0{n}   {text} ".replace(" ", "  10:99 ", 2) for n, text in enumerate(SCORED)]
+    (tmp_path / "a.log").write_text("\n".join(stamped) + "\n")
+    pattern = ("--remove", r"\d\d:\d\d | 10:99(?= )")
+    whole = scored(lab, model, "--file", tmp_path / "a.log", *pattern)
+    short = [re.sub(pattern[1], "", text).strip() for text in stamped]
+    expected = electra_lab.load(model, device="cpu").score(short)
+    assert [(row["line"], row["text"]) for row in whole] == [*enumerate(stamped, start=1)]
+    assert [row["score"] for row in whole] == pytest.approx([found.score for found in expected], abs=1e-5)
+    out = lab("score", model, "--file", tmp_path / "a.log", *pattern, *CPU)[1]
+    assert [line.partition("  ")[2] for line in out.splitlines()] == stamped
+    assert [line.split()[0] for line in out.splitlines()] == [str(n) for n in range(1, len(stamped) + 1)]
+    # Normal texts lose it, too, so that each of them is as usual as itself.
+    (tmp_path / "normal.log").write_text(stamped[0] + "\n")
+    [row] = scored(lab, model, stamped[0], *pattern, "--normal", tmp_path / "normal.log")
+    assert row["percentile"] == 50
+    for option in ("--remove", "--first-line"):
+        assert lab.fails(2, "score", model, "a", option, "(", *CPU).startswith(f"{option}: ")
+
+
+def test_scores_are_at_their_places_in_the_whole_text(model: Path) -> None:
+    """What the tokens cover is what they cover in the text without the pattern."""
+    pair, removed = electra_lab.load(model, device="cpu"), re.compile(r"\d+ ?")
+    for whole in ("12  the 3cat12 sat 45", "the 1 2 cat", "12", "", " the mat 1 "):
+        short = _without(removed, {"text": whole})
+        before = pair.score(short)
+        after = _in_whole(before, whole, removed)
+        assert (after.text, after.score) == (whole, before.score)
+        for (start, end), (first, last) in zip(before.offsets, after.offsets, strict=True):
+            token = short[start:end]
+            assert (removed.sub("", whole[first:last]), whole[first], whole[last - 1]) == (token, token[0], token[-1])
+
+
+def test_texts_of_several_lines_begin_where_a_pattern_matches(lab: Any, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("  at the end\n1 the cat\n  at the mat\n\n2 dogs\n3 a cat\n  sat")
+    found = scored(lab, model, "--file", tmp_path / "a.log", "--first-line", r"^\d")
+    texts = ["  at the end", "1 the cat\n  at the mat\n", "2 dogs", "3 a cat\n  sat"]
+    assert [(row["line"], row["text"]) for row in found] == [*zip((1, 2, 5, 6), texts, strict=True)]
+
+
 def test_of_equal_scores_the_first_texts_are_printed_in_order(lab: Any, model: Path, monkeypatch: Any) -> None:
     known = {"low": 0.5, "equal": 1.0, "high": 2.0, "nothing": None}
     pair = SimpleNamespace(
@@ -307,6 +494,12 @@ def test_percentiles_are_among_normal_texts(lab: Any, model: Path, tmp_path: Pat
     (tmp_path / "empty_first.txt").write_text("\n7 dogs\n")
     table = scored(lab, model, "--file", tmp_path / "empty_first.txt", "--normal", normal, "--csv")
     assert [row["percentile"] == "" for row in table] == [True, False]
+    # A table of normal texts has the same field; lines of text have none.
+    (tmp_path / "lines.csv").write_text("n,line\n" + "".join(f"{n},{text}\n" for n, text in enumerate(SCORED)))
+    for other in (tmp_path / "lines.csv", normal):
+        words = ("--file", tmp_path / "lines.csv", "--field", "line", "--normal", other)
+        found = [row["percentile"] for row in scored(lab, model, *words) if row["score"] is not None]
+        assert sorted(found) == pytest.approx([100 / 6, 50, 500 / 6])
     # The lowest score of the run's held-out text.
     lowest = min(electra_lab.load(model, device="cpu").score(held_out(model)), key=lambda found: found.score)
     [row] = scored(lab, model, lowest.text, "--normal", "validation")
@@ -325,6 +518,8 @@ def test_columns_of_the_answer(lab: Any, model: Path, tmp_path: Path) -> None:
     path.write_text("n,text\n")
     (tmp_path / "a.txt").write_text("")
     assert lab("score", model, "--file", path, "--csv", *CPU)[1] == "n,text,score\n"
+    (tmp_path / "a.fa").write_text("")
+    assert lab("score", model, "--file", tmp_path / "a.fa", "--csv", *CPU)[1] == "name,text,score\n"
     assert lab("score", model, "--file", tmp_path / "a.txt", "--csv", *both, *CPU)[1] == "text,score,percentile\n"
 
 

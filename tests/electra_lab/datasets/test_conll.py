@@ -1,5 +1,7 @@
 """CoNLL's columns: words, tags in any scheme, and malformed lines."""
 
+import gzip
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,30 @@ def test_sentences_columns_and_plain_tags(tmp_path: Path) -> None:
     assert first.tags == ("B-NP", "B-VP", "B-NP", "I-NP")
     (first, _) = conll(tmp_path, word_column=-1, tag_column=0, scheme="plain").read("test")
     assert (first.words[0], first.tags) == ("I-ORG", ("EU", "rejects", "German", "call"))
+
+
+def test_json_lines_of_words_and_tags(tmp_path: Path) -> None:
+    """With the tags of the columns' files: any scheme, checked, and refused if they are numbers or too few."""
+    file = tmp_path / "a.jsonl.gz"
+
+    def read(*records: dict[str, Any], **options: Any) -> list[WordsExample]:
+        file.write_bytes(gzip.compress("\n\n".join(map(json.dumps, records)).encode()))
+        return list(Conll(test=file, **options).read("test"))
+
+    words = ["EU", "New York", "call"]
+    found = read({"tokens": words, "ner_tags": ["I-ORG", "I-LOC", "O"], "id": 7}, {"tokens": ["x"], "ner_tags": ["O"]})
+    expected = WordsExample(tuple(words), ("B-ORG", "B-LOC", "O"), "0", f"{file}:1")
+    assert found == [expected, WordsExample(("x",), ("O",), "1", f"{file}:3")]
+    assert read({"a": ["x"], "b": ["NN"]}, words="a", tags="b", scheme="plain")[0].tags == ("NN",)
+    assert read({"tokens": ["x"]})[0].tags is None
+    assert read({"tokens": ["x"], "ner_tags": ["B-A|B-B"]}, layer=1)[0].tags == ("B-B",)
+    for wrong in ({"ner_tags": ["O"]}, {"tokens": ["x"], "ner_tags": [1]}, {"tokens": ["x", "y"], "ner_tags": ["O"]},
+                  {"tokens": "x", "ner_tags": "O"}, {"tokens": ["x"], "ner_tags": ["NN"]}, {"tokens": ["\ud800"]},
+                  {"tokens": []}, {"tokens": ["x"], "ner_tags": []}):  # fmt: skip
+        with pytest.raises(DataError, match=r"a\.jsonl\.gz:1: "):
+            read(wrong)
+    prints = {Conll(test=file, **options).fingerprint() for options in ({}, {"words": "a"}, {"tags": "a"})}
+    assert len(prints) == 3
 
 
 def test_words_without_tags_and_with_other_spaces(tmp_path: Path) -> None:

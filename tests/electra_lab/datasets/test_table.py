@@ -95,6 +95,9 @@ def test_delimiters(tmp_path: Path) -> None:
         ('x;"a;b\tc"\n', ".csv", {"columns": ["label", "text"]}),
         ('x,1;2;3,"a;b\tc"\n', ".csv", {"columns": ["label", "id", "text"]}),
         ("text;label\na;b;x\n", ".csv", {"text": "text;label", "label": "none"}),
+        ("sep=|\ntext|label\na;b\tc|x\n", ".csv", {}),
+        ('"sep=;"\nx;"a;b\tc"\n', ".tsv", {"columns": ["label", "text"]}),
+        ('sep=;\ntext\tlabel\n"a;b c"\tx\n'.replace('"', ""), ".csv", {"delimiter": "tab"}),
     ],
 )
 def test_the_delimiter_is_the_one_that_gives_the_columns(
