@@ -29,7 +29,7 @@ LEAST, MOST = 1 << 21, 1 << 24
 SHARE = 32  # a piece has this part of the bytes of all earlier pieces, within these bounds
 MOST_HELD_OUT = 20_000_000  # characters in validation and in the test each
 SHOWN = 5  # files, and skipped pieces, that are named
-FEW = 100  # keys, which are counted: fewer may leave a split empty
+FEW = 100  # files that are named, and keys that are counted: fewer may leave a split empty
 
 Order = Literal["by_order"]
 Progress = Callable[[str, int, int | None], None]  # the phase, the amount done, and the total if known
@@ -47,11 +47,13 @@ class Contents(BaseModel):
     lost: dict[Unit, int] = {}  # amounts skipped
     removed: int = 0  # documents of which the corpus removed a part
     keyed: int = 0  # documents with a key
+    files: list[str] = []  # their names, if there are at most FEW
 
     @model_serializer(mode="wrap")
     def _without_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Manifests of earlier versions lack these fields, and have a checksum."""
-        return {name: value for name, value in dump(self).items() if name not in ("lost", "removed", "keyed") or value}
+        added = ("lost", "removed", "keyed", "files")
+        return {name: value for name, value in dump(self).items() if name not in added or value}
 
 
 def read_contents(folder: Path) -> Contents:
@@ -112,11 +114,18 @@ def write_documents(
         examples=examples,
         removed=removed,
         keyed=keyed,
+        files=names_of(corpus),
     )
     own = "data.split by_order keeps neighbours with one key together" if order else "the corpus has its own splits"
     _refuse_empty(corpus, contents, held_out, own if has_splits else None, [*keys.values()])
     write_text(folder / "spool.json", contents.model_dump_json(indent=1))
     return contents
+
+
+def names_of(corpus: Any) -> list[str]:
+    """Return the names of the files that a corpus reads, if it reports at most FEW."""
+    files, _ = corpus.files() if callable(getattr(corpus, "files", None)) else ([], [])
+    return [file.name for file in files] if len(files) <= FEW else []
 
 
 class _Shown:

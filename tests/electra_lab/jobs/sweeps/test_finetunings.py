@@ -68,6 +68,13 @@ def test_every_variant_is_fine_tuned_for_every_task_with_every_seed(tmp_path: Pa
     assert "| variant " in said
     before, removed = stamps(out), results.cells[3].plan.id
     shutil.rmtree(out / "cells" / removed)
+    examples = tmp_path / "texts" / "validation.txt"
+    text = examples.read_text()
+    examples.write_text(text + "cat\tthe cat sat\n")
+    with pytest.raises(CellsFailed):  # the others have learned from other examples
+        ablate(file, out)
+    assert "the examples have changed" in (out / "logs" / f"{removed}.txt").read_text()
+    examples.write_text(text)
     ablate(file, out)
     after = stamps(out)
     assert after.keys() == before.keys()
