@@ -131,7 +131,7 @@ def _scored(
 
     for result in pair.stream("score", texts(), **options):
         if reference and result.score is not None:
-            result = replace(result, percentile=percentile(result.score, reference))
+            result = replace(result, percentile=percentile(result.score, reference), reference=len(reference))
         yield waiting.popleft(), result
 
 
@@ -140,6 +140,8 @@ def _reference(
 ) -> list[float]:
     """Return the sorted scores of the texts that `--normal` names. Raises DataError if there are none."""
     from electra_lab.api import held_out
+    from electra_lab.presentation.console import Console
+    from electra_lab.presentation.text import counted
     from registry.errors import DataError
 
     if normal is None:
@@ -148,4 +150,6 @@ def _reference(
     scores = [result.score for result in pair.stream("score", texts, **options) if result.score is not None]
     if not scores:
         raise DataError(f"--normal {normal}: has no text with a token.")
+    few = ", which are too few to tell the most unusual 1 %: 100 means above all of them" if len(scores) < 100 else ""
+    Console().say(f"note: percentiles are among {counted(len(scores), 'normal text')}{few}.")
     return sorted(scores)

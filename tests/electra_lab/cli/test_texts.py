@@ -307,6 +307,12 @@ def test_percentiles_are_among_normal_texts(lab: Any, model: Path, tmp_path: Pat
     (tmp_path / "empty_first.txt").write_text("\n7 dogs\n")
     table = scored(lab, model, "--file", tmp_path / "empty_first.txt", "--normal", normal, "--csv")
     assert [row["percentile"] == "" for row in table] == [True, False]
+    # Their number is told, and that a hundredth of it cannot be told.
+    for number in (1, 99, 100):
+        normal.write_text("the cat sat\n" * number)
+        code, out, err = lab("score", model, "the cat sat", "--normal", normal, *CPU)
+        assert (code, float(out.split()[1])) == (0, 50)
+        assert (f" {number} " in err, "too few" in err) == (True, number < 100)
     # The lowest score of the run's held-out text.
     lowest = min(electra_lab.load(model, device="cpu").score(held_out(model)), key=lambda found: found.score)
     [row] = scored(lab, model, lowest.text, "--normal", "validation")
