@@ -29,6 +29,7 @@ LEAST, MOST = 1 << 21, 1 << 24
 SHARE = 32  # a piece has this part of the bytes of all earlier pieces, within these bounds
 MOST_HELD_OUT = 20_000_000  # characters in validation and in the test each
 SHOWN = 5  # files, and skipped pieces, that are named
+MOST_KEYS = 1_000_000  # of which the numbers are in memory
 FEW = 100  # files that are named, and keys that are counted: fewer may leave a split empty
 
 Order = Literal["by_order"]
@@ -47,12 +48,14 @@ class Contents(BaseModel):
     lost: dict[Unit, int] = {}  # amounts skipped
     removed: int = 0  # documents of which the corpus removed a part
     keyed: int = 0  # documents with a key
+    keys: int = 0  # that differ, counted up to MOST_KEYS
+    records: int = 0  # of which documents are parts
     files: list[str] = []  # their names, if there are at most FEW
 
     @model_serializer(mode="wrap")
     def _without_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Manifests of earlier versions lack these fields, and have a checksum."""
-        added = ("lost", "removed", "keyed", "files")
+        added = ("lost", "removed", "keyed", "keys", "records", "files")
         return {name: value for name, value in dump(self).items() if name not in added or value}
 
 
@@ -69,10 +72,11 @@ def write_documents(
     """
     writers = {split: _Writer(folder, split) for split in SPLITS}
     held = {split: _Smallest(MOST_HELD_OUT) for split in HELD_OUT}
-    skipped, read, removed, keyed, has_splits = 0, 0, 0, 0, False
+    skipped, read, removed, keyed, records, has_splits = 0, 0, 0, 0, 0, False
     lost = Counter[Unit]()
     examples: list[str] = []
     keys = dict[int, str]()  # the beginnings of the first few, by their numbers
+    differing = set[int]()  # the numbers of the documents' own keys
     # Training text is written as it comes; held-out text waits for its limit.
     counting, reading = _Shown("counting", progress), _Shown("reading", progress)
     for item in by_order(corpus, held_out, counting) if order == "by_order" else corpus:
@@ -87,6 +91,9 @@ def write_documents(
         if len(keys) < FEW:
             key = document.text if document.key is None else document.key
             keys.setdefault(number_of(key.encode("utf-8", "surrogatepass")), key[:40])
+        if document.key is not None and len(differing) < MOST_KEYS:
+            differing.add(number_of(document.key.encode("utf-8", "surrogatepass")))
+        records += document.begins and not document.again
         for data, characters, split in _parts(document, held_out):
             read += characters
             if document.again and split != "train":
@@ -114,6 +121,8 @@ def write_documents(
         examples=examples,
         removed=removed,
         keyed=keyed,
+        keys=len(differing),
+        records=records,
         files=names_of(corpus),
     )
     own = "data.split by_order keeps neighbours with one key together" if order else "the corpus has its own splits"

@@ -24,6 +24,7 @@ from electra_lab.measures._corruption import (
 )
 from electra_lab.model.network import initialise
 from registry import Batch, Metric, MetricWithDocuments, Trained, heads, measures
+from registry.contracts.metric import SHARE
 
 # Half the squared weights, on standardised features, relative to the mean loss per token. States are wide and their
 # features similar: with less, a fit takes several times as many steps and generalises worse.
@@ -54,8 +55,11 @@ class DetectionProbe:
         "probe_auc": Metric(
             "AUC of a logistic regression on the frozen states that detects tokens drawn by word frequencies",
             baselines=CHANCE,
+            bounds=SHARE,
         ),
-        "head_auc": Metric("the same of a detection head, trained from scratch on these states", baselines=CHANCE),
+        "head_auc": Metric(
+            "the same of a detection head, trained from scratch on these states", baselines=CHANCE, bounds=SHARE
+        ),
         "probe_chance": Metric("the same of guessing; by their frequency, draws cannot be told from text", "chance"),
     }
 

@@ -89,7 +89,9 @@ def leading(results: Results) -> Chart | None:
             means = [float(np.mean(list(values[label].values()))) for label in shown]
             axes.plot([at[label] for label in shown], means, color=style["color"], linewidth=1, alpha=0.6, zorder=1)
             for label in shown:
-                _mark(axes, at[label], list(values[label].values()), style if grid else looks[label], across=False)
+                _mark(
+                    axes, at[label], list(values[label].values()), style if grid else looks[label], plan, across=False
+                )
             if grid:
                 axes.plot([], [], linewidth=1, label=f"{plan.keys[1]} = {second}", **style)
         # Axes, baselines and legend.
@@ -136,7 +138,7 @@ def _rows(
         for line in lines:
             axes.axvline(line, color=SOFT, linewidth=1, linestyle="--")
         for row, (label, seeds) in enumerate(values.items()):
-            _mark(axes, -row, list(seeds.values()), looks[label], across=True, mean=(means or {}).get(label))
+            _mark(axes, -row, list(seeds.values()), looks[label], plan, across=True, mean=(means or {}).get(label))
         axes.set_yticks([-row for row in range(len(names))], names)
         axes.set_ylim(-len(names) + 0.4, 0.6)
         axes.tick_params(axis="y", length=0)
@@ -146,18 +148,25 @@ def _rows(
 
 
 def _mark(
-    axes: Axes, at: float, values: Sequence[float], style: dict[str, Any], across: bool, mean: Estimate | None = None
+    axes: Axes,
+    at: float,
+    values: Sequence[float],
+    style: dict[str, Any],
+    plan: Plan,
+    across: bool,
+    mean: Estimate | None = None,
 ) -> None:
     """Draw a mean with its interval, and its values: on a vertical line, or `across` on a horizontal one."""
-    mean, colour, marker = mean or estimate(values), style["color"], style["marker"]
+    colour, marker = style["color"], style["marker"]
+    mean = mean or estimate(values, plan.metrics[plan.metric].bounds)
     if mean.mean is None:
         return
     xs, ys = (values, [at] * len(values)) if across else ([at] * len(values), values)
     x, y = (mean.mean, at) if across else (at, mean.mean)
     axes.scatter(xs, ys, facecolors="none", edgecolors=colour, marker=marker, s=22, linewidths=0.9, alpha=0.8, zorder=3)
     axes.scatter(x, y, color=colour, marker=marker, s=46, zorder=4)
-    if mean.half is not None:
-        bar = {"xerr": mean.half} if across else {"yerr": mean.half}
+    if mean.low is not None and mean.high is not None:
+        bar = {"xerr" if across else "yerr": [[mean.mean - mean.low], [mean.high - mean.mean]]}
         axes.errorbar([x], [y], color=colour, linewidth=1.6, capsize=4, **bar)  # type: ignore[arg-type]
 
 

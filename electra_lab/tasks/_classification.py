@@ -2,28 +2,51 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from registry import Metric, Table
+from registry.contracts.metric import CORRELATION, SHARE
 
 IGNORED = -100  # a label that no training example has, which the loss leaves out
 MOST_LABELS, MOST_PAIRS = 30, 50  # in tables
 
-CLASSIFICATION: Mapping[str, Metric] = {
-    "accuracy": Metric("share of the examples that get the right label", "accuracy"),
-    "f1": Metric("F1 of the label that sorts last if there are two; otherwise the mean over labels", "F1"),
-    "matthews": Metric("Matthews correlation of predictions and labels", "Matthews correlation"),
+Share, _Correlation = partial(Metric, bounds=SHARE), partial(Metric, bounds=CORRELATION)
+_LABELS: Mapping[str, Metric] = {
+    "accuracy": Share("share of the examples that get the right label", "accuracy"),
+    "f1": Share("F1 of the label that comes last if there are two; otherwise the mean over labels", "F1"),
+    "matthews": _Correlation("Matthews correlation of predictions and labels", "Matthews correlation"),
 }
-REGRESSION: Mapping[str, Metric] = {
-    "pearson": Metric("Pearson correlation of predictions and labels", "Pearson correlation"),
-    "spearman": Metric("Spearman rank correlation of predictions and labels", "Spearman correlation"),
+_NUMBERS: Mapping[str, Metric] = {
+    "pearson": _Correlation("Pearson correlation of predictions and labels", "Pearson correlation"),
+    "spearman": _Correlation("Spearman rank correlation of predictions and labels", "Spearman correlation"),
 }
 UNSEEN_METRIC: Mapping[str, Metric] = {
     "unseen_labels": Metric("share of the labels that no training example has: errors", "unseen labels", "", False)
 }
+
+
+def over_constant(metrics: Mapping[str, Metric], answer: str) -> dict[str, Metric]:
+    """Return metrics with their baselines, `constant_NAME`: those of always giving one answer."""
+    against, of_constant = dict[str, Metric](), dict[str, Metric]()
+    for name, metric in metrics.items():
+        baseline = f"constant_{name}"
+        against[name] = replace(metric, baselines=(baseline,))
+        of_constant[baseline] = Metric(f"the same of always answering {answer}", f"{metric.title} of {answer}")
+    return against | of_constant
+
+
+def of_constant(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of constant answers under the names of baselines."""
+    return {f"constant_{name}": value for name, value in metrics.items()}
+
+
+CLASSIFICATION = over_constant(_LABELS, "the most frequent label")
+REGRESSION = over_constant(_NUMBERS, "the mean")
 
 
 def unseen_share(unseen: Sequence[bool]) -> dict[str, float]:
@@ -76,7 +99,7 @@ def regression(labels: NDArray[Any], predictions: NDArray[Any]) -> dict[str, flo
     from scipy.stats import pearsonr, spearmanr
 
     if np.ptp(labels) == 0 or np.ptp(predictions) == 0:
-        return dict.fromkeys(REGRESSION, 0.0)
+        return dict.fromkeys(_NUMBERS, 0.0)
     return {
         "pearson": float(pearsonr(labels, predictions).statistic),
         "spearman": float(spearmanr(labels, predictions).statistic),

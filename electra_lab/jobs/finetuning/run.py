@@ -32,7 +32,7 @@ from electra_lab.jobs.finetuning.experiment import (
     open_dataset,
     read_examples,
 )
-from electra_lab.jobs.finetuning.facts import notes, opening, what_is_left
+from electra_lab.jobs.finetuning.facts import not_learned, notes, opening, what_is_left
 from electra_lab.jobs.lifecycle import (
     Job,
     begin,
@@ -73,9 +73,10 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
         loaded, target = load_finetuning(file, overrides), choose_device(device)
         declared(loaded)  # a mistake of the file comes before anything is written
         dataset = open_dataset(loaded)
-        open_source(loaded)
+        source = open_source(loaded)
         read = read_examples(loaded, dataset)
-        for note in notes(read.splits):
+        poor = not_learned(source, loaded.config.network) if loaded.config.init == "pretrained" else ()
+        for note in (*poor, *notes(read.splits)):
             Console().say(f"note: {note}")
         if absent := absent_tracker(loaded):
             raise absent

@@ -28,7 +28,7 @@ from electra_lab.jobs.sweeps.file import Ablation, metrics_of, unknown_metric
 from electra_lab.jobs.sweeps.variants import Problems
 from electra_lab.metrics import accumulator_of, declared_alone
 from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
-from electra_lab.storage.plan import FORMAT, Cell, Expected, Plan, PlannedMeasure, PlannedVariant
+from electra_lab.storage.plan import FORMAT, Cell, Expected, Plan, PlannedMeasure, PlannedVariant, of_task
 from electra_lab.storage.provenance import flat
 from registry import Metric, measures
 from registry.errors import CheckpointError, ConfigError, LabError
@@ -258,9 +258,12 @@ def _measures(ablation: Ablation, variants: Sequence[PlannedVariant]) -> list[Pl
     if ablation.finetunes:
         for task in ablation.bases:
             cell = next(cell for cell in ablation.cells if cell.task == task)
-            name, metric = next(iter(declared(ablation.loaded[cell.id]).items()))
-            metric = replace(metric, summary=metric.summary or metric.title or name, title=task, chart=False)
-            found.append(PlannedMeasure(type="fine-tuning", key=task, metrics={task: metric}))
+            metrics = declared(ablation.loaded[cell.id])
+            name, metric = next(iter(metrics.items()))
+            trivial = {of_task(task, name): metrics[name] for name in metric.baselines if name in metrics}
+            own = replace(metric, summary=metric.summary or metric.title or name, title=task, chart=False)
+            of_measure = {task: replace(own, baselines=tuple(trivial)), **trivial}
+            found.append(PlannedMeasure(type="fine-tuning", key=task, metrics=of_measure))
         if len(found) > 1:
             average = Metric(f"mean over the tasks: {', '.join(ablation.bases)}")
             found.append(PlannedMeasure(type=AVERAGE, key=AVERAGE, metrics={AVERAGE: average}))
@@ -273,8 +276,8 @@ def _measures(ablation: Ablation, variants: Sequence[PlannedVariant]) -> list[Pl
         differing = chain.from_iterable(variant.differs for variant in variants)
         if measure.type == "pretraining" and any(key.startswith(TEST) for key in differing):
             metrics = {name: replace(metric, comparable=False) for name, metric in metrics.items()}
-        planned = {"type": measure.type, "key": key, "options": options, "metrics": metrics, "references": references}
-        found.append(PlannedMeasure(**planned, finetunings=tuned))
+        used: dict[str, Any] = {"references": references, "finetunings": tuned}
+        found.append(PlannedMeasure(type=measure.type, key=key, options=options, metrics=metrics, **used))
     return found
 
 
