@@ -10,7 +10,7 @@ from electra_lab.assembly.networks import build_network
 from electra_lab.assembly.task_head import fill_head, kind_of_head, outputs_of, task_of
 from electra_lab.export.card import CARD, finetuned_card
 from electra_lab.export.export import edited_cards, whole, write_onnx_files
-from electra_lab.pretrained.hugging_face import CONFIG, read_config, read_part
+from electra_lab.pretrained.hugging_face import CONFIG, longest_of_tokenizer, read_config, read_part
 from electra_lab.pretrained.opening import model_of_finetuning
 from electra_lab.storage.files import MANIFEST, refuse_unusable, seal
 from electra_lab.storage.finetuning_folder import is_finetuning, is_seed
@@ -74,7 +74,7 @@ def with_head(model: Path, part: Part) -> NamedOutputs:
 def _write_onnx(folder: Path, model: Path, size: Size | None, *, int8: bool) -> tuple[list[str], Change | None]:
     part = read_part(model, "discriminator")
     module = with_head(model, part)
-    longest = module.network.longest(part.embedding["max_length"])
+    longest = min(module.network.longest(part.embedding["max_length"]), longest_of_tokenizer(model))
     rows = None
     if int8:
         from electra_lab.export.int8 import validation_rows

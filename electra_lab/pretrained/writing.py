@@ -50,6 +50,7 @@ def write_finetuned(
     labels: Sequence[str],
     dropout: float,
     longest: int,
+    task: Mapping[str, Any],
 ) -> None:
     """Write a fine-tuned network as a folder that transformers loads, whole or not at all, if it has such a class.
 
@@ -57,6 +58,7 @@ def write_finetuned(
     head     the task's own layers
     kind     the class of the task
     longest  input in tokens
+    task     its options and facts that transformers does not know, such as how longer texts are read in windows
     """
     exported_as = task_class(part.family, kind, head)
     if exported_as is None:
@@ -72,6 +74,7 @@ def write_finetuned(
     config |= dict.fromkeys(family.dropouts if family else Family.dropouts, dropout)
     if kind == "ForSequenceClassification" and not labels:
         labels, config = ["LABEL_0"], config | {"problem_type": "regression"}
+    config["task_specific_params"] = {LAB: dict(task)}
     if labels:
         config |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
     with disk(final), new_folder(final) as folder:

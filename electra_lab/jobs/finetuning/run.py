@@ -229,6 +229,7 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
     if kind is None:
         return
     of_words = tasks.get(config.task.type).declared["takes"] is WordsExample
+    facts = {name: fact for name, fact in built.read.facts.items() if not isinstance(fact, list)}
     write_finetuned(
         directory.path / "model",
         source.model.parts[config.network],
@@ -238,7 +239,8 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
         kind=kind,
         labels=next((fact for fact in built.read.facts.values() if isinstance(fact, list)), []),
         dropout=config.train.dropout,
-        longest=source.longest,
+        longest=built.length,
+        task={"options": config.task.options.model_dump(mode="json", exclude={"head"}), "facts": facts},
     )
 
 

@@ -66,7 +66,10 @@ def test_every_variant_is_fine_tuned_for_every_task_with_every_seed(tmp_path: Pa
     # The baselines of each leading metric come with it, as a report needs them to say that nothing was learned.
     labels = [line.split("\t")[0] for line in (tmp_path / "texts" / "validation.txt").read_text().splitlines()]
     usual = max("cat", "dogs", key=(tmp_path / "texts" / "train.txt").read_text().count)
-    trivial = {"first": {"first_constant_accuracy": labels.count(usual) / 12}, "second": {"second_constant_matthews": 0}}
+    trivial = {
+        "first": {"first_constant_accuracy": labels.count(usual) / 12},
+        "second": {"second_constant_matthews": 0},
+    }
     for cell in results.cells:
         assert trivial[cell.plan.task].items() <= cell.metrics.items()
     assert results.plan.trivial == {"first_constant_accuracy", "second_constant_matthews"}
