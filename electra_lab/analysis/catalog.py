@@ -25,7 +25,7 @@ State = Literal["running", "finished", "stopped", "diverged", "failed", "damaged
 class Job:
     """A run, a fine-tuning or an ablation.
 
-    done, total  steps of a run (of one that has stopped, those that are saved), seeds of a fine-tuning, cells of an ablation
+    done, total  steps of a run, seeds of a fine-tuning, cells of an ablation; of a stopped run, the saved steps
     seconds      of training steps; those before the end of a long metrics.jsonl at the speed there
     written      when it last wrote, in seconds since 1970
     numbers      the metrics that can be compared, the most important one first

@@ -16,7 +16,8 @@ def embed(
     texts: given.Texts = None,
     file: given.File = None,
     pooling: Annotated[
-        Literal["mean", "cls"], typer.Option(help="The mean over all tokens, or the state of [CLS].")
+        Literal["mean", "cls"],
+        typer.Option(help="The mean over all tokens, [CLS] and [SEP] included, or the state of [CLS]."),
     ] = "mean",
     json_: given.Json = False,
     out: Annotated[

@@ -149,7 +149,7 @@ def _of_export(folder: Path) -> tuple[Files, int | None]:
 def _sealed(folder: Path, prefix: str) -> Files:
     """Return the files of a network. Its card may have been edited since. Raises DataError if another is damaged."""
     names = list(read_json(folder / MANIFEST))
-    if other := next((name for name in names if Path(name).name != name), None):
+    if other := next((name for name in names if Path(name).is_absolute() or ".." in Path(name).parts), None):
         raise DataError(f"{folder}: {MANIFEST} names {other}, which is not a file there. Export it again.")
     wrong = damage(folder, [name for name in names if name != CARD])
     if not wrong and CARD in names and not (folder / CARD).is_file():

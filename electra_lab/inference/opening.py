@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from electra_lab.assembly.networks import build_networks, make_network
-from electra_lab.assembly.task_head import TASKS, fill_head, kind_of_head, outputs_of, task_of
+from electra_lab.assembly.task_head import TASKS, fill_head, kind_of_head, labels_of, outputs_of, task_of
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.inference.finetuned import FineTuned, Job
 from electra_lab.inference.pair import Pair
@@ -181,8 +181,7 @@ def _of_transformers(source: str | Path, kind: str, device: torch.device) -> Fin
 
 def _task_of(kind: str, config: Mapping[str, Any], outputs: int, part: Part) -> tuple[str, Any]:
     """Return the task that a config.json describes, with its name."""
-    names = config.get("id2label") or {}
-    labels = [str(names.get(str(number), f"LABEL_{number}")) for number in range(outputs)]
+    labels = labels_of(config, outputs)
     problem = config.get("problem_type") or ("regression" if outputs == 1 else None)
     if problem == "multi_label_classification":
         raise ConfigError(f"{part.path}: is a multi-label model, which the lab does not support.")

@@ -243,27 +243,35 @@ class Pair:
     ) -> Tensor | list[Tensor]:
         """Return the discriminator's states; a generator's if there is nothing else.
 
-        pooling  "mean" of a text's tokens, or "cls", the state of its first [CLS]: Float[texts D], or Float[D] for one
-                 text. None returns the states of every token, Float[tokens D] for each text, without special tokens
+        pooling  "mean" of all tokens, of which the first is [CLS] and the last [SEP], as in sentence-transformers; or
+                 "cls", the state of [CLS]: Float[texts D], or Float[D] for one text; zeros if it has no tokens. None
+                 returns the states of every token, Float[tokens D] for each text, without special tokens
         """
         if pooling not in ("mean", "cls", None):
             raise ConfigError(f"pooling must be 'mean', 'cls' or None, is {pooling!r}.")
         network = self.embeds
         tokenized = tokenize(self.tokenizer, _several(texts))
         states = [torch.zeros(len(text.ids), network.dim) for text in tokenized]
-        first = torch.zeros(len(tokenized), network.dim)
+        first, last = torch.zeros(2, len(tokenized), network.dim)
         for chosen, hidden in self._hidden(network, tokenized, batch_size):
             for window, row in zip(chosen, hidden.float().cpu(), strict=True):
                 kept = window.keep
                 states[window.text][kept.start : kept.stop] = row[window.inside]
                 if window.first == 0:
                     first[window.text] = row[0]
+                if kept.stop == len(states[window.text]):
+                    last[window.text] = row[window.length + 1]
         if pooling is None:
             several = [*map(self.finite, states)]
             return several[0] if isinstance(texts, str) else several
-        means = [of_text.mean(0) if len(of_text) else of_text.sum(0) for of_text in states]
-        pooled = self.finite(torch.stack(means) if means and pooling == "mean" else first)
+        sizes = torch.tensor([[len(of_text) + 2] for of_text in states])
+        sums = torch.stack([of_text.sum(0) for of_text in states]) if states else first
+        pooled = self.finite((first + sums + last) / sizes if states and pooling == "mean" else first)
         return pooled[0] if isinstance(texts, str) else pooled
+
+    def predict(self, texts: Any, *, batch_size: int = 32) -> Any:
+        """Raise ConfigError: only a fine-tuned model predicts."""
+        raise ConfigError(f"{self.name}: has no head of a task. Fine-tune it first: electra-lab finetune FILE")
 
     @property
     def embeds(self) -> Generator:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 BERT_WORDS = ({"type": "BertPreTokenizer"}, "WordPiece", "##", 100)
+POOLING = "1_Pooling"  # as sentence-transformers calls this folder
 OPTIONS = {"lowercase": "do_lower_case", "strip_accents": "strip_accents",
            "handle_chinese_chars": "tokenize_chinese_chars"}  # fmt: skip
 
@@ -81,6 +82,26 @@ def write_finetuned(
         write_network(folder, config, tensors, part)
         write_tokenizer(folder, tokenizer, longest)
         seal(folder)
+
+
+def write_pooling(folder: Path, width: int, longest: int) -> None:
+    """Write the files by which sentence-transformers embeds texts as `embed` does: the mean over all tokens.
+
+    longest  rows of pre-training; `embed` reads longer texts in windows, and sentence-transformers cuts them
+    """
+    (folder / POOLING).mkdir()
+    modules = []
+    for number, (path, module) in enumerate((("", "Transformer"), (POOLING, "Pooling"))):
+        modules.append(
+            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{module}"}
+        )
+    settings: dict[str, Any] = {
+        "modules.json": modules,
+        "sentence_bert_config.json": {"max_seq_length": longest, "do_lower_case": False},
+        f"{POOLING}/config.json": {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True},
+    }
+    for name, content in settings.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def class_name(family: Family | None, ending: str) -> str:

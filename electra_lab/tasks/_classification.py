@@ -1,9 +1,11 @@
 """Metrics of labels and numbers, including those of GLUE, by scikit-learn and scipy."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,11 @@ from numpy.typing import NDArray
 
 from registry import Metric, Table
 from registry.contracts.metric import CORRELATION, SHARE
+from registry.errors import DataError
 
 IGNORED = -100  # a label that no training example has, which the loss leaves out
 MOST_LABELS, MOST_PAIRS = 30, 50  # in tables
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 Share, _Correlation = partial(Metric, bounds=SHARE), partial(Metric, bounds=CORRELATION)
 _LABELS: Mapping[str, Metric] = {
@@ -47,6 +51,18 @@ def of_constant(metrics: Mapping[str, float]) -> dict[str, float]:
 
 CLASSIFICATION = over_constant(_LABELS, "the most frequent label")
 REGRESSION = over_constant(_NUMBERS, "the mean")
+
+
+def in_order(labels: Iterable[str]) -> list[str]:
+    """Return labels sorted, as numbers if all are numbers. Raises DataError if two are the same number."""
+    names = sorted(labels)
+    if not all(NUMBER.fullmatch(name) for name in names):
+        return names
+    names.sort(key=float)
+    for one, other in pairwise(names):
+        if float(one) == float(other):
+            raise DataError(f"the labels '{one}' and '{other}' are the same number. Write it in one way.")
+    return names
 
 
 def unseen_share(unseen: Sequence[bool]) -> dict[str, float]:

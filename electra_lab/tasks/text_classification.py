@@ -18,6 +18,7 @@ from electra_lab.tasks._classification import (
     UNSEEN_METRIC,
     classification,
     confusion,
+    in_order,
     of_constant,
     unseen_share,
 )
@@ -56,7 +57,7 @@ class TextClassification:
             cure = "Every training example needs a word as its label; for numbers there is text_regression."
             raise DataError(f"{listed(wrong)} {cure}")
         counts = Counter(str(example.label) for example in examples)
-        labels = sorted(counts)
+        labels = in_order(counts)
         if len(labels) < 2:
             raise DataError(f"all training examples have the label '{labels[0]}': there is nothing to learn.")
         return {"labels": labels, "usual": max(labels, key=counts.__getitem__)}

@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.tasks._averages import mean_logits
-from electra_lab.tasks._classification import IGNORED, UNSEEN_METRIC, Share, of_constant, over_constant, unseen_share
+from electra_lab.tasks._classification import (
+    IGNORED,
+    UNSEEN_METRIC,
+    Share,
+    in_order,
+    of_constant,
+    over_constant,
+    unseen_share,
+)
 from electra_lab.tasks._texts import Head, chosen_layers, transform_of
 from electra_lab.tasks._windows import windows
 from registry import Batch, Encoded, Encoder, Metric, Results, Row, Table, Term, WordsExample, tasks
@@ -159,7 +167,7 @@ class TokenClassification:
             raise DataError("there are no words to learn tags from.")
         tags = counts.keys() | _with_counterparts(counts) if self.scheme == "entities" else counts.keys()
         usual = "O" if "O" in counts else max(sorted(counts), key=counts.__getitem__)
-        return {"tags": sorted(tags), "usual": usual}
+        return {"tags": in_order(tags), "usual": usual}
 
     def set_labels(self, facts: Mapping[str, Any]) -> None:
         self.tags, self.usual = list(facts["tags"]), str(facts["usual"])

@@ -18,6 +18,7 @@ from electra_lab.inference.finetuned import FineTuned
 from electra_lab.jobs.finetuning.facts import described_export
 from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.pretrained.families import FAMILIES, prepare
+from electra_lab.pretrained.hugging_face import read_part
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry import tasks
 from registry.errors import CheckpointError, ConfigError, DataError
@@ -80,6 +81,11 @@ def test_the_exported_model_reads_rows_of_the_fine_tuning(
     monkeypatch.setattr(model_folder, "write_onnx_files", lambda *given: (lengths.append(given[3]), ([], None))[1])
     model_folder.copy_folder(seed / "model", tmp_path / "out", onnx=True)
     assert lengths == [20]
+    task = exported.job.task
+    labels = {"tags": getattr(task, "tags", []), "labels": getattr(task, "labels", []), "pairs": ["no", "yes"]}.get(
+        name
+    )
+    assert model_folder.with_head(seed / "model", read_part(seed / "model", "discriminator")).labels == (labels or [])
     _, given = items(name, tuned[name])
     for ours, theirs in zip(folder.predict(given), exported.predict(given), strict=True):
         assert ours.prediction == (

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,10 @@ from electra_lab.tasks._classification import (
     regression,
 )
 from electra_lab.tasks.text_classification import TextClassification
+from electra_lab.tasks.token_classification import TokenClassification
 from electra_lab.testing.tasks import encoder
-from registry import TextExample
+from registry import TextExample, WordsExample
+from registry.errors import DataError
 
 
 def labels(kinds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -133,6 +136,20 @@ def test_labels_that_training_lacks_are_errors(kinds: str) -> None:
     assert list(found.tables[0].rows[-1])[:3] == ["c", 1, 1]
     assert not found.predictions[2]["correct"]
     assert sum(tensor.numel() for tensor in kept.values()) == 16, "memory does not grow with the labels"
+
+
+def test_labels_have_the_order_of_their_numbers() -> None:
+    def fitted(*labels: str) -> Any:
+        facts = TextClassification().fit_labels([TextExample("x", label=label, id=label) for label in labels])
+        words = [WordsExample(("x",), (label,), id=label) for label in labels]
+        assert TokenClassification(scheme="plain").fit_labels(words)["tags"] == facts["labels"]
+        return facts["labels"]
+
+    assert fitted(*map(str, range(12))) == [*map(str, range(12))]
+    assert fitted("10", "-2", "1.5", "9") == ["-2", "1.5", "9", "10"]
+    assert fitted("10", "9", "b") == ["10", "9", "b"]
+    with pytest.raises(DataError, match=r"'1' and '1\.0'"):
+        fitted("2", "1.0", "1")
 
 
 def test_texts_without_tokens_are_counted() -> None:

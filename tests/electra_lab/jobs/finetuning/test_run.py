@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from electra_lab.config.load import load_finetuning
 from electra_lab.jobs import lifecycle
-from electra_lab.jobs.finetuning.experiment import Finetuning, assemble, declared
+from electra_lab.jobs.finetuning.experiment import Finetuning, assemble, declared, open_dataset, read_examples
 from electra_lab.jobs.finetuning.run import finetune, resume
 from electra_lab.model.flops import MATRIX_PRODUCTS
 from electra_lab.storage.finetuning_folder import FinetuningFolder
@@ -267,6 +267,18 @@ def test_a_model_that_has_learned_nothing_is_named_first(
     finetune(path, [], tmp_path / "out", "cpu")
     opening = capsys.readouterr().err.partition("\nstep ")[0]
     assert ("has not learned to detect" in opening) == noted
+
+
+def test_labels_have_the_order_of_the_dataset_if_it_has_one(tmp_path: Path, model: Path) -> None:
+    loaded = load_finetuning(write_finetuning(tmp_path, model))
+    dataset: Any = open_dataset(loaded)
+    for labels, expected in (
+        ((), ["cat", "dogs"]),
+        (("dogs", "emus", "cat"), ["dogs", "cat"]),
+        (("dogs",), ["cat", "dogs"]),
+    ):
+        dataset.labels = labels
+        assert read_examples(loaded, dataset).facts["labels"] == expected
 
 
 def test_the_metrics_are_those_of_the_task_as_it_is_chosen(tmp_path: Path, model: Path) -> None:
