@@ -131,9 +131,14 @@ def write_documents(
     return contents
 
 
-def names_of(corpus: Any) -> list[str]:
+def files_of(corpus: Any) -> tuple[list[Path], list[Path]]:
+    """Return the files that a corpus reads and those that it ignores, if it reports them."""
+    return corpus.files() if callable(getattr(corpus, "files", None)) else ([], [])
+
+
+def names_of(corpus: Corpus) -> list[str]:
     """Return the names of the files that a corpus reads, if it reports at most FEW."""
-    files, _ = corpus.files() if callable(getattr(corpus, "files", None)) else ([], [])
+    files, _ = files_of(corpus)
     return [file.name for file in files] if len(files) <= FEW else []
 
 
@@ -268,7 +273,7 @@ def _refuse_empty(corpus: Any, contents: Contents, held_out: float, own: str | N
     """
     documents = sum(contents.documents.values())
     if not documents:
-        files, _ = corpus.files() if callable(getattr(corpus, "files", None)) else ([], [])
+        files, _ = files_of(corpus)
         where = f" in {', '.join(map(str, files[:SHOWN]))}{', ...' if len(files) > SHOWN else ''}" if files else ""
         skipped = f" {contents.skipped:,} pieces were skipped, the first: " if contents.skipped else ""
         raise Unsplittable(f"no document has any text{where}.{skipped}{''.join(contents.examples[:1])}")

@@ -251,23 +251,21 @@ class Pair:
             raise ConfigError(f"pooling must be 'mean', 'cls' or None, is {pooling!r}.")
         network = self.embeds
         tokenized = tokenize(self.tokenizer, _several(texts))
-        states = [torch.zeros(len(text.ids), network.dim) for text in tokenized]
-        first, last = torch.zeros(2, len(tokenized), network.dim)
+        states = [torch.zeros(len(text.ids) + 2, network.dim) for text in tokenized]  # with [CLS] and [SEP]
         for chosen, hidden in self._hidden(network, tokenized, batch_size):
             for window, row in zip(chosen, hidden.float().cpu(), strict=True):
-                kept = window.keep
-                states[window.text][kept.start : kept.stop] = row[window.inside]
+                of_text, kept = states[window.text], window.keep
+                of_text[kept.start + 1 : kept.stop + 1] = row[window.inside]
                 if window.first == 0:
-                    first[window.text] = row[0]
-                if kept.stop == len(states[window.text]):
-                    last[window.text] = row[window.length + 1]
+                    of_text[0] = row[0]
+                if kept.stop + 2 == len(of_text):
+                    of_text[-1] = row[window.length + 1]
         if pooling is None:
-            several = [*map(self.finite, states)]
+            several = [self.finite(of_text[1:-1]) for of_text in states]
             return several[0] if isinstance(texts, str) else several
-        sizes = torch.tensor([[len(of_text) + 2] for of_text in states])
-        sums = torch.stack([of_text.sum(0) for of_text in states]) if states else first
-        pooled = self.finite((first + sums + last) / sizes if states and pooling == "mean" else first)
-        return pooled[0] if isinstance(texts, str) else pooled
+        pooled = [of_text.mean(0) if pooling == "mean" else of_text[0] for of_text in states]
+        vectors = self.finite(torch.stack(pooled)) if pooled else torch.zeros(0, network.dim)
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def predict(self, texts: Any, *, batch_size: int = 32) -> Any:
         """Raise ConfigError: only a fine-tuned model predicts."""

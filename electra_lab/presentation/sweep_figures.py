@@ -88,10 +88,10 @@ def leading(results: Results) -> Chart | None:
             shown = [label for label in sorted(labels, key=place.__getitem__) if values[label]]
             means = [float(np.mean(list(values[label].values()))) for label in shown]
             axes.plot([at[label] for label in shown], means, color=style["color"], linewidth=1, alpha=0.6, zorder=1)
+            bounds = plan.metrics[plan.metric].bounds
             for label in shown:
-                _mark(
-                    axes, at[label], list(values[label].values()), style if grid else looks[label], plan, across=False
-                )
+                found = [*values[label].values()]
+                _mark(axes, at[label], found, style if grid else looks[label], estimate(found, bounds))
             if grid:
                 axes.plot([], [], linewidth=1, label=f"{plan.keys[1]} = {second}", **style)
         # Axes, baselines and legend.
@@ -138,7 +138,8 @@ def _rows(
         for line in lines:
             axes.axvline(line, color=SOFT, linewidth=1, linestyle="--")
         for row, (label, seeds) in enumerate(values.items()):
-            _mark(axes, -row, list(seeds.values()), looks[label], plan, across=True, mean=(means or {}).get(label))
+            mean = (means or {}).get(label) or estimate([*seeds.values()], plan.metrics[plan.metric].bounds)
+            _mark(axes, -row, [*seeds.values()], looks[label], mean, across=True)
         axes.set_yticks([-row for row in range(len(names))], names)
         axes.set_ylim(-len(names) + 0.4, 0.6)
         axes.tick_params(axis="y", length=0)
@@ -148,17 +149,10 @@ def _rows(
 
 
 def _mark(
-    axes: Axes,
-    at: float,
-    values: Sequence[float],
-    style: dict[str, Any],
-    plan: Plan,
-    across: bool,
-    mean: Estimate | None = None,
+    axes: Axes, at: float, values: Sequence[float], style: dict[str, Any], mean: Estimate, across: bool = False
 ) -> None:
     """Draw a mean with its interval, and its values: on a vertical line, or `across` on a horizontal one."""
     colour, marker = style["color"], style["marker"]
-    mean = mean or estimate(values, plan.metrics[plan.metric].bounds)
     if mean.mean is None:
         return
     xs, ys = (values, [at] * len(values)) if across else ([at] * len(values), values)

@@ -90,17 +90,14 @@ def write_pooling(folder: Path, width: int, longest: int) -> None:
     longest  rows of pre-training; `embed` reads longer texts in windows, and sentence-transformers cuts them
     """
     (folder / POOLING).mkdir()
-    modules = []
-    for number, (path, module) in enumerate((("", "Transformer"), (POOLING, "Pooling"))):
-        modules.append(
-            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{module}"}
-        )
-    settings: dict[str, Any] = {
-        "modules.json": modules,
-        "sentence_bert_config.json": {"max_seq_length": longest, "do_lower_case": False},
-        f"{POOLING}/config.json": {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True},
-    }
-    for name, content in settings.items():
+    kinds = {"": "sentence_transformers.models.Transformer", POOLING: "sentence_transformers.models.Pooling"}
+    modules = [{"idx": n, "name": str(n), "path": path, "type": kinds[path]} for n, path in enumerate(kinds)]
+    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+    for name, content in (
+        ("modules.json", modules),
+        ("sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False}),
+        (f"{POOLING}/config.json", pooling),
+    ):
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 

@@ -10,8 +10,6 @@ from typing import Any, get_args
 
 from torch import nn
 
-from electra_lab.analysis.findings import declared as metrics_of
-from electra_lab.analysis.findings import judgements
 from electra_lab.analysis.records import last_evaluation
 from electra_lab.assembly.budget import size_of
 from electra_lab.assembly.networks import Networks
@@ -21,7 +19,7 @@ from electra_lab.jobs.finetuning.experiment import TRAIN, VALIDATION, Finetuning
 from electra_lab.jobs.lifecycle import enough_memory
 from electra_lab.jobs.pretraining.facts import time_of, weights
 from electra_lab.planning.forecast import Duration, duration
-from electra_lab.presentation.findings import verdict
+from electra_lab.presentation.findings import verdicts
 from electra_lab.presentation.finetuning_page import lost_shares
 from electra_lab.presentation.text import fact_lines
 from electra_lab.pretrained.families import task_class
@@ -78,13 +76,11 @@ def opening(
     return fact_lines(f"{title}, into {path}" if path else title, facts)
 
 
-def not_learned(source: Networks, network: str) -> Iterator[str]:
-    """Yield the verdicts on a run that begins a fine-tuning without having learned anything."""
-    if (run := source.model.run) is None or not (last := last_evaluation(run.directory.records())):
-        return
-    for judged in judgements(last, run.provenance):
-        if judged.network == network and judged.level in ("hardly", "not", "unseen"):
-            yield str(verdict(judged, last, metrics_of(run.provenance.metrics)))
+def not_learned(source: Networks) -> list[str]:
+    """Return the verdicts on the networks of a run that are not known to have learned anything."""
+    run = source.model.run
+    last = last_evaluation(run.directory.records()) if run else None
+    return [str(judged) for judged in verdicts(last, run.provenance) if not judged.learned] if run and last else []
 
 
 def described_export(task: Any, head: nn.Module, part: Part) -> str:

@@ -75,8 +75,7 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
         dataset = open_dataset(loaded)
         source = open_source(loaded)
         read = read_examples(loaded, dataset)
-        poor = not_learned(source, loaded.config.network) if loaded.config.init == "pretrained" else ()
-        for note in (*poor, *notes(read.splits)):
+        for note in (*(not_learned(source) if loaded.config.init != "random" else ()), *notes(read.splits)):
             Console().say(f"note: {note}")
         if absent := absent_tracker(loaded):
             raise absent

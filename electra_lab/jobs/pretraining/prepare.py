@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from electra_lab.assembly.experiment import check
 from electra_lab.assembly.launcher import launcher_options, make_launcher
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.overlap import RUN
+from electra_lab.data.raw_documents import files_of
 from electra_lab.data.store import Store, is_store
 from electra_lab.data.vocabulary import make_vocabulary, readable_token, token_id
 from electra_lab.presentation.console import Console, Phases
@@ -111,8 +111,7 @@ def _files_of(loaded: Loaded) -> tuple[list[str], list[str]]:
     if is_store(loaded.config.data.store):
         return [], []
     with using(*entries_of(corpora, loaded.config.corpus)):
-        corpus: Any = open_corpus(loaded)
-        read, ignored = corpus.files() if callable(getattr(corpus, "files", None)) else ([], [])
+        read, ignored = files_of(open_corpus(loaded))
         return [str(file) for file in read], [str(file) for file in ignored]
 
 
