@@ -20,14 +20,7 @@ from electra_lab.pretrained.families import WRITTEN
 from electra_lab.pretrained.hugging_face import CONFIG, MARK, Mark, read_mark
 from electra_lab.pretrained.opening import read_run
 from electra_lab.pretrained.trained_model import Part, TrainedModel
-from electra_lab.pretrained.writing import (
-    describe,
-    electra_options,
-    their_tensors,
-    write_network,
-    write_pooling,
-    write_tokenizer,
-)
+from electra_lab.pretrained.writing import describe, electra_options, their_tensors, write_network, write_tokenizer
 from electra_lab.storage.best import Step
 from electra_lab.storage.files import MANIFEST, damage, lock, new_folder, read_json, refuse_unusable, seal
 from electra_lab.storage.finetuning_folder import is_seed
@@ -129,8 +122,8 @@ def export(
         for network in networks:
             with new_folder(building / network.name) as folder:
                 write_network(folder, network.config, their_tensors(network.part, network.part.family), network.part)
-                write_tokenizer(folder, model.tokenizer, network.longest)
-                write_pooling(folder, network.part.backbone["dim"], min(model.length, network.longest))
+                pooled = network.part.backbone["dim"], min(model.length, network.longest)
+                write_tokenizer(folder, model.tokenizer, network.longest, pooled)
                 if onnx or size or int8:
                     _write_onnx(folder, network, size, rows)
                 (folder / CARD).write_text(model_card(model, network, judge), encoding="utf-8")

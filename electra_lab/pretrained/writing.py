@@ -84,23 +84,6 @@ def write_finetuned(
         seal(folder)
 
 
-def write_pooling(folder: Path, width: int, longest: int) -> None:
-    """Write the files by which sentence-transformers embeds texts as `embed` does: the mean over all tokens.
-
-    longest  rows of pre-training; `embed` reads longer texts in windows, and sentence-transformers cuts them
-    """
-    (folder / POOLING).mkdir()
-    kinds = {"": "sentence_transformers.models.Transformer", POOLING: "sentence_transformers.models.Pooling"}
-    modules = [{"idx": n, "name": str(n), "path": path, "type": kinds[path]} for n, path in enumerate(kinds)]
-    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
-    for name, content in (
-        ("modules.json", modules),
-        ("sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False}),
-        (f"{POOLING}/config.json", pooling),
-    ):
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
 def class_name(family: Family | None, ending: str) -> str:
     return f"{family.prefix if family else 'ElectraLab'}{ending}"
 
@@ -177,10 +160,12 @@ def electra_options(tokenizer: Tokenizer) -> tuple[dict[str, Any], str | None]:
     return options, f"`ElectraTokenizer` {reason}. Use `AutoTokenizer`."
 
 
-def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int) -> None:
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int, pooled: tuple[int, int] | None = None) -> None:
     """Write tokenizer.json and tokenizer_config.json: plain text has the ids of the run, within [CLS] and [SEP].
 
     Special tokens that are written in a text are special, as users of transformers expect: "[MASK]" is the mask.
+
+    pooled  the width of states and the rows of pre-training, for sentence-transformers
     """
     from tokenizers import AddedToken, Tokenizer, processors
 
@@ -216,3 +201,22 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int) -> None
         **electra_options(tokenizer)[0],
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    if pooled:
+        _write_pooling(folder, *pooled)
+
+
+def _write_pooling(folder: Path, width: int, longest: int) -> None:
+    """Write the files by which sentence-transformers embeds texts as `embed` does: the mean over all tokens.
+
+    longest  rows of pre-training; `embed` reads longer texts in windows, and sentence-transformers cuts them
+    """
+    (folder / POOLING).mkdir()
+    kinds = {"": "sentence_transformers.models.Transformer", POOLING: "sentence_transformers.models.Pooling"}
+    modules = [{"idx": n, "name": str(n), "path": path, "type": kinds[path]} for n, path in enumerate(kinds)]
+    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+    for name, content in (
+        ("modules.json", modules),
+        ("sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False}),
+        (f"{POOLING}/config.json", pooling),
+    ):
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

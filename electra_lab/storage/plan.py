@@ -37,11 +37,6 @@ def read_measures(file: Path, id: str, step: int | None = None) -> dict[str, dic
     return found.numbers if step in (None, found.step) else {}
 
 
-def of_task(task: str, baseline: str) -> str:
-    """Return the name that a baseline of a task's leading metric has in an ablation of fine-tunings."""
-    return f"{task}_{baseline}"
-
-
 class PlannedMeasure(BaseModel):
     """A measure with its options."""
 

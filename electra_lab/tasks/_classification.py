@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from registry import Metric, Table
 from registry.contracts.metric import CORRELATION, SHARE
 from registry.errors import DataError
 
+T = TypeVar("T")
 IGNORED = -100  # a label that no training example has, which the loss leaves out
 MOST_LABELS, MOST_PAIRS = 30, 50  # in tables
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
@@ -34,19 +35,17 @@ UNSEEN_METRIC: Mapping[str, Metric] = {
 }
 
 
+def constants(values: Mapping[str, T]) -> dict[str, T]:
+    """Return what belongs to constant answers, by metric, under the names of baselines."""
+    return {f"constant_{name}": value for name, value in values.items()}
+
+
 def over_constant(metrics: Mapping[str, Metric], answer: str) -> dict[str, Metric]:
-    """Return metrics with their baselines, `constant_NAME`: those of always giving one answer."""
-    against, of_constant = dict[str, Metric](), dict[str, Metric]()
-    for name, metric in metrics.items():
-        baseline = f"constant_{name}"
-        against[name] = replace(metric, baselines=(baseline,))
-        of_constant[baseline] = Metric(f"the same of always answering {answer}", f"{metric.title} of {answer}")
-    return against | of_constant
-
-
-def of_constant(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of constant answers under the names of baselines."""
-    return {f"constant_{name}": value for name, value in metrics.items()}
+    """Return metrics with their baselines: the same metrics of always giving one answer."""
+    summary = f"the same of always answering {answer}"
+    against = {name: replace(metric, baselines=(*constants({name: 0}),)) for name, metric in metrics.items()}
+    trivial = {name: Metric(summary, f"{metric.title} of {answer}") for name, metric in metrics.items()}
+    return against | constants(trivial)
 
 
 CLASSIFICATION = over_constant(_LABELS, "the most frequent label")

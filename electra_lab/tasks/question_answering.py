@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.tasks._averages import mean_binary_logits, mean_logits
-from electra_lab.tasks._classification import UNSEEN_METRIC, Share, of_constant, over_constant, unseen_share
+from electra_lab.tasks._classification import UNSEEN_METRIC, Share, constants, over_constant, unseen_share
 from electra_lab.tasks._spans import (
     NEVER,
     Independent,
@@ -205,7 +205,7 @@ class QuestionAnswering:
         for prediction, right, (exact, f1) in zip(predictions, texts, final.tolist(), strict=True):
             prediction |= {"label": right, "correct": bool(exact), "f1": f1}
         metrics = {"f1": float(final[:, 1].mean()), "exact_match": float(final[:, 0].mean())}
-        metrics |= of_constant(dict.fromkeys(_OF_QUESTIONS, float((~answerable).mean())))
+        metrics |= constants(dict.fromkeys(_OF_QUESTIONS, float((~answerable).mean())))
         metrics |= self.truncation(examples, rows)
         if not self.unanswerable:
             return Results(metrics, predictions)

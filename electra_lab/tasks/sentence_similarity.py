@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from electra_lab.tasks._classification import REGRESSION, of_constant, regression
+from electra_lab.tasks._classification import REGRESSION, constants, regression
 from electra_lab.tasks._judging import Which, candidates, refuse_infinite, states
 from electra_lab.tasks._texts import CUT, CUT_METRIC, shown
 from registry import Metric, Network, Pretrained, Results, TextExample, tasks
@@ -60,7 +60,7 @@ class SentenceSimilarity:
         if labels is None:
             return Results({}, predictions)
         long = np.array([len(ids) + 2 > model.length for ids in tokens]).reshape(-1, 2)  # [pairs 2]
-        metrics = {**regression(labels, cosines), **of_constant(regression(labels, np.ones_like(labels)))}
+        metrics = {**regression(labels, cosines), **constants(regression(labels, np.ones_like(labels)))}
         return Results({**metrics, CUT: float(long.any(1).mean())}, predictions)
 
     def _chosen(self, model: Pretrained) -> Network:

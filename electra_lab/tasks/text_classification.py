@@ -18,8 +18,8 @@ from electra_lab.tasks._classification import (
     UNSEEN_METRIC,
     classification,
     confusion,
+    constants,
     in_order,
-    of_constant,
     unseen_share,
 )
 from electra_lab.tasks._texts import CUT_METRIC, DENSE, FirstState, Head, chosen_layers, cut_share, shown, text_rows
@@ -113,7 +113,7 @@ class TextClassification:
         truth = np.array([numbers.setdefault(str(example.label), len(numbers)) for example in examples])
         usual = np.full_like(truth, numbers[self.usual])
         metrics = {**classification(truth, best, len(self.labels)), **self.truncation(examples, rows)}
-        metrics |= of_constant(classification(truth, usual, len(self.labels)))
+        metrics |= constants(classification(truth, usual, len(self.labels)))
         return Results(metrics, predictions, [confusion(truth, best, list(numbers))])
 
 

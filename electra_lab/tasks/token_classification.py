@@ -20,8 +20,8 @@ from electra_lab.tasks._classification import (
     IGNORED,
     UNSEEN_METRIC,
     Share,
+    constants,
     in_order,
-    of_constant,
     over_constant,
     unseen_share,
 )
@@ -230,7 +230,7 @@ class TokenClassification:
             metrics |= {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
             same = (entities([self.usual] * len(tags)) for tags in actual)
             constant["f1"] = total(compare(map(entities, actual), same).values()).f1
-        metrics |= of_constant(constant)
+        metrics |= constants(constant)
         title = "Entities by type" if self.scheme == "entities" else "Words by tag"
         header = ["", "F1", "precision", "recall", "number", "predicted"]
         lines: list[list[str | float]] = []

@@ -29,7 +29,7 @@ from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
 from electra_lab.storage.files import damage, disk
 from electra_lab.storage.finetuning_folder import FinetuningFolder
-from electra_lab.storage.plan import Plan, PlannedMeasure, of_task
+from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.training.device import choose_device
 from registry import Outcome, Trained, load_plugin, measures
 from registry.errors import CheckpointError, ConfigError, DataError, InUse, LabError, OutOfMemoryError, Stopped, shown
@@ -179,9 +179,9 @@ def _measure(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
         if result.missing:
             own, loaded, seed = folder.finetuning(id), load_finetuning(folder.experiment(id)), result.plan.seed
             numbers = {task: _leading(own, loaded, own.path)[seed]}
-            for name in next(iter(declared(loaded).values())).baselines:
-                if by_seed := own.judged_by(name):
-                    numbers[of_task(task, name)] = by_seed[seed]
+            for name in plan.metrics[task].baselines:  # the task and its metric's name
+                if by_seed := own.judged_by(name.removeprefix(f"{task}_")):
+                    numbers[name] = by_seed[seed]
             folder.note_measure(id, result.run.provenance().steps, task, numbers)
         return
     opened = cache(lambda id: as_measured(folder.run(id), device, partial(_finetune, folder, id, device)))

@@ -28,7 +28,7 @@ from electra_lab.jobs.sweeps.file import Ablation, metrics_of, unknown_metric
 from electra_lab.jobs.sweeps.variants import Problems
 from electra_lab.metrics import accumulator_of, declared_alone
 from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
-from electra_lab.storage.plan import FORMAT, Cell, Expected, Plan, PlannedMeasure, PlannedVariant, of_task
+from electra_lab.storage.plan import FORMAT, Cell, Expected, Plan, PlannedMeasure, PlannedVariant
 from electra_lab.storage.provenance import flat
 from registry import Metric, measures
 from registry.errors import CheckpointError, ConfigError, LabError
@@ -260,7 +260,7 @@ def _measures(ablation: Ablation, variants: Sequence[PlannedVariant]) -> list[Pl
             cell = next(cell for cell in ablation.cells if cell.task == task)
             metrics = declared(ablation.loaded[cell.id])
             name, metric = next(iter(metrics.items()))
-            trivial = {of_task(task, name): metrics[name] for name in metric.baselines if name in metrics}
+            trivial = {f"{task}_{name}": metrics[name] for name in metric.baselines if name in metrics}
             own = replace(metric, summary=metric.summary or metric.title or name, title=task, chart=False)
             of_measure = {task: replace(own, baselines=tuple(trivial)), **trivial}
             found.append(PlannedMeasure(type="fine-tuning", key=task, metrics=of_measure))

@@ -17,7 +17,7 @@ from electra_lab.tasks._classification import (
     REGRESSION,
     classification,
     confusion,
-    of_constant,
+    constants,
     regression,
 )
 from electra_lab.tasks.text_classification import TextClassification
@@ -50,7 +50,7 @@ def _no_warnings() -> Iterator[None]:
 def test_labels(kinds: int) -> None:
     for case, (truth, guess) in enumerate(labels(kinds)):
         found = classification(truth, guess, kinds)
-        assert {*found, *of_constant(found)} == {*CLASSIFICATION}
+        assert {*found, *constants(found)} == {*CLASSIFICATION}
         assert all(type(value) is float for value in found.values())
         table = np.zeros((kinds, kinds))
         np.add.at(table, (truth, guess), 1)
@@ -172,7 +172,7 @@ def test_numbers() -> None:
         expected = {"pearson": 0.0, "spearman": 0.0}
         if len(set(truth)) > 1 < len(set(guess)):
             expected = {"pearson": pearsonr(truth, guess)[0], "spearman": spearmanr(truth, guess)[0]}
-        assert {*found, *of_constant(found)} == {*REGRESSION}
+        assert {*found, *constants(found)} == {*REGRESSION}
         assert found == pytest.approx(expected)
         assert all(type(value) is float for value in found.values())
 
