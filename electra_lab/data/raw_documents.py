@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel
 
 from electra_lab.data.splits import HELD_OUT, SPLITS, Unsplittable, by_order, number_of, split_of
 from electra_lab.storage.files import new_file, read_as, write_text
@@ -51,12 +51,6 @@ class Contents(BaseModel):
     keys: int = 0  # that differ, counted up to MOST_KEYS
     records: int = 0  # of which documents are parts
     files: list[str] = []  # their names, if there are at most FEW
-
-    @model_serializer(mode="wrap")
-    def _without_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Manifests of earlier versions lack these fields, and have a checksum."""
-        added = ("lost", "removed", "keyed", "keys", "records", "files")
-        return {name: value for name, value in dump(self).items() if name not in added or value}
 
 
 def read_contents(folder: Path) -> Contents:
