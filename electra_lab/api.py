@@ -12,7 +12,9 @@ from electra_lab.config.load import load as read_config
 from electra_lab.data.raw_documents import held_out_texts
 from electra_lab.inference.opening import load
 from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.provenance import refuse_other_corpus
 from electra_lab.pretrained.opening import run_config
+from electra_lab.storage.run_directory import RunDirectory
 
 __all__ = ["check", "held_out", "load", "run"]
 
@@ -20,10 +22,11 @@ Config = str | Path | Mapping[str, Any]
 
 
 def held_out(run: str | Path) -> list[str]:
-    """Return the documents that a run kept from training. Its corpus must still be there. Raises LabError."""
+    """Return the documents that a run kept from training. Its corpus must be there, unchanged. Raises LabError."""
     loaded = run_config(Path(run))
-    data = loaded.config.data
-    return list(held_out_texts(open_corpus(loaded), data.held_out, data.split))
+    data, corpus = loaded.config.data, open_corpus(loaded)
+    refuse_other_corpus(RunDirectory.open(Path(run)), corpus)
+    return list(held_out_texts(corpus, data.held_out, data.split))
 
 
 def run(config: Config, *, set: str | Iterable[str] = (), out: str | Path | None = None, device: str = "auto") -> Path:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from registry import Accumulator, Batch, Choice, Detection, Example, Losses, Metric, Objective, Vocabulary
+from registry.contracts.metric import SHARE
 
 NATS = "nats"
 CONFIDENCE = 0.95
@@ -36,7 +37,7 @@ def _of_masked_tokens(network: str, title: str, subject: str) -> dict[str, Metri
         f"{network}_loss": Metric(everywhere, f"{title} loss", NATS, False, baselines=("unigram_entropy",), chart=True,
                                   brief=loss),
         f"{network}_accuracy": Metric("share of the masked tokens that it ranks first", f"{title} accuracy",
-                                      brief=accuracy),
+                                      bounds=SHARE, brief=accuracy),
     }  # fmt: skip
 
 
@@ -47,19 +48,19 @@ PRETRAINING: dict[str, Metric] = {  # in the order in which reports list them: t
     **_of_masked_tokens("discriminator_token", "discriminator token", "a discriminator that predicts tokens"),
     "discriminator_auc": _Own("chance that a replaced token looks more suspicious than an original one",
                               "discriminator AUC", baselines=("always_original_auc", "unigram_auc"), chart=True,
-                              brief="own-task AUC"),
+                              bounds=SHARE, brief="own-task AUC"),
     "discriminator_accuracy": _Own("share of the tokens that are classified correctly", "discriminator accuracy",
-                                   baselines=("always_original_accuracy",)),
-    "discriminator_precision": _Own("share of the tokens called replaced that really are", "precision"),
-    "discriminator_recall": _Own("share of the replaced tokens that are called so", "recall"),
-    "replaced_share": _Own("share of the tokens that are replaced", "replaced tokens"),
+                                   bounds=SHARE, baselines=("always_original_accuracy",)),
+    "discriminator_precision": _Own("share of the tokens called replaced that really are", "precision", bounds=SHARE),
+    "discriminator_recall": _Own("share of the replaced tokens that are called so", "recall", bounds=SHARE),
+    "replaced_share": _Own("share of the tokens that are replaced", "replaced tokens", bounds=SHARE),
     "discriminator_loss": _Own("loss of the discriminator, per token", "discriminator loss", NATS, False, chart=True,
                                brief="discriminator"),
     "choice_accuracy": _Own("share of the choices in which the right candidate, if there is one, is the most likely",
-                            "choice accuracy", baselines=("frequent_candidate_accuracy",), chart=True,
+                            "choice accuracy", baselines=("frequent_candidate_accuracy",), chart=True, bounds=SHARE,
                             brief="choice accuracy"),
     "none_accuracy": _Own("share of the original tokens for which none of the candidates is picked",
-                          "accuracy of 'none of them'"),
+                          "accuracy of 'none of them'", bounds=SHARE),
     "choice_loss": _Own("cross-entropy of the choice between candidates", "choice loss", NATS, False, chart=True,
                         brief="choice"),
     "always_original_auc": Metric("suspects all tokens equally", "always 'original'"),

@@ -12,7 +12,7 @@ import yaml
 
 from electra_lab.analysis.records import last_evaluation, training_seconds
 from electra_lab.storage.catalog import Kind, find, has_diverged, is_held, last_records
-from electra_lab.storage.files import read_as, read_json, read_yaml
+from electra_lab.storage.files import MANIFEST, read_as, read_json, read_yaml
 from electra_lab.storage.plan import Plan, read_measures
 from electra_lab.storage.provenance import compared, flat, read_provenance, refuse_other
 from registry import Metric
@@ -25,7 +25,7 @@ State = Literal["running", "finished", "stopped", "diverged", "failed", "damaged
 class Job:
     """A run, a fine-tuning or an ablation.
 
-    done, total  steps of a run, seeds of a fine-tuning, cells of an ablation
+    done, total  steps of a run, seeds of a fine-tuning, cells of an ablation; of a stopped run, the saved steps
     seconds      of training steps; those before the end of a long metrics.jsonl at the speed there
     written      when it last wrote, in seconds since 1970
     numbers      the metrics that can be compared, the most important one first
@@ -114,11 +114,15 @@ def _run(path: Path) -> Job:
     done = max((record["step"] for record in records), default=0)
     tested = any(record["split"] == "test" and record["step"] >= began.steps for record in records)
     config, metrics = began.config, began.metrics
+    state = _state(path, finished=tested or (path / "results.json").is_file())
+    if state in ("stopped", "failed"):  # the steps after the last checkpoint are lost
+        saved = (path / "checkpoints").glob(f"step-*/{MANIFEST}")
+        done = max((int(file.parent.name.removeprefix("step-")) for file in saved), default=0)
     return Job(
         path,
         "run",
         str(config["name"]),
-        _state(path, finished=tested or (path / "results.json").is_file()),
+        state,
         done,
         began.steps,
         training_seconds(records),

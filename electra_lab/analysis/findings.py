@@ -8,7 +8,7 @@ from electra_lab.metrics import PRETRAINING
 from electra_lab.storage.provenance import Provenance
 from registry import Metric
 
-Skill = Literal["detection", "tokens"]
+Skill = Literal["detection", "tokens", "task"]
 Level = Literal["learned", "begun", "hardly", "not", "unseen", "unknown"]
 # By metric whose gain shows a skill: the network, and the skill.
 SKILLS: dict[str, tuple[str, Skill]] = {
@@ -19,7 +19,7 @@ SKILLS: dict[str, tuple[str, Skill]] = {
 # A gain as a share of the way from the better baseline to perfection: below the first number it is hardly learned,
 # below the second begun. From an AUC of 0.5 on, these are 0.556 and 0.638, Cohen's (1988) small and medium effects,
 # d = 0.2 and 0.5. No loss comes near 0, as text has an entropy; small networks save a tenth in minutes.
-GRADES: dict[Skill, tuple[float, float]] = {"detection": (0.11, 0.28), "tokens": (0.05, 0.10)}
+GRADES: dict[Skill, tuple[float, float]] = {"detection": (0.11, 0.28), "tokens": (0.05, 0.10), "task": (0.11, 0.28)}
 LEAST_RECALL = 0.05  # at threshold 0.5; with less, a discriminator has not learned to detect, whatever its AUC
 
 
@@ -48,21 +48,32 @@ def judgements(record: Mapping[str, Any], provenance: Provenance) -> list[Judgem
     """
     metrics, judged = declared(provenance.metrics), []
     for name, (network, skill) in SKILLS.items():
-        baselines = [base for base in metrics.get(name, Metric()).baselines if record.get(base) is not None]
-        gain = record.get(f"{name}_gain")
-        if gain is None or not baselines or not provenance.parameters.get(network, 1):
-            continue
-        # The gain over the better baseline, relative to the way from there to perfection.
-        perfect, best = (1, max) if metrics[name].higher_is_better else (0, min)
-        baseline = best(baselines, key=lambda base: record[base])
-        room = abs(perfect - record[baseline]) or 1.0
-        little, much = (share * room for share in GRADES[skill])
-        level = _level(gain, record.get(f"{name}_gain_low"), record.get(f"{name}_gain_high"), little, much)
-        recall = record.get("discriminator_recall") if skill == "detection" else None
-        if level == "learned" and recall is not None and recall < LEAST_RECALL:
-            level = "begun"
-        judged.append(Judgement(network, skill, level, name, baseline, gain / room, perfect))
+        judgement = judge(record, metrics, name, network, skill)
+        if judgement and provenance.parameters.get(network, 1):
+            judged.append(judgement)
     return sorted(judged, key=lambda judgement: judgement.learned)
+
+
+def judge(
+    record: Mapping[str, Any], metrics: Mapping[str, Metric], name: str, network: str, skill: Skill
+) -> Judgement | None:
+    """Return whether the gain of a metric over its better baseline shows a skill; None if it has no gain."""
+    baselines = [base for base in metrics.get(name, Metric()).baselines if record.get(base) is not None]
+    gain = record.get(f"{name}_gain")
+    if gain is None or not baselines:
+        return None
+    # The gain over the better baseline, relative to the way from there to perfection.
+    perfect, best = (1, max) if metrics[name].higher_is_better else (0, min)
+    baseline = best(baselines, key=lambda base: record[base])
+    room = abs(perfect - record[baseline]) or 1.0
+    little, much = (share * room for share in GRADES[skill])
+    level = _level(gain, record.get(f"{name}_gain_low"), record.get(f"{name}_gain_high"), little, much)
+    recall = record.get("discriminator_recall") if skill == "detection" else None
+    if level == "learned" and recall is not None and recall < LEAST_RECALL:
+        level = "begun"
+    if level == "unknown" and skill == "task" and gain <= 0:  # few examples, and none of them speaks for it
+        level = "unseen"
+    return Judgement(network, skill, level, name, baseline, gain / room, perfect)
 
 
 def _level(gain: float, low: float | None, high: float | None, little: float, much: float) -> Level:

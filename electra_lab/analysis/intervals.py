@@ -16,7 +16,7 @@ cover 94.6 to 98.9 %. docs/ablations.md has all numbers.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -94,9 +94,12 @@ class Difference(Estimate):
         return self.distinguishable and self.mean is not None and (self.mean > 0) == higher
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean with Student's t interval, mean -+ t(0.975, n - 1) s / sqrt(n)."""
-    return _t(values, max((abs(value) for value in values), default=0.0), "value")[0]
+def estimate(values: Sequence[float], bounds: tuple[float, float] | None = None) -> Estimate:
+    """Return the mean with Student's t interval, mean -+ t(0.975, n - 1) s / sqrt(n), within the bounds of a metric."""
+    found, _ = _t(values, max((abs(value) for value in values), default=0.0), "value")
+    if bounds is None or found.low is None or found.high is None:
+        return found
+    return replace(found, low=max(found.low, bounds[0]), high=min(found.high, bounds[1]))
 
 
 def difference(

@@ -42,6 +42,12 @@ def outputs_of(kind: str, part: Part) -> int:
     return len(last)
 
 
+def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
+    """Return the names of a head's outputs by a config.json."""
+    names = config.get("id2label") or {}
+    return [str(names.get(str(number), f"LABEL_{number}")) for number in range(outputs)]
+
+
 def task_of(kind: str, part: Part, facts: Mapping[str, Any], name: str = "", **options: Any) -> Any:
     """Return the task of a class, with facts such as its labels."""
     task: Any = tasks.get(name or TASKS[kind]).component(**options, head="transformers")

@@ -18,7 +18,9 @@ def embed(
     file: given.Records = None,
     format: AsFormat = None,
     field: given.Field = None,
-    pooling: Annotated[Literal["mean", "cls"], typer.Option(help="Mean of all tokens, or that of [CLS].")] = "mean",
+    pooling: Annotated[
+        Literal["mean", "cls"], typer.Option(help="Mean of all tokens, with [CLS] and [SEP], or the state of [CLS].")
+    ] = "mean",
     json_: given.Json = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the vectors to this .npy file.")] = None,
     on_error: given.Wrong = "stop",

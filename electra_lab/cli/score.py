@@ -112,7 +112,8 @@ def score(
                 if removed:
                     result = _in_whole(result, item["text"], removed)
                 if reference and result.score is not None:
-                    result = replace(result, percentile=percentile(result.score, reference))
+                    place_among = percentile(result.score, reference)
+                    result = replace(result, percentile=place_among, reference=len(reference))
                 if above is not None and (result.score is None or result.score <= above):
                     continue
                 if top is None:
@@ -159,6 +160,8 @@ def _in_whole(result: "Scored", whole: str, removed: re.Pattern[str]) -> "Scored
 def _reference(normal: str, model: str, reading: Reading, scored: Callable[..., Any]) -> list[float]:
     """Return the sorted scores of the texts that `--normal` names. Raises DataError if there are none."""
     from electra_lab.api import held_out
+    from electra_lab.presentation.console import Console
+    from electra_lab.presentation.text import counted
 
     if normal == "validation":
         incoming: Incoming[Entry] = Incoming(("", {}, {"text": text}) for text in held_out(model))
@@ -169,4 +172,6 @@ def _reference(normal: str, model: str, reading: Reading, scored: Callable[..., 
     scores = [result.score for _, result in scored(incoming) if result.score is not None]
     if not scores:
         raise DataError(f"--normal {normal}: has no text with a token.")
+    few = ", which are too few to tell the most unusual 1 %: 100 means above all of them" if len(scores) < 100 else ""
+    Console().say(f"note: percentiles are among {counted(len(scores), 'normal text')}{few}.")
     return sorted(scores)

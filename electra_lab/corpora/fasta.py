@@ -105,8 +105,8 @@ class Fasta(FileCorpus):
             key = words[0] if words else f"record {number}"
             empty = BadInput(place, f"the record '{key}' has no letters", "Remove it.")
             try:
-                for text in self._windows(file, lines, empty):
-                    yield Document(text, key)
+                for part, text in enumerate(self._windows(file, lines, empty)):
+                    yield Document(text, key, begins=part == 0)
             except BadInput as error:
                 yield self.left_out(error)
 

@@ -74,8 +74,9 @@ class Manifest(BaseModel):
     checksum: str = ""  # of the other fields
 
     def own_checksum(self) -> str:
-        """Return the checksum of the other fields."""
-        return hashlib.sha256(self.model_copy(update={"checksum": ""}).model_dump_json().encode()).hexdigest()
+        """Return the checksum of the other fields, without those that the file of an earlier version lacks."""
+        fields = self.model_copy(update={"checksum": ""}).model_dump_json(exclude_unset=True)
+        return hashlib.sha256(fields.encode()).hexdigest()
 
     @property
     def all_shards(self) -> list[Shard]:
@@ -256,7 +257,7 @@ def _finish(
         bytes={name: (folder / name).stat().st_size for name in (TOKENIZER, COUNTS)},
     )
     manifest.checksum = manifest.own_checksum()
-    write_text(folder / MANIFEST, manifest.model_dump_json(indent=1))
+    write_text(folder / MANIFEST, manifest.model_dump_json(indent=1, exclude_unset=True))
 
 
 def _tidy(folder: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel
 
 from electra_lab.data.splits import HELD_OUT, SPLITS, Unsplittable, by_order, number_of, split_of
 from electra_lab.storage.files import new_file, read_as, write_text
@@ -29,7 +29,8 @@ LEAST, MOST = 1 << 21, 1 << 24
 SHARE = 32  # a piece has this part of the bytes of all earlier pieces, within these bounds
 MOST_HELD_OUT = 20_000_000  # characters in validation and in the test each
 SHOWN = 5  # files, and skipped pieces, that are named
-FEW = 100  # keys, which are counted: fewer may leave a split empty
+MOST_KEYS = 1_000_000  # of which the numbers are in memory
+FEW = 100  # files that are named, and keys that are counted: fewer may leave a split empty
 
 Order = Literal["by_order"]
 Progress = Callable[[str, int, int | None], None]  # the phase, the amount done, and the total if known
@@ -47,11 +48,9 @@ class Contents(BaseModel):
     lost: dict[Unit, int] = {}  # amounts skipped
     removed: int = 0  # documents of which the corpus removed a part
     keyed: int = 0  # documents with a key
-
-    @model_serializer(mode="wrap")
-    def _without_empty(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Manifests of earlier versions lack these fields, and have a checksum."""
-        return {name: value for name, value in dump(self).items() if name not in ("lost", "removed", "keyed") or value}
+    keys: int = 0  # that differ, counted up to MOST_KEYS
+    records: int = 0  # of which documents are parts
+    files: list[str] = []  # their names, if there are at most FEW
 
 
 def read_contents(folder: Path) -> Contents:
@@ -67,10 +66,11 @@ def write_documents(
     """
     writers = {split: _Writer(folder, split) for split in SPLITS}
     held = {split: _Smallest(MOST_HELD_OUT) for split in HELD_OUT}
-    skipped, read, removed, keyed, has_splits = 0, 0, 0, 0, False
+    skipped, read, removed, keyed, records, has_splits = 0, 0, 0, 0, 0, False
     lost = Counter[Unit]()
     examples: list[str] = []
     keys = dict[int, str]()  # the beginnings of the first few, by their numbers
+    differing = set[int]()  # the numbers of the documents' own keys
     # Training text is written as it comes; held-out text waits for its limit.
     counting, reading = _Shown("counting", progress), _Shown("reading", progress)
     for item in by_order(corpus, held_out, counting) if order == "by_order" else corpus:
@@ -85,6 +85,9 @@ def write_documents(
         if len(keys) < FEW:
             key = document.text if document.key is None else document.key
             keys.setdefault(number_of(key.encode("utf-8", "surrogatepass")), key[:40])
+        if document.key is not None and len(differing) < MOST_KEYS:
+            differing.add(number_of(document.key.encode("utf-8", "surrogatepass")))
+        records += document.begins and not document.again
         for data, characters, split in _parts(document, held_out):
             read += characters
             if document.again and split != "train":
@@ -112,11 +115,25 @@ def write_documents(
         examples=examples,
         removed=removed,
         keyed=keyed,
+        keys=len(differing),
+        records=records,
+        files=names_of(corpus),
     )
     own = "data.split by_order keeps neighbours with one key together" if order else "the corpus has its own splits"
     _refuse_empty(corpus, contents, held_out, own if has_splits else None, [*keys.values()])
     write_text(folder / "spool.json", contents.model_dump_json(indent=1))
     return contents
+
+
+def files_of(corpus: Any) -> tuple[list[Path], list[Path]]:
+    """Return the files that a corpus reads and those that it ignores, if it reports them."""
+    return corpus.files() if callable(getattr(corpus, "files", None)) else ([], [])
+
+
+def names_of(corpus: Corpus) -> list[str]:
+    """Return the names of the files that a corpus reads, if it reports at most FEW."""
+    files, _ = files_of(corpus)
+    return [file.name for file in files] if len(files) <= FEW else []
 
 
 class _Shown:
@@ -250,7 +267,7 @@ def _refuse_empty(corpus: Any, contents: Contents, held_out: float, own: str | N
     """
     documents = sum(contents.documents.values())
     if not documents:
-        files, _ = corpus.files() if callable(getattr(corpus, "files", None)) else ([], [])
+        files, _ = files_of(corpus)
         where = f" in {', '.join(map(str, files[:SHOWN]))}{', ...' if len(files) > SHOWN else ''}" if files else ""
         skipped = f" {contents.skipped:,} pieces were skipped, the first: " if contents.skipped else ""
         raise Unsplittable(f"no document has any text{where}.{skipped}{''.join(contents.examples[:1])}")

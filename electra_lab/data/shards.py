@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel
 
 from electra_lab.data.encoding import encode
 from electra_lab.data.overlap import Known, without_overlap
@@ -55,11 +55,6 @@ class Shard(BaseModel):
     fell_back: bool = False  # unused; in the checksum of the manifest
     sha256: dict[str, str] = {}
     bytes: dict[str, int] = {}
-
-    @model_serializer(mode="wrap")
-    def _without_unknown(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Manifests of earlier versions lack some fields, and have a checksum."""
-        return {name: value for name, value in dump(self).items() if value is not None}
 
 
 def encode_shard(folder: str, name: str) -> Outcome:

@@ -47,11 +47,13 @@ class Splits(ABC, Generic[E]):
     held_out  this share
     on_error  at bad rows: stop and name them, or skip them; None if the dataset has no such option
     skipped   by split, the rows that the last `read` left out
+    labels    the names of the labels in the order of the source, once it was read, if it has one
     """
 
     def __init__(self, held_out: float = 0.0, on_error: OnError | None = None) -> None:
         self._share, self._on_error = held_out, on_error
         self.skipped: dict[str, list[Skipped]] = {}
+        self.labels: Sequence[str] = ()
 
     @abstractmethod
     def _sources(self) -> Sequence[str]:

@@ -68,6 +68,8 @@ def label_of(value: Any, field: str, label_type: LabelType, place: str) -> str |
         return _number(value, field, place)
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float) and value.is_integer():  # as pandas writes classes of a column with gaps
+        value = int(value)
     if isinstance(value, str | int):
         return str(value)
     cure = "Write label_type: number." if isinstance(value, float) else "Correct it."

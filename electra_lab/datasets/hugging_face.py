@@ -83,6 +83,7 @@ class HuggingFace(Splits[TextExample]):
         wanted, known = self._fields.names(), dataset.column_names or [label]
         labelled = label in known or label.partition(".")[0] in known or source != TEST
         words = _names_of(dataset.features, label) if self._fields.label_type == "word" else None
+        self.labels = words or ()
         rows = self._source.rows(theirs, dataset, wanted if labelled else wanted[:-1])
         for number, row in enumerate(rows, start=1):
             place = f"{self._place(source)}: row {number}"

@@ -122,7 +122,8 @@ def export(
         for network in networks:
             with new_folder(building / network.name) as folder:
                 write_network(folder, network.config, their_tensors(network.part, network.part.family), network.part)
-                write_tokenizer(folder, model.tokenizer, network.longest)
+                pooled = network.part.backbone["dim"], min(model.length, network.longest)
+                write_tokenizer(folder, model.tokenizer, network.longest, pooled)
                 if onnx or size or int8:
                     _write_onnx(folder, network, size, rows)
                 (folder / CARD).write_text(model_card(model, network, judge), encoding="utf-8")

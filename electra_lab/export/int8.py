@@ -46,7 +46,7 @@ class Change:
     tokens     their number
     auc        of detecting the replaced tokens, if they are known
     agreement  the share of equal verdicts, such as labels; None for numbers
-    outputs    the mean absolute difference
+    outputs    the mean and the largest absolute difference
     """
 
     text: str
@@ -58,7 +58,7 @@ class Change:
     seconds: tuple[float, float]
     auc: tuple[float, float] | None
     agreement: float | None
-    outputs: float
+    outputs: tuple[float, float]
 
     def __str__(self) -> str:
         smaller, faster = self.bytes[0] / self.bytes[1], self.seconds[0] / self.seconds[1]
@@ -67,7 +67,7 @@ class Change:
             effects.append(f"AUC {self.auc[1]:.4f} instead of {self.auc[0]:.4f}")
         if self.agreement is not None:
             effects.append(f"{self.agreement:.1%} of the verdicts equal")
-        effects.append(f"outputs differ by {self.outputs:.2g} on average")
+        effects.append(f"outputs differ by {self.outputs[0]:.2g} on average, by {self.outputs[1]:.2g} at most")
         rows, threads = f"{self.batch} x {self.length}", f"{self.threads} thread{'s' * (self.threads != 1)}"
         return f"{', '.join(effects)} ({self.tokens:,} {self.text}, {rows}, {threads})"
 
@@ -98,7 +98,7 @@ def _compared(fp32: Path, int8: Path, module: NamedOutputs, rows: list[Rows], te
     sessions, seconds = [open_onnx(file, threads) for file in (fp32, int8)], [0.0, 0.0]
     last, detects = [module.outputs[-1]], "replaced" in module.network.heads
     outputs: list[Any] = [None, None]
-    scores, gaps, same = list[NDArray[Any]](), list[float](), list[float]()
+    scores, gaps, same, largest = list[NDArray[Any]](), list[float](), list[float](), 0.0
     for session in sessions:
         session.run(last, rows[0].inputs)  # the first call allocates
     for number, batch in enumerate(rows):
@@ -108,6 +108,7 @@ def _compared(fp32: Path, int8: Path, module: NamedOutputs, rows: list[Rows], te
             seconds[which] += time.perf_counter() - began
         exact, rounded = (output if module.of_text else output[batch.judged] for output in outputs)
         gaps.append(float(np.abs(exact - rounded).mean()))
+        largest = max(largest, float(np.abs(exact - rounded).max(initial=0.0)))
         if detects:
             same.append(float(((exact > 0) == (rounded > 0)).mean()))
             if batch.replaced is not None:
@@ -125,7 +126,7 @@ def _compared(fp32: Path, int8: Path, module: NamedOutputs, rows: list[Rows], te
         seconds=(seconds[0], seconds[1]),
         auc=_auc(*np.concatenate(scores, axis=1)) if scores else None,
         agreement=float(np.mean(same)) if same else None,
-        outputs=float(np.mean(gaps)),
+        outputs=(float(np.mean(gaps)), largest),
     )
 
 

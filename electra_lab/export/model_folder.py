@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from electra_lab.assembly.networks import build_network
-from electra_lab.assembly.task_head import fill_head, kind_of_head, outputs_of, task_of
+from electra_lab.assembly.task_head import fill_head, kind_of_head, labels_of, outputs_of, task_of
 from electra_lab.export.card import CARD, finetuned_card
 from electra_lab.export.export import edited_cards, whole, write_onnx_files
-from electra_lab.pretrained.hugging_face import CONFIG, read_config, read_part
+from electra_lab.pretrained.hugging_face import CONFIG, longest_of_tokenizer, read_config, read_part
 from electra_lab.pretrained.opening import model_of_finetuning
+from electra_lab.pretrained.writing import POOLING
 from electra_lab.storage.files import MANIFEST, refuse_unusable, seal
 from electra_lab.storage.finetuning_folder import is_finetuning, is_seed
 
@@ -45,6 +46,8 @@ def copy_folder(
         for file in model.iterdir():
             if file.is_file() and file.name != MANIFEST:
                 shutil.copy(file, folder)
+        if (model / POOLING).is_dir():
+            shutil.copytree(model / POOLING, folder / POOLING)
         if onnx or size or int8:
             notes, change = _write_onnx(folder, model, size, int8=int8)
         if is_seed(model.parent) and not (folder / CARD).exists():
@@ -64,17 +67,17 @@ def with_head(model: Path, part: Part) -> NamedOutputs:
     kind = kind_of_head(config)
     if kind is None:
         return NamedOutputs(network)
-    labels = [str(number) for number in range(outputs_of(kind, part))]
-    task = task_of(kind, part, {"labels": labels, "tags": labels, "usual": "", "unanswerable": False})
+    labels = labels_of(config, outputs_of(kind, part))
+    task = task_of(kind, part, {"labels": labels, "tags": labels, "usual": labels[0], "unanswerable": False})
     head = task.head(network.dim, 0.0)
     fill_head(head, kind, part, config)
-    return NamedOutputs(network, head, kind)
+    return NamedOutputs(network, head, kind, [] if kind == "ForQuestionAnswering" or len(labels) < 2 else labels)
 
 
 def _write_onnx(folder: Path, model: Path, size: Size | None, *, int8: bool) -> tuple[list[str], Change | None]:
     part = read_part(model, "discriminator")
     module = with_head(model, part)
-    longest = module.network.longest(part.embedding["max_length"])
+    longest = min(module.network.longest(part.embedding["max_length"]), longest_of_tokenizer(model))
     rows = None
     if int8:
         from electra_lab.export.int8 import validation_rows

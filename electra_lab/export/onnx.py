@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -29,12 +30,15 @@ LARGEST = 1_800_000_000  # bytes of weights in one file, as protobuf's limit is 
 class NamedOutputs(nn.Module):
     """A network with the interface of transformers: integers in, states and the output of its head out.
 
-    head  of a task, for the class `kind`; without it, the head is the network's own
+    head    of a task, for the class `kind`; without it, the head is the network's own
+    labels  of the task, in the order of its outputs
     """
 
-    def __init__(self, network: Network, head: nn.Module | None = None, kind: str = "") -> None:
+    def __init__(
+        self, network: Network, head: nn.Module | None = None, kind: str = "", labels: Sequence[str] = ()
+    ) -> None:
         super().__init__()
-        self.network, self.head = network, head
+        self.network, self.head, self.labels = network, head, [*labels]
         self.of_text, self.of_spans = kind == "ForSequenceClassification", kind == "ForQuestionAnswering"
         of_head: tuple[str, ...] = ("start_logits", "end_logits") if self.of_spans else ("logits",)
         has_head = head is not None or "replaced" in network.heads or "tokens" in network.heads
@@ -91,6 +95,8 @@ def write_onnx(file: Path, module: NamedOutputs, vocabulary_size: int, longest: 
             assert program is not None
             _name_axes(program, size)
             program.model.metadata_props["longest"] = str(size[1] if size else longest)  # input, in tokens
+            if module.labels:
+                program.model.metadata_props["labels"] = json.dumps(module.labels)
             program.save(file, external_data=weights > LARGEST)
     except Exception as error:  # of many kinds
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error

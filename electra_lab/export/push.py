@@ -149,7 +149,7 @@ def _of_export(folder: Path) -> tuple[Files, int | None]:
 def _sealed(folder: Path, prefix: str) -> Files:
     """Return the files of a network. Its card may have been edited since. Raises DataError if another is damaged."""
     names = [name for name in read_json(folder / MANIFEST) if name != CARD]
-    if other := next((name for name in names if Path(name).name != name), None):
+    if other := next((name for name in names if Path(name).is_absolute() or ".." in Path(name).parts), None):
         raise DataError(f"{folder}: {MANIFEST} names {other}, which is not a file there. Export it again.")
     if wrong := damage(folder, names):
         raise DataError(f"{folder}: {wrong}. Export it again.")

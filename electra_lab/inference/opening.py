@@ -10,18 +10,17 @@ from typing import Any, Literal
 import torch
 
 from electra_lab.assembly.networks import build_networks, make_network
-from electra_lab.assembly.task_head import TASKS, fill_head, kind_of_head, outputs_of, task_of
+from electra_lab.assembly.task_head import TASKS, fill_head, kind_of_head, labels_of, outputs_of, task_of
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.inference.finetuned import FineTuned, Job
 from electra_lab.inference.pair import Pair
 from electra_lab.model.task_model import TaskModel
 from electra_lab.pretrained.families import prepare, writing
-from electra_lab.pretrained.hugging_face import locate, read_config
+from electra_lab.pretrained.hugging_face import locate, longest_of_tokenizer, read_config
 from electra_lab.pretrained.opening import finetuned_config, open_model
-from electra_lab.pretrained.trained_model import Part
+from electra_lab.pretrained.trained_model import LAB, Part
 from electra_lab.storage.best import Step
 from electra_lab.storage.checkpoint import read_model
-from electra_lab.storage.files import read_json
 from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning, is_seed
 from electra_lab.storage.run_directory import is_run
 from electra_lab.training.device import choose_device, choose_precision
@@ -176,31 +175,26 @@ def _of_transformers(source: str | Path, kind: str, device: torch.device) -> Fin
     name, task = _task_of(kind, config, outputs_of(kind, part), part)
     model = TaskModel(network, task, 0.0)
     fill_head(model.head, kind, part, config)
-    length = min(opened.length, _longest_of_tokenizer(part.path))
+    length = min(opened.length, longest_of_tokenizer(part.path))
     job = Job(task, tasks.get(name).declared["takes"], None, length)
     return FineTuned(str(source), job, [model], opened.tokenizer, opened.vocabulary)
 
 
 def _task_of(kind: str, config: Mapping[str, Any], outputs: int, part: Part) -> tuple[str, Any]:
     """Return the task that a config.json describes, with its name."""
-    names = config.get("id2label") or {}
-    labels = [str(names.get(str(number), f"LABEL_{number}")) for number in range(outputs)]
+    labels = labels_of(config, outputs)
     problem = config.get("problem_type") or ("regression" if outputs == 1 else None)
     if problem == "multi_label_classification":
         raise ConfigError(f"{part.path}: is a multi-label model, which the lab does not support.")
+    written = (config.get("task_specific_params") or {}).get(LAB, {})  # of a fine-tuning here
+    options, known = written.get("options", {}), written.get("facts", {})
     if kind == "ForQuestionAnswering":
-        return TASKS[kind], task_of(kind, part, {"unanswerable": False})
+        return TASKS[kind], task_of(kind, part, {"unanswerable": False, **known}, **options)
     if kind == "ForTokenClassification":
         entities = all(label == "O" or (label[:1] in "BIESLUM" and label[1:2] == "-") for label in labels)
-        facts = {"tags": labels, "usual": "O" if "O" in labels else labels[0]}
-        return TASKS[kind], task_of(kind, part, facts, scheme="entities" if entities else "plain")
+        facts = {"tags": labels, "usual": "O" if "O" in labels else labels[0], **known}
+        options = {"scheme": "entities" if entities else "plain", **options}
+        return TASKS[kind], task_of(kind, part, facts, **options)
     if problem == "regression":
         return "text_regression", task_of(kind, part, {"low": 0.0, "high": 1.0}, "text_regression")
-    return TASKS[kind], task_of(kind, part, {"labels": labels})
-
-
-def _longest_of_tokenizer(path: Path) -> int:
-    """Return the longest input of a tokenizer, which may be more than any network's."""
-    file = path / "tokenizer_config.json"
-    longest = read_json(file).get("model_max_length") if file.is_file() else None
-    return int(longest) if isinstance(longest, int | float) and longest >= 3 else 1 << 30
+    return TASKS[kind], task_of(kind, part, {"labels": labels, "usual": labels[0], **known})

@@ -253,27 +253,33 @@ class Pair:
     ) -> Tensor | list[Tensor]:
         """Return the discriminator's states; a generator's if there is nothing else.
 
-        pooling  "mean" of a text's tokens, or "cls", the state of its first [CLS]: Float[texts D], or Float[D] for one
-                 text. None returns the states of every token, Float[tokens D] for each text, without special tokens
+        pooling  "mean" of all tokens, of which the first is [CLS] and the last [SEP], as in sentence-transformers; or
+                 "cls", the state of [CLS]: Float[texts D], or Float[D] for one text; zeros if it has no tokens. None
+                 returns the states of every token, Float[tokens D] for each text, without special tokens
         """
         if pooling not in ("mean", "cls", None):
             raise ConfigError(f"pooling must be 'mean', 'cls' or None, is {pooling!r}.")
         network = self.embeds
         tokenized = tokenize(self.tokenizer, _several(texts))
-        states = [torch.zeros(len(text.ids), network.dim) for text in tokenized]
-        first = torch.zeros(len(tokenized), network.dim)
+        states = [torch.zeros(len(text.ids) + 2, network.dim) for text in tokenized]  # with [CLS] and [SEP]
         for chosen, hidden in self._hidden(network, tokenized, batch_size):
             for window, row in zip(chosen, hidden.float().cpu(), strict=True):
-                kept = window.keep
-                states[window.text][kept.start : kept.stop] = row[window.inside]
+                of_text, kept = states[window.text], window.keep
+                of_text[kept.start + 1 : kept.stop + 1] = row[window.inside]
                 if window.first == 0:
-                    first[window.text] = row[0]
+                    of_text[0] = row[0]
+                if kept.stop + 2 == len(of_text):
+                    of_text[-1] = row[window.length + 1]
         if pooling is None:
-            several = [*map(self.finite, states)]
+            several = [self.finite(of_text[1:-1]) for of_text in states]
             return several[0] if isinstance(texts, str) else several
-        means = [of_text.mean(0) if len(of_text) else of_text.sum(0) for of_text in states]
-        pooled = self.finite(torch.stack(means) if means and pooling == "mean" else first)
-        return pooled[0] if isinstance(texts, str) else pooled
+        pooled = [of_text.mean(0) if pooling == "mean" else of_text[0] for of_text in states]
+        vectors = self.finite(torch.stack(pooled)) if pooled else torch.zeros(0, network.dim)
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    def predict(self, texts: Any, *, batch_size: int = 32) -> Any:
+        """Raise ConfigError: only a fine-tuned model predicts."""
+        raise ConfigError(f"{self.name}: has no head of a task. Fine-tune it first: electra-lab finetune FILE")
 
     def unknown(self, texts: Sequence[str]) -> list[float]:
         """Return the share of each text's characters, white space left out, that the tokenizer does not know."""

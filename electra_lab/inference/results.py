@@ -106,6 +106,7 @@ class Scored(Result):
                 the energy, in nats
     detects     the values are log-odds
     percentile  share of the reference texts with a lower score, in percent; None without a reference
+    reference   number of the reference texts
     """
 
     score: float | None
@@ -114,6 +115,7 @@ class Scored(Result):
     values: list[float]
     detects: bool
     percentile: float | None = None
+    reference: int = 0
 
     @property
     def answer(self) -> dict[str, Any]:
@@ -122,7 +124,9 @@ class Scored(Result):
         return fields if self.percentile is None else {**fields, "percentile": self.percentile}
 
     def spans(self) -> Iterator[Span]:
-        yield Span(" ".join("-" if value is None else f"{value:.3f}" for value in self.answer.values()) + "  ")
+        decimals = {"score": 3, "percentile": max(len(str(self.reference)) - 2, 0)}  # as many as it tells
+        numbers = [f"{value:.{decimals[name]}f}" for name, value in self.answer.items() if value is not None]
+        yield Span(f"{' '.join(numbers) or '-'}  ")
         strengths = [(1 + math.tanh(value / 2)) / 2 if self.detects else value / UNEXPECTED for value in self.values]
         notes = [f"{token}: {value:.3f}" for token, value in zip(self.tokens, self.values, strict=True)]
         yield from _of_tokens(self.text, self.offsets, strengths, notes)

@@ -70,8 +70,8 @@ def measure(found: Sequence[Subject], wanted: str, device: str) -> Measured:
             of_run = _kept(subject, key)  # which another comparison may have measured meanwhile
             if of_run is None:
                 say(f"{subject.label}: measuring {entry.name}")
+                run, precision = _open(subject.directory.path, device)  # first, as it refuses other text
                 shared = _shared(home, measuring, subject.directory.path, references, train, device)
-                run, precision = _open(subject.directory.path, device)
                 of_run, _ = measured(entry, measuring, run, precision, shared)
                 _keep(subject, key, of_run, say)
             numbers[subject.label] = of_run

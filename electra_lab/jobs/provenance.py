@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -20,6 +21,7 @@ from electra_lab.assembly.data import open_corpus, recipe_of
 from electra_lab.assembly.experiment import Experiment
 from electra_lab.config.load import Loaded, dump
 from electra_lab.data.build import Recipe
+from electra_lab.data.raw_documents import names_of
 from electra_lab.data.store import is_store, key_of, read_manifest
 from electra_lab.storage.provenance import (
     FORMAT,
@@ -35,7 +37,7 @@ from electra_lab.storage.provenance import (
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Settings
 from electra_lab.version import __version__
-from registry import Plugin
+from registry import Corpus, Plugin
 from registry.errors import ConfigError, DataError, command
 
 CODE = Path(__file__).parents[1], Path(registry.__file__ or "").parent  # the folders of the lab
@@ -105,6 +107,8 @@ def data_of(experiment: Experiment) -> Data:
     store = experiment.store
     return Data(
         store=store.key,
+        corpus=store.manifest.identity["corpus"]["fingerprint"],
+        files=store.manifest.read.files,
         documents=dict(store.documents),
         tokens=dict(store.tokens),
         overlap=store.overlap,
@@ -274,6 +278,20 @@ def checked_recipe(loaded: Loaded, directory: RunDirectory) -> Recipe | None:
             f"Python or torch.{cure}"
         )
     return recipe
+
+
+def refuse_other_corpus(directory: RunDirectory, corpus: Corpus) -> None:
+    """Raise DataError with the names of its files unless a corpus has the text that a run began with."""
+    then, now = directory.provenance().data, names_of(corpus)
+    if corpus.fingerprint() == then.corpus:
+        return
+    missing, new = Counter(then.files) - Counter(now), Counter(now) - Counter(then.files)
+    named = {"missing": missing, "new": new} if missing or new else {"changed": now}
+    differences = "; ".join(f"{how}: {', '.join(files)}" for how, files in named.items() if files)
+    raise DataError(
+        f"{directory.path}: the corpus has changed since the run began, so its held-out documents are not known "
+        f"({differences or 'other content'}). Restore it, or use other texts."
+    )
 
 
 def other_length(settings: Settings, before: int, step: int) -> str:

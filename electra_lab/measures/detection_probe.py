@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -24,11 +25,12 @@ from electra_lab.measures._corruption import (
 )
 from electra_lab.model.network import initialise
 from registry import Batch, Metric, MetricWithDocuments, Trained, heads, measures
+from registry.contracts.metric import SHARE
 
 # Half the squared weights, on standardised features, relative to the mean loss per token. States are wide and their
 # features similar: with less, a fit takes several times as many steps and generalises worse.
 PENALTY = 3e-3
-CHANCE = ("probe_chance",)
+_Auc = partial(Metric, baselines=("probe_chance",), bounds=SHARE)
 STEPS = 30  # of L-BFGS on the head; 50 took its AUC from .580 to .582 on a transformer_tiny
 
 Detector = Callable[[NDArray[Any]], NDArray[Any]]  # from standardised states Float[N D] to scores Float[N]
@@ -51,11 +53,8 @@ class DetectionProbe:
 
     same_rows = True
     metrics: ClassVar[Mapping[str, Metric]] = {
-        "probe_auc": Metric(
-            "AUC of a logistic regression on the frozen states that detects tokens drawn by word frequencies",
-            baselines=CHANCE,
-        ),
-        "head_auc": Metric("the same of a detection head, trained from scratch on these states", baselines=CHANCE),
+        "probe_auc": _Auc("AUC of a logistic regression on the frozen states that detects draws by word frequencies"),
+        "head_auc": _Auc("the same of a detection head, trained from scratch on these states"),
         "probe_chance": Metric("the same of guessing; by their frequency, draws cannot be told from text", "chance"),
     }
 

@@ -25,6 +25,7 @@ from electra_lab.measures._corruption import (
     unigram,
 )
 from registry import Batch, Metric, MetricWithDocuments, Network, Trained, Vocabulary, measures
+from registry.contracts.metric import SHARE
 from registry.errors import DataError
 
 FILE = "corruption.safetensors"
@@ -58,12 +59,13 @@ class FixedCorruption:
             "AUC of detecting replacements in the test text, the same for all cells; the mean over three references",
             baselines=("corruption_rarity", "corruption_chance"),
             parts=tuple(f"corruption_auc_{name}" for name in REFERENCES),
+            bounds=SHARE,
         ),
         "corruption_rarity": Metric("the same of suspecting rare tokens", "rare-token detector"),
         "corruption_chance": Metric("the same of guessing", "chance"),
         **{f"corruption_auc_{name}": Metric(f"AUC of detecting those by {who}") for name, who in REFERENCES.items()},
         "corruption_average_precision": Metric(
-            "area under the precision-recall curve of the same detection; the mean over the references"
+            "area under the precision-recall curve of the same detection; the mean over the references", bounds=SHARE
         ),
     }
 

@@ -21,6 +21,7 @@ CLAIMS: dict[Level, str] = {
 SKILLS: dict[Skill, tuple[str, str]] = {  # a description of each skill, and the metric that shows it
     "detection": ("to detect replacements better than its baselines", "AUC"),
     "tokens": ("more than word frequencies", "loss at [MASK]"),
+    "task": ("more than its baselines", "{}"),
 }
 OWN_TASK = (
     "Numbers on a run's own task depend on the replacements that it makes: a better number need not mean a better "
@@ -54,11 +55,13 @@ class Verdict:
 def verdicts(record: Mapping[str, Any], provenance: Provenance) -> list[Verdict]:
     """Return a verdict on each skill of a run's networks by an evaluation, failures first."""
     metrics = declared(provenance.metrics)
-    return [_verdict(judged, record, metrics[judged.baseline]) for judged in judgements(record, provenance)]
+    return [verdict(judged, record, metrics) for judged in judgements(record, provenance)]
 
 
-def _verdict(judgement: Judgement, record: Mapping[str, Any], baseline: Metric) -> Verdict:
+def verdict(judgement: Judgement, record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> Verdict:
+    """Return a judgement in words."""
     skill, title = SKILLS[judgement.skill]
+    title, baseline = title.format(metrics[judgement.metric].title), metrics[judgement.baseline]
     gain = f"{judgement.metric}_gain"
     facts = f"{title} {record[judgement.metric]:.3f} against {record[judgement.baseline]:.3f} ({baseline.title}); "
     facts += f"gain {record[gain]:+.3f}"
@@ -68,7 +71,7 @@ def _verdict(judgement: Judgement, record: Mapping[str, Any], baseline: Metric) 
     if low is None or high is None:
         facts += ", too few documents for an interval"
     else:
-        units = "rows" if f"{gain}_rows" in record else "documents"
+        units = next(unit for unit in ("rows", "examples", "documents") if f"{gain}_{unit}" in record)
         facts += f", 95% interval {low:+.3f} to {high:+.3f} over {record[f'{gain}_{units}']:,} {units}"
     recall = record.get("discriminator_recall")
     if judgement.skill == "detection" and recall is not None:

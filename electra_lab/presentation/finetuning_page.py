@@ -4,15 +4,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
-from electra_lab.analysis.findings import titled
+from electra_lab.analysis.findings import judge, titled
 from electra_lab.analysis.intervals import estimate
 from electra_lab.analysis.records import points
 from electra_lab.presentation import charts
 from electra_lab.presentation.charts import training_charts
-from electra_lab.presentation.findings import heading
+from electra_lab.presentation.findings import Verdict, heading, verdict
 from electra_lab.presentation.pages import Unfinished, render
 from electra_lab.presentation.tables import Table
 from electra_lab.presentation.text import counted, device, thousandths
@@ -39,7 +39,7 @@ class Row:
     def numbers(self) -> dict[str, Any]:
         """Its entry in results.json."""
         values = [*self.values.values()]
-        mean = estimate(values)
+        mean = estimate(values, self.metric.bounds)
         return {
             "median": median(values) if values else None,
             "mean": mean.mean,
@@ -79,6 +79,28 @@ def read_results(folder: FinetuningFolder) -> tuple[list[int], Results]:
     return seeds, results
 
 
+def verdicts(folder: FinetuningFolder, seeds: Sequence[int], results: Results) -> list[Verdict]:
+    """Return whether the model has learned its task, by the leading metric on the first split with labels.
+
+    The interval of its gain is that over the seeds, and never narrower than that of no correlation over the examples.
+    """
+    split = next((split for split, rows in results.items() if rows and rows[0].values), None)
+    if split is None:
+        return []
+    by_name = {row.name: row for row in results[split]}
+    metrics, leading = titled({name: row.metric for name, row in by_name.items()}), results[split][0]
+    record: dict[str, Any] = {name: fmean(row.values.values()) for name, row in by_name.items() if row.values}
+    if baselines := [by_name[name] for name in leading.metric.baselines if name in record]:
+        better = max(baselines, key=lambda row: record[row.name])
+        gains = [value - better.values[seed] for seed, value in leading.values.items() if seed in better.values]
+        examples = folder.seed(seeds[0]).provenance().data.documents[split]
+        gain, half = fmean(gains), max(estimate(gains).half or 0.0, 1.96 / examples**0.5)
+        bounds = {"": gain, "_low": gain - half, "_high": gain + half, "_examples": examples}
+        record |= {f"{leading.name}_gain{part}": value for part, value in bounds.items()}
+    judged = judge(record, metrics, leading.name, "model", "task")
+    return [verdict(judged, record, metrics)] if judged else []
+
+
 def results_table(split: str, rows: Sequence[Row], seeds: Sequence[int]) -> Table:
     columns = ["metric", *(OVER_SEEDS if len(seeds) > 1 else []), *(f"seed {seed}" for seed in seeds), "meaning"]
     cells = [[row.metric.title or row.name, *row.texts(seeds), row.metric.summary] for row in rows]
@@ -110,6 +132,7 @@ def write_report(folder: FinetuningFolder, unfinished: Unfinished | None = None)
         unfinished=unfinished,
         folder=folder.path.name,
         facts=facts,
+        verdicts=verdicts(folder, seeds, results),
         results={split: results_table(split, rows, seeds) for split, rows in results.items()},
         curve=_curve(folder, results),
         course=training_charts({f"seed {seed}": folder.seed(seed).records() for seed in folder.seeds()}, LOSS),
@@ -133,6 +156,7 @@ def closing(folder: FinetuningFolder, report: Path, seconds: float) -> str:
             lines += [f"on {split}, {counted(len(seeds), 'seed')}", results_table(split, rows, seeds).text()]
         else:
             lines.append(f"on {split}: no labels")
+    lines += [*map(str, verdicts(folder, seeds, results))]
     if seeds:
         lines += [f"{title}: {shares}" for title, shares in truncation(folder, seeds[0])]
     time = f"trained in {seconds:,.0f} s; " if seconds else ""
@@ -168,8 +192,12 @@ def _facts(folder: FinetuningFolder, config: Mapping[str, Any], seeds: Sequence[
 
 def truncation(folder: FinetuningFolder, seed: int) -> list[tuple[str, str]]:
     """Return the shares of each split's examples that the rows lack, with titles. Raises CheckpointError."""
-    results, metrics = folder.results(seed), folder.seed(seed).provenance().metrics
-    lost = results.lost if results else {}
+    results = folder.results(seed)
+    return lost_shares(results.lost if results else {}, folder.seed(seed).provenance().metrics)
+
+
+def lost_shares(lost: Mapping[str, Mapping[str, float]], metrics: Mapping[str, Metric]) -> list[tuple[str, str]]:
+    """The same of shares by metric and split."""
     facts = []
     for name, shares in lost.items():
         if name in metrics:

@@ -88,8 +88,10 @@ def leading(results: Results) -> Chart | None:
             shown = [label for label in sorted(labels, key=place.__getitem__) if values[label]]
             means = [float(np.mean(list(values[label].values()))) for label in shown]
             axes.plot([at[label] for label in shown], means, color=style["color"], linewidth=1, alpha=0.6, zorder=1)
+            bounds = plan.metrics[plan.metric].bounds
             for label in shown:
-                _mark(axes, at[label], list(values[label].values()), style if grid else looks[label], across=False)
+                found = [*values[label].values()]
+                _mark(axes, at[label], found, style if grid else looks[label], estimate(found, bounds))
             if grid:
                 axes.plot([], [], linewidth=1, label=f"{plan.keys[1]} = {second}", **style)
         # Axes, baselines and legend.
@@ -136,7 +138,8 @@ def _rows(
         for line in lines:
             axes.axvline(line, color=SOFT, linewidth=1, linestyle="--")
         for row, (label, seeds) in enumerate(values.items()):
-            _mark(axes, -row, list(seeds.values()), looks[label], across=True, mean=(means or {}).get(label))
+            mean = (means or {}).get(label) or estimate([*seeds.values()], plan.metrics[plan.metric].bounds)
+            _mark(axes, -row, [*seeds.values()], looks[label], mean, across=True)
         axes.set_yticks([-row for row in range(len(names))], names)
         axes.set_ylim(-len(names) + 0.4, 0.6)
         axes.tick_params(axis="y", length=0)
@@ -146,18 +149,18 @@ def _rows(
 
 
 def _mark(
-    axes: Axes, at: float, values: Sequence[float], style: dict[str, Any], across: bool, mean: Estimate | None = None
+    axes: Axes, at: float, values: Sequence[float], style: dict[str, Any], mean: Estimate, across: bool = False
 ) -> None:
     """Draw a mean with its interval, and its values: on a vertical line, or `across` on a horizontal one."""
-    mean, colour, marker = mean or estimate(values), style["color"], style["marker"]
+    colour, marker = style["color"], style["marker"]
     if mean.mean is None:
         return
     xs, ys = (values, [at] * len(values)) if across else ([at] * len(values), values)
     x, y = (mean.mean, at) if across else (at, mean.mean)
     axes.scatter(xs, ys, facecolors="none", edgecolors=colour, marker=marker, s=22, linewidths=0.9, alpha=0.8, zorder=3)
     axes.scatter(x, y, color=colour, marker=marker, s=46, zorder=4)
-    if mean.half is not None:
-        bar = {"xerr": mean.half} if across else {"yerr": mean.half}
+    if mean.low is not None and mean.high is not None:
+        bar = {"xerr" if across else "yerr": [[mean.mean - mean.low], [mean.high - mean.mean]]}
         axes.errorbar([x], [y], color=colour, linewidth=1.6, capsize=4, **bar)  # type: ignore[arg-type]
 
 

@@ -58,8 +58,13 @@ class Row:
 
     @property
     def mean_text(self) -> str:
-        """`0.7123 ± 0.0045`"""
-        return number(self.mean.mean) + (f" ± {number(self.mean.half)}" if self.mean.half is not None else "")
+        """`0.7123 ± 0.0045`, or `0.9900 [0.9100, 1.0000]` at a bound of the metric."""
+        mean = self.mean
+        if mean.half is None or mean.low is None or mean.high is None:
+            return number(mean.mean)
+        at_bound = self.metric.bounds and (mean.low <= self.metric.bounds[0] or mean.high >= self.metric.bounds[1])
+        limits = f"[{number(mean.low)}, {number(mean.high)}]" if at_bound else f"± {number(mean.half)}"
+        return f"{number(mean.mean)} {limits}"
 
     @property
     def difference_text(self) -> str:
@@ -92,6 +97,7 @@ def _p(d: Difference | None) -> str:
 
 
 # The columns of the table of a metric, with the text of a row in each.
+MEANS = "Mean ± half of its 95% t interval over seeds; where that meets a bound of the metric, its ends in brackets."
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "variant": lambda row: row.variant,
     "seeds": lambda row: str(row.mean.n),
@@ -138,7 +144,7 @@ def comparison(results: Results, name: str, metric: Metric) -> list[Row]:
     lacking = {cell.plan.variant for cell in results.lacking.get(name, ())}
     rows = []
     for label, seeds in results.values(name).items():
-        mean = estimate([*seeds.values()])
+        mean = estimate([*seeds.values()], metric.bounds)
         difference = None if label == results.plan.baseline else differences.get(label, Difference(0, None))
         rows.append(Row(label, mean, difference, metric, label in lacking))
     return rows
@@ -168,10 +174,13 @@ def _whole(number: float | None) -> float | None:
 def variants_markdown(results: Results) -> str:
     """Return the verdict, then a table per metric, the leading one first, with a row per variant."""
     plan = results.plan
-    conclusions = " ".join(map(escaped, _verdict(results).sentences))
+    judged = _verdict(results)
+    sentences = {sentence: escaped(sentence) for sentence in judged.sentences}
+    conclusions = " ".join((sentences | {judged.main: f"**{escaped(judged.main)}**"}).values())
     parts = [f"# {escaped(plan.name)}", escaped(plan.question), conclusions]
     if task_tables := by_task(results):
         parts += ["## The tasks", *(table.markdown() for table in task_tables)]
+    parts.append(f"{MEANS} The difference is to the baseline {escaped(plan.baseline)}, with a 95% interval.")
     for _, _, table in tables(results):
         parts += [f"## {table.title}", table.markdown()]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -206,6 +215,7 @@ def _page(results: Results, unfinished: Unfinished | None) -> str:
         states=[(numbers[state], meaning) for state, meaning in STATES.items() if numbers[state] or state == "done"],
         broken=[cell for cell in results.cells if cell.error or cell.status == "failed"],
         verdict=_verdict(results),
+        means=MEANS,
         many_documents=MANY_DOCUMENTS,
         exploratory=results.has(plan.metric) and is_exploratory(results.values(plan.metric), plan.baseline),
         differs=_differs(results),

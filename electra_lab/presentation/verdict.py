@@ -17,7 +17,7 @@ Axis = Mapping[str, float]  # by variant, the number that it sets, if the ablati
 
 @dataclass(frozen=True)
 class Verdict:
-    """Sentences, the main one of which is about the best variant, or says that none has learned anything."""
+    """Sentences. The main one says that none has learned anything, that no test tells them apart, or which is best."""
 
     sentences: list[str]
     main: str = ""
@@ -35,7 +35,8 @@ def judge(
 ) -> Verdict:
     """Return the limits that the number of seeds sets, then the best variant.
 
-    If no variant is better than the baselines that need no training, that comes first, and none is called the best.
+    If no variant is better than the baselines that need no training, that comes first, and none is called the best. If
+    no test distinguishes any two of them, that comes before the best mean.
 
     key         the name of the key that `axis` has the numbers of
     compared    the comparisons of the whole report; without them, the metric is the only one
@@ -60,13 +61,16 @@ def judge(
     best, leader = say.leader()
     praised = "" if not comparable or best in say.unlearned else best
     nothing_learned = len(say.unlearned) == len(measured)
-    sentences = [seeds, leader, say.others(best), say.rivals(praised), say.place(praised, axis, key)]
-    sentences.insert(0 if nothing_learned else 2, no_better)
+    none = say.none()
+    sentences = [seeds, none, leader, "" if none else say.others(best), say.rivals(praised)]
+    sentences.append(say.place(praised, axis, key))
+    sentences.insert(0 if nothing_learned else 3, no_better)
     if lacking := [label for label, by_seed in values.items() if not by_seed]:
         sentences.append(f"{listed(lacking)} {'has' if len(lacking) == 1 else 'have'} no value of {metric}.")
     if len({tuple(sorted(by_seed)) for by_seed in measured.values()}) > 1:
         sentences.append("The means below are not all over the same seeds; the differences are, pair by pair.")
-    return Verdict([*filter(None, sentences)], no_better if nothing_learned else leader)
+    main = no_better if nothing_learned else seeds if say.exploratory else none or leader
+    return Verdict([*filter(None, sentences)], main)
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,14 @@ class _Sentences:
         if len(self.unlearned) < len(self.measured):
             return f"{are(self.unlearned)} not {better}."
         return f"No variant is {better}, so {self.metric} does not show that any of them has learned something."
+
+    def none(self) -> str:
+        """Say that no test distinguishes two variants."""
+        compared = [*self.differences.values(), *self.pairs.values()]
+        if any(d.distinguishable for d in compared) or all(d.holm is None for d in compared):
+            return ""
+        tested = "tested " if any(d.holm is None for d in self.differences.values()) else ""
+        return f"No {tested}variant is distinguishable from another."
 
     @cached_property
     def exploratory(self) -> bool:

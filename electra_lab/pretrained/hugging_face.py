@@ -26,7 +26,7 @@ from torch import Tensor
 from electra_lab.pretrained.families import FAMILIES, Config, reading
 from electra_lab.pretrained.trained_model import LAB, NETWORKS, Part, TrainedModel
 from electra_lab.storage.catalog import jobs_in
-from electra_lab.storage.files import open_regular, read_as
+from electra_lab.storage.files import open_regular, read_as, read_json
 from registry import tokenizers
 from registry.contracts.tokenizer import TOKENIZER_FILES
 from registry.errors import CheckpointError, ConfigError, DataError, guide
@@ -343,3 +343,10 @@ def _is_saved(file: Path) -> bool:
     """Return True for a file of torch, a zip or a pickle, and False for an HTML page or an LFS pointer."""
     with open_regular(file) as stream:
         return stream.read(1) == b"\x80" or is_zipfile(stream)
+
+
+def longest_of_tokenizer(path: Path) -> int:
+    """Return the longest input of a tokenizer, which may be more than any network's."""
+    file = path / "tokenizer_config.json"
+    longest = read_json(file).get("model_max_length") if file.is_file() else None
+    return int(longest) if isinstance(longest, int | float) and longest >= 3 else 1 << 30

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 BERT_WORDS = ({"type": "BertPreTokenizer"}, "WordPiece", "##", 100)
+POOLING = "1_Pooling"  # as sentence-transformers calls this folder
 OPTIONS = {"lowercase": "do_lower_case", "strip_accents": "strip_accents",
            "handle_chinese_chars": "tokenize_chinese_chars"}  # fmt: skip
 
@@ -50,6 +51,7 @@ def write_finetuned(
     labels: Sequence[str],
     dropout: float,
     longest: int,
+    task: Mapping[str, Any],
 ) -> None:
     """Write a fine-tuned network as a folder that transformers loads, whole or not at all, if it has such a class.
 
@@ -57,6 +59,7 @@ def write_finetuned(
     head     the task's own layers
     kind     the class of the task
     longest  input in tokens
+    task     its options and facts that transformers does not know, such as how longer texts are read in windows
     """
     exported_as = task_class(part.family, kind, head)
     if exported_as is None:
@@ -72,6 +75,7 @@ def write_finetuned(
     config |= dict.fromkeys(family.dropouts if family else Family.dropouts, dropout)
     if kind == "ForSequenceClassification" and not labels:
         labels, config = ["LABEL_0"], config | {"problem_type": "regression"}
+    config["task_specific_params"] = {LAB: dict(task)}
     if labels:
         config |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
     with disk(final), new_folder(final) as folder:
@@ -156,10 +160,12 @@ def electra_options(tokenizer: Tokenizer) -> tuple[dict[str, Any], str | None]:
     return options, f"`ElectraTokenizer` {reason}. Use `AutoTokenizer`."
 
 
-def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int) -> None:
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int, pooled: tuple[int, int] | None = None) -> None:
     """Write tokenizer.json and tokenizer_config.json: plain text has the ids of the run, within [CLS] and [SEP].
 
     Special tokens that are written in a text are special, as users of transformers expect: "[MASK]" is the mask.
+
+    pooled  the width of states and the rows of pre-training, for sentence-transformers
     """
     from tokenizers import AddedToken, Tokenizer, processors
 
@@ -196,3 +202,22 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int) -> None
         **electra_options(tokenizer)[0],
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    if pooled:
+        _write_pooling(folder, *pooled)
+
+
+def _write_pooling(folder: Path, width: int, longest: int) -> None:
+    """Write the files by which sentence-transformers embeds texts as `embed` does: the mean over all tokens.
+
+    longest  rows of pre-training; `embed` reads longer texts in windows, and sentence-transformers cuts them
+    """
+    (folder / POOLING).mkdir()
+    kinds = {"": "sentence_transformers.models.Transformer", POOLING: "sentence_transformers.models.Pooling"}
+    modules = [{"idx": n, "name": str(n), "path": path, "type": kinds[path]} for n, path in enumerate(kinds)]
+    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+    for name, content in (
+        ("modules.json", modules),
+        ("sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False}),
+        (f"{POOLING}/config.json", pooling),
+    ):
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -277,7 +277,7 @@ def refuse_unusable(path: Path) -> None:
 def seal(folder: Path, names: Collection[str] | None = None, manifest: str = MANIFEST) -> None:
     """Write the checksums and sizes of the files `names` in a folder, by default of all, into the file `manifest`."""
     if names is None:
-        names = [file.name for file in folder.iterdir() if file.is_file()]
+        names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
     sums = {name: {"sha256": sha256(folder / name), "bytes": (folder / name).stat().st_size} for name in sorted(names)}
     (folder / manifest).write_text(json.dumps(sums, indent=1), encoding="utf-8")
 

@@ -45,6 +45,7 @@ class PlannedMeasure(BaseModel):
     options: dict[str, Any] = {}
     metrics: dict[str, Metric]
     references: dict[str, Id] = {}  # by name, the runs that are trained for this measure alone
+    finetunings: list[str] = []  # hashes of their settings and examples
 
 
 class PlannedVariant(BaseModel):

@@ -50,6 +50,8 @@ class Data(BaseModel):
     """The token store and its content."""
 
     store: str
+    corpus: str = ""  # its fingerprint
+    files: list[str] = []  # their names, if there are few
     documents: dict[str, int] = {}  # of train, validation and test
     tokens: dict[str, int] = {}
     skipped: dict[str, int] = {}  # rows of a dataset that were left out, by split

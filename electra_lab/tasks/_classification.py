@@ -1,29 +1,67 @@
 """Metrics of labels and numbers, including those of GLUE, by scikit-learn and scipy."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from registry import Metric, Table
+from registry.contracts.metric import CORRELATION, SHARE
+from registry.errors import DataError
 
+T = TypeVar("T")
 IGNORED = -100  # a label that no training example has, which the loss leaves out
 MOST_LABELS, MOST_PAIRS = 30, 50  # in tables
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
-CLASSIFICATION: Mapping[str, Metric] = {
-    "accuracy": Metric("share of the examples that get the right label", "accuracy"),
-    "f1": Metric("F1 of the label that sorts last if there are two; otherwise the mean over labels", "F1"),
-    "matthews": Metric("Matthews correlation of predictions and labels", "Matthews correlation"),
+Share, _Correlation = partial(Metric, bounds=SHARE), partial(Metric, bounds=CORRELATION)
+_LABELS: Mapping[str, Metric] = {
+    "accuracy": Share("share of the examples that get the right label", "accuracy"),
+    "f1": Share("F1 of the label that comes last if there are two; otherwise the mean over labels", "F1"),
+    "matthews": _Correlation("Matthews correlation of predictions and labels", "Matthews correlation"),
 }
-REGRESSION: Mapping[str, Metric] = {
-    "pearson": Metric("Pearson correlation of predictions and labels", "Pearson correlation"),
-    "spearman": Metric("Spearman rank correlation of predictions and labels", "Spearman correlation"),
+_NUMBERS: Mapping[str, Metric] = {
+    "pearson": _Correlation("Pearson correlation of predictions and labels", "Pearson correlation"),
+    "spearman": _Correlation("Spearman rank correlation of predictions and labels", "Spearman correlation"),
 }
 UNSEEN_METRIC: Mapping[str, Metric] = {
     "unseen_labels": Metric("share of the labels that no training example has: errors", "unseen labels", "", False)
 }
+
+
+def constants(values: Mapping[str, T]) -> dict[str, T]:
+    """Return what belongs to constant answers, by metric, under the names of baselines."""
+    return {f"constant_{name}": value for name, value in values.items()}
+
+
+def over_constant(metrics: Mapping[str, Metric], answer: str) -> dict[str, Metric]:
+    """Return metrics with their baselines: the same metrics of always giving one answer."""
+    summary = f"the same of always answering {answer}"
+    against = {name: replace(metric, baselines=(*constants({name: 0}),)) for name, metric in metrics.items()}
+    trivial = {name: Metric(summary, f"{metric.title} of {answer}") for name, metric in metrics.items()}
+    return against | constants(trivial)
+
+
+CLASSIFICATION = over_constant(_LABELS, "the most frequent label")
+REGRESSION = over_constant(_NUMBERS, "the mean")
+
+
+def in_order(labels: Iterable[str]) -> list[str]:
+    """Return labels sorted, as numbers if all are numbers. Raises DataError if two are the same number."""
+    names = sorted(labels)
+    if not all(NUMBER.fullmatch(name) for name in names):
+        return names
+    names.sort(key=float)
+    for one, other in pairwise(names):
+        if float(one) == float(other):
+            raise DataError(f"the labels '{one}' and '{other}' are the same number. Write it in one way.")
+    return names
 
 
 def unseen_share(unseen: Sequence[bool]) -> dict[str, float]:
@@ -76,7 +114,7 @@ def regression(labels: NDArray[Any], predictions: NDArray[Any]) -> dict[str, flo
     from scipy.stats import pearsonr, spearmanr
 
     if np.ptp(labels) == 0 or np.ptp(predictions) == 0:
-        return dict.fromkeys(REGRESSION, 0.0)
+        return dict.fromkeys(_NUMBERS, 0.0)
     return {
         "pearson": float(pearsonr(labels, predictions).statistic),
         "spearman": float(spearmanr(labels, predictions).statistic),

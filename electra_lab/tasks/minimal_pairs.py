@@ -23,6 +23,7 @@ from electra_lab.tasks._judging import (
     wilson,
 )
 from registry import Encoded, Metric, Network, PairExample, Pretrained, Results, Table, tasks
+from registry.contracts.metric import SHARE
 from registry.errors import ConfigError, DataError
 
 DETECTION, ENERGY, MASKED = "detection", "energy", "pseudo_likelihood"
@@ -70,9 +71,10 @@ class MinimalPairs:
         "grammar_accuracy": Metric(
             "share of the minimal pairs whose acceptable sentence is preferred, the mean over the paradigms",
             "grammar accuracy",
+            bounds=SHARE,
             baselines=("grammar_chance", "grammar_shorter_accuracy"),
         ),
-        "grammar_pair_accuracy": Metric("the same over all pairs", "grammar accuracy, over pairs"),
+        "grammar_pair_accuracy": Metric("the same over all pairs", "grammar accuracy, over pairs", bounds=SHARE),
         "grammar_chance": Metric("either sentence at random", "chance"),
         "grammar_shorter_accuracy": Metric(
             "grammar accuracy of preferring the sentence with fewer tokens", "the shorter one"

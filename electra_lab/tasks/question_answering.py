@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.tasks._averages import mean_binary_logits, mean_logits
-from electra_lab.tasks._classification import UNSEEN_METRIC, unseen_share
+from electra_lab.tasks._classification import UNSEEN_METRIC, Share, constants, over_constant, unseen_share
 from electra_lab.tasks._spans import (
     NEVER,
     Independent,
@@ -31,6 +31,11 @@ from electra_lab.tasks._windows import windows
 from registry import Batch, Encoded, Encoder, Metric, QuestionExample, Results, Row, Table, Term, tasks
 from registry.contracts.task import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError, listed
+
+_OF_QUESTIONS = {
+    "f1": Share("mean F1 of the words (or characters: see segmentation) in prediction and answer", "F1"),
+    "exact_match": Share("share of the predictions that are right but for case, punctuation and articles", "EM"),
+}
 
 
 @tasks.register("question_answering", takes=QuestionExample, initialized_by_lab=True)
@@ -63,13 +68,12 @@ class QuestionAnswering:
     """
 
     metrics: ClassVar[Mapping[str, Metric]] = {
-        "f1": Metric("mean F1 of the words (or characters: see segmentation) in prediction and answer", "F1"),
-        "exact_match": Metric("share of the predictions that are right but for case, punctuation and articles", "EM"),
-        "answerable_f1": Metric("F1 of the questions that have an answer", "F1, answerable"),
-        "answerable_exact_match": Metric("exact match of the questions that have an answer", "EM, answerable"),
-        "unanswerable_accuracy": Metric("share of the questions without an answer that get none", "unanswerable"),
-        "best_f1": Metric("F1 at the threshold that is best for these very questions", "F1, best threshold"),
-        "best_exact_match": Metric("the same for exact match", "EM, best threshold"),
+        **over_constant(_OF_QUESTIONS, "no answer"),
+        "answerable_f1": Share("F1 of the questions that have an answer", "F1, answerable"),
+        "answerable_exact_match": Share("exact match of the questions that have an answer", "EM, answerable"),
+        "unanswerable_accuracy": Share("share of the questions without an answer that get none", "unanswerable"),
+        "best_f1": Share("F1 at the threshold that is best for these very questions", "F1, best threshold"),
+        "best_exact_match": Share("the same for exact match", "EM, best threshold"),
         "cut_questions": Metric("share of the questions that lost tokens", "cut questions", higher_is_better=False),
         "missed_answers": Metric(
             "share of the answers that are too long, in no window as a whole, or without tokens",
@@ -201,6 +205,7 @@ class QuestionAnswering:
         for prediction, right, (exact, f1) in zip(predictions, texts, final.tolist(), strict=True):
             prediction |= {"label": right, "correct": bool(exact), "f1": f1}
         metrics = {"f1": float(final[:, 1].mean()), "exact_match": float(final[:, 0].mean())}
+        metrics |= constants(dict.fromkeys(_OF_QUESTIONS, float((~answerable).mean())))
         metrics |= self.truncation(examples, rows)
         if not self.unanswerable:
             return Results(metrics, predictions)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from electra_lab.tasks._classification import REGRESSION, regression
+from electra_lab.tasks._classification import REGRESSION, constants, regression
 from electra_lab.tasks._judging import Which, candidates, refuse_infinite, states
 from electra_lab.tasks._texts import CUT, CUT_METRIC, shown
 from registry import Metric, Network, Pretrained, Results, TextExample, tasks
@@ -32,7 +32,7 @@ class SentenceSimilarity:
 
     metrics: ClassVar[Mapping[str, Metric]] = {
         "spearman": REGRESSION["spearman"],
-        "pearson": REGRESSION["pearson"],
+        **REGRESSION,
         CUT: CUT_METRIC[CUT],
     }
 
@@ -61,7 +61,8 @@ class SentenceSimilarity:
         if labels is None:
             return Results({}, predictions)
         long = np.array([len(ids) + 2 > model.length for ids in tokens]).reshape(-1, 2)  # [pairs 2]
-        return Results({**regression(labels, cosines), CUT: float(long.any(1).mean())}, predictions)
+        metrics = {**regression(labels, cosines), **constants(regression(labels, np.ones_like(labels)))}
+        return Results({**metrics, CUT: float(long.any(1).mean())}, predictions)
 
     def _chosen(self, model: Pretrained) -> Network:
         for name in candidates(self.network):

@@ -1,5 +1,6 @@
 """A label for a text or a pair of texts."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -17,6 +18,8 @@ from electra_lab.tasks._classification import (
     UNSEEN_METRIC,
     classification,
     confusion,
+    constants,
+    in_order,
     unseen_share,
 )
 from electra_lab.tasks._texts import CUT_METRIC, DENSE, FirstState, Head, chosen_layers, cut_share, shown, text_rows
@@ -53,13 +56,14 @@ class TextClassification:
         if wrong:
             cure = "Every training example needs a word as its label; for numbers there is text_regression."
             raise DataError(f"{listed(wrong)} {cure}")
-        labels = sorted({str(example.label) for example in examples})
+        counts = Counter(str(example.label) for example in examples)
+        labels = in_order(counts)
         if len(labels) < 2:
             raise DataError(f"all training examples have the label '{labels[0]}': there is nothing to learn.")
-        return {"labels": labels}
+        return {"labels": labels, "usual": max(labels, key=counts.__getitem__)}
 
     def set_labels(self, facts: Mapping[str, Any]) -> None:
-        self.labels = list(facts["labels"])
+        self.labels, self.usual = list(facts["labels"]), str(facts["usual"])
 
     def rows(self, examples: Sequence[TextExample], encoder: Encoder, length: int) -> list[list[Row]]:
         numbers = {label: number for number, label in enumerate(self.labels)}
@@ -107,7 +111,9 @@ class TextClassification:
             return Results({}, predictions)
         numbers = {label: number for number, label in enumerate(self.labels)}
         truth = np.array([numbers.setdefault(str(example.label), len(numbers)) for example in examples])
+        usual = np.full_like(truth, numbers[self.usual])
         metrics = {**classification(truth, best, len(self.labels)), **self.truncation(examples, rows)}
+        metrics |= constants(classification(truth, usual, len(self.labels)))
         return Results(metrics, predictions, [confusion(truth, best, list(numbers))])
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.tasks._classification import REGRESSION, regression
+from electra_lab.tasks._classification import REGRESSION, constants, regression
 from electra_lab.tasks._texts import CUT_METRIC, DENSE, FirstState, Head, chosen_layers, cut_share, shown, text_rows
 from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
 from registry.contracts.task import OutputsOfExamples, RowsOfExamples
@@ -93,4 +93,5 @@ class TextRegression:
         if any(example.label is None for example in examples):
             return Results({}, predictions)
         truth = np.array([float(example.label) for example in examples])  # type: ignore[arg-type]
-        return Results({**regression(truth, numbers), **cut_share(rows)}, predictions)
+        metrics = {**regression(truth, numbers), **constants(regression(truth, np.ones_like(truth)))}
+        return Results({**metrics, **cut_share(rows)}, predictions)

@@ -16,13 +16,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.tasks._averages import mean_logits
-from electra_lab.tasks._classification import IGNORED, UNSEEN_METRIC, unseen_share
+from electra_lab.tasks._classification import (
+    IGNORED,
+    UNSEEN_METRIC,
+    Share,
+    constants,
+    in_order,
+    over_constant,
+    unseen_share,
+)
 from electra_lab.tasks._texts import Head, chosen_layers, transform_of
 from electra_lab.tasks._windows import windows
 from registry import Batch, Encoded, Encoder, Metric, Results, Row, Table, Term, WordsExample, tasks
 from registry.contracts.task import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError, listed
 
+USUAL = "the usual tag"  # of words without tokens, too
 ENTITY_TAG = re.compile(r"O|[BIES](-.+)?")
 IN_BIOES = str.maketrans("LUM", "ESI")
 
@@ -118,10 +127,10 @@ class TokenClassification:
     exports_if = "head: transformers"
     layers: Collection[str] = ("out",)
     metrics: Mapping[str, Metric] = {
-        "f1": Metric("harmonic mean of precision and recall", "entity F1"),
-        "precision": Metric("share of the predicted entities that have the right words and type", "entity precision"),
-        "recall": Metric("share of the entities that are predicted with the right words and type", "entity recall"),
-        "accuracy": Metric("share of the words that get the right tag", "tag accuracy"),
+        **over_constant({"f1": Share("harmonic mean of precision and recall", "entity F1")}, USUAL),
+        "precision": Share("share of the predicted entities that have the right words and type", "entity precision"),
+        "recall": Share("share of the entities that are predicted with the right words and type", "entity recall"),
+        **over_constant({"accuracy": Share("share of the words that get the right tag", "tag accuracy")}, USUAL),
         "dropped_words": Metric("share of the words that have no token", "dropped words", higher_is_better=False),
         **UNSEEN_METRIC,
     }
@@ -137,7 +146,8 @@ class TokenClassification:
         self.scheme, self.stride = scheme, stride
         self.chosen: Head = head or "linear"
         if scheme == "plain":
-            self.metrics = {name: self.metrics[name] for name in ("accuracy", "dropped_words", *UNSEEN_METRIC)}
+            of_words = ("accuracy", "constant_accuracy", "dropped_words", *UNSEEN_METRIC)
+            self.metrics = {name: self.metrics[name] for name in of_words}
 
     def fit_labels(self, examples: Sequence[WordsExample]) -> Mapping[str, Any]:
         counts: Counter[str] = Counter()
@@ -158,7 +168,7 @@ class TokenClassification:
             raise DataError("there are no words to learn tags from.")
         tags = counts.keys() | _with_counterparts(counts) if self.scheme == "entities" else counts.keys()
         usual = "O" if "O" in counts else max(sorted(counts), key=counts.__getitem__)
-        return {"tags": sorted(tags), "usual": usual}
+        return {"tags": in_order(tags), "usual": usual}
 
     def set_labels(self, facts: Mapping[str, Any]) -> None:
         self.tags, self.usual = list(facts["tags"]), str(facts["usual"])
@@ -210,13 +220,18 @@ class TokenClassification:
         predicted = [prediction["prediction"] for prediction in predictions]
         pairs = list(zip(chain.from_iterable(actual), chain.from_iterable(predicted), strict=True))
         right = sum(label == guess for label, guess in pairs)
-        metrics = {"accuracy": right / max(len(pairs), 1), **self.truncation(examples, rows)}
+        usual = sum(label == self.usual for label, _ in pairs)
+        accuracy, constant = right / max(len(pairs), 1), {"accuracy": usual / max(len(pairs), 1)}
+        metrics = {"accuracy": accuracy, **self.truncation(examples, rows)}
         # Entities, or words by tag.
         read = entities if self.scheme == "entities" else single_words
         by_type = compare(map(read, actual), map(read, predicted))
         if self.scheme == "entities":
             overall = total(by_type.values())
             metrics |= {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
+            same = (entities([self.usual] * len(tags)) for tags in actual)
+            constant["f1"] = total(compare(map(entities, actual), same).values()).f1
+        metrics |= constants(constant)
         title = "Entities by type" if self.scheme == "entities" else "Words by tag"
         header = ["", "F1", "precision", "recall", "number", "predicted"]
         lines: list[list[str | float]] = []

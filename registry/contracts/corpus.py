@@ -19,6 +19,7 @@ class Document:
     split    for a corpus with its own splits
     again    a repetition, which gives the text more weight in training; held-out text is never repeated
     removed  whether an option of the corpus removed a part of the text; `prepare` counts these documents
+    begins   whether it is the first part of a record, such as a sequence; `prepare` counts these, too
     """
 
     text: str
@@ -26,6 +27,7 @@ class Document:
     split: Split | None = None
     again: bool = False
     removed: bool = False
+    begins: bool = False
 
 
 @dataclass(frozen=True, slots=True)

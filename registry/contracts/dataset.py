@@ -87,6 +87,7 @@ class Dataset(Protocol):
     splits  names: `train`, `validation`, `test`, or others, such as a second test. The constructor raises DataError if
             files are missing
     skipped  optional: by split, a `Skipped` for each row that the last `read` left out
+    labels   optional: the names of all labels in an order, which models then have; known once a split was read
     fields(options)  optional, a static method: the names of the fields with the text and, for pairs, the second text
     submission(split, predictions)  optional: the name and the content of the file that the benchmark accepts, or None
             if it does not accept this split; `predictions` are those of the task, one for each example

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+SHARE, CORRELATION = (0.0, 1.0), (-1.0, 1.0)  # bounds
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -18,6 +20,7 @@ class Metric:
     # It is the mean of the metrics of these names, each against another reference. Reports show whether the order of
     # variants depends on the reference.
     parts: tuple[str, ...] = ()
+    bounds: tuple[float, float] | None = None  # its least and greatest value, which intervals respect
     chart: bool = False  # shown as a curve over training
     brief: str = ""  # its name on the terminal during training; without one it is not shown there
 

@@ -12,7 +12,7 @@ import yaml
 import electra_lab
 from electra_lab.jobs.pretraining import execute
 from registry.errors import ConfigError, DataError
-from tests.helpers import ROOT, experiment_text, write_experiment
+from tests.helpers import ROOT, ended, experiment_text, write_experiment
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +67,30 @@ def test_held_out_documents_are_those_that_the_run_did_not_read() -> None:
     assert set(held_out) < set(documents)
     Path("corpus.txt").unlink()
     with pytest.raises(DataError, match="no file matches"):
+        electra_lab.held_out(path)
+
+
+def test_held_out_documents_of_another_corpus_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A log is renamed, rotated away, or has other lines now: only by its content the split is that of the run."""
+    lines = Path("corpus.txt").read_text().split("\n\n")
+    logs, old, newer = Path("logs"), Path("logs/1 old.txt"), Path("logs/2 newer.txt")
+    logs.mkdir()
+    old.write_text("\n".join(lines[:25]))
+    newer.write_text("\n".join(lines[25:]))
+    corpus = {"type": "text_files", "paths": ["logs"], "documents": "lines"}
+    data = {"sequence_length": 16, "held_out": 0.3, "split": "by_order"}
+    path = electra_lab.run(mapping(corpus=corpus, data=data), out="run", device="cpu")
+    expected = lines[-12:]
+    assert electra_lab.held_out(path) == expected
+    newer = newer.rename("logs/3 renamed.txt")
+    assert electra_lab.held_out(path) == expected
+    score = ["score", str(path), "x", "--normal", "validation", "--device", "cpu"]
+    newer.rename("kept")
+    code, said = ended(score, capsys)
+    assert (code, "2 newer.txt" in said) == (3, True)
+    Path("kept").rename("logs/2 newer.txt")
+    old.write_text("\n".join(lines[1:26]))
+    with pytest.raises(DataError, match=r"1 old\.txt"):
         electra_lab.held_out(path)
 
 

@@ -228,6 +228,8 @@ def read_examples(loaded: Loaded[FinetuningConfig], dataset: Dataset | None = No
         labelled = [example for example in found.get(TRAIN, ()) if is_labelled(example)] or found.get(TRAIN)
         try:
             facts = task.fit_labels(labelled) if labelled else {}
+            if (order := [*getattr(dataset, "labels", ())]) and {*facts.get("labels", ())} <= {*order}:
+                facts = {**facts, "labels": sorted(facts["labels"], key=order.index)}
         except LabError as error:
             errors.append(error)
         if (held := found.get(VALIDATION)) and not any(map(is_labelled, held)):

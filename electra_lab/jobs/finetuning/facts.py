@@ -10,13 +10,17 @@ from typing import Any, get_args
 
 from torch import nn
 
+from electra_lab.analysis.records import last_evaluation
 from electra_lab.assembly.budget import size_of
+from electra_lab.assembly.networks import Networks
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load_finetuning
 from electra_lab.jobs.finetuning.experiment import TRAIN, VALIDATION, Finetuning, assemble, declared, no_class
 from electra_lab.jobs.lifecycle import enough_memory
 from electra_lab.jobs.pretraining.facts import time_of, weights
 from electra_lab.planning.forecast import Duration, duration
+from electra_lab.presentation.findings import verdicts
+from electra_lab.presentation.finetuning_page import lost_shares
 from electra_lab.presentation.text import fact_lines
 from electra_lab.pretrained.families import task_class
 from electra_lab.pretrained.trained_model import Part
@@ -63,8 +67,10 @@ def opening(
         if skipped:
             text = f"{len(skipped):,} of {split}, the first {skipped[0].place}: {skipped[0].reason}"
             facts.append(("left out", text))
-    for split, share in built.lost().get("unseen_labels", {}).items():
+    lost = built.lost()
+    for split, share in lost.pop("unseen_labels", {}).items():
         facts.append(("note", f"{share:.1%} of the labels of {split} are in no training example: errors"))
+    facts += lost_shares({name: shares for name, shares in lost.items() if any(shares.values())}, built.task.metrics)
     facts.append(("export", described_export(built.task, built.model.head, built.source.model.parts[config.network])))
     if time:
         needed = f"{time_of(time, counted=True)}; {len(config.seeds)} seeds" if isinstance(time, Duration) else time
@@ -72,6 +78,13 @@ def opening(
     rows_of = f"{settings.steps:,} steps of {settings.batch_size} rows"
     title = f"{config.name}, seed {seed}: {rows_of} on {built.device}, {settings.precision}"
     return fact_lines(f"{title}, into {path}" if path else title, facts)
+
+
+def not_learned(source: Networks) -> list[str]:
+    """Return the verdicts on the networks of a run that are not known to have learned anything."""
+    run = source.model.run
+    last = last_evaluation(run.directory.records()) if run else None
+    return [str(judged) for judged in verdicts(last, run.provenance) if not judged.learned] if run and last else []
 
 
 def described_export(task: Any, head: nn.Module, part: Part) -> str:

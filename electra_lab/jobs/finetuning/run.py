@@ -32,7 +32,7 @@ from electra_lab.jobs.finetuning.experiment import (
     open_dataset,
     read_examples,
 )
-from electra_lab.jobs.finetuning.facts import notes, opening, what_is_left
+from electra_lab.jobs.finetuning.facts import not_learned, notes, opening, what_is_left
 from electra_lab.jobs.lifecycle import (
     Job,
     begin,
@@ -73,9 +73,9 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
         loaded, target = load_finetuning(file, overrides), choose_device(device)
         declared(loaded)  # a mistake of the file comes before anything is written
         dataset = open_dataset(loaded)
-        open_source(loaded)
+        source = open_source(loaded)
         read = read_examples(loaded, dataset)
-        for note in notes(read.splits):
+        for note in (*(not_learned(source) if loaded.config.init != "random" else ()), *notes(read.splits)):
             Console().say(f"note: {note}")
         if absent := absent_tracker(loaded):
             raise absent
@@ -228,6 +228,7 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
     if kind is None:
         return
     of_words = tasks.get(config.task.type).declared["takes"] is WordsExample
+    facts = {name: fact for name, fact in built.read.facts.items() if not isinstance(fact, list)}
     write_finetuned(
         directory.path / "model",
         source.model.parts[config.network],
@@ -237,7 +238,8 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
         kind=kind,
         labels=next((fact for fact in built.read.facts.values() if isinstance(fact, list)), []),
         dropout=config.train.dropout,
-        longest=source.longest,
+        longest=built.length,
+        task={"options": config.task.options.model_dump(mode="json", exclude={"head"}), "facts": facts},
     )
 
 

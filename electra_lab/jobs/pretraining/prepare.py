@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from electra_lab.assembly.experiment import check
 from electra_lab.assembly.launcher import launcher_options, make_launcher
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.overlap import RUN
+from electra_lab.data.raw_documents import files_of
 from electra_lab.data.store import Store, is_store
 from electra_lab.data.vocabulary import make_vocabulary, readable_token
 from electra_lab.presentation.console import Console, Phases
@@ -50,6 +50,8 @@ class Prepared:
     skipped: list[str]  # the first places of it
     removed: int  # documents in which corpus.remove matched
     keyed: int  # documents with a key, such as a match of corpus.group
+    keys: int  # that differ
+    records: int  # of which documents are parts, such as sequences
     read: list[str]  # the files of the corpus; none if the store was given
     ignored: list[str]  # the other files in its folders
     page: str | None
@@ -109,8 +111,7 @@ def _files_of(loaded: Loaded) -> tuple[list[str], list[str]]:
     if is_store(loaded.config.data.store):
         return [], []
     with using(*entries_of(corpora, loaded.config.corpus)):
-        corpus: Any = open_corpus(loaded)
-        read, ignored = corpus.files() if callable(getattr(corpus, "files", None)) else ([], [])
+        read, ignored = files_of(open_corpus(loaded))
         return [str(file) for file in read], [str(file) for file in ignored]
 
 
@@ -142,6 +143,8 @@ def _account(store: Store, files: list[str], ignored: list[str]) -> Prepared:
         skipped=read.examples,
         removed=read.removed,
         keyed=read.keyed,
+        keys=read.keys,
+        records=read.records,
         read=files,
         ignored=ignored,
         page=None,
@@ -161,8 +164,9 @@ def facts(made: Prepared) -> list[tuple[str, str]]:
     total = sum(made.documents.values()) + sum(made.left_out.values())
     if made.removed:
         found.append(("remove", f"corpus.remove matches in {made.removed:,} of {total:,} documents"))
-    if 0 < made.keyed < total:
-        found.append(("keys", f"{made.keyed:,} of {total:,} documents have a key, such as the match of corpus.group"))
+    if made.keyed:
+        origin = f"from {made.records:,} records" if made.records else "such as the match of corpus.group"
+        found.append(("keys", f"{made.keyed:,} of {total:,} documents have a key, {origin}; {made.keys:,} keys differ"))
     shared = made.left_out.get(SHARED, 0)
     if (shared or IN_VALIDATION in made.left_out) and made.keeping_overlap is not None:
         found.append(("", f"data.overlap: {made.keeping_overlap:g} would keep all that is left out for its overlap"))

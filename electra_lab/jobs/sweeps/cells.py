@@ -20,11 +20,12 @@ from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load, load_finetuning
 from electra_lab.config.source import BUDGETS
 from electra_lab.jobs.endings import known
-from electra_lab.jobs.finetuning.experiment import declared, identity
+from electra_lab.jobs.finetuning.experiment import declared, identity, open_dataset
 from electra_lab.jobs.finetuning.run import run_remaining_seeds
 from electra_lab.jobs.identity import digest
 from electra_lab.jobs.measured import as_measured, measured, prepare, shared_damage
 from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.provenance import content
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
 from electra_lab.storage.files import disk
@@ -35,6 +36,7 @@ from registry import Outcome, Trained, load_plugin, measures
 from registry.errors import CheckpointError, ConfigError, DataError, InUse, LabError, OutOfMemoryError, Stopped, shown
 from registry.signature import validate
 
+EXAMPLES = "the examples have changed since the ablation began, so its cells cannot be compared. Restore them"
 # By the id of a run, its view for measures and the precision that it was trained in
 Opened = Callable[[str], tuple[Trained, Callable[[], Any]]]
 
@@ -137,6 +139,7 @@ def _train(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
     if digest(loaded) != id.rpartition("-")[2]:
         raise ConfigError(f"{file}: a plug-in changed since the plan was made. Start the ablation again.")
     if result.plan.task:
+        _refuse_other_examples(folder, plan, loaded)
         _run_seeds(folder.finetuning(id), loaded, choose_device(device))
         return
     run, scale = folder.run(id), scale_of(plan, load(folder.experiment(plan.cells[0].id)))
@@ -149,6 +152,17 @@ def _train(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
     if run.path.exists():  # killed before it had begun
         shutil.rmtree(run.path)
     execute.run(file, [], run.path, device, scale=scale, id=id)
+
+
+def _refuse_other_examples(folder: AblationFolder, plan: Plan, loaded: Loaded[FinetuningConfig]) -> None:
+    """Raise DataError if a cell with this dataset was trained on other examples than the current ones."""
+    dataset, now = content(loaded)["dataset"], open_dataset(loaded).fingerprint()
+    for cell in plan.cells:
+        run = cell_result(folder, plan, cell.id).run
+        with suppress(CheckpointError):  # not begun, or damaged and recreated
+            then = run.provenance()
+            if then.config.get("dataset") == dataset and then.data.store != now:
+                raise DataError(f"{run.path}: {EXAMPLES}, or choose another --out.")
 
 
 def scale_of(plan: Plan, first: Loaded) -> Scale:
@@ -167,9 +181,12 @@ def _measure(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
     result, errors = cell_result(folder, plan, id), list[BaseException]()
     if task := result.plan.task:  # the leading metric of a fine-tuning is its only measure
         if result.missing:
-            own = folder.finetuning(id)
-            by_seed = _leading(own, load_finetuning(folder.experiment(id)), own.path)
-            folder.note_measure(id, result.run.provenance().steps, task, {task: by_seed[result.plan.seed]})
+            own, loaded, seed = folder.finetuning(id), load_finetuning(folder.experiment(id)), result.plan.seed
+            numbers = {task: _leading(own, loaded, own.path)[seed]}
+            for name in plan.metrics[task].baselines:  # the task and its metric's name
+                if by_seed := own.judged_by(name.removeprefix(f"{task}_")):
+                    numbers[name] = by_seed[seed]
+            folder.note_measure(id, result.run.provenance().steps, task, numbers)
         return
     opened = cache(lambda id: as_measured(folder.run(id), device, partial(_finetune, folder, id, device)))
     for file in plan.imports:
@@ -219,6 +236,8 @@ def _shared(folder: AblationFolder, planned: PlannedMeasure, measure: Any, id: s
 def _finetune(folder: AblationFolder, id: str, name: str, file: Path) -> float:
     """Fine-tune a cell, or resume it; returns the mean of the leading metric over the seeds."""
     loaded = load_finetuning(file, [f"model={json.dumps(str(folder.run(id).path.resolve()))}"])
+    if not any(identity(loaded) in measure.finetunings for measure in folder.plan.measures):
+        raise DataError(f"{file}: {EXAMPLES}, or run the ablation again, which measures all cells again.")
     device = choose_device(name)
     own = FinetuningFolder(folder.path / "downstream" / id / f"{loaded.config.name}-{identity(loaded)}")
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):

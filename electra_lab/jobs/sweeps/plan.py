@@ -258,31 +258,34 @@ def _measures(ablation: Ablation, variants: Sequence[PlannedVariant]) -> list[Pl
     if ablation.finetunes:
         for task in ablation.bases:
             cell = next(cell for cell in ablation.cells if cell.task == task)
-            name, metric = next(iter(declared(ablation.loaded[cell.id]).items()))
-            metric = replace(metric, summary=metric.summary or metric.title or name, title=task, chart=False)
-            found.append(PlannedMeasure(type="fine-tuning", key=task, metrics={task: metric}))
+            metrics = declared(ablation.loaded[cell.id])
+            name, metric = next(iter(metrics.items()))
+            trivial = {f"{task}_{name}": metrics[name] for name in metric.baselines if name in metrics}
+            own = replace(metric, summary=metric.summary or metric.title or name, title=task, chart=False)
+            of_measure = {task: replace(own, baselines=tuple(trivial)), **trivial}
+            found.append(PlannedMeasure(type="fine-tuning", key=task, metrics=of_measure))
         if len(found) > 1:
             average = Metric(f"mean over the tasks: {', '.join(ablation.bases)}")
             found.append(PlannedMeasure(type=AVERAGE, key=AVERAGE, metrics={AVERAGE: average}))
         return found
     for measure in ablation.config.measure:
         references = {name: cell.id for name, cell in ablation.references.get(measure.type, {}).items()}
-        options, key = measure.options.model_dump(mode="json"), _key(ablation, measure, references)
+        options, tuned = measure.options.model_dump(mode="json"), [*map(identity, _finetunings(measure))]
+        key = _key(ablation, measure, references, tuned)
         metrics = _metrics(ablation, measure)
         differing = chain.from_iterable(variant.differs for variant in variants)
         if measure.type == "pretraining" and any(key.startswith(TEST) for key in differing):
             metrics = {name: replace(metric, comparable=False) for name, metric in metrics.items()}
-        planned = PlannedMeasure(type=measure.type, key=key, options=options, metrics=metrics, references=references)
-        found.append(planned)
+        used: dict[str, Any] = {"references": references, "finetunings": tuned}
+        found.append(PlannedMeasure(type=measure.type, key=key, options=options, metrics=metrics, **used))
     return found
 
 
-def _key(ablation: Ablation, measure: Component, references: dict[str, str]) -> str:
+def _key(ablation: Ablation, measure: Component, references: dict[str, str], tuned: Sequence[str]) -> str:
     """Return the measure's name with a hash of everything that its numbers depend on."""
     file = measures.get(measure.type).file
     code = [plugin.sha256 for plugin in ablation.plugins if plugin.file == file]
-    files = [identity(finetuning) for finetuning in _finetunings(measure)]
-    content = json.dumps([measure.dump(), references, rows_of(ablation.base), code, *files], sort_keys=True)
+    content = json.dumps([measure.dump(), references, rows_of(ablation.base), code, *tuned], sort_keys=True)
     return f"{measure.type}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
 
 

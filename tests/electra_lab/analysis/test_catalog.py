@@ -11,7 +11,7 @@ from electra_lab.analysis.catalog import Job, jobs, ordered
 from electra_lab.analysis.records import last_evaluation, training_seconds
 from electra_lab.presentation.listing import table
 from electra_lab.storage.catalog import TAIL, last_records
-from electra_lab.storage.files import lock
+from electra_lab.storage.files import MANIFEST, lock
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.presentation.finetuned import scores, write_finetuned, write_seed
@@ -68,8 +68,12 @@ def test_states_of_a_run(tmp_path: Path) -> None:
         states = {name: job.state for name, job in by_name(tmp_path).items()}
     assert states == {"stopped": "stopped", "diverged": "diverged", "held": "running", "begun": "stopped"}
     directory.truncate(80)
-    assert by_name(tmp_path)["diverged"].state == "stopped"
-    assert by_name(tmp_path)["diverged"].done == 80
+    for step, file in ((40, MANIFEST), (60, MANIFEST), (80, "state.safetensors")):  # the last one is not whole
+        (directory.checkpoints / f"step-{step:08}").mkdir(parents=True)
+        (directory.checkpoints / f"step-{step:08}" / file).touch()
+    found = by_name(tmp_path)
+    assert (found["diverged"].state, found["diverged"].done) == ("stopped", 60)
+    assert found["stopped"].done == 0  # it has saved nothing
 
 
 def test_damaged_jobs_are_listed_and_stop_nothing(tmp_path: Path) -> None:
@@ -187,7 +191,8 @@ def test_the_end_of_a_long_file_is_enough(tmp_path: Path, evaluated: list[tuple[
         lines.insert(step, {"step": step, "split": split, "generator_loss": loss})
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert (run / "metrics.jsonl").stat().st_size > 2 * TAIL
-    records, job = RunDirectory(run).records(), by_name(tmp_path)["run"]
+    with lock(run / ".lock"):
+        records, job = RunDirectory(run).records(), by_name(tmp_path)["run"]
     assert (job.numbers, job.done) == ({"generator_loss": 3.0}, 2000)
     assert job.numbers["generator_loss"] == last_evaluation(records)["generator_loss"]
     assert job.seconds == training_seconds(records) == 4000

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,23 @@ def test_lines_that_a_pattern_matched_are_counted(lab: Lab, tmp_path: Path, spli
     for name, matches in (("removed", times), ("keyed", hosts)):
         assert answer[name] == sum(weight for weight, match in zip(weights, matches, strict=True) if match)
         assert f"{answer[name]} of {sum(answer['documents'].values())} documents" in said
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_sequences_and_their_names_are_counted(lab: Lab, tmp_path: Path, repeats: int) -> None:
+    """Two sequences share each name; long ones become several documents."""
+    draw = random.Random(0)
+    records = [(f"mir{n // 2} {n}", "".join(draw.choices("ACGT", k=10 + n))) for n in range(60)]
+    corpus = "{type: fasta, window: 24, overlap: 4, paths: [a.fa]}"
+    if repeats > 1:
+        corpus = f"{{type: mixture, parts: [{{corpus: {corpus}, repeats: {repeats}}}]}}"
+    file = written(tmp_path, corpus, "".join(f">{name}\n{letters}\n" for name, letters in records), "a.fa")
+    tokens = ("--set", "tokenizer={type: characters, alphabet: ACGT}", "--set", "data.overlap=1")
+    answer, said = prepared(lab, file, *tokens), lab("prepare", file, *tokens)[1]
+    assert (answer["records"], answer["keys"]) == (60, 30)
+    assert answer["keyed"] == sum(answer["documents"].values()) > 60
+    assert "60 records" in said
+    assert "30 keys" in said
 
 
 @pytest.mark.parametrize(

@@ -500,6 +500,12 @@ def test_percentiles_are_among_normal_texts(lab: Any, model: Path, tmp_path: Pat
         words = ("--file", tmp_path / "lines.csv", "--field", "line", "--normal", other)
         found = [row["percentile"] for row in scored(lab, model, *words) if row["score"] is not None]
         assert sorted(found) == pytest.approx([100 / 6, 50, 500 / 6])
+    # Their number is told, and that a hundredth of it cannot be told.
+    for number in (1, 99, 100):
+        normal.write_text("the cat sat\n" * number)
+        code, out, err = lab("score", model, "the cat sat", "--normal", normal, *CPU)
+        assert (code, float(out.split()[1])) == (0, 50)
+        assert (f" {number} " in err, "too few" in err) == (True, number < 100)
     # The lowest score of the run's held-out text.
     lowest = min(electra_lab.load(model, device="cpu").score(held_out(model)), key=lambda found: found.score)
     [row] = scored(lab, model, lowest.text, "--normal", "validation")

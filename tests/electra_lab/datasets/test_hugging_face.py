@@ -52,7 +52,9 @@ def test_labels_with_names(tmp_path: Path) -> None:
     numbers = dataset(tmp_path / "a", held_out=0, label_type="number")
     assert [example.label for example in numbers.read("test")] == [1.0, 0.0, -1.0, None]
     with_names([1, 0]).to_parquet(write(tmp_path / "b" / "train.parquet", b""))
-    assert [example.label for example in dataset(tmp_path / "b", held_out=0).read("train")] == ["good", "bad"]
+    in_order = dataset(tmp_path / "b", held_out=0)
+    assert [example.label for example in in_order.read("train")] == ["good", "bad"]
+    assert in_order.labels == ["bad", "good"]
 
 
 @pytest.mark.parametrize(

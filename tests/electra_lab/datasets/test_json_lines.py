@@ -34,6 +34,8 @@ def test_fields_by_name(tmp_path: Path) -> None:
         ("", None, None),
         (None, None, None),
         ("2", "2", 2.0),
+        (1.0, "1", 1.0),  # the class that 1 is
+        (0.0, "0", 0.0),
         (1.5, r"is a number, not a word\. Write label_type: number\.", 1.5),
         ([], "is a list, not", "is a list, not"),
         ({}, "is an object, not", "is an object, not"),

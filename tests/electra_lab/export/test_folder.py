@@ -19,6 +19,7 @@ from tests.electra_lab.export.exports import finished
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 
 FILES = ["MANIFEST.json", "README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+FILES += ["modules.json", "sentence_bert_config.json", "1_Pooling/config.json"]  # for sentence-transformers
 
 
 @pytest.fixture(scope="module")

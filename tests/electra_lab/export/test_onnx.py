@@ -85,7 +85,9 @@ def test_an_export_has_the_discriminator(tmp_path: Path, capsys: Any) -> None:
     (change,) = exported.int8
     assert change.auc[0] == pytest.approx(tested["discriminator_auc"], abs=1e-6)
     assert 0 < abs(change.auc[1] - change.auc[0]) < 0.2
-    assert change.outputs > 0
+    mean, largest = change.outputs
+    assert 0 < mean < largest
+    assert f"by {largest:.2g} at most" in str(change)
     assert change.bytes[1] < change.bytes[0]
     assert str(change) in card
     # All tokens of the test text, without [CLS], [SEP] and padding; the machine's threads, unless fewer were asked for.

@@ -12,6 +12,7 @@ import transformers
 from huggingface_hub import ModelCard, RepoCard
 from safetensors.torch import load_file
 
+import electra_lab
 from electra_lab.cli.export import judge
 from electra_lab.export.card import model_card, names_on_the_hub, with_metadata
 from electra_lab.export.export import MARK, export, exportable
@@ -123,8 +124,15 @@ def test_any_kept_step_can_be_exported(made: tuple[Path, Path], tmp_path: Path) 
 def test_sentences_are_embedded_by_sentence_transformers(made: tuple[Path, Path], part: str) -> None:
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     run, folder = made
-    ours, texts = opened(run), ["the cat sat on the mat", "dogs"]
-    vectors = library.SentenceTransformer(str(folder / part), device="cpu").encode(texts)
+    ours, texts = opened(run), ["the cat sat on the mat", "dogs", "the"]
+    encoder = library.SentenceTransformer(str(folder / part), device="cpu")
+    vectors = encoder.encode(texts)
+    pair = electra_lab.load(folder, device="cpu")
+    assert (encoder.max_seq_length, "mean" in str(encoder[1])) == (pair.length, True)
+    assert pair.length < opened(run).networks[part].longest(1000)  # rows of the run are shorter than its positions
+    if part == "discriminator":
+        for embeds in (pair, electra_lab.load(run, device="cpu"), electra_lab.load(folder / part, device="cpu")):
+            torch.testing.assert_close(embeds.embed(texts), torch.tensor(vectors), rtol=0, atol=1e-6)
     for text, vector in zip(texts, vectors, strict=True):
         ids = [ours.vocabulary.cls_id, *ours.tokenizer.encode(text).ids, ours.vocabulary.sep_id]
         given = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}

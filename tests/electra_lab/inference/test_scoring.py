@@ -150,9 +150,19 @@ def test_a_pair_without_a_discriminator_scores_by_likelihood(pair: Pair) -> None
 
 def test_nats_are_coloured_up_to_ten(pair: Pair) -> None:
     scored = pair.score("the cat", by="likelihood")
-    found = replace(scored, score=0.0, values=[2.5] * len(scored.values), percentile=50.0)
+    found = replace(scored, score=0.0, values=[2.5] * len(scored.values), percentile=50.0, reference=12_345)
     first, *spans = found.spans()
     assert (first.text.split(), {span.strength for span in spans if span.note}) == (["0.000", "50.000"], {0.25})
+
+
+def test_a_percentile_has_the_decimals_that_its_reference_can_tell(pair: Pair) -> None:
+    """Only a score above all is shown as 100, not one that equals the highest."""
+    found = pair.score("the cat")
+    for reference, above, equal in ((1, "100", "50"), (9, "100", "94"), (99, "100", "99"), (999, "100.0", "99.9")):
+        scores = [float(number) for number in range(reference)]
+        for score, shown in ((float(reference), above), (scores[-1], equal)):
+            first = next(replace(found, percentile=percentile(score, scores), reference=reference).spans())
+            assert first.text.split()[1] == shown
 
 
 def test_extreme_log_odds_are_shown(pair: Pair) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from electra_lab.analysis.results import cell_result
 from electra_lab.jobs.finetuning.run import finetune
+from electra_lab.jobs.sweeps.cells import work
 from electra_lab.jobs.sweeps.file import load_ablation
 from electra_lab.jobs.sweeps.plan import checked, plan_of
 from electra_lab.measures.downstream import Downstream
@@ -62,6 +63,14 @@ def test_every_cell_is_fine_tuned_once_from_its_final_weights(tmp_path: Path) ->
         assert began["init"]["discriminator"]["source"] == str(folder.run(cell.id).path.resolve())
     times = {path: path.stat().st_mtime_ns for path in folder.path.rglob("seed-*/results.json")}
     ablate(file, folder.path)
+    assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("seed-*/results.json")} == times
+    # A cell whose turn comes when the examples have changed could not be compared with the others.
+    last, examples = plan.cells[-1].id, tmp_path / "texts" / "validation.txt"
+    (folder.path / "cells" / last / "measures.json").unlink()
+    text = examples.read_text()
+    for change, status in (("\ncat\tthe cat sat\n", "failed"), ("\n", "done")):
+        examples.write_text(text.replace("\n", change, 1))
+        assert work(str(folder.path), last, device="cpu").status == status
     assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("seed-*/results.json")} == times
 
 

@@ -151,9 +151,11 @@ def test_better_is_higher_or_lower_as_the_metric_says(clear: Path) -> None:
     assert [cell.text for cell in page.all("td") if "clear" in cell["class"]] == ["better", "worse"] * 3
     assert "up has the best (the highest) mean reference_auc, 0.8000" in page.text
     # The text begins with name, question and verdict.
-    name, question, verdict, table, *_ = (clear / "table.md").read_text().split("\n\n")
+    name, question, verdict, legend, table, *_ = (clear / "table.md").read_text().split("\n\n")
     assert (name, question, table) == ("# generator_size", "How large should the generator be?", f"## {AUC}")
-    assert all(sentence in page.text for sentence in verdict.replace("\\", "").split(". "))
+    assert all(sentence in page.text for sentence in re.sub(r"\\|\*\*", "", verdict).split(". "))
+    assert "±" in legend
+    assert legend.partition(" The difference")[0] in page.text
 
 
 def test_a_metric_of_each_cells_own_task_is_higher_or_lower_and_never_better(clear: Path) -> None:

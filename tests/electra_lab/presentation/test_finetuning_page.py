@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from electra_lab.presentation.finetuning_page import read_results, truncation, write_report
+from electra_lab.presentation.finetuning_page import closing, read_results, truncation, write_report
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry.errors import CheckpointError
 from tests.electra_lab.presentation.axes import Drawn, lines, number_of, overlaps
@@ -58,6 +58,45 @@ def test_the_numbers_over_the_seeds_are_those_of_scipy(tmp_path: Path) -> None:
         assert found["values"] == {str(seed): value for seed, value in enumerate(values)}
         numbers = [found[key] for key in ("median", "mean", "sd", "low", "high")]
         assert numbers == pytest.approx([median, mean, spread, low, high], rel=1e-12)
+
+
+CONSTANT = {**METRICS, "accuracy": METRICS["accuracy"] | {"baselines": ["constant_accuracy"], "bounds": [0.0, 1.0]}}
+CONSTANT["constant_accuracy"] = {"title": "the most frequent label"}
+
+
+@pytest.mark.parametrize(
+    ("values", "constant", "examples", "claim"),
+    [
+        ((0.494, 0.494, 0.494), 0.494, 600, "has not learned"),  # all predictions are one class
+        ((0.91, 0.9, 0.89), 0.9, 600, "has not learned"),
+        ((0.4,), 0.5, 2000, "has not learned"),
+        ((0.52,), 0.5, 100, "not known"),
+        ((0.52,), 0.5, 100_000, "has hardly learned"),
+        ((0.6, 0.5, 0.9), 0.5, 100_000, "not known"),  # the seeds differ too much
+        ((0.6, 0.61, 0.62), 0.5, 1000, "has begun to learn"),
+        ((0.95,), 0.5, 100, "has learned"),
+        ((0.95,), None, 100, ""),  # a task without baselines
+    ],
+)
+def test_whether_the_task_was_learned_is_said_first(tmp_path: Path, values, constant, examples, claim: str) -> None:
+    splits: dict[int, Splits] = {}
+    for seed, value in enumerate(values):
+        splits[seed] = {"validation": {"accuracy": value} | ({"constant_accuracy": constant} if constant else {})}
+    data = {"store": "0123", "documents": {"train": 9, "validation": examples}}
+    folder = FinetuningFolder(write_finetuned(tmp_path, splits, metrics=CONSTANT, data=data))
+    page, said = page_of(folder.path), closing(folder, folder.path, 1.0)
+    assert claim in said
+    assert [bool(claim and claim in strong.text) for strong in page.all("strong")] == [True] * bool(claim)
+    assert not claim or page.text.index(claim) < page.text.index("Results on validation")
+
+
+def test_an_interval_stays_within_the_bounds_of_its_metric(tmp_path: Path) -> None:
+    folder = write_finetuned(tmp_path / "accuracy", scores("accuracy", 0.0, 0.546, 0.0), metrics=CONSTANT)
+    row = page_of(folder).table("Results on validation")[1]
+    low, high = stats.t.interval(0.95, 2, loc=0.182, scale=stats.sem([0.0, 0.546, 0.0]))
+    assert (low < 0, row[3]) == (True, f"0.000 to {high:.3f}")
+    folder = write_finetuned(tmp_path / "matthews", scores("matthews", 0.0, 0.546, 0.0), metrics=CONSTANT)
+    assert page_of(folder).table("Results on validation")[1][3].startswith("-0.")
 
 
 def test_one_seed_has_a_number_and_no_statistics(tmp_path: Path) -> None:

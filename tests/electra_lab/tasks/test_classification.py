@@ -2,19 +2,29 @@
 
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import pearsonr, spearmanr
+from sklearn.dummy import DummyClassifier
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from electra_lab.data.task_rows import TaskRows
-from electra_lab.tasks._classification import CLASSIFICATION, REGRESSION, classification, confusion, regression
+from electra_lab.tasks._classification import (
+    CLASSIFICATION,
+    REGRESSION,
+    classification,
+    confusion,
+    constants,
+    regression,
+)
 from electra_lab.tasks.text_classification import TextClassification
+from electra_lab.tasks.token_classification import TokenClassification
 from electra_lab.testing.tasks import encoder
-from registry import TextExample
-from registry.errors import UnknownText
+from registry import TextExample, WordsExample
+from registry.errors import DataError, UnknownText
 
 
 def labels(kinds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -40,7 +50,7 @@ def _no_warnings() -> Iterator[None]:
 def test_labels(kinds: int) -> None:
     for case, (truth, guess) in enumerate(labels(kinds)):
         found = classification(truth, guess, kinds)
-        assert found.keys() == CLASSIFICATION.keys()
+        assert {*found, *constants(found)} == {*CLASSIFICATION}
         assert all(type(value) is float for value in found.values())
         table = np.zeros((kinds, kinds))
         np.add.at(table, (truth, guess), 1)
@@ -90,7 +100,7 @@ def test_many_labels_take_little_memory_and_time() -> None:
     assert classification(small[:400], small[400:], 999)["matthews"] == matthews_corrcoef(truth[:400], guess[:400])
 
 
-@pytest.mark.parametrize("kinds", ["ab", "abd"])
+@pytest.mark.parametrize("kinds", ["ab", "bab", "abd"])
 def test_labels_that_training_lacks_are_errors(kinds: str) -> None:
     """They count in all metrics and in the table, but not in the loss."""
     task = TextClassification()
@@ -98,25 +108,28 @@ def test_labels_that_training_lacks_are_errors(kinds: str) -> None:
     labels, guesses = "abcaaacb", [0, 1, 1, 0, 1, 0, 0, 1]
     examples = [TextExample("the cat", label=label, id=str(n)) for n, label in enumerate(labels)]
     rows = task.rows(examples, encoder(), 16)
-    logits = torch.randn(8, len(kinds), generator=torch.Generator().manual_seed(0))
+    logits = torch.randn(8, len({*kinds}), generator=torch.Generator().manual_seed(0))
     logits[range(8), guesses] += 9
     batch = next(iter(TaskRows([row for (row,) in rows]).in_order(8, torch.device("cpu"))))
     (term,) = task.losses({"logits": logits}, batch).values()
     known = [n for n, label in enumerate(labels) if label != "c"]
-    chosen = logits.log_softmax(1)[known, [kinds.index(labels[n]) for n in known]]
+    chosen = logits.log_softmax(1)[known, [sorted({*kinds}).index(labels[n]) for n in known]]
     assert (float(term.sum), int(term.count)) == (pytest.approx(-float(chosen.sum()), rel=1e-5), 6)
     kept = task.kept({"logits": logits})
     outputs = []
     for n in range(8):
         outputs.append([{name: tensor[n].numpy() for name, tensor in kept.items()}])
     found = task.results(examples, rows, outputs)
+    always = DummyClassifier().fit([[0]] * len(kinds), [*kinds]).predict([[0]] * 8)  # the first of the most frequent
     sure = [prediction["certainty"] for prediction in found.predictions]
     assert sure == pytest.approx(logits.double().softmax(1).max(1).values.tolist())
     said = [prediction["prediction"] for prediction in found.predictions]
-    f1 = f1_score([*labels], said, labels=["b"] if kinds == "ab" else None, average="macro", zero_division=0)
+    f1 = f1_score([*labels], said, labels=["b"] if len({*kinds}) == 2 else None, average="macro", zero_division=0)
     assert found.metrics == pytest.approx({
         "accuracy": 5 / 8, "f1": f1, "matthews": matthews_corrcoef([*labels], said),
-        "cut_examples": 0.0, "unseen_labels": 2 / 8,
+        "cut_examples": 0.0, "unseen_labels": 2 / 8, "constant_matthews": 0.0,
+        "constant_accuracy": accuracy_score([*labels], always),
+        "constant_f1": f1_score([*labels], always, labels=["b"] if len({*kinds}) == 2 else None, average="macro"),
     })  # fmt: skip
     assert task.truncation(examples, rows)["unseen_labels"] == 2 / 8
     assert "unseen_labels" not in task.truncation(examples[:2], rows[:2])
@@ -125,10 +138,24 @@ def test_labels_that_training_lacks_are_errors(kinds: str) -> None:
     assert sum(tensor.numel() for tensor in kept.values()) == 16, "memory does not grow with the labels"
 
 
+def test_labels_have_the_order_of_their_numbers() -> None:
+    def fitted(*labels: str) -> Any:
+        facts = TextClassification().fit_labels([TextExample("x", label=label, id=label) for label in labels])
+        words = [WordsExample(("x",), (label,), id=label) for label in labels]
+        assert TokenClassification(scheme="plain").fit_labels(words)["tags"] == facts["labels"]
+        return facts["labels"]
+
+    assert fitted(*map(str, range(12))) == [*map(str, range(12))]
+    assert fitted("10", "-2", "1.5", "9") == ["-2", "1.5", "9", "10"]
+    assert fitted("10", "9", "b") == ["10", "9", "b"]
+    with pytest.raises(DataError, match=r"'1' and '1\.0'"):
+        fitted("2", "1.0", "1")
+
+
 def test_texts_without_tokens_are_counted() -> None:
     """Of a pair, either text; the name of a special token is ordinary text."""
     task = TextClassification()
-    task.set_labels({"labels": ["a", "b"]})
+    task.set_labels({"labels": ["a", "b"], "usual": "a"})
     pairs = [("cat", None), ("", None), ("cat", "mat"), ("", "mat"), ("cat", "\u200d"), ("", ""), ("[SEP]", "mat")]
     examples = [TextExample(text, pair, "a", str(n)) for n, (text, pair) in enumerate(pairs)]
     with pytest.warns(UnknownText):
@@ -146,7 +173,7 @@ def test_numbers() -> None:
         expected = {"pearson": 0.0, "spearman": 0.0}
         if len(set(truth)) > 1 < len(set(guess)):
             expected = {"pearson": pearsonr(truth, guess)[0], "spearman": spearmanr(truth, guess)[0]}
-        assert found.keys() == REGRESSION.keys()
+        assert {*found, *constants(found)} == {*REGRESSION}
         assert found == pytest.approx(expected)
         assert all(type(value) is float for value in found.values())
 

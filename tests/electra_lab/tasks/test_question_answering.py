@@ -274,6 +274,7 @@ def test_questions_without_an_answer_by_hand() -> None:
     assert [prediction["no_answer"] for prediction in found.predictions] == [0.0, 1.0, 2.0, 3.0]
     assert found.predictions[3]["certainty"] == pytest.approx(1 / (1 + np.exp(-3)))
     half = ("f1", "exact_match", "answerable_f1", "answerable_exact_match", "unanswerable_accuracy")
+    half += ("constant_f1", "constant_exact_match")  # of always answering nothing
     best = {"best_f1": 0.75, "best_exact_match": 0.75}
     assert found.metrics == {**dict.fromkeys(half, 0.5), **best, "cut_questions": 0.0, "missed_answers": 0.0}
     assert [list(row) for row in found.tables[0].rows] == [["F1", 1.0, 0.5, 0.0, 0.75], ["EM", 1.0, 0.5, 0.0, 0.75]]

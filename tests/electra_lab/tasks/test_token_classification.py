@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seqeval.metrics import accuracy_score
 from seqeval.metrics import f1_score as seqeval_f1
 
 from electra_lab.data.task_rows import TaskRows
@@ -90,6 +91,10 @@ def test_predictions_and_tables() -> None:
     assert not any(prediction["correct"] for prediction in found.predictions)
     assert found.metrics["accuracy"] < 0.1
     assert found.metrics["f1"] == 0.0
+    tags = [[*example.tags] for example in examples]
+    none = [["O"] * len(of_sentence) for of_sentence in tags]
+    constant = {"constant_accuracy": accuracy_score(tags, none), "constant_f1": seqeval_f1(tags, none, zero_division=0)}
+    assert constant.items() <= found.metrics.items()
     (table,) = found.tables
     assert [row[0] for row in table.rows] == ["X", "Y"]
     sure = [prediction["certainty"] for prediction in found.predictions]
@@ -118,7 +123,7 @@ def test_plain_tags_are_judged_word_by_word() -> None:
     outputs = [[{"logits": np.tile([0.0, 1.0, 0.0], (len(rows[0][0].tokens), 1))}]]
     found = given.results(examples, rows, outputs)
     assert found.predictions[0]["prediction"] == ["NN"] * 5
-    assert found.metrics == {"accuracy": 0.4, "dropped_words": 0.2}
+    assert found.metrics == {"accuracy": 0.4, "constant_accuracy": 0.4, "dropped_words": 0.2}
     assert given.metrics.keys() == found.metrics.keys() | {"unseen_labels"}
     dt, nn, vb = map(list, found.tables[0].rows)
     assert (dt, vb) == (["DT", 0.0, 0.0, 0.0, 1, 0], ["VB", 0.0, 0.0, 0.0, 2, 0])

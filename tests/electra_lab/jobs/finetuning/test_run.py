@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from electra_lab.config.load import load_finetuning
 from electra_lab.jobs import lifecycle
-from electra_lab.jobs.finetuning.experiment import Finetuning, assemble, declared
+from electra_lab.jobs.finetuning.experiment import Finetuning, assemble, declared, open_dataset, read_examples
 from electra_lab.jobs.finetuning.run import finetune, resume
 from electra_lab.model.flops import MATRIX_PRODUCTS
 from electra_lab.storage.finetuning_folder import FinetuningFolder
@@ -217,6 +217,7 @@ def test_labels_and_words_that_training_does_not_have_are_told_of_every_split(tm
     opening, _, closing = capsys.readouterr().err.partition("\nstep ")
     page = (folder / "report.html").read_text()
     assert "25.0% of the labels of validation are in no training example" in opening
+    assert "train 25.0%, validation 0.0%, test 50.0%" in opening
     for said in ("cut examples: train 25.0%, validation 0.0%, test 50.0%", "unseen labels: validation 25.0%"):
         assert said in closing
         assert said.split(": ")[1] in page
@@ -247,10 +248,43 @@ def test_bad_rows_that_are_skipped_are_counted(tmp_path: Path, model: Path, caps
     assert "2 of train left out" in (folder / "report.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("gain", "init", "noted"), [(0.0, "pretrained", True), (0.4, "pretrained", False), (0.0, "random", False)]
+)
+def test_a_model_that_has_learned_nothing_is_named_first(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], gain: float, init: str, noted: bool
+) -> None:
+    shutil.copytree(model, tmp_path / "run")
+    file = tmp_path / "run" / "metrics.jsonl"
+    *before, last = map(json.loads, file.read_text().splitlines())
+    auc = {"": 0.5 + gain, "_gain": gain, "_gain_low": gain - 0.01, "_gain_high": gain + 0.01, "_gain_documents": 9}
+    last |= {f"discriminator_auc{part}": value for part, value in auc.items()} | {"discriminator_recall": 0.5}
+    last |= {"always_original_auc": 0.5, "unigram_auc": 0.4}
+    file.write_text("".join(json.dumps(record) + "\n" for record in (*before, last)))
+    path = write_finetuning(
+        tmp_path, tmp_path / "run", train={"epochs": 1, "batch_size": 6, "precision": "fp32"}, init=init
+    )
+    finetune(path, [], tmp_path / "out", "cpu")
+    opening = capsys.readouterr().err.partition("\nstep ")[0]
+    assert ("has not learned to detect" in opening) == noted
+
+
+def test_labels_have_the_order_of_the_dataset_if_it_has_one(tmp_path: Path, model: Path) -> None:
+    loaded = load_finetuning(write_finetuning(tmp_path, model))
+    dataset: Any = open_dataset(loaded)
+    for labels, expected in (
+        ((), ["cat", "dogs"]),
+        (("dogs", "emus", "cat"), ["dogs", "cat"]),
+        (("dogs",), ["cat", "dogs"]),
+    ):
+        dataset.labels = labels
+        assert read_examples(loaded, dataset).facts["labels"] == expected
+
+
 def test_the_metrics_are_those_of_the_task_as_it_is_chosen(tmp_path: Path, model: Path) -> None:
     section = {"type": "conll", "train": "train.txt", "validation": "validation.txt", "scheme": "plain"}
     path = write_finetuning(tmp_path, model, task={"type": "token_classification", "scheme": "plain"}, dataset=section)
-    assert list(declared(load_finetuning(path)))[:2] == ["accuracy", "dropped_words"]
+    assert list(declared(load_finetuning(path)))[:3] == ["accuracy", "constant_accuracy", "dropped_words"]
     assert "token_classification has no metric 'f1'" in refusal(path, "evaluate.metric=f1")
 
 

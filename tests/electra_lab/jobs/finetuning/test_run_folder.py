@@ -159,8 +159,9 @@ def test_the_log_shows_the_loss_and_the_leading_metric(tuned: tuple[Path, Path, 
     assert [int(line.split()[1]) for line in trained] == [5, 10, 12]
     assert all(re.fullmatch(r"step +\d+  train       loss \d\.\d{3}  [\d,]+ tokens/s", line) for line in trained)
     began = RunDirectory(folder / "seed-3").provenance()
-    assert list(began.metrics)[:4] == ["matthews", "accuracy", "f1", "cut_examples"]
-    assert list(json.loads((folder / "results.json").read_text())["validation"]) == list(began.metrics)[:4]
+    constant = ["constant_accuracy", "constant_f1", "constant_matthews"]
+    assert list(began.metrics)[:7] == ["matthews", "accuracy", "f1", *constant, "cut_examples"]
+    assert list(json.loads((folder / "results.json").read_text())["validation"]) == list(began.metrics)[:7]
 
 
 def test_provenance_says_what_was_trained(tuned: tuple[Path, Path, str]) -> None:
@@ -176,7 +177,7 @@ def test_provenance_says_what_was_trained(tuned: tuple[Path, Path, str]) -> None
     assert began["data"]["documents"] == {"train": 24, "validation": 12, "test": 6}
     assert began["steps"] == 12
     assert began["flops"] == 12 * began["flops_per_step"] > 0
-    assert began["facts"] == {"labels": ["cat", "dogs"]}
+    assert began["facts"] == {"labels": ["cat", "dogs"], "usual": "cat"}
     assert began["environment"]["precision"] == "fp32"
     assert (folder / "source.yaml").read_text() == path.read_text()
     whole, own = [yaml.safe_load((folder / name).read_text()) for name in ("finetuning.yaml", "seed-3/config.yaml")]

@@ -63,11 +63,28 @@ def test_every_variant_is_fine_tuned_for_every_task_with_every_seed(tmp_path: Pa
         config = yaml.safe_load((own.path / "finetuning.yaml").read_text())
         init = "random" if cell.plan.variant == "random" else "pretrained"
         assert (config["init"], config["seeds"], cell.costs.steps) == (init, [cell.plan.seed], 4)
+    # The baselines of each leading metric come with it, as a report needs them to say that nothing was learned.
+    labels = [line.split("\t")[0] for line in (tmp_path / "texts" / "validation.txt").read_text().splitlines()]
+    usual = max("cat", "dogs", key=(tmp_path / "texts" / "train.txt").read_text().count)
+    trivial = {
+        "first": {"first_constant_accuracy": labels.count(usual) / 12},
+        "second": {"second_constant_matthews": 0},
+    }
+    for cell in results.cells:
+        assert trivial[cell.plan.task].items() <= cell.metrics.items()
+    assert results.plan.trivial == {"first_constant_accuracy", "second_constant_matthews"}
     said = capfd.readouterr().err
     assert "two: 8 cells, 0 already done" in said
     assert "| variant " in said
     before, removed = stamps(out), results.cells[3].plan.id
     shutil.rmtree(out / "cells" / removed)
+    examples = tmp_path / "texts" / "validation.txt"
+    text = examples.read_text()
+    examples.write_text(text + "cat\tthe cat sat\n")
+    with pytest.raises(CellsFailed):  # the others have learned from other examples
+        ablate(file, out)
+    assert "the examples have changed" in (out / "logs" / f"{removed}.txt").read_text()
+    examples.write_text(text)
     ablate(file, out)
     after = stamps(out)
     assert after.keys() == before.keys()
