@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 FORMAT = 2  # raise it when the same inputs would give another store
+ELSEWHERE = "Name another folder for token stores: --set data.store=FOLDER"
 REBUILD = "Rebuild it: electra-lab prepare FILE --rebuild"
 
 
@@ -241,7 +242,7 @@ def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progre
             if rebuild or not folder.exists():
                 _build_in(part, folder, recipe, announce, progress)
     except OSError as error:
-        raise DataError(f"{folder.parent}: the token store cannot be written ({error.strerror}).") from None
+        raise DataError(f"{folder.parent}: the token store cannot be written ({error.strerror}). {ELSEWHERE}") from None
     except CheckpointError as error:
         raise DataError(f"the token store cannot be built: {error}") from None
     finally:
@@ -288,5 +289,5 @@ def _make_folders(folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{folder}: cannot be created ({error.strerror}).") from None
+        raise DataError(f"{folder}: cannot be created ({error.strerror}). {ELSEWHERE}") from None
     return missing

@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import json
+import os
 import shutil
 import traceback
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from electra_lab.jobs.finetuning.run import run_remaining_seeds
 from electra_lab.jobs.identity import digest
 from electra_lab.jobs.measured import as_measured, measured, prepare
 from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.sweeps.plan import as_planned
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
 from electra_lab.storage.files import damage, disk
@@ -130,7 +132,7 @@ def _train(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
     if result.trained and (result.plan.task or checkpoint_damage(result.run.last_checkpoint()) is None):
         return
     loaded: Loaded[Any] = load_finetuning(file) if result.plan.task else load(file)
-    if digest(loaded) != id.rpartition("-")[2]:
+    if digest(loaded, as_planned(loaded, folder)) != plan.seals.get(id):
         raise ConfigError(f"{file}: a plug-in changed since the plan was made. Start the ablation again.")
     if result.plan.task:
         _run_seeds(folder.finetuning(id), loaded, choose_device(device))
@@ -214,7 +216,7 @@ def _shared(folder: AblationFolder, planned: PlannedMeasure, measure: Any, id: s
 
 def _finetune(folder: AblationFolder, id: str, name: str, file: Path) -> float:
     """Fine-tune a cell, or resume it; returns the mean of the leading metric over the seeds."""
-    loaded = load_finetuning(file, [f"model={json.dumps(str(folder.run(id).path.resolve()))}"])
+    loaded = load_finetuning(file, [f"model={json.dumps(os.path.relpath(folder.run(id).path))}"])
     device = choose_device(name)
     own = FinetuningFolder(folder.path / "downstream" / id / f"{loaded.config.name}-{identity(loaded)}")
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):

@@ -24,7 +24,7 @@ from electra_lab.jobs.progress import LivePage
 from electra_lab.jobs.provenance import content
 from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of, work
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
-from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
+from electra_lab.jobs.sweeps.plan import as_planned, checked, plan_of, write_plan
 from electra_lab.presentation import sweep_summary as summary
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.sweep_page import write_report
@@ -147,7 +147,7 @@ def _refuse_other(folder: AblationFolder, ablation: Ablation) -> None:
             return ""
         found = []
         for cell in ablation.cells:
-            found.append(changes(decisive(before), decisive(content(ablation.loaded[cell.id]))))
+            found.append(changes(decisive(before), decisive(content(as_planned(ablation.loaded[cell.id], folder)))))
         # The most similar cell is the one that was changed.
         return f": {described(min(found, key=len)) or _changed_plugins(folder, before.get('imports', []))}"
 
