@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import torch
@@ -277,10 +277,9 @@ class Pair:
 
     @staticmethod
     def _refuse(batch_size: int, top: int = 1) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, is {batch_size}.")
-        if top < 1:
-            raise ConfigError(f"top must be at least 1, is {top}.")
+        for name, value in (("batch_size", batch_size), ("top", top)):
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} must be a number of at least 1, is {value!r:.60}.")
 
     @property
     def detector(self) -> Network:
@@ -384,8 +383,14 @@ def _chunks(texts: Iterable[T], most: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def _several(texts: str | list[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)
+def _several(texts: object) -> list[str]:
+    """Return a text, or several, as a list. Raises ConfigError for everything else."""
+    alone = isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable)
+    several = [texts] if alone else list(texts)  # type: ignore[call-overload]
+    for number, text in enumerate(several, start=1):
+        if not isinstance(text, str):
+            raise ConfigError(f"text {number}: must be a string, is {text!r:.60}.")
+    return several
 
 
 def _one_or_all(texts: str | list[str], results: list[R]) -> R | Results[R]:
