@@ -144,11 +144,11 @@ def open_store(
     folder = root / key_of(recipe.identity)
     if rebuild or not os.path.exists(folder):
         _build(folder, recipe, announce, progress, rebuild=rebuild)
-    elif os.path.exists(_lock_of(folder)):
+    elif os.path.exists(lock_of(folder)):
         # If nobody holds the lock, its process was killed when the store was complete.
-        with suppress(OSError, ConfigError), lock(_lock_of(folder)) as free:
+        with suppress(OSError, ConfigError), lock(lock_of(folder)) as free:
             if free:
-                _lock_of(folder).unlink(missing_ok=True)
+                lock_of(folder).unlink(missing_ok=True)
     return load_store(folder)
 
 
@@ -266,13 +266,13 @@ def _build_in(part: Path, folder: Path, recipe: Recipe, announce: Callable[[str]
         raise
 
 
-def _lock_of(folder: Path) -> Path:
+def lock_of(folder: Path) -> Path:
     return folder.parent / f".{folder.name}.lock"
 
 
 @contextmanager
 def _only_one(folder: Path, announce: Callable[[str], None]) -> Iterator[None]:
-    file = _lock_of(folder)
+    file = lock_of(folder)
     with ExitStack() as stack:
         if not stack.enter_context(lock(file)):
             announce("another process is building this token store; waiting for it")
