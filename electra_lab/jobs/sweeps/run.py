@@ -116,7 +116,14 @@ def dry_run(
         costs = found.parameters, found.steps, found.total_flops, found.bytes
         needs[label] = summary.Need(title, *costs, None if isinstance(time, str) else time.total)
     missing = {id: cell_result(folder, plan, id).missing for id in plan.wanted}
-    return summary.forecast(plan, needs, missing, path, getattr(launch, "workers", workers or 1))
+    text = summary.forecast(plan, needs, missing, path, getattr(launch, "workers", workers or 1))
+    number = len(waiting_work(folder, plan, list(left_to_do(folder, plan))))
+    if number and hasattr(launch, "script"):
+        try:
+            text += f"\n\n  The first jobs would be submitted by this script:\n\n{launch.script(str(path), number)}"
+        except ConfigError as error:
+            text += f"\n\n  note: there is no batch script to show: {error}"
+    return text
 
 
 def _prepared(
