@@ -59,23 +59,20 @@ class Loaded(Generic[C]):
     @property
     def portable(self) -> C:
         """The config with such paths relative to its file: it does not change if both are moved together."""
-        folder, paths = self.marks[()].folder, self.relative
-
-        def place(path: Any, loc: Loc) -> Any:
-            return type(path)(os.path.relpath(paths[loc], folder)) if loc in paths else path
-
-        return cast("C", _with_paths(self.config, (), place))
+        return self._relative_to(self.marks[()].folder, self.relative)
 
     def within(self, folder: Path) -> C:
         """Return the config as a file in `folder` has it: such paths to what the lab writes are relative to it.
 
         Those that only have the root of the file system in common stay absolute.
         """
-        folder = folder.resolve()
+        real, first = folder.resolve(), folder.resolve().parts[:2]
+        resolved = {loc: os.path.realpath(self.relative[loc]) for loc in WRITTEN_HERE & self.relative.keys()}
+        return self._relative_to(real, {loc: path for loc, path in resolved.items() if Path(path).parts[:2] == first})
 
+    def _relative_to(self, folder: Path, paths: Mapping[Loc, str]) -> C:
         def place(path: Any, loc: Loc) -> Any:
-            moves = loc in WRITTEN_HERE and loc in self.relative and Path(path).parts[:2] == folder.parts[:2]
-            return type(path)(os.path.relpath(path, folder)) if moves else path
+            return type(path)(os.path.relpath(paths[loc], folder)) if loc in paths else path
 
         return cast("C", _with_paths(self.config, (), place))
 

@@ -383,10 +383,10 @@ def _chunks(texts: Iterable[T], most: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def _several(texts: object) -> list[str]:
+def _several(texts: Any) -> list[str]:
     """Return a text, or several, as a list. Raises ConfigError for everything else."""
     alone = isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable)
-    several = [texts] if alone else list(texts)  # type: ignore[call-overload]
+    several: list[str] = [texts] if alone else list(texts)
     for number, text in enumerate(several, start=1):
         if not isinstance(text, str):
             raise ConfigError(f"text {number}: must be a string, is {text!r:.60}.")

@@ -44,24 +44,29 @@ def clean(root: Path, *, remove: bool = False) -> list[Removable]:
     refuse_unusable(root)
     if not root.is_dir():
         raise ConfigError(f"{root}: is not a folder. Give the folder of your runs.")
-    folders = [Path(folder) for folder, _, _ in os.walk(root)]
-    used = {read_provenance(folder).data.store for folder in folders if is_run(folder)}
+    folders, places = list[Path](), [root]
+    for folder, below, _ in os.walk(root):
+        folders.append(Path(folder))
+        places += [Path(folder, name) for name in below]
+    used = {read_provenance(place).data.store for place in places if is_run(place)}  # by linked runs too
     busy = [folder for folder in folders if is_held(folder / ".lock")]
     found = list[Removable]()
-    for folder in folders:
-        if not any(folder.is_relative_to(job) for job in busy):
-            found += [*_checkpoints(folder)] if is_run(folder) else []
-            found += _others(folder, used)
+    for path in folders:
+        if not any(path.is_relative_to(job) for job in busy):
+            found += [*_checkpoints(path)] if is_run(path) else []
+            found += _others(path, used)
     return [item for item in found if not remove or _is_removed(item)]
 
 
 def _checkpoints(run: Path) -> Iterator[Removable]:
     folder = run / "checkpoints"
     newest = None if folder.is_symlink() else newest_sound(folder)
+    if newest is None:
+        return
     best = read_as(dict[str, Any], run / "best.json") if (run / "best.json").is_file() else {}
     kept = {newest, best.get("step"), *read_provenance(run).milestones.values()}
-    for step in steps(folder) if newest is not None else ():
-        if step not in kept:
+    for step in steps(folder):
+        if step < newest and step not in kept:
             yield _sized(checkpoint_path(folder, step), CHECKPOINT)
 
 

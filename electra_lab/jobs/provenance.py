@@ -18,7 +18,7 @@ import torch
 import registry
 from electra_lab.assembly.data import open_corpus, recipe_of
 from electra_lab.assembly.experiment import Experiment
-from electra_lab.config.load import C, Loaded, dump
+from electra_lab.config.load import Loaded, dump
 from electra_lab.data.build import Recipe
 from electra_lab.data.store import is_store, key_of, read_manifest
 from electra_lab.storage.provenance import (
@@ -194,7 +194,7 @@ def _commit() -> dict[str, Any]:
     return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", *code))}
 
 
-def with_copies(loaded: Loaded[C], folder: Path, codes: Sequence[Code]) -> C:
+def with_copies(loaded: Loaded[Any], folder: Path, codes: Sequence[Code]) -> Any:
     """Return a config as a job's folder has it, which can be run by itself and moved together with other jobs.
 
     codes  of the plug-ins, of which it has copies; those under `imports` come first
