@@ -11,6 +11,7 @@ from typing import Any
 from electra_lab.analysis.findings import declared, measured
 from electra_lab.analysis.records import Records, last_evaluation, last_number, training_seconds
 from electra_lab.storage.files import config_of, read_text, refuse_unusable
+from electra_lab.storage.finetuning_folder import is_finetuning
 from electra_lab.storage.provenance import Provenance, flat
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Metric
@@ -72,7 +73,7 @@ def subjects(paths: Sequence[Path]) -> list[Subject]:
     if len({path.resolve() for path in paths}) < len(paths):
         raise ConfigError("a run directory is given twice.")
     for path in paths:
-        _refuse_other_jobs(path)
+        _refuse_other_jobs(path, paths)
     directories = [RunDirectory.open(path) for path in paths]
     configs = [flat(config_of(path / "config.yaml")) for path in paths]
     tuned = [path for path, config in zip(paths, configs, strict=True) if "task.type" in config]
@@ -87,14 +88,15 @@ def subjects(paths: Sequence[Path]) -> list[Subject]:
     return compared
 
 
-def _refuse_other_jobs(path: Path) -> None:
+def _refuse_other_jobs(path: Path, paths: Sequence[Path]) -> None:
     if (path / "plan.json").is_file():
         raise ConfigError(
             f"{path}: is an ablation. Its page compares the variants: {command('report', path)}. To compare cells, "
             f"give their folders, such as {path / 'cells' / 'ID'}."
         )
-    if (path / "finetuning.yaml").is_file():
-        raise ConfigError(f"{path}: is a fine-tuning. Give its seeds, such as {path / 'seed-0'}.")
+    if is_finetuning(path):
+        seeds = [next(iter(sorted(each.glob("seed-*"))), each) if is_finetuning(each) else each for each in paths]
+        raise ConfigError(f"{path}: is a fine-tuning. Compare seeds: {command('compare', *seeds)}")
 
 
 def _labels(paths: Sequence[Path], names: Sequence[str]) -> list[str]:

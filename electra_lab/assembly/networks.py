@@ -83,7 +83,8 @@ def open_source(loaded: Loaded[FinetuningConfig], seed: int | None = None) -> Ne
     except LabError as error:
         raise loaded.caused(loc, error) from None
     if config.trains and config.network not in found.networks:
-        reason = f"{config.model} has no {config.network}. Write network: {next(iter(found.networks))}."
+        other = next(iter(found.networks))
+        reason = f"{config.model} has no {config.network}. Write network: {other}. In a command: --set network={other}"
         raise loaded.problem(("network",), reason)
     return found
 

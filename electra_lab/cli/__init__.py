@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from electra_lab.cli import (
     ablate,
     check,
+    clean,
     compare,
     corrupt,
     detect,
@@ -68,8 +69,8 @@ app = typer.Typer(
 )
 VERBS: tuple[Callable[..., None], ...] = (
     new.new, prepare.prepare, run.run, resume.resume, replay.replay, ablate.ablate, finetune.finetune, report.report,
-    list_.list_, compare.compare, check.check, export.export, push.push, detect.detect, corrupt.corrupt, fill.fill,
-    embed.embed, score.score, predict.predict, schema.schema,
+    list_.list_, clean.clean, compare.compare, check.check, export.export, push.push, detect.detect, corrupt.corrupt,
+    fill.fill, embed.embed, score.score, predict.predict, schema.schema,
 )  # fmt: skip
 for verb in VERBS:
     app.command(verb.__name__.rstrip("_"))(answering()(verb))

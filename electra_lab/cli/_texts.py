@@ -18,6 +18,13 @@ from electra_lab.cli._streams import answer, is_utf8, stdout
 from electra_lab.cli.run import Device
 from registry.errors import ConfigError, shown
 
+LEGENDS = {  # of a page of results
+    "detect": "The redder a token, the more probable that it was replaced. Rest the pointer on it to see the number.",
+    "corrupt": "Struck out: a token that the generator replaced by the next one. The redder a token, the more probable "
+    "it seems that it was replaced. Rest the pointer on it to see the number and the candidates.",
+    "fill": "The redder a token, the more probable it is in this place. Rest the pointer on it to see the others.",
+}
+
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
@@ -116,8 +123,9 @@ def show(
     import json
 
     from electra_lab.inference.opening import load
-    from electra_lab.inference.results import Filled, header
+    from electra_lab.inference.results import Filled
     from electra_lab.presentation.console import Console
+    from electra_lab.presentation.pages import render
 
     if json_ + csv_ + bool(html) > 1:
         raise ConfigError("give either --json or --html or --csv.")
@@ -127,7 +135,11 @@ def show(
         page = stack.enter_context(file_of("--html", html)) if html else None
         pair = load(model, device=device, step=step)
         if page:
-            page.write(header(pair.name))
+            title = f"{verb}: {pair.name}"
+            page.write(
+                render("page.html.j2", title=title).partition("</h1>")[0]
+                + f'</h1>\n<p class="note">{LEGENDS[verb]}</p>\n'
+            )
         if html or not terminal.is_terminal:
             stack.enter_context(console.progress(0, None, verb, "texts"))
         results = answered(pair, verb, incoming, itemgetter("text"), **options)
@@ -155,7 +167,8 @@ def colours() -> "RichConsole":
     """Return standard output as a terminal that may have colours."""
     from rich.console import Console as RichConsole
 
-    return RichConsole(file=stdout(), highlight=False, soft_wrap=True, emoji=False)
+    system: Any = None if os.environ.get("NO_COLOR") else "auto"  # without it, nothing is dimmed either
+    return RichConsole(file=stdout(), highlight=False, soft_wrap=True, emoji=False, color_system=system)
 
 
 def answer_in_colour(terminal: "RichConsole", result: object, before: str = "") -> None:

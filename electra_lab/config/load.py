@@ -2,9 +2,9 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, cast
@@ -37,16 +37,44 @@ from registry.signature import FolderOrName, Strict, validate
 # A file of a kind has at least one of its keys; an experiment has none.
 KINDS = {"ablation": ("base", "vary"), "fine-tuning": ("task", "dataset")}
 VERBS = {"ablation": "ablate", "fine-tuning": "finetune", "experiment": "run"}
+# The paths to what the lab itself writes, which moves together with the jobs that name it.
+WRITTEN_HERE = {
+    ("data", "store"), ("model",), ("init", "discriminator"), ("init", "generator"), ("objective", "run"),
+}  # fmt: skip
 C = TypeVar("C", bound=Strict, default=ExperimentConfig)
 
 
 @dataclass(frozen=True)
 class Loaded(Generic[C]):
-    """A validated config, the place where each of its values was written, and its plug-ins."""
+    """A validated config, the place where each of its values was written, and its plug-ins.
+
+    relative  by key, the paths that were not written as absolute ones, with links unresolved
+    """
 
     config: C
     marks: Mapping[Loc, Mark]
     plugins: tuple[Plugin, ...]
+    relative: Mapping[Loc, str] = field(default_factory=dict)
+
+    @property
+    def portable(self) -> C:
+        """The config with such paths relative to its file: it does not change if both are moved together."""
+        return self._relative_to(self.marks[()].folder, self.relative)
+
+    def within(self, folder: Path) -> C:
+        """Return the config as a file in `folder` has it: such paths to what the lab writes are relative to it.
+
+        Those that only have the root of the file system in common stay absolute.
+        """
+        real, first = folder.resolve(), folder.resolve().parts[:2]
+        resolved = {loc: os.path.realpath(self.relative[loc]) for loc in WRITTEN_HERE & self.relative.keys()}
+        return self._relative_to(real, {loc: path for loc, path in resolved.items() if Path(path).parts[:2] == first})
+
+    def _relative_to(self, folder: Path, paths: Mapping[Loc, str]) -> C:
+        def place(path: Any, loc: Loc) -> Any:
+            return type(path)(os.path.relpath(paths[loc], folder)) if loc in paths else path
+
+        return cast("C", _with_paths(self.config, (), place))
 
     def problem(self, loc: Loc, reason: str, kind: type[LabError] = ConfigError) -> LabError:
         """Return an error found during assembly, at the line that caused it."""
@@ -129,11 +157,12 @@ def validated_as(schema: type[C], root: Node) -> Loaded[C]:
     """Validate a file of any kind. Raises ConfigError listing every problem."""
     plugins = tuple(imports(root))
     marks = dict(root.marks())
+    relative = dict[Loc, str]()
     try:
-        config = located(validate(schema, cast("dict[str, Any]", root.plain())), (), marks)
+        config = located(validate(schema, cast("dict[str, Any]", root.plain())), (), marks, relative)
     except ValidationError as error:
         raise ConfigError("\n".join([str(sentences(error, marks)), *_lost_imports(error, root)])) from None
-    return Loaded(config, marks, plugins + tuple(_packaged(config)))
+    return Loaded(config, marks, plugins + tuple(_packaged(config)), relative)
 
 
 def _lost_imports(error: ValidationError, root: Node) -> Iterator[str]:
@@ -186,9 +215,9 @@ def _packaged(config: Any) -> Iterator[Plugin]:
     entries: list[Entry[Any]] = [
         schedules.get(component.type) for component in getattr(config, "schedules", {}).values()
     ]
-    for name, field in type(config).model_fields.items():
+    for name, key in type(config).model_fields.items():
         component = getattr(config, name)
-        for of in field.metadata:
+        for of in key.metadata:
             if isinstance(of, Of) and component is not None:
                 registry = of.also if of.also and not component.sizes else of.registry
                 entries += entries_of(registry, component)
@@ -231,26 +260,39 @@ def absolute(path: Path, loc: Loc, mark: Mark) -> Path:
         raise ConfigError(f"{mark}: {'.'.join(map(str, loc))}: {str(path)!r} is not a usable path ({error}).") from None
 
 
-def located(value: Any, loc: Loc, marks: Mapping[Loc, Mark]) -> Any:
+def located(value: Any, loc: Loc, marks: Mapping[Loc, Mark], relative: dict[Loc, str] | None = None) -> Any:
     """Return a validated config with every path completed.
 
     A path is relative to the file that wrote it, which only the marks know. A default is relative to the working
     directory, so that the complete config means the same anywhere.
+
+    relative  relative paths are added to it, with links unresolved
     """
-    if isinstance(value, Path | FolderOrName):
+
+    def place(path: Any, loc: Loc) -> Any:
         mark = marks.get(loc) or marks.get(("discriminator", *loc[1:]) if loc[0] == "generator" else loc)
         mark = mark or Mark(str(marks[()]), Path.cwd())
-        if isinstance(value, Path):
-            return absolute(value, loc, mark)
-        return value if value.is_name(mark.folder) else FolderOrName(absolute(Path(value), loc, mark))
+        if isinstance(path, FolderOrName) and path.is_name(mark.folder):
+            return path
+        if relative is not None and not os.path.isabs(os.path.expanduser(path)):
+            relative[loc] = os.path.abspath(mark.folder / path)
+        return type(path)(absolute(Path(path), loc, mark))
+
+    return _with_paths(value, loc, place)
+
+
+def _with_paths(value: Any, loc: Loc, place: Callable[[Any, Loc], Any]) -> Any:
+    """Return a config in which every path is replaced by `place(path, key)`."""
+    if isinstance(value, Path | FolderOrName):
+        return place(value, loc)
     if isinstance(value, Component):
-        return replace(value, options=located(value.options, loc, marks))
+        return replace(value, options=_with_paths(value.options, loc, place))
     if isinstance(value, BaseModel):
-        return value.model_copy(update={name: located(field, (*loc, name), marks) for name, field in value})
+        return value.model_copy(update={name: _with_paths(field, (*loc, name), place) for name, field in value})
     if isinstance(value, list | tuple):
-        return type(value)(located(item, (*loc, index), marks) for index, item in enumerate(value))
+        return type(value)(_with_paths(item, (*loc, index), place) for index, item in enumerate(value))
     if isinstance(value, dict):
-        return {key: located(item, (*loc, key), marks) for key, item in value.items()}
+        return {key: _with_paths(item, (*loc, key), place) for key, item in value.items()}
     return value
 
 

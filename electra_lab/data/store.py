@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 FORMAT = 2  # raise it when the same inputs would give another store
+ELSEWHERE = "Name another folder for token stores: --set data.store=FOLDER"
 REBUILD = "Rebuild it: electra-lab prepare FILE --rebuild"
 
 
@@ -156,11 +157,11 @@ def open_store(
     folder = root / key_of(recipe.identity)
     if rebuild or not os.path.exists(folder):
         _build(folder, recipe, announce, progress, rebuild=rebuild)
-    elif os.path.exists(_lock_of(folder)):
+    elif os.path.exists(lock_of(folder)):
         # If nobody holds the lock, its process was killed when the store was complete.
-        with suppress(OSError, ConfigError), lock(_lock_of(folder)) as free:
+        with suppress(OSError, ConfigError), lock(lock_of(folder)) as free:
             if free:
-                _lock_of(folder).unlink(missing_ok=True)
+                lock_of(folder).unlink(missing_ok=True)
     return load_store(folder)
 
 
@@ -254,7 +255,7 @@ def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progre
             if rebuild or not folder.exists():
                 _build_in(part, folder, recipe, announce, progress)
     except OSError as error:
-        raise DataError(f"{folder.parent}: the token store cannot be written ({error.strerror}).") from None
+        raise DataError(f"{folder.parent}: the token store cannot be written ({error.strerror}). {ELSEWHERE}") from None
     except CheckpointError as error:
         raise DataError(f"the token store cannot be built: {error}") from None
     finally:
@@ -278,13 +279,13 @@ def _build_in(part: Path, folder: Path, recipe: Recipe, announce: Callable[[str]
         raise
 
 
-def _lock_of(folder: Path) -> Path:
+def lock_of(folder: Path) -> Path:
     return folder.parent / f".{folder.name}.lock"
 
 
 @contextmanager
 def _only_one(folder: Path, announce: Callable[[str], None]) -> Iterator[None]:
-    file = _lock_of(folder)
+    file = lock_of(folder)
     with ExitStack() as stack:
         if not stack.enter_context(lock(file)):
             announce("another process is building this token store; waiting for it")
@@ -301,5 +302,5 @@ def _make_folders(folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{folder}: cannot be created ({error.strerror}).") from None
+        raise DataError(f"{folder}: cannot be created ({error.strerror}). {ELSEWHERE}") from None
     return missing

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from unicodedata import category, normalize
 
 import torch
@@ -15,11 +16,16 @@ from electra_lab.data.encoding import SpecialNames, unknown_characters
 from electra_lab.data.vocabulary import kmers_of, replacements, unknown_id, word_mark
 from electra_lab.storage.files import tokenizer_failures
 from registry import Batch, Vocabulary
-from registry.errors import UnknownText
+from registry.errors import DataError, Stopped, UnknownText
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+T = TypeVar("T")
+More = Callable[[float], bool]  # see inference.pair.Pair.stream
+CHUNK = 64  # batches whose texts a stream holds at once, if they have no more characters than this:
+CHARACTERS = 1 << 18  # their tokens and results take about a hundred megabytes
+PATIENCE = 0.2  # seconds that a text waits for others of its batch
 MUCH = 0.1  # share of a text whose unknown characters are pointed out
 JOINERS = "\u200c\u200d"
 
@@ -222,3 +228,24 @@ def batches(
         tokens = tokens.to(device)
         numbers = torch.arange(len(chosen), device=device)
         yield chosen, Batch(tokens, real.to(device), torch.zeros_like(tokens), numbers)
+
+
+def chunks(texts: Iterable[T], batch_size: int, more: More | None) -> Iterator[list[T]]:
+    """Yield the texts in lists that end at CHUNK batches, at the text that makes CHARACTERS full, or at a pause."""
+    chunk, characters, until = list[T](), 0, 0.0
+    try:
+        for text in texts:
+            if not chunk:
+                until = time.monotonic() + PATIENCE
+            chunk.append(text)
+            characters += len(text if isinstance(text, str) else repr(text))
+            is_full = len(chunk) == CHUNK * batch_size or characters >= CHARACTERS
+            if is_full or (more and not more(until if len(chunk) < batch_size else 0)):
+                yield chunk
+                chunk, characters = [], 0
+    except (DataError, Stopped):
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
+        yield chunk

@@ -25,6 +25,7 @@ from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.tokenizers.pretrained import read_tokenizer
 from registry import BatchSizes
 from registry.errors import CheckpointError, ConfigError
+from registry.signature import FolderOrName
 
 if TYPE_CHECKING:
     from electra_lab.export.export import Exportable
@@ -116,7 +117,7 @@ def finetuned_card(model: Path, notes: Sequence[str] = ()) -> str:
             values += [(split, name, title, value)] if value is not None and name not in results.lost else []
     metadata = {
         "library_name": "transformers" if plain else "electra_lab",
-        "base_model": None if Path(config["model"]).is_absolute() else config["model"],
+        "base_model": config["model"] if FolderOrName(config["model"]).is_name(folder.path) else None,
         "metrics": sorted({name for _, name, _, _ in values}),
         "tags": ["electra_lab"],
     }
@@ -225,7 +226,8 @@ def without_folders(value: Any) -> Any:
         return {key: without_folders(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [without_folders(inner) for inner in value]
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+    is_folder = isinstance(value, str) and (Path(value).is_absolute() or value.startswith("../"))
+    return Path(value).name if is_folder else value
 
 
 def _flops(run: Origin, records: Sequence[Record], batches: BatchSizes) -> int:

@@ -96,15 +96,15 @@ def _compared(fp32: Path, int8: Path, module: NamedOutputs, rows: list[Rows], te
     """Run both files on the same rows, alternating which one is first."""
     threads = torch.get_num_threads()  # as OMP_NUM_THREADS says
     sessions, seconds = [open_onnx(file, threads) for file in (fp32, int8)], [0.0, 0.0]
-    last, detects = [module.outputs[-1]], "replaced" in module.network.heads
+    of_head, detects = [*module.outputs[-2:][:1]], "replaced" in module.network.heads
     outputs: list[Any] = [None, None]
     scores, gaps, same, largest = list[NDArray[Any]](), list[float](), list[float](), 0.0
     for session in sessions:
-        session.run(last, rows[0].inputs)  # the first call allocates
+        session.run(of_head, rows[0].inputs)  # the first call allocates
     for number, batch in enumerate(rows):
         for which in (0, 1) if number % 2 else (1, 0):
             began = time.perf_counter()
-            (outputs[which],) = sessions[which].run(last, batch.inputs)
+            (outputs[which],) = sessions[which].run(of_head, batch.inputs)
             seconds[which] += time.perf_counter() - began
         exact, rounded = (output if module.of_text else output[batch.judged] for output in outputs)
         gaps.append(float(np.abs(exact - rounded).mean()))

@@ -28,7 +28,7 @@ LARGEST = 1_800_000_000  # bytes of weights in one file, as protobuf's limit is 
 
 
 class NamedOutputs(nn.Module):
-    """A network with the interface of transformers: integers in, states and the output of its head out.
+    """A network with the interface of transformers: integers in, the output of its head and then the states out.
 
     head    of a task, for the class `kind`; without it, the head is the network's own
     labels  of the task, in the order of its outputs
@@ -42,12 +42,12 @@ class NamedOutputs(nn.Module):
         self.of_text, self.of_spans = kind == "ForSequenceClassification", kind == "ForQuestionAnswering"
         of_head: tuple[str, ...] = ("start_logits", "end_logits") if self.of_spans else ("logits",)
         has_head = head is not None or "replaced" in network.heads or "tokens" in network.heads
-        self.outputs = ("last_hidden_state", *of_head) if has_head else ("last_hidden_state",)
+        self.outputs = (*of_head, "last_hidden_state") if has_head else ("last_hidden_state",)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
         batch = Batch(input_ids, attention_mask.bool(), token_type_ids, input_ids[:, 0])
         states = self.network.hidden(batch.tokens, batch.attention_mask, batch.segments)
-        return states, *self._head(states, batch)
+        return *self._head(states, batch), states
 
     def _head(self, states: Tensor, batch: Batch) -> Sequence[Tensor]:
         head: Any = self.head

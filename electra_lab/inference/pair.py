@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import math
-import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from electra_lab.data.texts import Tokenized, Window, batches, tokenize, windows
+from electra_lab.data.texts import More, Tokenized, Window, batches, chunks, tokenize, windows
 from electra_lab.data.vocabulary import masks_take_words, spaces_stay
-from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Results, Scored, one_or_all
+from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Results, Scored, one_or_all, several
 from electra_lab.inference.scoring import By, Reduce, combined, energies_of, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
 from electra_lab.training.random import Streams
 from registry import Generator, Vocabulary, count
-from registry.errors import CheckpointError, ConfigError, DataError, Stopped
+from registry.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-T = TypeVar("T")
 Pooling = Literal["mean", "cls"]
 Verb = Literal["detect", "corrupt", "fill", "predict", "embed", "score"]
-CHUNK = 64  # batches whose texts `stream` holds at once, if they have no more characters than this:
-CHARACTERS = 1 << 18  # their tokens and results take about a hundred megabytes
-PATIENCE = 0.2  # seconds that a text waits for others of its batch
-More = Callable[[float], bool]
 
 
 class Pair:
@@ -75,7 +69,7 @@ class Pair:
     def detect(self, texts: str | list[str], *, batch_size: int = 32) -> Detected | Results[Detected]:
         """Return, for every token, the probability that it was replaced. Raises ConfigError without a detector."""
         self._refuse(batch_size)
-        tokenized = tokenize(self.tokenizer, _several(texts))
+        tokenized = tokenize(self.tokenizer, several(texts))
         verdicts = zip(tokenized, self._verdicts(tokenized, batch_size), strict=True)
         return one_or_all(texts, [Detected(t.text, t.tokens, t.offsets, p, unknown=t.unknown) for t, p in verdicts])
 
@@ -92,7 +86,7 @@ class Pair:
         """
         self._refuse(batch_size, options.get("top", 1))
         number = options.pop("first", 0)
-        for chunk in _chunks(texts, batch_size, more):
+        for chunk in chunks(texts, batch_size, more):
             numbered = {"first": number} if verb == "corrupt" else {}
             yield from getattr(self, verb)(chunk, batch_size=batch_size, **numbered, **options)
             number += len(chunk)
@@ -129,7 +123,7 @@ class Pair:
             raise ConfigError("mask_prob must be above 0 and at most 1, temperature a finite number above 0.")
         self._refuse(batch_size, top)
         network, mask = self.writer, self.vocabulary.mask_id
-        originals = tokenize(self.tokenizer, _several(texts))
+        originals = tokenize(self.tokenizer, several(texts))
 
         # Mask tokens. A text's random numbers do not depend on the other texts of its batch.
         luck: list[dict[int, float]] = []  # of each text, by masked token, the number that it is drawn by
@@ -205,7 +199,7 @@ class Pair:
         """
         refuse_unknown(by, reduce, mask_prob)
         self._refuse(batch_size)
-        tokenized = tokenize(self.tokenizer, _several(texts))
+        tokenized = tokenize(self.tokenizer, several(texts))
         if by is None and self.detects:
             by = "detection"
         if by is None and self.has_energies:
@@ -233,8 +227,7 @@ class Pair:
         """
         self._refuse(batch_size, top)
         network, mask = self.writer, self.vocabulary.mask_id
-        several = _several(texts)
-        tokenized = tokenize(self.tokenizer, several, with_masks=True)
+        tokenized = tokenize(self.tokenizer, several(texts), with_masks=True)
         masks = [_places(text, mask) for text in tokenized]
         if isinstance(texts, str) and not masks[0]:
             raise ConfigError(f"there is no {self._token(mask)} to fill in {texts!r:.60}.")
@@ -260,7 +253,7 @@ class Pair:
         if pooling not in ("mean", "cls", None):
             raise ConfigError(f"pooling must be 'mean', 'cls' or None, is {pooling!r}.")
         network = self.embeds
-        tokenized = tokenize(self.tokenizer, _several(texts))
+        tokenized = tokenize(self.tokenizer, several(texts))
         states = [torch.zeros(len(text.ids) + 2, network.dim) for text in tokenized]  # with [CLS] and [SEP]
         for chosen, hidden in self._hidden(network, tokenized, batch_size):
             for window, row in zip(chosen, hidden.float().cpu(), strict=True):
@@ -271,8 +264,8 @@ class Pair:
                 if kept.stop + 2 == len(of_text):
                     of_text[-1] = row[window.length + 1]
         if pooling is None:
-            several = [self.finite(of_text[1:-1]) for of_text in states]
-            return several[0] if isinstance(texts, str) else several
+            of_tokens = [self.finite(of_text[1:-1]) for of_text in states]
+            return of_tokens[0] if isinstance(texts, str) else of_tokens
         pooled = [of_text.mean(0) if pooling == "mean" else of_text[0] for of_text in states]
         vectors = self.finite(torch.stack(pooled)) if pooled else torch.zeros(0, network.dim)
         return vectors[0] if isinstance(texts, str) else vectors
@@ -297,10 +290,9 @@ class Pair:
 
     @staticmethod
     def _refuse(batch_size: int, top: int = 1) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, is {batch_size}.")
-        if top < 1:
-            raise ConfigError(f"top must be at least 1, is {top}.")
+        for name, value in (("batch_size", batch_size), ("top", top)):
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} must be a number of at least 1, is {value!r:.60}.")
 
     @property
     def detector(self) -> Network:
@@ -384,28 +376,3 @@ class Pair:
 
 def _places(text: Tokenized, token: int) -> list[int]:
     return [place for place, id in enumerate(text.ids) if id == token]
-
-
-def _chunks(texts: Iterable[T], batch_size: int, more: More | None) -> Iterator[list[T]]:
-    """Yield the texts in lists that end at CHUNK batches, at the text that makes CHARACTERS full, or at a pause."""
-    chunk, characters, until = list[T](), 0, 0.0
-    try:
-        for text in texts:
-            if not chunk:
-                until = time.monotonic() + PATIENCE
-            chunk.append(text)
-            characters += len(text if isinstance(text, str) else repr(text))
-            is_full = len(chunk) == CHUNK * batch_size or characters >= CHARACTERS
-            if is_full or (more and not more(until if len(chunk) < batch_size else 0)):
-                yield chunk
-                chunk, characters = [], 0
-    except (DataError, Stopped):
-        if chunk:
-            yield chunk
-        raise
-    if chunk:
-        yield chunk
-
-
-def _several(texts: str | list[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)

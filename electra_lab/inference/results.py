@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from registry.errors import shown
+from registry.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -62,11 +62,20 @@ class Result(ABC):
     def _repr_html_(self) -> str:
         return f'<p style="line-height: 1.9; overflow-wrap: anywhere">{"".join(map(_html, self.spans()))}</p>'
 
+    def _spaced(self) -> Iterator[Span]:
+        """Yield the pieces with a space between the figures of one and a piece that would touch them."""
+        figures = False
+        for span in self.spans():
+            if figures and span.text and not span.text[0].isspace():
+                yield Span(" ")
+            yield span
+            figures = span.shown or (figures and not span.text)
+
     def __rich__(self) -> Text:
         from rich.text import Text
 
         text = Text()
-        for span in self.spans():
+        for span in self._spaced():
             if span.instead_of:
                 text.append(shown(span.instead_of), "strike dim")
                 text.append(" ")
@@ -78,7 +87,7 @@ class Result(ABC):
     def __str__(self) -> str:
         """The same without colour."""
         words = []
-        for span in self.spans():
+        for span in self._spaced():
             word = f"{span.text} {span.strength:.2f}" if span.shown else span.text
             words.append(f"[{span.instead_of} > {word}]" if span.instead_of else word)
         return "".join(words)
@@ -292,19 +301,19 @@ class Results(list[R], Generic[R]):
         return "".join(result._repr_html_() for result in self)
 
 
+def several(texts: Any) -> list[str]:
+    """Return a text, or several, as a list. Raises ConfigError for everything else."""
+    alone = isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable)
+    listed: list[str] = [texts] if alone else list(texts)
+    for number, text in enumerate(listed, start=1):
+        if not isinstance(text, str):
+            raise ConfigError(f"text {number}: must be a string, is {text!r:.60}.")
+    return listed
+
+
 def one_or_all(texts: str | list[str], results: list[R]) -> R | Results[R]:
     """Return one result for one text."""
     return results[0] if isinstance(texts, str) else Results(results)
-
-
-def header(title: str) -> str:
-    """Return the beginning of a page of results, which follow it; HTML needs no end."""
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        "<style>:root { color-scheme: light dark } body { font: 16px/1.5 system-ui, sans-serif; max-width: 48rem; "
-        f"margin: 2rem auto; padding: 0 1rem }}</style>\n<h1>{escape(title)}</h1>\n"
-    )
 
 
 def _of_tokens(

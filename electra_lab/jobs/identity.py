@@ -1,4 +1,4 @@
-"""The identity of a run: a hash of everything that its outcome depends on."""
+"""The identity of a run: a hash of everything that its outcome depends on, and of no place on the disk."""
 
 import hashlib
 import json
@@ -38,20 +38,23 @@ def decisive(values: Mapping[str, Any], above: Loc = ()) -> dict[str, Any]:
 
 def rows_of(loaded: Loaded[Any]) -> dict[str, Any]:
     """Return everything that the rows of text depend on."""
-    values: dict[str, Any] = loaded.config.model_dump(mode="json", include={"corpus", "tokenizer", "data"})
+    values: dict[str, Any] = loaded.portable.model_dump(mode="json", include={"corpus", "tokenizer", "data"})
     return decisive(values)
 
 
-def content_of(loaded: Loaded[Any]) -> str:
-    """Return everything that the outcome of a run depends on, except for the seed."""
-    values = decisive(loaded.config.model_dump(mode="json"))
+def content_of(loaded: Loaded[Any], config: Any = None) -> str:
+    """Return everything that the outcome of a run depends on, except for the seed.
+
+    config  with the paths in the form of a folder; by default they are relative to the file
+    """
+    values = decisive((config or loaded.portable).model_dump(mode="json"))
     values = {key: value for key, value in values.items() if (key,) not in SEEDS}
     return json.dumps({**values, "plugins": sorted({plugin.sha256 for plugin in loaded.plugins})}, sort_keys=True)
 
 
-def digest(loaded: Loaded[Any]) -> str:
+def digest(loaded: Loaded[Any], config: Any = None) -> str:
     """Return a hash that is equal for equal runs, whatever their names and places."""
-    return hashlib.sha256(f"[{content_of(loaded)}, {seed_of(loaded)}]".encode()).hexdigest()[:10]
+    return hashlib.sha256(f"[{content_of(loaded, config)}, {seed_of(loaded)}]".encode()).hexdigest()[:10]
 
 
 def seed_of(loaded: Loaded[Any]) -> int:

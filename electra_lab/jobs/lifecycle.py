@@ -86,7 +86,7 @@ def begin(
     plugins: Iterable[Plugin] = (),
 ) -> None:
     """Write the first files of a run directory. provenance.json comes last: without it, the run has not begun."""
-    directory.write("config.yaml", dump(with_copies(loaded, began.plugins).config))
+    directory.write("config.yaml", dump(with_copies(loaded, directory.path, began.plugins)))
     for code, plugin in zip(began.plugins, plugins, strict=False):
         directory.keep_plugin(code, plugin.source)
     directory.keep_tokens(tokenizer, vocabulary.counts, began.id)

@@ -39,6 +39,7 @@ from electra_lab.training.loop import Settings
 from electra_lab.version import __version__
 from registry import Corpus, Plugin
 from registry.errors import ConfigError, DataError, command
+from registry.signature import Strict
 
 CODE = Path(__file__).parents[1], Path(registry.__file__ or "").parent  # the folders of the lab
 PACKAGES = ("torch", "tokenizers", "x-transformers", "reformer-pytorch", "numpy", "safetensors", "pydantic")
@@ -47,16 +48,16 @@ MAY_CHANGE = (
     "train.steps", "train.epochs", "train.tokens", "train.flops", "train.paper_flops", "train.micro_batch_size",
     "train.log_every", "train.on_non_finite", "train.skip_limit", "train.spike",
     "train.activation_checkpointing", "evaluate", "checkpoint", "run", "trackers", "imports", "corpus", "data.store",
-    "data.engine",
-    "data.unknown",
+    "data.engine", "data.unknown", "tokenizer.path",
 )  # fmt: skip
 
 
-def provenance(loaded: Loaded, experiment: Experiment, id: str | None = None) -> Provenance:
-    """Return the provenance of a new run, by default with a new id."""
+def provenance(loaded: Loaded, experiment: Experiment, folder: Path, id: str | None = None) -> Provenance:
+    """Return the provenance of a new run in a folder, by default with a new id."""
     return began(
         id or uuid.uuid4().hex,
         loaded,
+        folder,
         loaded.plugins,
         environment_of(experiment),
         data=data_of(experiment),
@@ -82,11 +83,11 @@ def length(experiment: Experiment) -> dict[str, Any]:
 
 
 def began(
-    id: str, loaded: Loaded[Any], plugins: Sequence[Plugin], environment: Environment, **facts: Any
+    id: str, loaded: Loaded[Any], folder: Path, plugins: Sequence[Plugin], environment: Environment, **facts: Any
 ) -> Provenance:
-    """Return the provenance of a training that begins now; `facts` are the keys specific to its kind."""
+    """Return the provenance of a training that begins now in a folder; `facts` are the keys specific to its kind."""
     codes = [Code(file=str(p.file), sha256=p.sha256, package=p.package) for p in plugins]
-    loaded = with_copies(loaded, codes)
+    kept = with_copies(loaded, folder, codes)
     return Provenance(
         format=FORMAT,
         id=id,
@@ -94,8 +95,8 @@ def began(
         command=sys.argv,
         electra_lab=__version__,
         git=_git(),
-        config_sha256=hashlib.sha256(dump(loaded.config).encode()).hexdigest(),
-        config=content(loaded),
+        config_sha256=hashlib.sha256(dump(kept).encode()).hexdigest(),
+        config=content(kept),
         plugins=codes,
         environment=environment,
         platform=platform.platform(),
@@ -197,19 +198,18 @@ def _commit() -> dict[str, Any]:
     return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", *code))}
 
 
-def with_copies(loaded: Loaded[Any], codes: Sequence[Code]) -> Loaded[Any]:
-    """Return a config that imports the copies of its plug-ins next to it, so that the folder can be run by itself.
+def with_copies(loaded: Loaded[Any], folder: Path, codes: Sequence[Code]) -> Any:
+    """Return a config as a job's folder has it, which can be run by itself and moved together with other jobs.
 
-    codes  of the plug-ins; those under `imports` come first
+    codes  of the plug-ins, of which it has copies; those under `imports` come first
     """
     copies = [Path("plugins", code.copy_name) for code in codes[: len(loaded.config.imports)]]
-    return replace(loaded, config=loaded.config.model_copy(update={"imports": copies}))
+    return loaded.within(folder).model_copy(update={"imports": copies})
 
 
-def content(loaded: Loaded[Any]) -> dict[str, Any]:
+def content(config: Strict) -> dict[str, Any]:
     """Return a config as plain values, in the form of provenance.json."""
-    plain: dict[str, Any] = loaded.config.model_dump(mode="json", exclude_none=True)
-    return plain
+    return config.model_dump(mode="json", exclude_none=True)
 
 
 def refuse_others(
@@ -234,8 +234,8 @@ def keep_changes(
     provenance.json is written first, because it also holds the earlier config.
     """
     began = directory.provenance()
-    loaded = with_copies(loaded, began.plugins)
-    config, now = dump(loaded.config), content(loaded)
+    kept = with_copies(loaded, directory.path, began.plugins)
+    config, now = dump(kept), content(kept)
     sha = hashlib.sha256(config.encode()).hexdigest()
     earlier = [change.model_copy(update={"step": min(change.step, step)}) for change in began.changes]
     same = (directory.path / "config.yaml").read_text(encoding="utf-8") == config and sha == began.config_sha256
@@ -244,15 +244,16 @@ def keep_changes(
     if found := changes(began.config, now):
         say(f"changed after step {step}: {described(found)}")
     change = Change(step=step, values=found, config_sha256=began.config_sha256)
-    kept = {"config_sha256": sha, "config": now, "changes": [*earlier, change], **facts}
-    directory.write_json("provenance.json", began.model_copy(update=kept).model_dump(mode="json"))
+    update = {"config_sha256": sha, "config": now, "changes": [*earlier, change], **facts}
+    directory.write_json("provenance.json", began.model_copy(update=update).model_dump(mode="json"))
     directory.write("config.yaml", config)
 
 
-def checked_recipe(loaded: Loaded, directory: RunDirectory) -> Recipe | None:
-    """Return the recipe of a run's token store; None if `data.store` names a store.
+def checked_recipe(loaded: Loaded, directory: RunDirectory) -> tuple[Loaded, Recipe | None]:
+    """Return the config of a run, and the recipe of its token store; None if `data.store` names a store.
 
-    Raises DataError if the text has changed since the run began. Nothing is tokenized.
+    If the text is not here, it names the store that the run began with. Raises DataError if there is none, or if the
+    text has changed since the run began. Nothing is tokenized.
     """
     root, key = loaded.config.data.store, directory.provenance().data.store
     kept = root / key
@@ -261,12 +262,15 @@ def checked_recipe(loaded: Loaded, directory: RunDirectory) -> Recipe | None:
         cure = f" To continue with the text that it began with: {command(*resume, f'data.store={kept}')}"
     if is_store(root):
         if (other := key_of(read_manifest(root).identity)) == key:
-            return None
+            return loaded, None
         raise DataError(f"{root}: is not the token store of this run (its key is {other}, the run's is {key}).")
     try:
         recipe = recipe_of(loaded, open_corpus(loaded))
     except DataError as error:
-        cure = cure or (
+        if is_store(kept):
+            data = loaded.config.data.model_copy(update={"store": kept})
+            return replace(loaded, config=loaded.config.model_copy(update={"data": data})), None
+        cure = (
             f" If the text was moved, name its new place: {command(*resume, 'corpus.KEY=VALUE')}. If the token store "
             f"was moved: {command(*resume, f'data.store=FOLDER/{key}')}"
         )
@@ -277,7 +281,7 @@ def checked_recipe(loaded: Loaded, directory: RunDirectory) -> Recipe | None:
             f"{key}). The cause may be changed files, another version of tokenizers or, for corpus docstrings, of "
             f"Python or torch.{cure}"
         )
-    return recipe
+    return loaded, recipe
 
 
 def refuse_other_corpus(directory: RunDirectory, corpus: Corpus) -> None:

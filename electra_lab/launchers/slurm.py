@@ -25,6 +25,7 @@ from electra_lab.launchers._piece import attempt, library, variables
 from registry import Outcome, Work, launchers
 from registry.errors import ConfigError
 
+LOGS = "slurm"  # folder
 LOOK = 0.5  # seconds between two looks for outcomes
 LATE = 5.0  # seconds until a file system shows the last file of a job on another machine
 SAVING = 90  # seconds between the signal that the time limit is near and the limit
@@ -71,11 +72,15 @@ class Slurm:
     def check(self) -> None:
         _submitit()
 
-    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
-        submitit = _submitit()
-        if not ids:
-            return
-        logs = _logs(folder)
+    def script(self, folder: str, pieces: int, /) -> str:
+        """Return the batch script for a number of pieces, without writing or submitting it. Raises ConfigError."""
+        executor = self._executor(_submitit(), Path(folder, LOGS))._executor
+        if pieces > 1:
+            executor.parameters["map_count"] = pieces  # as submitit does for an array
+        text: str = executor._make_submission_file_text(executor._submitit_command_str, "")
+        return text
+
+    def _executor(self, submitit: Any, logs: Path) -> Any:
         executor = submitit.AutoExecutor(folder=logs, cluster="slurm")
         optional = {"slurm_partition": self.partition, "slurm_account": self.account, "mem_gb": self.memory_gb,
                     "gpus_per_node": self.gpus or None}  # fmt: skip
@@ -92,6 +97,14 @@ class Slurm:
             slurm_additional_parameters={**limit, **(self.sbatch or {})},
             **{name: value for name, value in optional.items() if value is not None},
         )
+        return executor
+
+    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
+        submitit = _submitit()
+        if not ids:
+            return
+        logs = _logs(folder)
+        executor = self._executor(submitit, logs)
         try:
             with _outside_of_a_job():
                 submitted = executor.submit_array([_Piece(work, folder, piece) for piece in ids])
@@ -270,6 +283,6 @@ def _outside_of_a_job() -> Iterator[None]:
 
 
 def _logs(folder: str) -> Path:
-    path = Path(folder) / "slurm"
+    path = Path(folder, LOGS)
     path.mkdir(parents=True, exist_ok=True)
     return path

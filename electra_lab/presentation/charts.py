@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,6 +51,7 @@ def look(index: int) -> dict[str, Any]:
 @contextmanager
 def drawing(width: float = WIDTH, height: float = HEIGHT) -> Iterator[Figure]:
     """Open a figure of this size in inches, to pass to `svg`. A dollar sign in text is not a formula."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # that it cannot keep its cache concerns nobody
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -21,6 +21,7 @@ from registry.errors import guide
 
 AXES = {"step": "step", "tokens": "training tokens", "flops": "training FLOPs"}
 MOST_KEYS = 4  # that are named in a sentence
+MOST_COLUMNS = 6  # runs; more of them are rows
 MOST_CURVES = 5  # metrics that are drawn, over each of the axes
 UNTESTED = (
     "Nothing is tested here. Another seed changes every number, and one run of each setting does not show by how much. "
@@ -98,7 +99,8 @@ class Comparison:
             numbers = [number(subject.last.get(name)) for subject in self.subjects]
             rows.append([metric.title, *numbers, self.reading(metric)])
         tables.append(Table("Results of each run's own evaluation", ["metric", *labels, "reading"], rows, ["reading"]))
-        return [*tables, self._costs()]
+        tables.append(self._costs())
+        return [_turned(table) for table in tables] if len(labels) > MOST_COLUMNS else tables
 
     def _conditions(self) -> Table:
         differ = differing([dict(conditions(subject.began)) for subject in self.subjects])
@@ -214,6 +216,15 @@ def _overlay(comparison: Comparison, title: str, split: str, name: str, axis: st
             axes.plot(xs, ys, linewidth=1.2, markersize=4, alpha=0.85, markevery=every, **look(i))
         finish(axes, AXES[axis], large=True)
         return Chart(f"by {AXES[axis]}", svg(figure, f"{name}-{axis}", f"{title}, by {AXES[axis]}"))
+
+
+def _turned(table: Table) -> Table:
+    """Return a table with a row for each run."""
+    header, *lines = zip(table.columns, *table.rows, strict=True)
+    titles = [*header[1:]]
+    return Table(
+        table.title, ["run", *titles], lines if titles else [], titles if set(table.prose) - {"reading"} else []
+    )
 
 
 def _value(value: Any) -> str:

@@ -1,5 +1,6 @@
 """The terminal during a command: a progress bar on a terminal, plain lines anywhere else."""
 
+import os
 import re
 import shutil
 import sys
@@ -41,7 +42,8 @@ class Console:
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self._rich = _Rich(stderr=True, highlight=False, soft_wrap=True, emoji=False, quiet=quiet)
+        system: Any = None if os.environ.get("NO_COLOR") else "auto"  # without it, nothing is dimmed either
+        self._rich = _Rich(stderr=True, highlight=False, soft_wrap=True, emoji=False, quiet=quiet, color_system=system)
         self._progress: Progress | None = None
         self.title, self._unit = "", ""
 

@@ -17,13 +17,13 @@ from electra_lab.pretrained.hugging_face import read_folders
 from electra_lab.pretrained.trained_model import NETWORKS, Origin, Part, TrainedModel
 from electra_lab.storage.best import Step, best_step
 from electra_lab.storage.checkpoint import read_model
-from electra_lab.storage.files import damage
+from electra_lab.storage.files import config_of, damage
 from electra_lab.storage.finetuning_folder import MODEL, FinetuningFolder, is_finetuning, is_seed
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry import Plugin, backbones
 from registry.discovery import load_plugin, packaged
-from registry.errors import CheckpointError, ConfigError, DataError
+from registry.errors import CheckpointError, ConfigError, DataError, command
 
 # The names of the tensors that both networks share, by embedding.tie; a checkpoint has them once.
 SHARED = {"none": (), "tokens": (TABLE,), "embeddings": ("embeddings.",), "all": ("",), "gradient_disentangled": ()}
@@ -154,7 +154,12 @@ def model_of_finetuning(path: Path) -> Path:
     seeds = [folder.seed(seed).path for seed in folder.seeds()] if folder.path == path else [path]
     models = [seed / "model" for seed in seeds if (seed / "model").is_dir()]
     if not models:
-        raise ConfigError(f"{path}: is a fine-tuning that has saved no model for transformers. Name another model.")
+        task = config_of(folder.path / "finetuning.yaml")["task"]
+        raise ConfigError(
+            f"{path}: is a fine-tuning that has saved no model for transformers, which has no class with the layers of "
+            f"its task. Use it with {command('predict', path, 'TEXT')}, or fine-tune with an option of {task['type']} "
+            f"that has one, such as head: transformers ({command('registry', 'describe', 'tasks', task['type'])})."
+        )
     if len(models) > 1:
         raise ConfigError(f"{path}: has {len(models)} models, one for each seed. Name one of them: {models[0]}")
     folder.refuse_other_file(int(models[0].parent.resolve().name.removeprefix("seed-")), MODEL)

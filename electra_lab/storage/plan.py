@@ -99,6 +99,7 @@ class Plan(BaseModel):
     base    the files that are varied
     metric  the one that the report leads with
     gaps    by task, why its data is not here
+    seals   by the id of a cell or reference, the digest of its complete file in plan/
     """
 
     format: int
@@ -116,6 +117,7 @@ class Plan(BaseModel):
     expected: Expected | None = None
     cells: list[Cell]
     gaps: dict[str, str] = {}
+    seals: dict[Id, str] = {}
 
     @model_validator(mode="before")
     @classmethod

@@ -70,6 +70,11 @@ class Start(BaseModel):
     unused: list[str] = []  # the source's tensors that the network lacks
 
 
+def weights_of(starts: Mapping[str, Start]) -> dict[str, Any]:
+    """Return what networks started from, wherever it lay."""
+    return {network: start.model_dump(exclude={"source"}) for network, start in starts.items()}
+
+
 Changes = dict[str, tuple[Any, Any]]  # by key, the value before and now
 
 

@@ -141,7 +141,7 @@ def absent_examples(loaded: Loaded[FinetuningConfig]) -> DataError | None:
 
 def identity(loaded: Loaded[FinetuningConfig]) -> str:
     """Return a hash of everything that affects the numbers except the model: settings, plug-ins, available examples."""
-    config = loaded.config.model_dump(mode="json", exclude={"model", "trackers"})
+    config = loaded.portable.model_dump(mode="json", exclude={"model", "trackers"})
     examples = None if absent_examples(loaded) else open_dataset(loaded).fingerprint()
     content = json.dumps([config, [plugin.sha256 for plugin in loaded.plugins], examples], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:10]

@@ -25,6 +25,7 @@ from electra_lab.jobs.finetuning.experiment import (
     VALIDATION,
     Examples,
     Finetuning,
+    absent_examples,
     assemble,
     declared,
     longest_row,
@@ -50,7 +51,7 @@ from electra_lab.pretrained.writing import write_finetuned
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.files import sha256
 from electra_lab.storage.finetuning_folder import MODEL, FinetuningFolder, SeedResults, SplitResults
-from electra_lab.storage.provenance import Code, Data, Provenance, changes, id_by_place
+from electra_lab.storage.provenance import Code, Data, Provenance, changes, id_by_place, weights_of
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import checked, evaluation
@@ -61,7 +62,8 @@ from registry.errors import CheckpointError, ConfigError, DataError, command
 # None of them would have changed the steps of a seed.
 MAY_CHANGE = (
     "seeds", "train.micro_batch_size", "train.log_every", "train.on_non_finite", "evaluate.batch_size",
-    "evaluate.errors", "checkpoint", "trackers", "imports",
+    "evaluate.errors", "checkpoint", "trackers", "imports", "model", "dataset.path", "dataset.folder",
+    *(f"dataset.{split}" for split in ("train", "validation", "test")),
 )  # fmt: skip
 
 
@@ -93,6 +95,10 @@ def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
     folder = FinetuningFolder(path)
     loaded = load_finetuning(path / "finetuning.yaml", overrides)
     with ending(lambda: f"Resume with: {command('resume', path)}"), folder.locked():
+        left = any(folder.results(seed) is None for seed in loaded.config.seeds)
+        if left and (absent := absent_examples(loaded)):
+            cure = command("resume", path, "--set", "dataset.KEY=PLACE")
+            raise DataError(f"{absent} If the examples were moved, name their new place: {cure}")
         run_remaining_seeds(folder, loaded, choose_device(device))
     return path
 
@@ -120,7 +126,7 @@ def run_remaining_seeds(
     codes = [Code(file=str(plugin.file), sha256=plugin.sha256) for plugin in loaded.plugins[: len(config.imports)]]
     for code, plugin in zip(codes, loaded.plugins, strict=False):
         folder.keep_plugin(code, plugin.source)
-    folder.write("finetuning.yaml", dump(with_copies(loaded, codes).config))
+    folder.write("finetuning.yaml", dump(with_copies(loaded, folder.path, codes)))
     for number, seed in enumerate(config.seeds, start=1):
         console.title = f"seed {seed} ({number}/{len(config.seeds)})"
         if folder.results(seed) is None:
@@ -148,7 +154,7 @@ def _begun(folder: FinetuningFolder) -> dict[int, Provenance]:
 def _refuse_other_settings(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig]) -> None:
     """Raise ConfigError if a seed began with other settings than those of a file, except for those that may change."""
     for seed, then in _begun(folder).items():
-        now = content(with_copies(_with(seed, loaded), then.plugins))
+        now = content(with_copies(_with(seed, loaded), folder.seed(seed).path, then.plugins))
         refuse_others(changes(then.config, now), folder.path / "finetuning.yaml", MAY_CHANGE)
 
 
@@ -353,22 +359,22 @@ def _begin(
 ) -> None:
     """Write the first files of a seed, and compare them with those of earlier seeds. Raises ConfigError, DataError."""
     plugins, init = (*loaded.plugins, *source.model.plugins), {loaded.config.network: source.start}
-    id, made_on = id_by_place(folder.seed(seed).path), environment(device, precision)
-    now = began(id or "", loaded, plugins, made_on, init=init, **facts)
+    path, made_on = folder.seed(seed).path, environment(device, precision)
+    now = began(id_by_place(path) or "", loaded, path, plugins, made_on, init=init, **facts)
     earlier = _begun(folder)
     for other, then in earlier.items():
         _refuse_changes(folder.seed(other).path, then, now, source.start.source)
     if seed in earlier:
         say_differences(earlier[seed].environment, now.environment, console.say)
     else:
-        folder.seed(seed).path.mkdir(exist_ok=True)
+        path.mkdir(exist_ok=True)
         begin(folder.seed(seed), loaded, now, source.tokenizer, source.vocabulary, plugins)
 
 
 def _refuse_changes(path: Path, then: Provenance, now: Provenance, model: str) -> None:
     if then.data.store != now.data.store:
         raise DataError(f"{path}: the examples have changed since the run began. Restore them, or start a new one.")
-    if then.init != now.init:
+    if weights_of(then.init) != weights_of(now.init):
         raise DataError(f"{path}: the weights of {model} have changed since the run began. Start a new one.")
     if [code.sha256 for code in then.plugins] != [code.sha256 for code in now.plugins]:
         raise ConfigError(f"{path}: the plug-ins have changed since the run began. Restore them, or start a new one.")

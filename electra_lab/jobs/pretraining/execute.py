@@ -45,7 +45,7 @@ from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.run_page import closing, write_report
 from electra_lab.storage.catalog import refuse_to_hold
 from electra_lab.storage.checkpoint import checkpoints
-from electra_lab.storage.provenance import Environment, Provenance, changes
+from electra_lab.storage.provenance import Environment, Provenance, changes, weights_of
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_used
 from electra_lab.training.device import choose_device, planned_device
 from electra_lab.training.loop import Record, batch_of
@@ -92,7 +92,7 @@ def run(
                 if world.first:
                     refuse_used(directory.path)  # another process may have begun in it since
                     directory.write("source.yaml", source)
-                    began = provenance(loaded, experiment, id)
+                    began = provenance(loaded, experiment, directory.path, id)
                     begin(directory, loaded, began, store.tokenizer, experiment.vocabulary, loaded.plugins)
                 _train(directory, loaded, experiment, console, started=started)
         return directory.path
@@ -107,7 +107,7 @@ def _shared_data(loaded: Loaded, console: Console, world: World, resumed: RunDir
     if not world.first:
         return load_store(Path(world.once(str)))
     with Phases(console) as progress:
-        recipe = checked_recipe(loaded, resumed) if resumed else None
+        loaded, recipe = checked_recipe(loaded, resumed) if resumed else (loaded, None)
         store = open_data(loaded, console.say, progress, recipe=recipe)
     world.once(lambda: str(store.folder))
     return store
@@ -198,7 +198,7 @@ def _refuse_other_weights(experiment: Experiment, began: Provenance, path: Path)
             f"{path}: the earlier run that it starts from has another checkpoint now ({experiment.parents}, was "
             f"{began.earlier_runs}), and this run has no checkpoint yet. Start a new run."
         )
-    if experiment.init and experiment.init != began.init:
+    if experiment.init and weights_of(experiment.init) != weights_of(began.init):
         raise DataError(
             f"{path}: the models that it starts from have changed since the run began, and it has no checkpoint yet. "
             "Start a new run."
@@ -228,7 +228,9 @@ def _config_of(directory: RunDirectory, began: Provenance, overrides: Sequence[s
     directory.refuse_other_config()
     loaded = load(config, overrides)  # once: the files that it names may have been moved
     if overrides:
-        refuse_others(changes(began.config, content(with_copies(loaded, began.plugins))), path, overrides=overrides)
+        refuse_others(
+            changes(began.config, content(with_copies(loaded, path, began.plugins))), path, overrides=overrides
+        )
     for plugin, then in zip_longest(loaded.plugins, began.plugins):
         if plugin is None or then is None or (plugin.sha256, plugin.package) != (then.sha256, then.package):
             name = f"{plugin.file} ({plugin.package})" if plugin and plugin.package else getattr(plugin, "file", path)

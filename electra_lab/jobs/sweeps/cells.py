@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import json
+import os
 import shutil
 import traceback
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from electra_lab.jobs.identity import digest
 from electra_lab.jobs.measured import as_measured, measured, prepare, shared_damage
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.provenance import content
+from electra_lab.jobs.sweeps.plan import as_planned
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
 from electra_lab.storage.files import disk
@@ -136,7 +138,7 @@ def _train(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
     if result.trained and (result.plan.task or checkpoint_damage(result.run.last_checkpoint()) is None):
         return
     loaded: Loaded[Any] = load_finetuning(file) if result.plan.task else load(file)
-    if digest(loaded) != id.rpartition("-")[2]:
+    if digest(loaded, as_planned(loaded, folder)) != plan.seals.get(id):
         raise ConfigError(f"{file}: a plug-in changed since the plan was made. Start the ablation again.")
     if result.plan.task:
         _refuse_other_examples(folder, plan, loaded)
@@ -156,7 +158,7 @@ def _train(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
 
 def _refuse_other_examples(folder: AblationFolder, plan: Plan, loaded: Loaded[FinetuningConfig]) -> None:
     """Raise DataError if a cell with this dataset was trained on other examples than the current ones."""
-    dataset, now = content(loaded)["dataset"], open_dataset(loaded).fingerprint()
+    dataset, now = content(loaded.portable)["dataset"], open_dataset(loaded).fingerprint()
     for cell in plan.cells:
         run = cell_result(folder, plan, cell.id).run
         with suppress(CheckpointError):  # not begun, or damaged and recreated
@@ -235,7 +237,7 @@ def _shared(folder: AblationFolder, planned: PlannedMeasure, measure: Any, id: s
 
 def _finetune(folder: AblationFolder, id: str, name: str, file: Path) -> float:
     """Fine-tune a cell, or resume it; returns the mean of the leading metric over the seeds."""
-    loaded = load_finetuning(file, [f"model={json.dumps(str(folder.run(id).path.resolve()))}"])
+    loaded = load_finetuning(file, [f"model={json.dumps(os.path.relpath(folder.run(id).path))}"])
     if not any(identity(loaded) in measure.finetunings for measure in folder.plan.measures):
         raise DataError(f"{file}: {EXAMPLES}, or run the ablation again, which measures all cells again.")
     device = choose_device(name)

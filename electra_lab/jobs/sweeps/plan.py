@@ -98,7 +98,7 @@ def _checked_experiments(ablation: Ablation) -> Ablation:
 def _references(ablation: Ablation, number: int, chosen: Component) -> dict[str, Cell]:
     """Return, by name, the experiments that a measure needs for itself alone. Raises ConfigError with all problems."""
     found, problems, mark = dict[str, Cell](), Problems(), mark_at(ablation.marks, ("measure", number))
-    base = ablation.base.config.model_dump(mode="json")
+    base, folder = ablation.base.portable.model_dump(mode="json"), ablation.base.marks[()].folder
     wanted = measures.get(chosen.type).component(**chosen.keywords()).references(base)
     length = base["train"]
     if wanted and length["steps"] is None and length["epochs"] is None:
@@ -109,7 +109,7 @@ def _references(ablation: Ablation, number: int, chosen: Component) -> dict[str,
         label = f"reference of {chosen.type} ({name})"
         values = reference(base, ablation.config.name, sections)
         try:
-            loaded = validated(parse(json.dumps(values), f"{mark}: the {label}", Path.cwd(), one_line=True))
+            loaded = validated(parse(json.dumps(values), f"{mark}: the {label}", folder, one_line=True))
         except ConfigError as error:
             problems.add(error)
             continue
@@ -284,8 +284,9 @@ def _measures(ablation: Ablation, variants: Sequence[PlannedVariant]) -> list[Pl
 def _key(ablation: Ablation, measure: Component, references: dict[str, str], tuned: Sequence[str]) -> str:
     """Return the measure's name with a hash of everything that its numbers depend on."""
     file = measures.get(measure.type).file
+    options = {key: value.name if isinstance(value, Path) else value for key, value in measure.keywords().items()}
     code = [plugin.sha256 for plugin in ablation.plugins if plugin.file == file]
-    content = json.dumps([measure.dump(), references, rows_of(ablation.base), code, *tuned], sort_keys=True)
+    content = json.dumps([measure.type, options, references, rows_of(ablation.base), code, *tuned], sort_keys=True)
     return f"{measure.type}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
 
 
@@ -310,11 +311,19 @@ def _expected(ablation: Ablation, metric: str, begun: AblationFolder | None) -> 
     raise ConfigError(f"{mark}: power.pilot: {reason}, or their difference does not vary.")
 
 
+def as_planned(loaded: Loaded[Any], folder: AblationFolder) -> Any:
+    """Return the complete config of a piece as plan/ has it."""
+    return loaded.within(folder.path / "plan")
+
+
 def write_plan(ablation: Ablation, folder: AblationFolder) -> Plan:
     """Write the plan, and the complete file of each piece, to its folder."""
     plan = plan_of(ablation, folder)
     for cell in ablation.pieces:
-        folder.write(f"plan/{cell.id}.yaml", dump(ablation.loaded[cell.id].config))
+        loaded = ablation.loaded[cell.id]
+        config = as_planned(loaded, folder)
+        plan.seals[cell.id] = digest(loaded, config)
+        folder.write(f"plan/{cell.id}.yaml", dump(config))
     folder.write("ablation.yaml", ablation.source)
     folder.write("plan.json", plan.model_dump_json(indent=1) + "\n")
     return plan

@@ -24,7 +24,7 @@ from electra_lab.jobs.progress import LivePage
 from electra_lab.jobs.provenance import content
 from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of, work
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
-from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
+from electra_lab.jobs.sweeps.plan import as_planned, checked, plan_of, write_plan
 from electra_lab.presentation import sweep_summary as summary
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.sweep_page import write_report
@@ -115,7 +115,14 @@ def dry_run(
         costs = found.parameters, found.steps, found.total_flops, found.bytes
         needs[label] = summary.Need(title, *costs, None if isinstance(time, str) else time.total)
     missing = {id: cell_result(folder, plan, id).missing for id in plan.wanted}
-    return summary.forecast(plan, needs, missing, path, getattr(launch, "workers", workers or 1))
+    text = summary.forecast(plan, needs, missing, path, getattr(launch, "workers", workers or 1))
+    number = len(waiting_work(folder, plan, list(left_to_do(folder, plan))))
+    if number and hasattr(launch, "script"):
+        try:
+            text += f"\n\n  The first jobs would be submitted by this script:\n\n{launch.script(str(path), number)}"
+        except ConfigError as error:
+            text += f"\n\n  note: there is no batch script to show: {error}"
+    return text
 
 
 def _prepared(
@@ -146,7 +153,7 @@ def _refuse_other(folder: AblationFolder, ablation: Ablation) -> None:
             return ""
         found = []
         for cell in ablation.cells:
-            found.append(changes(decisive(before), decisive(content(ablation.loaded[cell.id]))))
+            found.append(changes(decisive(before), decisive(content(as_planned(ablation.loaded[cell.id], folder)))))
         # The most similar cell is the one that was changed.
         return f": {described(min(found, key=len)) or _changed_plugins(folder, before.get('imports', []))}"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from electra_lab.cli._items import Reading, read
-from electra_lab.inference.pair import _chunks
+from electra_lab.data.texts import chunks as in_chunks
 from registry.errors import DataError
 from tests.electra_lab.cli.conftest import CPU
 from tests.helpers import ROOT
@@ -110,7 +110,7 @@ def test_records_are_live(monkeypatch, reading: Reading, written: list[bytes], e
     hangs = threading.Timer(GENEROUS, os.close, [pipe])
     hangs.start()
     incoming = read(["-"], None, reading)
-    chunks = _chunks((item["text"] for _, _, item in incoming), 32, incoming.more)
+    chunks = in_chunks((item["text"] for _, _, item in incoming), 32, incoming.more)
     found = list[str]()
     while len(found) < 2:
         found += next(chunks)
@@ -146,5 +146,5 @@ def test_a_batch_waits_for_others_until_it_is_full() -> None:
         waits.append(until)
         return len(waits) == 1
 
-    assert [*_chunks("abc", 2, more)] == [["a", "b"], ["c"]]
+    assert [*in_chunks("abc", 2, more)] == [["a", "b"], ["c"]]
     assert [until and begin + 0.2 <= until < begin + 9 for until in waits] == [True, 0, True]

@@ -44,7 +44,7 @@ ANSWERS = [
     ("run", "tiny.yaml", "--dry-run", *CPU), ("run", "tiny.yaml", "--out", "again", *CPU), ("resume", "run", *CPU),
     ("replay", "run", *CPU), ("ablate", "a.yaml", "--dry-run", *CPU), ("finetune", "fine.yaml", "--out", "fine", *CPU),
     ("report", "run"), ("list", "."), ("compare", "run", "copied"), ("push", "run", "me/it", "--dry-run"),
-    ("export", "run", "exported", "--json"), ("detect", "run", "the cat", *CPU),
+    ("export", "run", "exported", "--json"), ("clean", "."), ("detect", "run", "the cat", *CPU),
     ("corrupt", "run", "the cat", "--json", *CPU), ("fill", "run", "the [MASK]", *CPU),
     ("detect", "run", "the cat", "--html", "page.html", *CPU), ("predict", "tuned", "the cat", *CPU),
     ("embed", "run", "the cat", *CPU), ("embed", "run", "the cat", "--out", "vectors.npy", *CPU),

@@ -22,10 +22,12 @@ import electra_lab
 from electra_lab.api import held_out
 from electra_lab.cli._inputs import LONGEST
 from electra_lab.cli._items import Reading, read
+from electra_lab.cli._texts import LEGENDS
 from electra_lab.cli.score import _in_whole, _without
 from electra_lab.inference import opening
 from electra_lab.inference.results import Scored
 from electra_lab.model.network import Network
+from electra_lab.presentation.pages import STYLE
 from tests.electra_lab.cli.conftest import CPU
 
 TEXTS = ["the cat sat", "", "3 dogs saw the mat"]
@@ -273,7 +275,9 @@ def test_a_page_is_whole_or_not_there(lab: Any, model: Path, tmp_path: Path) -> 
     page = tmp_path / "page.html"
     assert lab("detect", model, *TEXTS, "--html", page, *CPU)[:2] == (0, f"{page}\n")
     first, *others = page.read_text(encoding="utf-8").split("<p style")
-    assert (first.splitlines()[0], len(others)) == ("<!DOCTYPE html>", 3)
+    assert (first.splitlines()[0], len(others)) == ("<!doctype html>", 3)
+    assert f"<style>{STYLE}</style>" in first, "it looks like the other pages"
+    assert LEGENDS["detect"] in first
     page.unlink()
     err = lab.fails(2, "corrupt", model, "a b", "--temperature", "inf", "--html", page, *CPU)
     assert err.startswith("mask_prob must be above 0 and at most 1")

@@ -22,7 +22,7 @@ COMMANDS = [
     "registry list --from PATH.py", "prepare PATH", "run PATH", "run tiny.yaml --out PATH",
     "run tiny.yaml --dry-run --out PATH", "resume PATH", "replay PATH", "ablate PATH", "ablate a.yaml --out PATH",
     "finetune PATH", "finetune fine.yaml --out PATH", "finetune fine.yaml --model PATH", "report PATH", "list PATH",
-    "compare PATH none", "compare none other --html PATH", "export PATH exported", "export none PATH",
+    "clean PATH", "compare PATH none", "compare none other --html PATH", "export PATH exported", "export none PATH",
     "push PATH me/it --dry-run", "detect PATH text", "detect none --file PATH", "detect none text --html PATH",
     "corrupt PATH text", "fill PATH text", "predict PATH text", "predict none --file PATH", "embed PATH text",
     "embed none text --out PATH",

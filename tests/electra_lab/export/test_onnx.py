@@ -57,9 +57,9 @@ def assert_computed(file: Path, ours: Network, size: int, fixed: tuple[int, int]
     session, (batch, length) = open_onnx(file), fixed or ("batch", "length")
     found = [(tensor.name, tensor.type, tensor.shape) for tensor in session.get_inputs()]
     assert found == [(name, "tensor(int64)", [batch, length]) for name in INPUTS]
-    wanted = {"last_hidden_state": states, "logits": logits}
-    found = {tensor.name: tensor.shape[:2] for tensor in session.get_outputs()}
-    assert found == {name: [batch, length] for name in wanted}
+    wanted = {"logits": logits, "last_hidden_state": states}
+    outputs = [(tensor.name, tensor.shape[:2]) for tensor in session.get_outputs()]
+    assert outputs == [(name, [batch, length]) for name in wanted], "the order is that of transformers"
     for shape in [fixed] if fixed else SHAPES:
         given = inputs(size, *shape)
         for name, compute in wanted.items():
@@ -78,7 +78,10 @@ def test_an_export_has_the_discriminator(tmp_path: Path, capsys: Any) -> None:
     files = sorted(path.name for path in folder.rglob("*.onnx*"))
     assert files == ["model.onnx", "model_int8.onnx"]  # no separate file of weights
     card = (folder / "README.md").read_text()
-    assert "- `model.onnx` turns `input_ids`, `attention_mask`, `token_type_ids` into `last_hidden_state`" in card
+    assert (
+        "- `model.onnx` turns `input_ids`, `attention_mask`, `token_type_ids` into `logits`, `last_hidden_state`"
+        in card
+    )
 
     # fp32 has the AUC that the run measured on its test text, int8 a different one.
     tested = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
@@ -230,7 +233,7 @@ def test_what_is_traced_takes_any_length(kind: str, options: dict[str, Any]) -> 
     small, longer = module.random_inputs(2, 16, 60), module.random_inputs(3, LONGEST, 60)
     traced = torch.export.export(NamedOutputs(made), small, dynamic_shapes=shapes, **prefers)
     given = dict(zip(INPUTS, longer, strict=True))
-    for found, compute in zip(traced.module()(*longer), (states, logits), strict=True):
+    for found, compute in zip(traced.module()(*longer), (logits, states), strict=True):
         assert_close(found, compute(made, given), given)
 
 
@@ -293,11 +296,11 @@ def segments(theirs: Any, given: dict[str, Any]) -> dict[str, Any]:
     return {} if type(theirs).__name__.startswith("Modern") else {"token_type_ids": given["token_type_ids"]}
 
 
-OUTPUTS = ["last_hidden_state", "logits"]
+OUTPUTS = ["logits", "last_hidden_state"]
 HEADS = {
     "ForSequenceClassification": (OUTPUTS, ["batch", 3]),
     "ForTokenClassification": (OUTPUTS, ["batch", "length", 3]),
-    "ForQuestionAnswering": (["last_hidden_state", "start_logits", "end_logits"], ["batch", "length"]),
+    "ForQuestionAnswering": (["start_logits", "end_logits", "last_hidden_state"], ["batch", "length"]),
 }
 
 
@@ -305,14 +308,14 @@ HEADS = {
 @torch.no_grad()
 def test_a_file_would_have_the_logits_of_transformers(tmp_path: Path, backbone: str) -> None:
     """For each class of a task, and without a head, the module equals transformers' model before torch exports it."""
-    for kind, (names, _) in (HEADS | {"Model": (OUTPUTS[:1], [])}).items():
+    for kind, (names, _) in (HEADS | {"Model": (OUTPUTS[-1:], [])}).items():
         theirs = fine_tuned(kind, backbone, tmp_path / kind)
         ours = with_head(tmp_path / kind, read_part(tmp_path / kind, "discriminator"))
         assert [*ours.outputs] == names
         given = inputs(60, 3, 30)
         expected = theirs(given["input_ids"], given["attention_mask"], **segments(theirs, given))
         kept = slice(None) if ours.of_text else given["attention_mask"].bool()
-        for name, found in zip(names[1:], ours.eval()(*given.values())[1:], strict=True):
+        for name, found in zip(names[:-1], ours.eval()(*given.values())[:-1], strict=True):
             torch.testing.assert_close(found[kept], expected[name][kept], rtol=0, atol=1e-5)
 
 
@@ -329,14 +332,14 @@ def test_fine_tuned_heads_are_those_of_transformers(tmp_path: Path, kind: str, b
     assert (change.agreement is None) == (kind == "ForQuestionAnswering")
     session, (names, axes) = open_onnx(tmp_path / "out" / "model.onnx"), HEADS[kind]
     assert [tensor.name for tensor in session.get_outputs()] == names
-    assert session.get_outputs()[-1].shape == axes
+    assert session.get_outputs()[0].shape == axes
     for shape in SHAPES:
         given = inputs(60, *shape)
         with torch.no_grad():
             expected = theirs(given["input_ids"], given["attention_mask"], **segments(theirs, given))
-        computed = session.run(names[1:], {name: given[name].numpy() for name in INPUTS})
+        computed = session.run(names[:-1], {name: given[name].numpy() for name in INPUTS})
         kept = slice(None) if kind == "ForSequenceClassification" else given["attention_mask"].bool()
-        for name, output in zip(names[1:], computed, strict=True):
+        for name, output in zip(names[:-1], computed, strict=True):
             torch.testing.assert_close(torch.from_numpy(output)[kept], expected[name][kept], rtol=0, atol=1e-4)
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from scipy import stats
 
-from electra_lab.data.texts import tokenize
+from electra_lab.data.texts import CHUNK, tokenize
 from electra_lab.inference.opening import load_pair as load
-from electra_lab.inference.pair import CHUNK, Pair
+from electra_lab.inference.pair import Pair
 from electra_lab.inference.results import Candidate
 from electra_lab.training.random import Random
 from registry import backbones
@@ -357,3 +357,17 @@ def test_a_pair_says_what_it_lacks(tmp_path: Path, pair: Pair) -> None:
     with pytest.raises(ConfigError, match=r"^it: reads 2 tokens at once; it needs at least 3"):
         Pair("it", pair.tokenizer, pair.vocabulary, 2, discriminator=pair.discriminator)
     assert Pair("it", pair.tokenizer, pair.vocabulary, 3, discriminator=pair.discriminator).detect(TEXTS[0])
+
+
+@pytest.mark.parametrize("verb", ["detect", "corrupt", "score", "fill", "embed"])
+@pytest.mark.parametrize(
+    "wrong", [None, 5, b"x", {"the": 1}, [None], [5], [b"x"], ("the", ["cat"]), object()], ids=repr
+)
+def test_what_is_not_a_text_is_refused(pair: Pair, verb: Any, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^text [12]: must be "):
+        getattr(pair, verb)(wrong)
+    with pytest.raises(ConfigError, match=r"^batch_size must be "):
+        getattr(pair, verb)("the [MASK]", batch_size="32")
+    if isinstance(wrong, list):
+        with pytest.raises(ConfigError, match=r"^text 1: must be "):
+            next(pair.stream(verb, wrong))

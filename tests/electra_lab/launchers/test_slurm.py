@@ -227,3 +227,21 @@ def test_what_may_come_back_is_waited_for_though_it_has_ended(tmp_path: Path, mo
     monkeypatch.setattr(module, "LATE", 0.1)
     expected = Outcome("done") if comes_back else Outcome("preempted", "saved")
     assert list(module._outcomes("7", {"a": "7_0"}, tmp_path)) == [("a", expected)]
+
+
+def test_the_batch_script_is_shown_and_nothing_is_submitted(work: Path, tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("submitit")
+    folder = programs(tmp_path / "bin", PROGRAMS)
+    for name in PROGRAMS:
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
+    monkeypatch.setenv("PATH", folder)
+    script = Slurm(workers=2, threads=3, partition="gpu", setup=("module load x",), sbatch={"qos": "long"}).script
+    several, alone = script(str(work), 4), script(str(work), 1)
+    for line in ("--cpus-per-task=3", "--partition=gpu", "--qos=long", "--signal=TERM@90", "--time=240", "--requeue"):
+        assert f"#SBATCH {line}\n" in several
+    assert "#SBATCH --array=0-3%2\n" in several
+    assert "--array" not in alone
+    assert "\nmodule load x\n" in several
+    assert f"submitit.core._submit {work}/slurm" in several
+    assert list(work.iterdir()) == []
+    assert not (tmp_path / "called").exists()

@@ -1,8 +1,12 @@
 """Parts of all pages: distinguishable colours, charts as SVG text, numbers and facts in words."""
 
+import os
 import re
+import subprocess
+import sys
 from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -10,11 +14,14 @@ import pytest
 from jinja2 import UndefinedError
 from matplotlib.figure import Figure
 
+from electra_lab.cli import _texts
 from electra_lab.presentation import charts, data_page
 from electra_lab.presentation.charts import DARK, LIGHT, MARKERS, PAPER, SERIES, SOFT, drawing, look, svg
+from electra_lab.presentation.console import Console
 from electra_lab.presentation.pages import STYLE, render
 from electra_lab.presentation.text import data_facts, number, p_text, seconds
 from electra_lab.storage.provenance import Data
+from tests.helpers import ROOT
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -144,3 +151,27 @@ def test_counts_and_overlap_are_named_by_split() -> None:
     assert list(data_facts(Data(store="abc"))) == []
     assert [title for title, _ in data_facts(Data(store="abc", documents=DOCUMENTS, tokens=TOKENS))] == ["data"]
     assert dict(data_facts(Data(store="abc", overlap=0.0)))["overlap"].startswith("0.0% of the 13-token runs")
+
+
+def test_a_home_that_cannot_be_written_is_not_remarked_on(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), str(tmp_path / "file" / "x"))
+    code = "from electra_lab.presentation.charts import drawing\nwith drawing(): pass"
+    environment = {**os.environ, **nowhere, "PYTHONPATH": str(ROOT)}
+    environment.pop("MPLCONFIGDIR", None)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_without_colours_nothing_is_dimmed(monkeypatch: pytest.MonkeyPatch, plain: bool) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    if plain:
+        monkeypatch.setenv("NO_COLOR", "1")
+    for console in (_texts.colours(), Console()._rich):
+        with console.capture() as captured:
+            console.print("[dim]faint[/dim] [red]red[/red]")
+        assert ("\x1b[" in captured.get()) is not plain

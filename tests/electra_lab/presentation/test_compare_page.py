@@ -11,6 +11,7 @@ from electra_lab.presentation import charts, compare_page
 from electra_lab.presentation.compare_page import Comparison, Measured, page, text
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Metric
+from registry.errors import guide
 from tests.electra_lab.analysis.test_run_comparison import change, write
 from tests.electra_lab.presentation.axes import Drawn
 from tests.pages import Page
@@ -46,7 +47,10 @@ def test_the_page_has_every_table_and_loads_nothing(tmp_path: Path, plain: None)
     assert HOSTILE not in shown.source
     assert HOSTILE in shown.text
     assert not {"script", "link", "img"} & {*shown.tags}
-    assert all(value.startswith("#") for name, value in shown.attributes if name in ("href", "src"))
+    assert all(value.startswith("#") for name, value in shown.attributes if name == "src")
+    links = [value for name, value in shown.attributes if name == "href" and not value.startswith("#")]
+    assert links, "addresses of guides are links"
+    assert {*links} == {guide("ablations")}
 
 
 def test_a_metric_on_an_own_task_is_marked(tmp_path: Path) -> None:
@@ -110,6 +114,28 @@ def test_a_narrow_terminal_gets_a_line_per_number(tmp_path: Path, monkeypatch: p
     assert lines[at + 1 : at + 4] == ["    one  0.5", "    other  0.25", "    third  0.5"]
     assert not [line for line in lines if line.endswith(" ")]  # an empty cell has no line
     assert "other: It learned." in lines
+
+
+def test_many_runs_are_rows(tmp_path: Path, plain: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compared(tmp_path)
+    columns = found.tables()
+    assert [*columns[0].columns] == ["key", *found.labels]
+    monkeypatch.setattr(compare_page, "MOST_COLUMNS", 2)
+    rows = found.tables()
+    assert [table.title for table in rows] == [table.title for table in columns]
+    for turned, table in zip(rows, columns, strict=True):
+        cells = [
+            (run, title, cell)
+            for run, *line in turned.rows
+            for title, cell in zip(turned.columns[1:], line, strict=True)
+        ]
+        wanted = [
+            (run, title, cell) for title, *line in table.rows for run, cell in zip(table.columns[1:], line, strict=True)
+        ]
+        assert sorted(cells) == sorted(wanted)
+        assert [row[0] for row in turned.rows] in ([], [*table.columns[1:]])
+    assert "other  0.25" in " ".join(text(found, None).split("\n")[:9]).replace("   ", "  ")
+    assert Page(page(found)).table("Costs")[0][0] == "run"
 
 
 def test_baselines_of_a_measure_need_no_training(tmp_path: Path) -> None:

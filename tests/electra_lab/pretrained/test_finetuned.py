@@ -11,6 +11,7 @@ from transformers import BertForPreTraining
 
 import electra_lab
 import electra_lab.interop.hugging_face
+from electra_lab.analysis.run_comparison import subjects
 from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.pretrained.opening import open_model
 from electra_lab.storage.files import damage
@@ -61,8 +62,13 @@ def test_a_fine_tuned_bert_is_written_as_the_electra_that_it_is(tmp_path: Path, 
 def test_a_fine_tuning_without_one_model_says_so(tmp_path: Path, run: Path) -> None:
     path = write_finetuning(tmp_path, run)
     folder = finetune(path, ["seeds=[0, 1]", "train.epochs=1"], tmp_path / "out", "cpu")
-    with pytest.raises(ConfigError, match="has saved no model"):
+    with pytest.raises(ConfigError, match="has saved no model") as refused:
         open_model(folder)
+    assert f"electra-lab predict {folder} TEXT" in str(refused.value)
+    assert "electra-lab registry describe tasks text_classification" in str(refused.value)
+    with pytest.raises(ConfigError, match="is a fine-tuning") as refused:
+        subjects([folder, run])
+    assert f"electra-lab compare {folder}/seed-0 {run}" in str(refused.value)
     for seed in (0, 1):
         (folder / f"seed-{seed}" / "model").mkdir(exist_ok=True)
     with pytest.raises(ConfigError, match="has 2 models"):

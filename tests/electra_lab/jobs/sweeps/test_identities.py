@@ -79,7 +79,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
 def test_a_plug_in_that_changed_changes_the_digest(loaded: Loaded):
     plugged = [
-        Loaded(loaded.config, {}, (discovery.Plugin(Path(file), sha, b""),))
+        Loaded(loaded.config, loaded.marks, (discovery.Plugin(Path(file), sha, b""),))
         for file, sha in (("a.py", "1"), ("b.py", "1"), ("a.py", "2"))
     ]
     one, moved, changed = (identity_of("x", experiment) for experiment in plugged)

@@ -204,7 +204,8 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
     note = AblationFolder.note_measure
     monkeypatch.setattr(AblationFolder, "note_measure", noted)
     monkeypatch.setattr(cells, "load", lambda path: path.stem)
-    monkeypatch.setattr(cells, "digest", lambda id: id.rpartition("-")[2])
+    monkeypatch.setattr(cells, "as_planned", lambda id, folder: folder.plan.seals.get(id))
+    monkeypatch.setattr(cells, "digest", lambda id, seal: seal)
     monkeypatch.setattr(cells.execute, "run", lambda file, overrides, out, device, scale, id: trained(out))
     monkeypatch.setattr(cells.execute, "resume", lambda path, device, scale: trained(path))
     monkeypatch.setattr(cells, "scale_of", lambda *_: None)

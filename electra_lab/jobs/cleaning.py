@@ -1,0 +1,122 @@
+"""Clean: what nothing needs below a folder, and its removal."""
+
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from electra_lab.data.store import is_store, lock_of
+from electra_lab.storage.ablation_folder import is_ablation_folder
+from electra_lab.storage.catalog import is_held
+from electra_lab.storage.checkpoint import checkpoint_path, newest_sound, steps
+from electra_lab.storage.files import disk, lock, read_as, refuse_unusable
+from electra_lab.storage.finetuning_folder import is_finetuning, is_seed
+from electra_lab.storage.provenance import read_provenance
+from electra_lab.storage.run_directory import RunDirectory, is_run
+from registry.errors import ConfigError, InUse
+
+STORE, CHECKPOINT, LEFTOVER, DAMAGED = "unused token store", "older checkpoint", "leftover", "set aside as damaged"
+OLD = 3600.0  # seconds without a change, after which no process is about to use a store, or is writing a file
+_KEY, _UNFINISHED = re.compile("[0-9a-f]{16}"), re.compile(r"\.(.+)\.(part|old)")
+
+
+@dataclass(frozen=True)
+class Removable:
+    """A file or folder that nothing needs."""
+
+    path: Path
+    kind: str
+    bytes: int
+
+
+def clean(root: Path, *, remove: bool = False) -> list[Removable]:
+    """Return what nothing needs below a folder, or what of it was removed. Links are not followed.
+
+    These are token stores that no run there uses, checkpoints that are neither the newest, the best nor milestones, and
+    leftovers of killed processes; but nothing that a process holds. Raises ConfigError, CheckpointError.
+    """
+    refuse_unusable(root)
+    if not root.is_dir():
+        raise ConfigError(f"{root}: is not a folder. Give the folder of your runs.")
+    folders, places = list[Path](), [root]
+    for folder, below, _ in os.walk(root):
+        folders.append(Path(folder))
+        places += [Path(folder, name) for name in below]
+    used = {read_provenance(place).data.store for place in places if is_run(place)}  # by linked runs too
+    busy = [folder for folder in folders if is_held(folder / ".lock")]
+    found = list[Removable]()
+    for path in folders:
+        if not any(path.is_relative_to(job) for job in busy):
+            found += [*_checkpoints(path)] if is_run(path) else []
+            found += _others(path, used)
+    return [item for item in found if not remove or _is_removed(item)]
+
+
+def _checkpoints(run: Path) -> Iterator[Removable]:
+    folder = run / "checkpoints"
+    newest = None if folder.is_symlink() else newest_sound(folder)
+    if newest is None:
+        return
+    best = read_as(dict[str, Any], run / "best.json") if (run / "best.json").is_file() else {}
+    kept = {newest, best.get("step"), *read_provenance(run).milestones.values()}
+    for step in steps(folder):
+        if step < newest and step not in kept:
+            yield _sized(checkpoint_path(folder, step), CHECKPOINT)
+
+
+def _is_job(folder: Path) -> bool:
+    return is_run(folder) or is_finetuning(folder) or is_ablation_folder(folder)
+
+
+def _others(folder: Path, used: set[str]) -> Iterator[Removable]:
+    of_job = any(map(_is_job, (folder, *folder.parents)))
+    of_run = folder.name == "checkpoints"  # elsewhere, the older version may have to come back
+    stores = {path for path in folder.iterdir() if _KEY.fullmatch(path.name) and is_store(path)}
+    for path in sorted(folder.iterdir()):
+        unfinished = _UNFINISHED.fullmatch(path.name)
+        final = path.with_name(unfinished[1]) if unfinished else path
+        if path.is_symlink() or time.time() - path.stat().st_mtime < OLD or is_held(lock_of(final)):
+            continue
+        if path in stores and path.name not in used:
+            yield _sized(path, STORE)
+        elif folder.name == "damaged" and is_ablation_folder(folder.parent):
+            yield _sized(path, DAMAGED)
+        elif unfinished and (of_job or stores) and (unfinished[2] == "part" or final.exists() or of_run):
+            yield _sized(path, LEFTOVER)
+
+
+def _sized(path: Path, kind: str) -> Removable:
+    files = [file for file in path.rglob("*") if not file.is_dir()] or [path]
+    return Removable(path, kind, sum(file.lstat().st_size for file in files))
+
+
+def _is_removed(item: Removable) -> bool:
+    """Remove something, unless it is in use now: it gets another name first, so that a kill leaves no half of it."""
+    path = item.path
+    run = path.parents[1]
+    with suppress(InUse), disk(path):
+        if item.kind == CHECKPOINT:
+            with RunDirectory(run.parent if is_seed(run) else run).locked():
+                if item in _checkpoints(run):
+                    _remove(path)
+        elif item.kind == STORE:
+            with lock(lock_of(path)) as mine:
+                if mine:
+                    _remove(path)
+                    lock_of(path).unlink(missing_ok=True)
+        else:
+            _remove(path)
+    return not os.path.lexists(path)
+
+
+def _remove(path: Path) -> None:
+    if not os.path.lexists(path):  # to hold a run cleans up after it
+        return
+    aside = path.rename(path.with_name(f".{path.name.lstrip('.')}.{uuid.uuid4().hex[:8]}.part"))
+    shutil.rmtree(aside) if aside.is_dir() else aside.unlink()

@@ -1,0 +1,149 @@
+"""A project, or its folder of runs alone, that is moved: its jobs are resumed, extended and run again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from electra_lab.jobs.finetuning.run import finetune
+from electra_lab.jobs.finetuning.run import resume as resume_finetuning
+from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.sweeps.run import ablate
+from electra_lab.storage.ablation_folder import AblationFolder
+from electra_lab.storage.checkpoint import steps
+from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import DataError
+from tests.electra_lab.jobs.finetuning.small import write_finetuning
+from tests.electra_lab.jobs.sweeps.small import HERE, write
+from tests.helpers import write_experiment
+
+MEASURED = "  - {type: downstream, file: animals.yaml, name: animals}\n"
+QUICK = {"train": {"epochs": 1, "batch_size": 12, "precision": "fp32"}, "evaluate": None}
+Moved = tuple[Path, Path, Path]  # the project, the folder of its jobs, the place where both were
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a run, one that starts from it, a fine-tuning, and an ablation of either kind."""
+    project = tmp_path_factory.mktemp("original") / "project"
+    with pytest.MonkeyPatch.context() as patch:
+        project.mkdir()
+        patch.chdir(project)
+        defaults = {"data": "{sequence_length: 16, held_out: 0.3}"}
+        file = write(project, seeds="[0]", launcher=HERE, more="retries: 0", **defaults)
+        file.write_text(file.read_text().replace("  - {type: detection_probe, rows: 8}\n", MEASURED))
+        execute.run(project / "tiny.yaml", [], Path("runs/tiny/one"), "cpu")
+        write_finetuning(project, Path("runs/tiny/one"), **QUICK)
+        child = write_experiment(project, "child.yaml", init="{discriminator: runs/tiny/one}", **defaults)
+        execute.run(child, [], Path("runs/child"), "cpu")
+        finetune(project / "animals.yaml", [], Path("runs/animals"), "cpu")
+        (project / "inits.yaml").write_text(
+            "name: inits\nbase: animals.yaml\nvary: {init: [pretrained]}\nseeds: [0]\nlauncher: {type: in_process}\n"
+        )
+        for name in ("sizes", "inits"):
+            ablate(Path(f"{name}.yaml"), [], Path("runs", name), "cpu", None, None)
+    return project
+
+
+@pytest.fixture(params=["the project", "its runs"])
+def moved(original: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch) -> Iterator[Moved]:
+    """Nothing that was moved is left where it was; files that another test needs come back."""
+    everything = request.param == "the project"
+    copy = shutil.copytree(original, tmp_path / "other" / "place" if everything else tmp_path / "project")
+    hidden = original if everything else original / "runs"
+    project, runs = (copy, copy / "runs") if everything else (original, copy / "runs")
+    aside = hidden.rename(hidden.with_name("aside"))
+    monkeypatch.chdir(tmp_path)
+    yield project, runs, hidden
+    if hidden.is_symlink():
+        hidden.unlink()
+    shutil.rmtree(hidden, ignore_errors=True)
+    aside.rename(hidden)
+
+
+def test_a_run_is_resumed_without_tokenizing_again(moved: Moved) -> None:
+    _, runs, before = moved
+    for name in ("tiny/one", "child"):
+        execute.resume(runs / name, "cpu", ["train.steps=2"])
+        assert steps(runs / name / "checkpoints")[-1] == 2
+        changes = RunDirectory(runs / name).provenance().changes
+        assert [list(change.values) for change in changes] == [["train.steps"]], "nothing else has changed"
+    assert not before.exists()
+
+
+def test_an_ablation_is_extended_by_a_seed(moved: Moved) -> None:
+    project, runs, before = moved
+    if not (project / "runs").exists():  # the fine-tunings that are varied name a run there
+        (project / "runs").symlink_to(runs)
+    for name in ("sizes", "inits"):
+        folder = AblationFolder(runs / name)
+        done = {cell.id for cell in folder.plan.cells}
+        made = {path: path.stat().st_mtime_ns for path in folder.path.glob("**/checkpoints/*/state.safetensors")}
+        ablate(project / f"{name}.yaml", ["seeds=[0, 1]"], runs / name, "cpu", None, None)
+        assert len(folder.plan.cells) == 2 * len(done)
+        assert done <= {cell.id for cell in folder.plan.cells}
+        assert {path: path.stat().st_mtime_ns for path in made} == made, "a cell was trained again"
+    assert not before.exists() or before.is_symlink()
+
+
+def test_what_is_missing_is_measured(moved: Moved) -> None:
+    project, runs, before = moved
+    folder = AblationFolder(runs / "sizes")
+    for cell in folder.plan.cells:
+        (folder.path / "cells" / cell.id / "measures.json").unlink()
+        for results in folder.path.glob("downstream/*/*/seed-0/results.json"):
+            results.unlink()
+    ablate(project / "sizes.yaml", [], folder.path, "cpu", None, None)
+    assert all(folder.measured(cell.id) for cell in folder.plan.cells)
+    assert not before.exists()
+
+
+def test_a_fine_tuning_is_extended_by_a_seed(moved: Moved) -> None:
+    project, runs, before = moved
+    overrides = ["seeds=[0, 1]"]
+    if not project.is_relative_to(before.parent):  # its examples are elsewhere too
+        with pytest.raises(DataError, match=r"animals/finetuning.yaml:\d+: dataset: .* --set dataset.KEY=PLACE"):
+            resume_finetuning(runs / "animals", "cpu", overrides)
+        overrides.append(f"dataset.folder={project / 'texts'}")
+    resume_finetuning(runs / "animals", "cpu", overrides)
+    assert (runs / "animals" / "seed-1" / "results.json").is_file()
+    assert not before.exists()
+
+
+def test_the_config_of_a_job_is_run_elsewhere(moved: Moved, tmp_path: Path) -> None:
+    project, runs, before = moved
+    cell = AblationFolder(runs / "sizes").plan.cells[0]
+    text = f"corpus.paths=[{project / 'corpus.txt'}]"
+    for file in (runs / "sizes" / "plan" / f"{cell.id}.yaml", runs / "child" / "config.yaml"):
+        execute.run(file, [text], tmp_path / file.stem, "cpu")
+    stored = [yaml.safe_load(path.read_text())["data"]["store"] for path in tmp_path.glob("*/config.yaml")]
+    assert [(tmp_path / "x" / store).resolve() for store in stored] == [runs / ".store"] * 2
+    texts = f"dataset.folder={project / 'texts'}"
+    downstream = next((runs / "sizes").glob("downstream/*/*"))
+    for file in (runs / "animals", *(runs / "inits" / "cells").iterdir(), downstream):
+        finetune(file / "finetuning.yaml", [texts], tmp_path / f"tuned-{file.name}", "cpu")
+    assert not before.exists()
+
+
+def test_a_token_store_that_cannot_be_written_names_its_key(original: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"--set data\.store="):
+        execute.run(original / "tiny.yaml", [f"data.store={tmp_path / 'file' / 'store'}"], tmp_path / "run", "cpu")
+
+
+def test_paths_that_were_written_as_absolute_stay_absolute(original: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(original)
+    store = f"data.store={original / 'runs' / '.store'}"
+    execute.run(original / "tiny.yaml", [store], tmp_path / "run", "cpu")
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["data"]["store"] == store.partition("=")[2]
+
+
+def test_other_weights_are_noticed_wherever_they_are(moved: Moved) -> None:
+    project, runs, _ = moved
+    execute.resume(runs / "tiny" / "one", "cpu", ["train.steps=2"])
+    with pytest.raises(DataError, match=r"the weights of .* have changed"):
+        resume_finetuning(runs / "animals", "cpu", ["seeds=[0, 1]", f"dataset.folder={project / 'texts'}"])
