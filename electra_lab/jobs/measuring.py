@@ -18,6 +18,7 @@ from electra_lab.assembly.choices import Scale
 from electra_lab.config.component import Component
 from electra_lab.config.load import Loaded, load
 from electra_lab.config.source import BUDGETS, parse
+from electra_lab.data.store import is_store
 from electra_lab.jobs.identity import decisive, rows_of
 from electra_lab.jobs.measured import as_measured, measured, prepare, reference, shared_damage
 from electra_lab.jobs.pretraining import execute
@@ -120,6 +121,8 @@ def _references(wanted: Any, base: Loaded, first: Subject) -> dict[str, dict[str
     values = base.config.model_dump(mode="json")
     values["train"] |= {**dict.fromkeys(BUDGETS), "steps": first.began.steps}
     values["trackers"] = []
+    if is_store(store := base.config.data.store / first.began.data.store):  # the text may be gone
+        values["data"]["store"] = str(store)
     return {name: reference(values, f"reference-{name}", sections) for name, sections in wanted(values).items()}
 
 

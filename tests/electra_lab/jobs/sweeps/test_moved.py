@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from electra_lab.analysis.run_comparison import subjects
 from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.jobs.finetuning.run import resume as resume_finetuning
+from electra_lab.jobs.measuring import measure
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.sweeps.run import ablate
 from electra_lab.storage.ablation_folder import AblationFolder
@@ -72,6 +74,14 @@ def test_a_run_is_resumed_without_tokenizing_again(moved: Moved) -> None:
         assert steps(runs / name / "checkpoints")[-1] == 2
         changes = RunDirectory(runs / name).provenance().changes
         assert [list(change.values) for change in changes] == [["train.steps"]], "nothing else has changed"
+    assert not before.exists()
+
+
+def test_runs_are_measured_on_one_task(moved: Moved) -> None:
+    _, runs, before = moved
+    found = subjects([runs / "tiny" / "one", runs / "child"])
+    measured = measure(found, "{type: fixed_corruption, steps: 2}", "cpu")
+    assert all(measured.numbers[subject.label] for subject in found)
     assert not before.exists()
 
 
