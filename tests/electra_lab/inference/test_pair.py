@@ -360,9 +360,7 @@ def test_a_pair_says_what_it_lacks(tmp_path: Path, pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("verb", ["detect", "corrupt", "score", "fill", "embed"])
-@pytest.mark.parametrize(
-    "wrong", [None, 5, b"x", {"the": 1}, [None], [5], [b"x"], ("the", ["cat"]), object()], ids=repr
-)
+@pytest.mark.parametrize("wrong", [None, 5, b"x", {"the": 1}, [None], [5], [b"x"], ("the", ["cat"]), object], ids=repr)
 def test_what_is_not_a_text_is_refused(pair: Pair, verb: Any, wrong: Any) -> None:
     with pytest.raises(ConfigError, match=r"^text [12]: must be "):
         getattr(pair, verb)(wrong)
