@@ -21,6 +21,7 @@ from registry.errors import CheckpointError
 Status = Literal["done", "failed", "unmeasured", "unfinished", "missing"]
 TRAINING = "training"  # the first thing that a cell needs
 AVERAGE = "average"  # the metric that is the mean over all tasks
+CONSTANT = f"{AVERAGE}_constant"  # the same of the best constant answers
 
 
 @dataclass(frozen=True)
@@ -270,10 +271,12 @@ def waiting_work(folder: AblationFolder, plan: Plan, ids: Sequence[str]) -> dict
 
 def _with_average(plan: Plan, cells: list[CellResult]) -> list[CellResult]:
     """Give the cells of a variant and a seed the mean over all tasks, if each of these has a number."""
-    numbers = defaultdict[tuple[str, int], dict[str, float]](dict)
+    numbers = defaultdict[tuple[str, int], dict[str, tuple[float, float]]](dict)  # and that of its best baseline
     for cell in cells:
         if cell.plan.task in cell.metrics:
-            numbers[cell.plan.variant, cell.plan.seed][cell.plan.task] = cell.metrics[cell.plan.task]
+            trivial = [cell.metrics.get(name, math.nan) for name in plan.metrics[cell.plan.task].baselines]
+            both = cell.metrics[cell.plan.task], max(trivial, default=math.nan)
+            numbers[cell.plan.variant, cell.plan.seed][cell.plan.task] = both
     tasks = plan.tasks
     if len(tasks) < 2:
         return cells
@@ -281,6 +284,7 @@ def _with_average(plan: Plan, cells: list[CellResult]) -> list[CellResult]:
     for cell in cells:
         of_tasks = numbers[cell.plan.variant, cell.plan.seed]
         whole = len(of_tasks) == len(tasks)
-        average = {AVERAGE: sum(of_tasks.values()) / len(tasks)} if whole else {}
+        means = [sum(values) / len(tasks) for values in zip(*of_tasks.values(), strict=True)] if whole else []
+        average = {name: mean for name, mean in zip((AVERAGE, CONSTANT), means, strict=False) if math.isfinite(mean)}
         averaged.append(replace(cell, metrics=cell.metrics | average))
     return averaged

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from electra_lab.analysis.comparisons import is_exploratory
 from electra_lab.analysis.intervals import MANY_DOCUMENTS, Difference, Estimate, estimate
-from electra_lab.analysis.results import AVERAGE, CellResult, Results, Status, read
+from electra_lab.analysis.results import AVERAGE, CONSTANT, CellResult, Results, Status, read
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation import verdict
 from electra_lab.presentation.limits import limits
@@ -156,7 +156,7 @@ def cells_csv(results: Results) -> str:
     out = csv.writer(text, lineterminator="\n")
     numbers = ["steps", "flops", "paper_flops", "tokens", "parameters", "seconds"]
     tasks = ["task"] if results.plan.tasks else []
-    names = [name for name in results.plan.metrics if not (tasks and name == AVERAGE)]
+    names = [name for name in results.plan.metrics if not (tasks and name in (AVERAGE, CONSTANT))]
     out.writerow(["variant", *tasks, "seed", "status", *numbers, *names])
     for cell in results.cells:
         costs, total = cell.costs, cell.costs.parameters.get("total")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_lab.analysis.power import spread
-from electra_lab.analysis.results import AVERAGE, read
+from electra_lab.analysis.results import AVERAGE, CONSTANT, read
 from electra_lab.analysis.run_comparison import TEST
 from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import sketch
@@ -265,8 +265,9 @@ def _measures(ablation: Ablation, variants: Sequence[PlannedVariant]) -> list[Pl
             of_measure = {task: replace(own, baselines=tuple(trivial)), **trivial}
             found.append(PlannedMeasure(type="fine-tuning", key=task, metrics=of_measure))
         if len(found) > 1:
-            average = Metric(f"mean over the tasks: {', '.join(ablation.bases)}")
-            found.append(PlannedMeasure(type=AVERAGE, key=AVERAGE, metrics={AVERAGE: average}))
+            average = Metric(f"mean over the tasks: {', '.join(ablation.bases)}", baselines=(CONSTANT,))
+            trivial = {CONSTANT: Metric("the same of constant answers", "constant answers")}
+            found.append(PlannedMeasure(type=AVERAGE, key=AVERAGE, metrics={AVERAGE: average, **trivial}))
         return found
     for measure in ablation.config.measure:
         references = {name: cell.id for name, cell in ablation.references.get(measure.type, {}).items()}

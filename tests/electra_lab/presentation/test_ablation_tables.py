@@ -158,6 +158,19 @@ def test_better_is_higher_or_lower_as_the_metric_says(clear: Path) -> None:
     assert legend.partition(" The difference")[0] in page.text
 
 
+@pytest.mark.parametrize(("bounds", "shown"), [((0.0, 0.8), "[{:.4f}, 0.8000]"), ((0.0, 1.0), "±"), (None, "±")])
+def test_a_mean_at_a_bound_has_the_ends_of_its_interval(clear: Path, bounds: Any, shown: str) -> None:
+    plan = json.loads((clear / "plan.json").read_text())
+    plan["measures"][0]["metrics"]["reference_auc"]["bounds"] = bounds
+    change_plan(clear, measures=plan["measures"])
+    write_report(clear)
+    values = [float(row["reference_auc"]) for (label, _), row in spreadsheet(clear).items() if label == "up"]
+    low, high = stats.t.interval(0.95, len(values) - 1, sum(values) / len(values), stats.sem(values))
+    assert 0 < low < 0.8 < high < 1
+    mean = next(line for line in markdown(clear)[AUC] if line[0] == "up")
+    assert shown.format(low) in mean[2]
+
+
 def test_a_metric_of_each_cells_own_task_is_higher_or_lower_and_never_better(clear: Path) -> None:
     measures = json.loads((clear / "plan.json").read_text())["measures"]
     for metric in (metric for measure in measures for metric in measure["metrics"].values()):

@@ -34,6 +34,20 @@ def test_a_difference_within_the_noise_is_called_nothing_else() -> None:
     assert "equal" not in said
 
 
+def test_the_main_sentence_names_the_best_only_if_a_test_distinguishes_variants() -> None:
+    """Otherwise it stands before the best mean, which the noise may have chosen."""
+    noise = far(0.70, 0.7005, 0.6995, spread=0.01)
+    for values, main in (
+        (noise, "No variant is distinguishable from another."),
+        (far(0.70, 0.75, 0.60), "v1 has the best (the highest) mean auc"),
+        (far(0.70, 0.9, 0.3, seeds=4), "With 4 seeds this is exploratory."),
+    ):
+        found = judge("auc", values, "v0")
+        leader = next(number for number, said in enumerate(found.sentences) if "mean auc" in said)
+        assert found.main.startswith(main)
+        assert found.sentences.index(found.main) <= leader
+
+
 @pytest.mark.parametrize("seeds", [2, 4])
 def test_what_is_exploratory_has_intervals_but_neither_tests_nor_claims(seeds: int) -> None:
     """Even for clear differences: with two seeds it used to say "distinguishable, p < 0.001" next to "exploratory"."""

@@ -72,7 +72,10 @@ def test_every_variant_is_fine_tuned_for_every_task_with_every_seed(tmp_path: Pa
     }
     for cell in results.cells:
         assert trivial[cell.plan.task].items() <= cell.metrics.items()
-    assert results.plan.trivial == {"first_constant_accuracy", "second_constant_matthews"}
+        both = (labels.count(usual) / 12 + 0) / 2
+        assert cell.metrics["average_constant"] == pytest.approx(both)
+    assert results.plan.trivial == {"first_constant_accuracy", "second_constant_matthews", "average_constant"}
+    assert {title for _, title in results.comparisons.over_trivial} == {"constant answers"}
     said = capfd.readouterr().err
     assert "two: 8 cells, 0 already done" in said
     assert "| variant " in said
