@@ -18,8 +18,8 @@ def push(
     milestones: Annotated[bool, typer.Option("--milestones", help="Also push kept milestones as branches.")] = False,
     public: Annotated[bool, typer.Option("--public", help="Make the repository public. Default: private.")] = False,
     license_: Annotated[str | None, typer.Option("--license", metavar="ID", help="Licence, such as mit.")] = None,
-    language: Annotated[list[str] | None, typer.Option(metavar="CODE", help="Such as en; can be repeated.")] = None,
-    dataset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="On the hub; can be repeated.")] = None,
+    language: Annotated[list[str] | None, typer.Option(metavar="CODE", help="Such as en; repeatable.")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Dataset of the hub; repeatable.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List files and sizes, and send nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per branch.")] = False,
 ) -> None:
