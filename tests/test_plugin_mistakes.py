@@ -94,11 +94,11 @@ BACKBONES = {
     "none": (STATES, "", 5, r"Mine\.forward .* NoneType"),
     "tuple": (STATES, "        return x, mask\n", 5, r"Mine\.forward .* tuple"),
     "detached": (STATES, "        return x.detach()\n", 5, r"Mine\.forward .* gradient"),
-    "at_step": ("def at_step", "def at_stop", 5, "backbone 'mine' has no at_step; see registry/contracts"),
+    "layers": ("self.layers =", "self.parts =", 5, "backbone 'mine' has no layers; see registry/contracts"),
     "refuses": ("super().__init__()", "raise ValueError('not today')", None, "discriminator: mine refuses this: no"),
-    "typo": ("super().__init__()", "super().__init__(); dmi", 12, "backbone 'mine' failed: NameError: name 'dmi'"),
-    "raises": ("x = x + layer(x)", "x = x + layer(x[..., 1:])", 17, "backbone 'mine' failed: RuntimeError: "),
-    "key": ("x = x + layer(x)", "x = {}[depth]", 17, "backbone 'mine' failed: NameError: "),
+    "typo": ("super().__init__()", "super().__init__(); dmi", 10, "backbone 'mine' failed: NameError: name 'dmi'"),
+    "raises": ("x = x + layer(x)", "x = x + layer(x[..., 1:])", 15, "backbone 'mine' failed: RuntimeError: "),
+    "key": ("x = x + layer(x)", "x = {}[depth]", 15, "backbone 'mine' failed: NameError: "),
 }
 
 CASES = [

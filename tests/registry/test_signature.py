@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
-from registry import backbones, corpora, load_plugin, masking_strategies, samplers, schedules
+from registry import Backbone, backbones, corpora, load_plugin, masking_strategies, samplers, schedules
 from registry.errors import BadSignature
 from registry.signature import FolderOrName, Strict, schema_of, validate
 
@@ -59,12 +59,12 @@ def test_a_bad_signature_is_refused_at_registration_with_file_and_line(tmp_path:
 
 
 def test_a_class_is_read_by_its_init_and_refused_at_its_own_line():
-    class Good:
+    class Good(Backbone):
         """A backbone."""
 
         def __init__(self, dim, depth, heads, max_length, /, *, wide: bool = False) -> None: ...
 
-    class Bad:
+    class Bad(Backbone):
         """A backbone."""
 
         def __init__(self, dim, depth, /) -> None: ...

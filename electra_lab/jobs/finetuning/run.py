@@ -250,12 +250,9 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
 
 
 def _results(built: Finetuning, split: str, console: Console) -> Results:
-    found, batches, settings = built.accumulate(split), built.splits[split].batches, built.settings
-    size = settings.evaluate_batch_size
-    phases = evaluation(
-        built.run.learner, batches, lambda _: found, seed=settings.seed, batch_size=size,
-        precision=settings.precision, device=built.device,
-    )  # fmt: skip
+    found, batches, size = built.accumulate(split), built.splits[split].batches, built.settings.evaluate_batch_size
+    options: Any = {"precision": built.settings.precision, "device": built.device, "batch_size": size}
+    phases = evaluation(built.run.learner, batches, lambda _: found, seed=built.settings.seed, **options)
     with console.progress(0, len(batches), f"testing on {split}", "rows"):
         for number, _ in enumerate(phases, start=1):
             console.advance(min(number * size, len(batches)))

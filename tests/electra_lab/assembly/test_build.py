@@ -72,7 +72,7 @@ def test_a_tokenizer_without_a_limit_gets_the_vocabulary_of_bert(tmp_path: Path,
 
 COUNTING = '''
 import torch
-from registry import backbones
+from registry import Backbone, backbones
 
 
 @backbones.register("counting")

@@ -20,7 +20,7 @@ from electra_lab.config.json_schema import file_schema
 from electra_lab.config.load import kind_of_file, load_plugins
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import parse, read_file
-from registry import backbones, generators, samplers, schedules
+from registry import Backbone, backbones, generators, samplers, schedules
 from registry.signature import Strict, validate
 from tests.electra_lab.config import generated
 from tests.helpers import EXPERIMENT, ROOT
@@ -44,7 +44,7 @@ class Inner(Strict):
     words: list[str] | None = None
 
 
-class Plugged:
+class Plugged(Backbone):
     """A backbone with a required option, and one that contains other components."""
 
     def __init__(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from electra_lab.config.load import dump, load
 from electra_lab.config.origins import dump_with_origins
 from electra_lab.config.source import Loc, parse
-from registry import backbones
+from registry import Backbone, backbones
 from registry.signature import Strict
 from tests.helpers import experiment_text, line_of, write_experiment
 
@@ -71,7 +71,7 @@ class Inner(Strict):
     b: int = 2
 
 
-class Nesting:
+class Nesting(Backbone):
     """A backbone with options that contain other components."""
 
     def __init__(self, dim, depth, heads, max_length, /, *, windows: list[int], taken: Inner, own: Inner):

@@ -137,6 +137,6 @@ def test_words_as_onnxruntime_would_read_them(tagger: tuple[Path, Path]) -> None
     for words in sentences(12):
         row = tokenizer.encode(words, is_pretokenized=True)
         inputs = (torch.tensor([part]) for part in (row.ids, row.attention_mask, row.type_ids))
-        best = module(*inputs)[-1][0].argmax(-1).tolist()
+        best = module(*inputs)[0][0].argmax(-1).tolist()
         found = [model.job.task.tags[best[row.word_ids.index(number)]] for number in range(len(words))]
         assert found == model.predict({"words": words}).prediction

@@ -102,7 +102,7 @@ def test_a_stream_reads_no_further_than_it_must_and_answers_what_it_has_read(pai
 
 def test_a_stream_holds_few_characters_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve lines of 5 MB took 5 GB when they were read together."""
-    monkeypatch.setattr("electra_lab.inference.pair.CHARACTERS", 20)
+    monkeypatch.setattr("electra_lab.data.texts.CHARACTERS", 20)
     held = list[list[str]]()
     detect = pair.detect
     monkeypatch.setattr(pair, "detect", lambda texts, **options: held.append(texts) or detect(texts, **options))

@@ -59,7 +59,7 @@ class Noise(Streams):
 def visited(objective: Any, batch: Batch, rng: Any, *, taken: bool = True) -> Losses:
     learner = Learner(objective)
     losses: Losses = objective(batch, rng)
-    learner.noted.append(losses.memory)
+    learner.memory_updates.append(losses.memory)
     learner.remember(batch, torch.tensor(taken))
     return losses
 
