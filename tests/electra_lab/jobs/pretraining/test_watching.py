@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from electra_lab.jobs.pretraining import execute
-from electra_lab.jobs.progress import Pace
+from electra_lab.jobs.progress import Progress
 from electra_lab.presentation import run_page
 from electra_lab.presentation.console import Console
 from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.training.loop import Record
 from registry.errors import Preempted
 from tests.electra_lab.jobs.pretraining.tiny import Killed, experiment, for_a_module, killed_at, lines, outcome, run
 from tests.electra_lab.presentation.synthetic import leave_out_pictures
@@ -73,7 +74,9 @@ def test_loaded_weights_are_evaluated_before_the_first_step_which_changes_nothin
     for how in ("killed", "stopped", "killed at step 1"):
         path = tmp_path / how
 
-        def evaluated(_: Pace, rows: int, how: str = how) -> None:
+        def evaluated(progress: Progress, record: Record, how: str = how) -> None:
+            if not record.evaluating:
+                return
             if how == "killed":
                 raise Killed
             os.kill(os.getpid(), signal.SIGTERM)
@@ -82,7 +85,7 @@ def test_loaded_weights_are_evaluated_before_the_first_step_which_changes_nothin
             if how == "killed at step 1":  # with the evaluation in its records
                 killed_at(patched, 1)
             else:
-                patched.setattr(Pace, "evaluated", evaluated)
+                patched.setattr(Progress, "__call__", evaluated)
             with pytest.raises(Preempted if how == "stopped" else Killed):
                 run(file, path)
         assert starts(path) == ([0] if how == "killed at step 1" else [])
