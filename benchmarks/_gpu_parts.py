@@ -30,6 +30,7 @@ from electra_lab.data.rows import Rows
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.objectives._shared import draw
 from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.training.device import use_exact_kernels
 from electra_lab.training.random import Streams
 from electra_lab.training.step import Learner, training_step
 
@@ -354,6 +355,8 @@ def main() -> None:
     options.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     options.add_argument("--out", type=Path, required=True)
     given = options.parse_args()
+    if given.device == "cuda":
+        use_exact_kernels()  # as where the lab trains
     PARTS[given.part](given.device, given.out)
 
 

@@ -4,8 +4,8 @@ A case is an experiment of experiments/, without dropout, on random tokens of it
 All ways train networks of the same sizes, with AdamW and clipped gradients. For `bert` the peers get transformers'
 networks; for backbones that transformers lacks, they get the lab's, with logits at every position.
 
-Each way runs with its own memory settings: our trainings keep freed memory (training/device.py), the
-others have glibc's defaults.
+Each way runs with its own settings: our trainings keep freed memory and, on CUDA, use exact kernels (training/device.py);
+the others have the defaults of glibc and torch.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.model.attention import KERNELS, use_kernel
 from electra_lab.model.network import Network, everywhere
 from electra_lab.training.compilation import compile_modules
-from electra_lab.training.device import keep_freed_memory
+from electra_lab.training.device import keep_freed_memory, use_exact_kernels
 from electra_lab.training.step import training_step
 from registry import Batch, Vocabulary
 
@@ -274,12 +274,15 @@ def peer(way: str) -> str:
     return way
 
 
-def memory_of(way: str) -> None:
-    """Set glibc's malloc as in this way, and return free memory to the system."""
+def settings_of(way: str) -> None:
+    """Set glibc's malloc and torch's kernels on CUDA as in this way, and return free memory to the system."""
     libc = ctypes.CDLL(None)
     if way.startswith(LAB):
         keep_freed_memory()
+        use_exact_kernels()
     else:
+        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cuda.enable_cudnn_sdp(True)
         libc.mallopt(-4, 65_536)  # the defaults of M_MMAP_MAX and M_TRIM_THRESHOLD
         libc.mallopt(-1, 128 * 1024)
         libc.malloc_trim(0)

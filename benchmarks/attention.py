@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from electra_lab.data.rows import document_counts
 from electra_lab.model.attention import KERNELS, Visible, attend, documents_at_most, visible_in
+from electra_lab.training.device import use_exact_kernels
 
 SEED = 0
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -101,6 +102,7 @@ def on_cpu(given: Any) -> None:
 
 
 def on_cuda(given: Any) -> None:
+    use_exact_kernels()  # as where the lab trains
     rows, every = [], {}
     timed = partial(alternate, rounds=given.rounds, warm_up=2, clock=on("cuda"), calls=CALLS)
     for kind, mean, length in product(given.types, given.document, given.lengths):

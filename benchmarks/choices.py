@@ -12,7 +12,7 @@ import time
 
 import torch
 from _alternating import CLOCKS, alternate, parser, table, write
-from _steps import LAB, Case, make, memory_of
+from _steps import LAB, Case, make, settings_of
 
 from electra_lab.assembly.choices import Scale, by_rule
 from electra_lab.training.device import bf16_units
@@ -54,7 +54,7 @@ def compare(given: object, length: int, rows: int, width: int) -> None:
                 began = time.perf_counter()
                 ways[name]()
                 compiling[name] = time.perf_counter() - began
-    found = alternate(ways, options["rounds"], before=memory_of, clock=CLOCKS[options["clock"]])
+    found = alternate(ways, options["rounds"], before=settings_of, clock=CLOCKS[options["clock"]])
     flops = case.built()[1].flops.per_step
     median = {name: statistics.median(seconds) for name, seconds in found.items()}
     pays = {}

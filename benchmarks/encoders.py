@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from _alternating import CLOCKS, alternate, parser, table, write
-from _steps import LAB, USUAL, Case, Logits, Step, make, memory_of, usual
+from _steps import LAB, USUAL, Case, Logits, Step, make, settings_of, usual
 from choices import processor
 from memory import resident
 from torch import Tensor, nn
@@ -124,7 +124,7 @@ def peak(step: Step) -> float:
     """Return the growth of the process's peak during a step, in MB."""
     step()
     gc.collect()
-    memory_of(THEIRS)  # freed memory goes back to the system
+    settings_of(THEIRS)  # freed memory goes back to the system
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = resident("VmRSS")
     step()
@@ -147,7 +147,7 @@ def main() -> None:
             made = pairs if given.whole else encoders
             ways, difference = made(name, given, length, rows)
             megabytes = {way: peak(step) for way, step in ways.items()}
-            settings = memory_of if given.whole else lambda _: memory_of(LAB)
+            settings = settings_of if given.whole else lambda _: settings_of(LAB)
             seconds = alternate(ways, given.rounds, 1, before=settings, clock=CLOCKS[given.clock])
             sizes = f"width {given.width}, {given.depth} layers, {length} x {rows}"
             about = f"{processor()}, {given.threads} threads, {given.clock} time, torch {torch.__version__}"

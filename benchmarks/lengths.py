@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from _alternating import CLOCKS, Seconds, alternate, device_name, markdown, on, parser, reason, spread, tried, write
-from _steps import LAB, Case, Step, make, memory_of
+from _steps import LAB, Case, Step, make, settings_of
 from memory import growth
 
 from electra_lab.presentation.charts import LIGHT, MARKERS, drawing
@@ -64,7 +64,7 @@ def timed(
     failed: dict[str, dict[int, str]] = {backbone: {} for backbone in lengths}
     for length in sorted(set().union(*lengths.values())):
         ways = dict[str, Step]()
-        memory_of(WAY)
+        settings_of(WAY)
         for backbone in (backbone for backbone, of_it in lengths.items() if length in of_it):
             try:
                 ways[backbone] = make(case_of(backbone, length, device), WAY)
@@ -73,7 +73,7 @@ def timed(
         ways, errors = tried(ways)
         for backbone, why in errors.items():
             failed[backbone][length] = why
-        seconds: Seconds = alternate(ways, rounds, before=lambda _: memory_of(WAY), clock=on(device, CLOCKS[clock]))
+        seconds: Seconds = alternate(ways, rounds, before=lambda _: settings_of(WAY), clock=on(device, CLOCKS[clock]))
         for backbone, values in seconds.items():
             found[backbone][length] = values
     return found, failed

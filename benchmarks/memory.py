@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 from _alternating import device_name, markdown, reason, write
-from _steps import LAB, PEERS, Case, Missing, Step, make, memory_of, peer
+from _steps import LAB, PEERS, Case, Missing, Step, make, peer, settings_of
 
 MINIATURE = ("discriminator.dim=96", "discriminator.depth=1", "embedding.dim=16", "tokenizer.vocab_size=2048")
 STEPS = (1, 3)
@@ -37,7 +37,7 @@ def resident(key: str) -> float:
 def measure(case: Case, way: str, steps: Collection[int]) -> Growth:
     """Return the growth up to the end of these steps in this process, which has done nothing else."""
     torch.manual_seed(0)
-    memory_of(way)
+    settings_of(way)
     make(Case(case.experiment, case.length, 1, (*case.changes, *MINIATURE), case.device), way)()
     gc.collect()
     step, grown = make(case, way), Growth()

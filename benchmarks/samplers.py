@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 from _alternating import CLOCKS, alternate, parser, table, write
-from _steps import memory_of
+from _steps import settings_of
 from electra_pytorch.electra_pytorch import gumbel_sample
 
 from electra_lab.training.random import Streams
@@ -42,7 +42,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     seconds = alternate(
-        ways_of(given.rows, given.vocabulary), given.rounds, before=memory_of, clock=CLOCKS[given.clock]
+        ways_of(given.rows, given.vocabulary), given.rounds, before=settings_of, clock=CLOCKS[given.clock]
     )
     title = f"Samplers, [{given.rows}, {given.vocabulary}]: {given.threads} threads, {given.clock} time"
     case = {"case": "samplers", "rows": given.rows, "threads": given.threads, "clock": given.clock}

@@ -21,7 +21,7 @@ import sys
 
 import torch
 from _alternating import CLOCKS, Seconds, alternate, device_name, on, parser, reason, spread, table, tried, write
-from _steps import LAB, PEERS, Case, Missing, Step, make, memory_of, peer
+from _steps import LAB, PEERS, Case, Missing, Step, make, peer, settings_of
 
 PRODUCT = "matrix product"
 
@@ -72,7 +72,7 @@ def main() -> None:
         sys.exit(f"no way could be timed: {missing}")
     ways[PRODUCT], of_product = product(given.device)
     clock, calls = on(given.device, CLOCKS[given.clock]), given.calls or (1 if given.device == "cpu" else 10)
-    found = alternate(ways, given.rounds, 2, before=memory_of, clock=clock, calls=calls)
+    found = alternate(ways, given.rounds, 2, before=settings_of, clock=clock, calls=calls)
     peak, flops = found.pop(PRODUCT), case.built()[1].flops.per_step
     rates = {name: f"{1 / statistics.median(values):.2f}" for name, values in found.items()}
     more = {"steps a second": rates, "share of the peak": shares(found, peak, flops, of_product)}
