@@ -4,8 +4,8 @@ A case is an experiment of experiments/, without dropout, on random tokens of it
 All ways train networks of the same sizes, with AdamW and clipped gradients. For `bert` the peers get transformers'
 networks; for backbones that transformers lacks, they get the lab's, with logits at every position.
 
-Each way runs with its own settings: our trainings keep freed memory and, on CUDA, use exact kernels (training/device.py);
-the others have the defaults of glibc and torch.
+Each way runs with its own settings: our trainings keep freed memory and, on CUDA, use exact kernels
+(training/device.py); the others have the defaults of glibc and torch.
 """
 
 import ctypes
