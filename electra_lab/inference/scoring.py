@@ -111,5 +111,6 @@ def surprisals(pair: Pair, texts: Sequence[Tokenized], mask_prob: float | None, 
 
 
 def percentile(score: float, reference: Sequence[float]) -> float:
-    """Return the share of sorted scores below one, in percent; an equal one counts half."""
-    return 50 * (bisect_left(reference, score) + bisect_right(reference, score)) / len(reference)
+    """Return the share of sorted scores below one, in percent; an equal one, but for rounding, counts half."""
+    rounding = 1e-5 * max(1.0, abs(score))  # the same text has another last digit in another batch
+    return 50 * (bisect_left(reference, score - rounding) + bisect_right(reference, score + rounding)) / len(reference)

@@ -182,6 +182,9 @@ def test_arguments_that_mean_nothing_are_refused(pair: Pair, wrong: dict[str, An
 def test_a_percentile_counts_equal_scores_half() -> None:
     reference = [1.0, 2.0, 2.0, 4.0]
     assert [percentile(score, reference) for score in (0.0, 1.0, 2.0, 3.0, 5.0)] == [0.0, 12.5, 50.0, 75.0, 100.0]
+    for rounding in (-1e-6, 1e-6):
+        assert percentile(2.0 + rounding, reference) == 50.0
+    assert [percentile(2.0 + gap, reference) for gap in (-1e-3, 1e-3)] == [25.0, 75.0]
 
 
 MASKED = ["the [MASK] sat", "the cat [MASK]", "[MASK] caf\u00e9", "the[MASK] sat", "the cat"]
