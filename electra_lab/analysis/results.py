@@ -275,7 +275,8 @@ def _with_average(plan: Plan, cells: list[CellResult]) -> list[CellResult]:
     for cell in cells:
         if cell.plan.task in cell.metrics:
             trivial = [cell.metrics.get(name, math.nan) for name in plan.metrics[cell.plan.task].baselines]
-            both = cell.metrics[cell.plan.task], max(trivial, default=math.nan)
+            best = max if plan.metrics[cell.plan.task].higher_is_better else min
+            both = cell.metrics[cell.plan.task], best(trivial, default=math.nan)
             numbers[cell.plan.variant, cell.plan.seed][cell.plan.task] = both
     tasks = plan.tasks
     if len(tasks) < 2:

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from types import MappingProxyType
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -142,6 +143,7 @@ class Deberta(Backbone, nn.Module):
 
     positions = "own"
     bare_embeddings = True
+    own_heads = MappingProxyType({name: {"type": f"deberta_{name}"} for name in ("tokens", "replaced")})
     bucket_of: Int[Tensor, " distances"]
 
     def __init__(
@@ -231,10 +233,6 @@ class Deberta(Backbone, nn.Module):
         """Return the rows of the table that the pairs of a row use."""
         farthest = _bucket(min(length - 1, self.max_distance), self.buckets, self.max_distance)
         return slice(max(self.buckets - farthest, 0), min(self.buckets + farthest + 1, 2 * self.buckets))
-
-    @property
-    def own_heads(self) -> dict[str, dict[str, Any]]:
-        return {name: {"type": f"deberta_{name}"} for name in ("tokens", "replaced")}
 
     def flops(self, length: int) -> int:
         """Per layer: four projections 8 T D^2, attention 4 T^2 D, positions 4 T R D for R rows of the table that the

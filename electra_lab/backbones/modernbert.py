@@ -166,6 +166,7 @@ class ModernBert(Backbone, nn.Module):
                 self.layers[-1].key_norm = HeadNorm(heads, dim // heads)
         self.final_norm = nn.LayerNorm(dim, eps=EPS, bias=False)
         self.width, self.global_theta, self.local_theta = dim // heads, global_theta, local_theta
+        self.own_heads = {name: {"type": f"modernbert_{name}", "depth": depth} for name in ("tokens", "replaced")}
         for layer in self.layers:
             layer.initialise(depth)
 
@@ -211,10 +212,6 @@ class ModernBert(Backbone, nn.Module):
         steps = torch.arange(0, self.width, 2, device=device, dtype=torch.float32) / self.width
         angles = torch.arange(length, device=device, dtype=torch.float32)[:, None] * (1.0 / theta**steps)
         return angles.cos(), angles.sin()
-
-    @property
-    def own_heads(self) -> dict[str, dict[str, Any]]:
-        return {name: {"type": f"modernbert_{name}", "depth": len(self.layers)} for name in ("tokens", "replaced")}
 
     def flops(self, length: int) -> int:
         """Per layer: projections 8 T D^2, gated feed-forward 6 T D F, attention 4 T^2 D; in a local layer with a reach

@@ -94,11 +94,13 @@ def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _lines(lines: Iterable[bytes], name: str) -> Iterator[Line]:
     """Yield the place of each line and its bytes, without its end. A lone carriage return does not end a line."""
-    from electra_lab.sources.files import BYTE_ORDER_MARK
+    from electra_lab.sources.files import BYTE_ORDER_MARK, is_utf16
 
     try:
         for number, line in enumerate(lines, start=1):
             refuse_long(len(line), f"{name}:{number}")
+            if number == 1 and is_utf16(line):
+                raise DataError(f"{name}: is UTF-16, not UTF-8. Convert it: iconv -f UTF-16 -t UTF-8.")
             text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
             yield f"{name}:{number}", text.removesuffix(b"\r\n").removesuffix(b"\n")
     except OSError as error:

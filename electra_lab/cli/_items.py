@@ -66,7 +66,7 @@ class Reading:
         """Return the format that is asked for, or that of the file's ending, as in training: text for all others."""
         from electra_lab.sources.files import uncompressed
 
-        if self.format or file is None:
+        if self.format or file is None or str(file) == "-":
             return self.format or "text"
         ending = uncompressed(file).suffix.lower()
         trained = [Path(self.trained.get(split) or ".") for split in ("train", "validation", "test")]
@@ -235,15 +235,23 @@ def _grouped(lines: Incoming[Line], begins: re.Pattern[str]) -> Iterator[Line]:
         yield place, b"\n".join(group)
 
 
-def _sequences(lines: Iterator[Line]) -> Iterator[tuple[str, Record]]:
-    """Yield the records of a FASTA file: the first word of the header, and the letters, as the corpus reads them."""
+def _sequences(lines: Iterator[Line]) -> "Iterator[tuple[str, Record | BadInput]]":
+    """Yield the records of a FASTA file: the first word of the header, and the letters without white space."""
+    from electra_lab.sources.files import BadInput
+    from electra_lab.sources.records import decoded
+
     written = ((place, line) for place, line in lines if line.strip() and not line.startswith(b";"))
     for place, text in _grouped(Incoming(written), re.compile("^>")):
-        header, *parts = text.decode("utf-8", "replace").split("\n")
-        if not header.startswith(">"):
+        header, *parts = text.split(b"\n")
+        if not header.startswith(b">"):
             raise DataError(f"{place}: there is text before the first header, which begins with >. Is it FASTA?")
-        name = (header[1:].split() or [""])[0]
-        yield place, {"name": name, "text": "".join("".join(parts).split()).upper()}
+        if b"\r" in header.rstrip(b"\r"):
+            raise DataError(f"{place}: lines end with CR alone. Convert them: tr '\\r' '\\n'.")
+        name = (header[1:].decode("utf-8", "replace").split() or [""])[0]
+        try:
+            yield place, {"name": name, "text": "".join(decoded(b"".join(parts), place).split())}
+        except BadInput as error:
+            yield place, error
 
 
 def _rows(
@@ -251,7 +259,8 @@ def _rows(
 ) -> tuple[list[str], str, Iterator[tuple[str, "Record | BadInput"]]]:
     """Return the columns of a table, the place of its header, and its rows. Raises DataError for a bad header.
 
-    A table without a header has the columns of training, or numbers if these are required.
+    A table without a header has the columns of training, or numbers if these are required: then its first row is a
+    header only if it has exactly these numbers.
     """
     from electra_lab.sources.delimited import DELIMITERS, named, rows
     from electra_lab.sources.files import BadInput
@@ -267,8 +276,9 @@ def _rows(
         raise DataError(str(header))
     columns = [name.strip() for name in header]
     numbers = [str(number) for number in range(1, len(header) + 1)]
-    names = numbers if {*required} <= {*numbers} else trained.get("columns")
-    if names and not fits(header):
+    by_number = {*required} <= {*numbers}
+    names = numbers if by_number else trained.get("columns")
+    if names and not ({*columns} == {*numbers} if by_number else fits(header)):
         columns, written = names, chain([(place, header)], written)
     for name in columns:
         if name and columns.count(name) > 1:

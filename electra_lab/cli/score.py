@@ -72,6 +72,8 @@ def score(
 
     if json_ and csv_:
         raise ConfigError("give either --json or --csv.")
+    if normal == "-" and ("-" in (texts or ()) or Path("-") in (file or ())):
+        raise ConfigError("--normal -: standard input has the texts. Name a file of normal texts.")
     removed = _compiled("--remove", remove)
     reading = Reading(on_error, format, field or (), begins=_compiled("--first-line", begins))
     incoming = read(texts, file, reading)

@@ -59,20 +59,23 @@ class Loaded(Generic[C]):
     @property
     def portable(self) -> C:
         """The config with such paths relative to its file: it does not change if both are moved together."""
-        return self._relative_to(self.marks[()].folder, self.relative)
+
+        def place(path: Any, loc: Loc) -> Any:
+            lexical = self.relative.get(loc)
+            return path if lexical is None else type(path)(os.path.relpath(lexical, self.marks[()].folder))
+
+        return cast("C", _with_paths(self.config, (), place))
 
     def within(self, folder: Path) -> C:
         """Return the config as a file in `folder` has it: such paths to what the lab writes are relative to it.
 
         Those that only have the root of the file system in common stay absolute.
         """
-        real, first = folder.resolve(), folder.resolve().parts[:2]
-        resolved = {loc: os.path.realpath(self.relative[loc]) for loc in WRITTEN_HERE & self.relative.keys()}
-        return self._relative_to(real, {loc: path for loc, path in resolved.items() if Path(path).parts[:2] == first})
+        real, written_here = folder.resolve(), WRITTEN_HERE & self.relative.keys()
 
-    def _relative_to(self, folder: Path, paths: Mapping[Loc, str]) -> C:
         def place(path: Any, loc: Loc) -> Any:
-            return type(path)(os.path.relpath(paths[loc], folder)) if loc in paths else path
+            is_near = Path(path).parts[:2] == real.parts[:2]
+            return type(path)(os.path.relpath(path, real)) if loc in written_here and is_near else path
 
         return cast("C", _with_paths(self.config, (), place))
 

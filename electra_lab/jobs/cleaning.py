@@ -5,24 +5,27 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from yaml import YAMLError
+
 from electra_lab.data.store import is_store, lock_of
 from electra_lab.storage.ablation_folder import is_ablation_folder
 from electra_lab.storage.catalog import is_held
 from electra_lab.storage.checkpoint import checkpoint_path, newest_sound, steps
-from electra_lab.storage.files import disk, lock, read_as, refuse_unusable
+from electra_lab.storage.files import disk, lock, read_as, read_yaml, reason, refuse_unusable
 from electra_lab.storage.finetuning_folder import is_finetuning, is_seed
-from electra_lab.storage.provenance import read_provenance
+from electra_lab.storage.provenance import flat, read_provenance
 from electra_lab.storage.run_directory import RunDirectory, is_run
-from registry.errors import ConfigError, InUse
+from registry.errors import CheckpointError, ConfigError, InUse
 
 STORE, CHECKPOINT, LEFTOVER, DAMAGED = "unused token store", "older checkpoint", "leftover", "set aside as damaged"
 OLD = 3600.0  # seconds without a change, after which no process is about to use a store, or is writing a file
+DAMAGED_FOLDER = "damaged"  # of an ablation
 _KEY, _UNFINISHED = re.compile("[0-9a-f]{16}"), re.compile(r"\.(.+)\.(part|old)")
 
 
@@ -48,23 +51,46 @@ def clean(root: Path, *, remove: bool = False) -> list[Removable]:
     for folder, below, _ in os.walk(root):
         folders.append(Path(folder))
         places += [Path(folder, name) for name in below]
-    used = {read_provenance(place).data.store for place in places if is_run(place)}  # by linked runs too
-    busy = [folder for folder in folders if is_held(folder / ".lock")]
+    for linked in [place for place in places if place.is_symlink() and _is_job(place)]:  # what they use stays too
+        places += [Path(folder) for folder, _, _ in os.walk(linked)]
+    used = {read_provenance(place).data.store for place in places if is_run(place)}
+    named = set[int]().union(*map(_named_steps, {*folders, *places}))
+    busy = [folder for folder in folders if _is_busy(folder)]
     found = list[Removable]()
     for path in folders:
         if not any(path.is_relative_to(job) for job in busy):
-            found += [*_checkpoints(path)] if is_run(path) else []
+            found += [*_checkpoints(path, named)] if is_run(path) and DAMAGED_FOLDER not in path.parts else []
             found += _others(path, used)
-    return [item for item in found if not remove or _is_removed(item)]
+    return [item for item in found if not remove or _is_removed(item, named)]
 
 
-def _checkpoints(run: Path) -> Iterator[Removable]:
+def _is_busy(folder: Path) -> bool:
+    """Return True for a job in progress, such as an ablation of which a process has claimed a part."""
+    return is_held(folder / ".lock") or any(map(is_held, (folder / "claims").glob("*")))
+
+
+def _named_steps(folder: Path) -> set[int]:
+    """Return the steps of other runs that a job names. Raises CheckpointError for a file that cannot be read."""
+    if not _is_job(folder):
+        return set()
+    files = [folder / name for name in ("finetuning.yaml", "config.yaml")] + [*(folder / "plan").glob("*.yaml")]
+    steps = set[int]()
+    for file in files:
+        try:
+            keys = flat(read_yaml(file)) if file.is_file() else {}
+        except (OSError, YAMLError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"{file}: cannot be read ({reason(error)}); it may name steps of runs.") from None
+        steps |= {value for key, value in keys.items() if key.split(".")[-1] == "step" and type(value) is int}
+    return steps
+
+
+def _checkpoints(run: Path, named: Set[int]) -> Iterator[Removable]:
     folder = run / "checkpoints"
     newest = None if folder.is_symlink() else newest_sound(folder)
     if newest is None:
         return
     best = read_as(dict[str, Any], run / "best.json") if (run / "best.json").is_file() else {}
-    kept = {newest, best.get("step"), *read_provenance(run).milestones.values()}
+    kept = {newest, best.get("step"), *read_provenance(run).milestones.values(), *named}
     for step in steps(folder):
         if step < newest and step not in kept:
             yield _sized(checkpoint_path(folder, step), CHECKPOINT)
@@ -85,7 +111,7 @@ def _others(folder: Path, used: set[str]) -> Iterator[Removable]:
             continue
         if path in stores and path.name not in used:
             yield _sized(path, STORE)
-        elif folder.name == "damaged" and is_ablation_folder(folder.parent):
+        elif folder.name == DAMAGED_FOLDER and is_ablation_folder(folder.parent):
             yield _sized(path, DAMAGED)
         elif unfinished and (of_job or stores) and (unfinished[2] == "part" or final.exists() or of_run):
             yield _sized(path, LEFTOVER)
@@ -96,14 +122,14 @@ def _sized(path: Path, kind: str) -> Removable:
     return Removable(path, kind, sum(file.lstat().st_size for file in files))
 
 
-def _is_removed(item: Removable) -> bool:
+def _is_removed(item: Removable, named: Set[int]) -> bool:
     """Remove something, unless it is in use now: it gets another name first, so that a kill leaves no half of it."""
     path = item.path
     run = path.parents[1]
     with suppress(InUse), disk(path):
         if item.kind == CHECKPOINT:
             with RunDirectory(run.parent if is_seed(run) else run).locked():
-                if item in _checkpoints(run):
+                if item in _checkpoints(run, named):
                     _remove(path)
         elif item.kind == STORE:
             with lock(lock_of(path)) as mine:

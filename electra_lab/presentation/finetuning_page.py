@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
@@ -91,11 +92,15 @@ def verdicts(folder: FinetuningFolder, seeds: Sequence[int], results: Results) -
     metrics, leading = titled({name: row.metric for name, row in by_name.items()}), results[split][0]
     record: dict[str, Any] = {name: fmean(row.values.values()) for name, row in by_name.items() if row.values}
     if baselines := [by_name[name] for name in leading.metric.baselines if name in record]:
-        better = max(baselines, key=lambda row: record[row.name])
-        gains = [value - better.values[seed] for seed, value in leading.values.items() if seed in better.values]
+        sign, (low, high) = (1 if leading.metric.higher_is_better else -1), leading.metric.bounds or (-inf, inf)
+        better = max(baselines, key=lambda row: sign * record[row.name])
+        both = [(value, better.values[seed]) for seed, value in leading.values.items() if seed in better.values]
+        gains = [sign * (value - baseline) for value, baseline in both]
         examples = folder.seed(seeds[0]).provenance().data.documents[split]
         gain, half = fmean(gains), max(estimate(gains).half or 0.0, 1.96 / examples**0.5)
-        bounds = {"": gain, "_low": gain - half, "_high": gain + half, "_examples": examples}
+        # No gain is larger than the way from the baseline to a bound of the metric.
+        least, most = sorted(sign * (bound - record[better.name]) for bound in (low, high))
+        bounds = {"": gain, "_low": max(gain - half, least), "_high": min(gain + half, most), "_examples": examples}
         record |= {f"{leading.name}_gain{part}": value for part, value in bounds.items()}
     judged = judge(record, metrics, leading.name, "model", "task")
     return [verdict(judged, record, metrics)] if judged else []

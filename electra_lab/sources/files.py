@@ -78,7 +78,7 @@ class Files:
             hashing = _Hashing(raw)
             try:
                 for block in _blocks(_unpacked(file, hashing)):
-                    if text and not read and _is_utf16(block):
+                    if text and not read and is_utf16(block):
                         cure = "Convert it: iconv -f UTF-16 -t UTF-8."
                         raise BadInput(str(file), "is UTF-16, not UTF-8", cure, file.stat().st_size, "bytes")
                     read += len(block)
@@ -199,7 +199,7 @@ def _decompressor(file: Path) -> tuple[Callable[[], Any], type[Exception]]:
     return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
 
 
-def _is_utf16(block: bytes) -> bool:
+def is_utf16(block: bytes) -> bool:
     """Return whether a block has the byte order mark of UTF-16, or many NULs, all at even or all at odd positions."""
     if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return True

@@ -48,7 +48,7 @@ def over_constant(metrics: Mapping[str, Metric], answer: str) -> dict[str, Metri
     return against | constants(trivial)
 
 
-CLASSIFICATION = over_constant(_LABELS, "the most frequent label")
+CLASSIFICATION = over_constant(_LABELS, "the label that is best for this metric")
 REGRESSION = over_constant(_NUMBERS, "the mean")
 
 
@@ -83,6 +83,18 @@ def classification(labels: NDArray[Any], predictions: NDArray[Any], number: int)
         "f1": float(f1_score(labels, predictions, labels=asked, average="macro", zero_division=0)),
         "matthews": _matthews(labels, predictions),
     }
+
+
+def best_constant(labels: NDArray[Any], number: int) -> dict[str, float]:
+    """Return the best of each metric over all constant answers; without the mean of F1 over three labels and more.
+
+    Guessing at random reaches more than any constant answer there.
+    """
+    best = dict[str, float]()
+    for label in range(number):
+        values = classification(labels, np.full_like(labels, label), number)
+        best = {name: max(value, best.get(name, value)) for name, value in values.items()}
+    return {name: value for name, value in best.items() if name != "f1" or number <= 2}
 
 
 def _matthews(labels: NDArray[Any], predictions: NDArray[Any]) -> float:

@@ -16,6 +16,7 @@ from electra_lab.tasks._classification import (
     CLASSIFICATION,
     IGNORED,
     UNSEEN_METRIC,
+    best_constant,
     classification,
     confusion,
     constants,
@@ -111,9 +112,8 @@ class TextClassification:
             return Results({}, predictions)
         numbers = {label: number for number, label in enumerate(self.labels)}
         truth = np.array([numbers.setdefault(str(example.label), len(numbers)) for example in examples])
-        usual = np.full_like(truth, numbers[self.usual])
         metrics = {**classification(truth, best, len(self.labels)), **self.truncation(examples, rows)}
-        metrics |= constants(classification(truth, usual, len(self.labels)))
+        metrics |= constants(best_constant(truth, len(self.labels)))
         return Results(metrics, predictions, [confusion(truth, best, list(numbers))])
 
 

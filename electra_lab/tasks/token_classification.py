@@ -167,7 +167,7 @@ class TokenClassification:
         if not counts:
             raise DataError("there are no words to learn tags from.")
         tags = counts.keys() | _with_counterparts(counts) if self.scheme == "entities" else counts.keys()
-        usual = "O" if "O" in counts else max(sorted(counts), key=counts.__getitem__)
+        usual = "O" if self.scheme == "entities" and "O" in counts else max(sorted(counts), key=counts.__getitem__)
         return {"tags": in_order(tags), "usual": usual}
 
     def set_labels(self, facts: Mapping[str, Any]) -> None:

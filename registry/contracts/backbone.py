@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Backbone(Module):
                          positions, segments, LayerNorm, dropout. `positions` is then "own", and the lab sets the rate
                          of the backbone's nn.Dropout `embedding_dropout`
     input_dim            the width of the vectors that it takes, None for `dim`
+    own_heads            the heads that take the place of others, by the name of the other: their type and options, such
+                         as {"tokens": {"type": "modernbert_tokens", "depth": 12}}
     separates_documents  True if `forward` also takes `documents` Int[B T] and attends within a document only; its
                          own positions are relative, or restart at each document
     most_documents       the lab sets it for each forward pass to an upper bound of the documents and pieces of padding
@@ -51,6 +54,7 @@ class Backbone(Module):
     positions: Literal["lab", "own"] = "lab"
     bare_embeddings: bool = False
     input_dim: int | None = None
+    own_heads: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     separates_documents: bool = False
     most_documents: int | None = None
     inner_states: bool = False
@@ -58,14 +62,6 @@ class Backbone(Module):
     discontinuous: bool = False
 
     layers: Any  # nn.ModuleList, or a sequence of modules
-
-    @property
-    def own_heads(self) -> Mapping[str, Mapping[str, Any]]:
-        """The heads that take the place of others, by the name of the other.
-
-        Their type and options, such as {"tokens": {"type": "modernbert_tokens", "depth": 12}}.
-        """
-        return {}
 
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step, the only place where a backbone may change over time.

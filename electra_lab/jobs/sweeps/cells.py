@@ -129,6 +129,7 @@ def _set_aside(folder: AblationFolder, path: Path, reason: str, say: Callable[[s
         number = sum(1 for _ in (folder.path / "damaged").glob(f"{glob.escape(path.name)}-*"))
         aside = folder.path / "damaged" / f"{path.name}-{number}"
         path.rename(aside)
+        os.utime(aside)  # when it was set aside
     say(f"{path}: {reason}. It was moved to {aside} and will be recreated.")
 
 

@@ -107,7 +107,7 @@ def test_every_verb_reads_tables_and_records(lab, model, tmp_path: Path, given: 
         return [row["text"] for row in rows(out)] if "--field" not in words or verb != "score" else rows(out)
 
     read_of = {name: read("--file", tmp_path / name) for name in list(WRITTEN)[:6]}
-    assert read_of == {name: ["the, cat", "3 dogs"] for name in list(WRITTEN)[:5]} | {"f.fa": ["THE,CAT", "3DOGS"]}
+    assert read_of == {name: ["the, cat", "3 dogs"] for name in list(WRITTEN)[:5]} | {"f.fa": ["the,cat", "3dogs"]}
     given(WRITTEN["a.csv"].encode())
     fields = ("--field", "line", "--field", "text")
     joined = ["a the, cat", "b 3 dogs"]
@@ -146,6 +146,10 @@ def test_columns_without_a_header_have_numbers(lab: Any, model: Path, tmp_path: 
         [("1", "1"), ("2", "the"), ("3", "a")],
         [("1", "2"), ("2", "dogs"), ("3", "b")],
     ]
+    for number, texts in (("1", ["the cat", "a dog"]), ("2", ["1", "0"])):  # a cell may be the number that is asked for
+        (tmp_path / "b.csv").write_text("the cat,1\na dog,0\n")
+        found = scored(lab, model, "--file", tmp_path / "b.csv", "--field", number)
+        assert [row[number] for row in found] == texts
     (tmp_path / "a.csv").write_text("2,1\nthe,cat\n")  # these are names
     assert [row["2"] for row in scored(lab, model, "--file", tmp_path / "a.csv", "--field", "2")] == ["the"]
     lab.fails(3, "score", model, "--file", tmp_path / "a.csv", "--field", "3", *CPU)
@@ -191,7 +195,7 @@ def test_a_table_has_the_probability_of_each_letter(lab: Any, model: Path, tmp_p
     """The name is that of the sequence, otherwise the number of the text; positions begin with 1."""
     (tmp_path / "a.fa").write_text(">one x\nth\ne3 \n>two\nsat\n")
     for words, names, texts in (
-        (("--file", tmp_path / "a.fa"), ["one", "two"], ["THE3", "SAT"]),
+        (("--file", tmp_path / "a.fa"), ["one", "two"], ["the3", "sat"]),
         (("the cat", "sat"), ["1", "2"], ["the cat", "sat"]),
     ):
         code, out, _ = lab("detect", model, *words, "--csv", *CPU)

@@ -177,3 +177,17 @@ def test_a_run_that_cannot_be_read_stops_it(runs: Path) -> None:
 def test_the_newest_is_the_newest_sound_one(runs: Path, damage: Callable[[Path], object]) -> None:
     damage(runs / "one" / "checkpoints" / "step-00000006" / "state.safetensors")
     assert not {f"one/checkpoints/step-0000000{step}" for step in (5, 6)} & listed(runs)[CHECKPOINT]
+
+
+def test_a_checkpoint_that_a_job_names_stays(runs: Path) -> None:
+    """As a fine-tuning of one of its steps, in the folder or linked into it."""
+    older = listed(runs)[CHECKPOINT]
+    for place, link in ((runs / "tuned", None), (runs.parent / "elsewhere", runs / "linked")):
+        step = min(int(name.rpartition("-")[2]) for name in older)
+        (place / "seed-0").mkdir(parents=True)
+        (place / "finetuning.yaml").write_text(f"model: {runs / 'one'}\nstep: {step}\n")
+        if link:
+            link.symlink_to(place)
+        kept = {name for name in older if name.endswith(f"{step:08d}")}
+        assert listed(runs)[CHECKPOINT] == older - kept
+        older -= kept

@@ -248,6 +248,16 @@ def test_a_text_that_is_gone_is_not_needed(tmp_path: Path, stopped: Path, whole:
     assert_same(whole, stopped)
 
 
+def test_a_run_that_is_resumed_through_a_link_keeps_its_config(tmp_path: Path, stopped: Path) -> None:
+    link = tmp_path / "deep" / "below" / "latest"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(stopped)
+    before = (stopped / "config.yaml").read_bytes()
+    execute.resume(link, "cpu", ["train.log_every=3"])
+    after = (stopped / "config.yaml").read_bytes()
+    assert after == before.replace(b"log_every: 5", b"log_every: 3")
+
+
 @pytest.mark.parametrize("cure", ["corpus.paths=[{text}]", "data.store={store}"])
 def test_text_and_store_that_have_moved_are_named(tmp_path: Path, stopped: Path, whole: Path, cure: str) -> None:
     """Both suggested remedies work."""
