@@ -248,14 +248,16 @@ def test_a_text_that_is_gone_is_not_needed(tmp_path: Path, stopped: Path, whole:
     assert_same(whole, stopped)
 
 
-def test_a_run_that_is_resumed_through_a_link_keeps_its_config(tmp_path: Path, stopped: Path) -> None:
-    link = tmp_path / "deep" / "below" / "latest"
+def test_a_run_that_is_resumed_through_a_link_keeps_its_config(tmp_path: Path) -> None:
+    """The path to its token store is relative to the run, not to the link."""
+    file = experiment(tmp_path, data="{sequence_length: 16, held_out: 0.3, store: .store}")
+    path, link = tmp_path / "run", tmp_path / "deep" / "below" / "latest"
+    stop_at(4, lambda: run(file, path))
     link.parent.mkdir(parents=True)
-    link.symlink_to(stopped)
-    before = (stopped / "config.yaml").read_bytes()
+    link.symlink_to(path)
+    before = (path / "config.yaml").read_bytes()
     execute.resume(link, "cpu", ["train.log_every=3"])
-    after = (stopped / "config.yaml").read_bytes()
-    assert after == before.replace(b"log_every: 5", b"log_every: 3")
+    assert (path / "config.yaml").read_bytes() == before.replace(b"log_every: 5", b"log_every: 3")
 
 
 @pytest.mark.parametrize("cure", ["corpus.paths=[{text}]", "data.store={store}"])
