@@ -6,12 +6,13 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from electra_lab.jobs import endings, lifecycle
 from electra_lab.jobs.endings import STOPPING
@@ -219,6 +220,16 @@ def killed(process: Running, when: Callable[[], bool]) -> bool:
     return False
 
 
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """As many as the processes of `forks` have: with another number, sums have another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_one_thread")
 def test_killed_at_random_and_resumed_is_as_if_never_killed(forks: Lab, tmp_path: Path) -> None:
     """kill -9 at a random moment of the run, and again during the resume.
 
