@@ -128,13 +128,14 @@ def _main() -> None:
 @contextmanager
 def _said_once(kind: type[Warning]) -> Iterator[None]:
     """Show the first warning of a kind as a note."""
-    others, said = warnings.showwarning, set[type[Warning]]()
+    others, is_said = warnings.showwarning, False
 
     def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        nonlocal is_said
         if category is not kind:
             others(message, category, *place)
-        elif kind not in said:
-            said.add(kind)
+        elif not is_said:
+            is_said = True
             _complain(f"note: {message}")
 
     with warnings.catch_warnings():

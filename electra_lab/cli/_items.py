@@ -259,8 +259,7 @@ def _rows(
 ) -> tuple[list[str], str, Iterator[tuple[str, "Record | BadInput"]]]:
     """Return the columns of a table, the place of its header, and its rows. Raises DataError for a bad header.
 
-    A table without a header has the columns of training, or numbers if these are required: then its first row is a
-    header only if it has exactly these numbers.
+    A table without a header has the columns of training, or numbers if these are required.
     """
     from electra_lab.sources.delimited import DELIMITERS, named, rows
     from electra_lab.sources.files import BadInput
@@ -276,9 +275,12 @@ def _rows(
         raise DataError(str(header))
     columns = [name.strip() for name in header]
     numbers = [str(number) for number in range(1, len(header) + 1)]
-    by_number = {*required} <= {*numbers}
+    by_number = bool(required) and {*required} <= {*numbers}
+    if by_number and fits(header) and {*columns} != {*numbers}:
+        reason = f"'{required[0]}' may be the name of a column or its number, as the first row has it"
+        raise DataError(f"{place}: {reason}. Write a header with other names.")
     names = numbers if by_number else trained.get("columns")
-    if names and not ({*columns} == {*numbers} if by_number else fits(header)):
+    if names and not fits(header):
         columns, written = names, chain([(place, header)], written)
     for name in columns:
         if name and columns.count(name) > 1:

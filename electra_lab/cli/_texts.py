@@ -64,7 +64,7 @@ Top = Annotated[int, typer.Option(min=1, help="Candidates to return for each mas
 def answered(
     pair: "Pair", verb: "Verb", incoming: Incoming[Entry], taken: Callable[[Record], Any], **options: Any
 ) -> Iterator[tuple[Entry, Any]]:
-    """Yield each item that a command reads with its answer, as soon as it is known.
+    """Yield each item that a command reads and its answer, as soon as there is one.
 
     taken  what the verb takes of an item
     """

@@ -39,7 +39,7 @@ class Removable:
 
 
 def clean(root: Path, *, remove: bool = False) -> list[Removable]:
-    """Return what nothing needs below a folder, or what of it was removed. Links are not followed.
+    """Return the files and folders that no job needs, or those that were removed. Links are not followed.
 
     These are token stores that no run there uses, checkpoints that are neither the newest, the best nor milestones, and
     leftovers of killed processes; but nothing that a process holds. Raises ConfigError, CheckpointError.

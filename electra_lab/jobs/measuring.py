@@ -66,7 +66,7 @@ def measure(found: Sequence[Subject], wanted: str, device: str) -> Measured:
             if _kept(subject, key) is None:
                 with suppress(OSError, ConfigError):  # the numbers of a run that cannot be locked are measured anyhow
                     if not held.enter_context(lock(subject.directory.path / LOCK)):
-                        say(f"{subject.label}: waiting, as another comparison measures this run")
+                        say(f"{subject.label}: waiting for another comparison to finish measuring this run")
                         held.enter_context(lock(subject.directory.path / LOCK, wait=True))
             of_run = _kept(subject, key)  # which another comparison may have measured meanwhile
             if of_run is None:

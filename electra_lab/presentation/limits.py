@@ -74,5 +74,5 @@ def _size(expected: Expected, metric: str, seeds: int, comparisons: int) -> str:
     deviations = {name: math.sqrt(shared.variance) for name, shared in expected.shared.items()}
     shares = [f"{number(deviation)} by other {name}" for name, deviation in deviations.items() if deviation]
     if shares:
-        varies += f", and {listed(shares)}, which more seeds do not lessen"
+        varies += f", and {listed(shares)}, which more seeds do not reduce"
     return f"{size} in {metric}, judging {expected.source} ({varies})"

@@ -195,7 +195,7 @@ def _verdict(results: Results) -> verdict.Verdict:
     )  # fmt: skip
     conclusions = [*judged.sentences]
     if not leading.comparable:
-        conclusions.append("Each cell is measured on its own task, so the best number need not be the best model.")
+        conclusions.append("Each cell is measured on its own task, so the best number may not mean the best model.")
     if plan.gaps and plan.metric == AVERAGE and not results.has(AVERAGE):
         conclusions.append(f"There is no average without {listed([*plan.gaps])}, whose data is not here.")
     return verdict.Verdict([*conclusions, *limits(results)], judged.main)

@@ -71,7 +71,7 @@ class Start(BaseModel):
 
 
 def weights_of(starts: Mapping[str, Start]) -> dict[str, Any]:
-    """Return what networks started from, wherever it lay."""
+    """Return the weights that networks started from, without their places."""
     return {network: start.model_dump(exclude={"source"}) for network, start in starts.items()}
 
 

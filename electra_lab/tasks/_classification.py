@@ -36,7 +36,7 @@ UNSEEN_METRIC: Mapping[str, Metric] = {
 
 
 def constants(values: Mapping[str, T]) -> dict[str, T]:
-    """Return what belongs to constant answers, by metric, under the names of baselines."""
+    """Return values of constant answers by the names of their baselines: `constant_` and the metric."""
     return {f"constant_{name}": value for name, value in values.items()}
 
 

@@ -146,10 +146,11 @@ def test_columns_without_a_header_have_numbers(lab: Any, model: Path, tmp_path: 
         [("1", "1"), ("2", "the"), ("3", "a")],
         [("1", "2"), ("2", "dogs"), ("3", "b")],
     ]
-    for number, texts in (("1", ["the cat", "a dog"]), ("2", ["1", "0"])):  # a cell may be the number that is asked for
-        (tmp_path / "b.csv").write_text("the cat,1\na dog,0\n")
-        found = scored(lab, model, "--file", tmp_path / "b.csv", "--field", number)
-        assert [row[number] for row in found] == texts
+    for row in ("the cat,1", "text,1"):  # a cell of the first row, or the name of a column
+        (tmp_path / "b.csv").write_text(f"{row}\na dog,0\n")
+        said = lab.fails(3, "score", model, "--file", tmp_path / "b.csv", "--field", "1", *CPU)
+        assert said.startswith(f"{tmp_path}/b.csv:1: ")
+        assert [row["2"] for row in scored(lab, model, "--file", tmp_path / "b.csv", "--field", "2")] == ["1", "0"]
     (tmp_path / "a.csv").write_text("2,1\nthe,cat\n")  # these are names
     assert [row["2"] for row in scored(lab, model, "--file", tmp_path / "a.csv", "--field", "2")] == ["the"]
     lab.fails(3, "score", model, "--file", tmp_path / "a.csv", "--field", "3", *CPU)
@@ -189,6 +190,19 @@ def test_a_fasta_file_that_is_none_or_too_long(lab: Any, model: Path, tmp_path: 
     assert lab("score", model, "--file", tmp_path / "a.fa", *CPU)[0] == 0
     (tmp_path / "a.fa").write_text(">1\n" + "ab\n" * 5)
     assert lab.fails(3, "score", model, "--file", tmp_path / "a.fa", *CPU).startswith(f"{tmp_path}/a.fa:1: ")
+    for wrong in (b">1\rab\r>2\rcd\r", b">1\na\xff\n"):  # lines end with CR alone; letters are not UTF-8
+        (tmp_path / "a.fa").write_bytes(wrong)
+        assert lab.fails(3, "score", model, "--file", tmp_path / "a.fa", *CPU).startswith(f"{tmp_path}/a.fa:1: ")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_refused(lab: Any, model: Path, tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.txt").write_text(f"{'the cat ' * 9}\n3 dogs\n", encoding=encoding)
+    assert lab.fails(3, "score", model, "--file", tmp_path / "a.txt", *CPU).startswith(f"{tmp_path}/a.txt: ")
+
+
+def test_standard_input_is_read_once(lab: Any, model: Path) -> None:
+    assert lab.fails(2, "score", model, "-", "--normal", "-", *CPU).startswith("--normal -: ")
 
 
 def test_a_table_has_the_probability_of_each_letter(lab: Any, model: Path, tmp_path: Path) -> None:

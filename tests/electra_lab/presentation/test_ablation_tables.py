@@ -180,7 +180,7 @@ def test_a_metric_of_each_cells_own_task_is_higher_or_lower_and_never_better(cle
     expected = {"reference_auc": higher, "reference_accuracy": higher, "own_loss": ["", "lower", "higher", ""]}
     assert readings(clear) == expected
     text = Page(clear / "report.html").text
-    assert "Each cell is measured on its own task, so the best number need not be the best model." in text
+    assert "Each cell is measured on its own task, so the best number may not mean the best model." in text
     assert "distinguishably better" not in text
     assert "distinguishably lower" in text
     assert "is better" not in text.replace("The reading is better or worse", "")

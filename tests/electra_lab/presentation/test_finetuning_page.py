@@ -90,6 +90,16 @@ def test_whether_the_task_was_learned_is_said_first(tmp_path: Path, values, cons
     assert not claim or page.text.index(claim) < page.text.index("Results on validation")
 
 
+@pytest.mark.parametrize(("value", "claim"), [(0.1, "has learned"), (2.0, "has not learned")])
+def test_a_lower_error_than_that_of_constant_answers_is_learned(tmp_path: Path, value: float, claim: str) -> None:
+    error = {"title": "error", "higher_is_better": False, "baselines": ["constant_error"]}
+    splits: dict[int, Splits] = {0: {"validation": {"error": value, "constant_error": 0.9}}}
+    data = {"store": "0123", "documents": {"train": 9, "validation": 600}}
+    metrics = {"error": error, "constant_error": {"title": "the mean"}}
+    folder = FinetuningFolder(write_finetuned(tmp_path, splits, metrics=metrics, data=data))
+    assert claim in closing(folder, folder.path, 1.0)
+
+
 def test_an_interval_stays_within_the_bounds_of_its_metric(tmp_path: Path) -> None:
     folder = write_finetuned(tmp_path / "accuracy", scores("accuracy", 0.0, 0.546, 0.0), metrics=CONSTANT)
     row = page_of(folder).table("Results on validation")[1]
