@@ -52,6 +52,7 @@ class Shard(BaseModel):
     sufficient: float | None = None  # the smallest data.overlap, in hundredths, that would leave none out, if known
     empty: int = 0  # documents without tokens
     engine: str = "tokenizers"  # the library that tokenized; stores of earlier versions may have "tokie"
+    fell_back: bool = False  # unused; in the checksum of the manifest
     sha256: dict[str, str] = {}
     bytes: dict[str, int] = {}
 
