@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from registry import Accumulator, Batch, Choice, Detection, Example, Losses, Metric, Objective, Vocabulary
-from registry.contracts.metric import SHARE
+from registry.contracts.training import SHARE
 
 NATS = "nats"
 CONFIDENCE = 0.95

@@ -10,16 +10,34 @@ def my_sampler(logits, rng, /, *, temperature: float = 1.0):
 from collections.abc import Callable
 from typing import Any
 
-from registry.contracts.backbone import Backbone
-from registry.contracts.corpus import LONGEST, Corpus, Document, Skipped, Split
-from registry.contracts.data import Batch, Batches, BatchSizes, Random, Streams, Vocabulary
-from registry.contracts.dataset import Answer, Dataset, PairExample, QuestionExample, TextExample, WordsExample
-from registry.contracts.head import EmbeddingSizes, Head, Heads
-from registry.contracts.launcher import Launcher, Outcome, Work
-from registry.contracts.masking import Masked, MaskingStrategy, count
-from registry.contracts.measure import Measure, MetricWithDocuments, Trained
-from registry.contracts.metric import Metric
-from registry.contracts.network import Generator, Network
+from registry.contracts.data import (
+    LONGEST,
+    Batch,
+    Batches,
+    BatchSizes,
+    Corpus,
+    Document,
+    Packed,
+    Packing,
+    Random,
+    Skipped,
+    Split,
+    Streams,
+    TokenizerTrainer,
+    Tokens,
+    Vocabulary,
+)
+from registry.contracts.lab import (
+    Ended,
+    Launcher,
+    Measure,
+    MetricWithDocuments,
+    Outcome,
+    Tracked,
+    Tracker,
+    Trained,
+    Work,
+)
 from registry.contracts.objective import (
     Accumulator,
     Choice,
@@ -34,13 +52,37 @@ from registry.contracts.objective import (
     Setup,
     Term,
 )
-from registry.contracts.optimizer import Optimizer
-from registry.contracts.packing import Packed, Packing, Tokens
-from registry.contracts.sampler import Sampler
-from registry.contracts.schedule import Schedule
-from registry.contracts.task import Encoded, Encoder, Judgement, Pretrained, Results, Row, Table, Task
-from registry.contracts.tokenizer import TokenizerTrainer
-from registry.contracts.tracker import Ended, Tracked, Tracker
+from registry.contracts.tasks import (
+    Answer,
+    Dataset,
+    Encoded,
+    Encoder,
+    Judgement,
+    PairExample,
+    Pretrained,
+    QuestionExample,
+    Results,
+    Row,
+    Table,
+    Task,
+    TextExample,
+    WordsExample,
+)
+from registry.contracts.training import (
+    Backbone,
+    EmbeddingSizes,
+    Generator,
+    Head,
+    Heads,
+    Masked,
+    MaskingStrategy,
+    Metric,
+    Network,
+    Optimizer,
+    Sampler,
+    Schedule,
+    count,
+)
 from registry.core import Entry, Registry
 from registry.discovery import Plugin, blame, load_plugin, using
 from registry.errors import LabError

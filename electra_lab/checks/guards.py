@@ -137,7 +137,7 @@ def refuse_backbone(module: object, entry: Entry[Any]) -> None:
     if not (isinstance(module, Backbone) and isinstance(module, nn.Module)):
         raise _bad(entry, "must be a class derived from registry.Backbone and torch.nn.Module.")
     if not hasattr(module, "layers"):
-        raise _bad(entry, "has no layers; see registry/contracts/backbone.py.")
+        raise _bad(entry, "has no layers; see registry/contracts/training.py.")
     multiple: Any = module.length_multiple
     if type(multiple) is not int or multiple < 1:
         raise _bad(entry, f"has the length_multiple {multiple!r}, must be an integer above 0.")

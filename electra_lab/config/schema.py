@@ -13,7 +13,7 @@ from electra_lab.config.component import Component, Of, default, rate_problem, v
 from electra_lab.config.sections import BatchWarmup, Budget, Checkpoint, Data, Rows, Tie, milestone_name, refuse_uneven
 from electra_lab.config.source import DEFAULTS, Loc
 from registry import BatchSizes, Needs, Setup, using
-from registry.contracts.head import options_by_name
+from registry.contracts.training import options_by_name
 from registry.errors import BadResult, UnknownName, did_you_mean, guide
 from registry.signature import FolderOrName, Strict, problem, problems, validate
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from electra_lab.sources.files import BadInput, Files
 from electra_lab.sources.records import kind_of, text_of, value_of
 from registry import Document, Skipped
-from registry.contracts.corpus import pieces
+from registry.contracts.data import pieces
 from registry.errors import DataError, did_you_mean
 
 Paths = Annotated[list[Path], Field(min_length=1)]

@@ -10,7 +10,7 @@ from pydantic import Field
 from electra_lab.corpora._common import FileCorpus, Paths
 from electra_lab.sources.files import BYTE_ORDER_MARK, BadInput
 from registry import LONGEST, Document, Skipped, corpora
-from registry.contracts.corpus import LONGER
+from registry.contracts.data import LONGER
 
 EXTENSIONS = (".fa", ".fasta", ".fna", ".ffn", ".faa", ".frn")
 Kind = Literal["dna", "rna", "protein"]

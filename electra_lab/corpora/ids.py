@@ -11,7 +11,7 @@ from electra_lab.corpora._common import FieldName, FileCorpus, Paths, key_of, re
 from electra_lab.sources.files import BadInput, needed, opened
 from electra_lab.sources.records import EXTENSIONS, kind_of, record_in, records, value_of
 from registry import Document, Skipped, corpora
-from registry.contracts.corpus import cut
+from registry.contracts.data import cut
 
 ROWS = 4096  # of an array that are read at a time
 MOST = 1 << 20  # ids of a table that are in memory at a time, about

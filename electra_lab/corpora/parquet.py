@@ -7,7 +7,7 @@ from typing import Any, Literal
 from electra_lab.corpora._common import FieldName, FileCorpus, Paths, documents_in, refuse_ambiguous
 from electra_lab.sources.files import BLOCK, BadInput, needed, opened
 from registry import Document, Skipped, corpora
-from registry.contracts.corpus import Unit
+from registry.contracts.data import Unit
 from registry.errors import DataError
 
 BATCH = 1 << 23  # bytes of text that are in memory at a time, about

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 from electra_lab.corpora._common import FileCorpus, Paths
 from electra_lab.sources.files import BadInput
 from registry import LONGEST, Document, Skipped, corpora
-from registry.contracts.corpus import cut, pieces
+from registry.contracts.data import cut, pieces
 from registry.errors import DataError
 
 EXTENSIONS = (".txt", ".text", ".md")

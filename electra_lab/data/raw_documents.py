@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from electra_lab.data.splits import HELD_OUT, SPLITS, Unsplittable, by_order, number_of, split_of
 from electra_lab.storage.files import new_file, read_as, write_text
 from registry import Corpus, Document, Skipped, Split
-from registry.contracts.corpus import Unit, pieces
+from registry.contracts.data import Unit, pieces
 from registry.errors import DataError
 
 # Bytes of text in a piece, and thus a shard: small at first, so that a small corpus is shared equally by all cores.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TextEncoder:
-    """A registry.contracts.task.Encoder around a tokenizer. The name of a special token is text like any other."""
+    """A registry.contracts.tasks.Encoder around a tokenizer. The name of a special token is text like any other."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
         self.vocabulary, self._tokenizer = vocabulary, tokenizer

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from registry import Vocabulary
-from registry.contracts.corpus import LONGER
-from registry.contracts.tokenizer import SPECIAL_TOKENS, UNKNOWN
+from registry.contracts.data import LONGER, SPECIAL_TOKENS, UNKNOWN
 from registry.errors import DataError
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def stand_in_vocabulary(size: int, device: torch.device | None = None) -> Vocabu
 
 
 class ArrayTokens:
-    """A registry.contracts.packing.Tokens of documents in memory, given without their [SEP].
+    """A registry.contracts.data.Tokens of documents in memory, given without their [SEP].
 
     sep  by default that of the tokenizers that the lab trains, and of `electra_lab.testing`
     """

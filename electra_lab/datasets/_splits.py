@@ -12,7 +12,7 @@ from pydantic import Field
 
 from electra_lab.sources.files import BadInput, Files
 from registry import Skipped
-from registry.contracts.dataset import AnyExample, is_labelled
+from registry.contracts.tasks import AnyExample, is_labelled
 from registry.errors import DataError, did_you_mean, listed
 
 E = TypeVar("E", bound=AnyExample)

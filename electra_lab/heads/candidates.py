@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from electra_lab.heads.tokens import TokenHead
 from registry import Vocabulary, heads
-from registry.contracts.head import EmbeddingSizes
+from registry.contracts.training import EmbeddingSizes
 
 
 @heads.register("candidates", initialized_by_lab=True)

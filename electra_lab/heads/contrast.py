@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from electra_lab.model.embeddings import LAYER_NORM_EPS
 from registry import Vocabulary, heads
-from registry.contracts.head import EmbeddingSizes
+from registry.contracts.training import EmbeddingSizes
 
 
 @heads.register("contrast", initialized_by_lab=True)

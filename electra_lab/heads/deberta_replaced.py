@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from registry import Vocabulary, heads
-from registry.contracts.head import EmbeddingSizes
+from registry.contracts.training import EmbeddingSizes
 
 
 @heads.register("deberta_replaced", initialized_by_lab=True)

@@ -4,7 +4,7 @@ from torch import nn
 
 from electra_lab.heads.tokens import TokenHead
 from registry import Vocabulary, heads
-from registry.contracts.head import EmbeddingSizes
+from registry.contracts.training import EmbeddingSizes
 
 
 @heads.register("deberta_tokens", initialized_by_lab=True, exports_as="ForMaskedLM")

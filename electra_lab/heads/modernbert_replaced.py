@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from electra_lab.model.network import STANDARD_DEVIATION, truncated_normal_
 from electra_lab.model.transform import Transform
 from registry import Vocabulary, heads
-from registry.contracts.head import EmbeddingSizes
+from registry.contracts.training import EmbeddingSizes
 
 
 @heads.register("modernbert_replaced", exports_as="ForTokenClassification")

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from electra_lab.model.transform import Transform
 from registry import Vocabulary, heads
-from registry.contracts.head import EmbeddingSizes
+from registry.contracts.training import EmbeddingSizes
 
 
 @heads.register("modernbert_tokens", exports_as="ForMaskedLM")

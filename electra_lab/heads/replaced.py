@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from electra_lab.model.flops import GELU
 from registry import Vocabulary, heads
-from registry.contracts.head import EmbeddingSizes
+from registry.contracts.training import EmbeddingSizes
 
 
 @heads.register("replaced", initialized_by_lab=True, exports_as="ForPreTraining")

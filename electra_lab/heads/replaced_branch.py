@@ -8,7 +8,7 @@ from torch import Tensor
 
 from electra_lab.heads.replaced import ReplacedHead
 from registry import Vocabulary, backbones, heads
-from registry.contracts.head import EmbeddingSizes
+from registry.contracts.training import EmbeddingSizes
 
 WIDTH = 64  # of an attention head, as in all sizes of BERT and ELECTRA
 

@@ -25,7 +25,7 @@ from electra_lab.measures._corruption import (
 )
 from electra_lab.model.network import initialise
 from registry import Batch, Metric, MetricWithDocuments, Trained, heads, measures
-from registry.contracts.metric import SHARE
+from registry.contracts.training import SHARE
 
 # Half the squared weights, on standardised features, relative to the mean loss per token. States are wide and their
 # features similar: with less, a fit takes several times as many steps and generalises worse.

@@ -25,7 +25,7 @@ from electra_lab.measures._corruption import (
     unigram,
 )
 from registry import Batch, Metric, MetricWithDocuments, Network, Trained, Vocabulary, measures
-from registry.contracts.metric import SHARE
+from registry.contracts.training import SHARE
 from registry.errors import DataError
 
 FILE = "corruption.safetensors"

@@ -8,8 +8,8 @@ import registry
 from electra_lab.model.embeddings import Embeddings, Shifted
 from electra_lab.model.network import Network
 from registry import Backbone, Vocabulary
-from registry.contracts.head import EmbeddingSizes as EmbeddingSizes
-from registry.contracts.head import Heads, options_by_name
+from registry.contracts.training import EmbeddingSizes as EmbeddingSizes
+from registry.contracts.training import Heads, options_by_name
 from registry.errors import BadResult
 from registry.signature import validate
 

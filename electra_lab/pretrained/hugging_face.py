@@ -28,7 +28,7 @@ from electra_lab.pretrained.trained_model import LAB, NETWORKS, Part, TrainedMod
 from electra_lab.storage.catalog import jobs_in
 from electra_lab.storage.files import open_regular, read_as, read_json
 from registry import tokenizers
-from registry.contracts.tokenizer import TOKENIZER_FILES
+from registry.contracts.data import TOKENIZER_FILES
 from registry.errors import CheckpointError, ConfigError, DataError, guide
 from registry.signature import FolderOrName
 

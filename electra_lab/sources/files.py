@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from electra_lab.storage.files import open_regular
 from registry import Skipped
-from registry.contracts.corpus import Unit
+from registry.contracts.data import Unit
 from registry.errors import DataError
 
 BLOCK = 1 << 20  # bytes

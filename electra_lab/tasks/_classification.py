@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from registry import Metric, Table
-from registry.contracts.metric import CORRELATION, SHARE
+from registry.contracts.training import CORRELATION, SHARE
 from registry.errors import DataError
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from electra_lab.model.transform import Transform
 from registry import Batch, Encoder, Metric, Row, TextExample
-from registry.contracts.task import RowsOfExamples
+from registry.contracts.tasks import RowsOfExamples
 
 Head = Literal["linear", "dense", "transformers"]
 DENSE = ("dense", "out")  # the layers of most classes of transformers

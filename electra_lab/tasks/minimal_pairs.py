@@ -23,7 +23,7 @@ from electra_lab.tasks._judging import (
     wilson,
 )
 from registry import Encoded, Metric, Network, PairExample, Pretrained, Results, Table, tasks
-from registry.contracts.metric import SHARE
+from registry.contracts.training import SHARE
 from registry.errors import ConfigError, DataError
 
 DETECTION, ENERGY, MASKED = "detection", "energy", "pseudo_likelihood"

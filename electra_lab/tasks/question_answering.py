@@ -29,7 +29,7 @@ from electra_lab.tasks._spans import (
 from electra_lab.tasks._squad import Segmentation, best_threshold, scores
 from electra_lab.tasks._windows import windows
 from registry import Batch, Encoded, Encoder, Metric, QuestionExample, Results, Row, Table, Term, tasks
-from registry.contracts.task import OutputsOfExamples, RowsOfExamples
+from registry.contracts.tasks import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError, listed
 
 _OF_QUESTIONS = {

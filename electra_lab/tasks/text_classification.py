@@ -25,7 +25,7 @@ from electra_lab.tasks._classification import (
 )
 from electra_lab.tasks._texts import CUT_METRIC, DENSE, FirstState, Head, chosen_layers, cut_share, shown, text_rows
 from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
-from registry.contracts.task import OutputsOfExamples, RowsOfExamples
+from registry.contracts.tasks import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError, listed
 
 

@@ -28,7 +28,7 @@ from electra_lab.tasks._classification import (
 from electra_lab.tasks._texts import Head, chosen_layers, transform_of
 from electra_lab.tasks._windows import windows
 from registry import Batch, Encoded, Encoder, Metric, Results, Row, Table, Term, WordsExample, tasks
-from registry.contracts.task import OutputsOfExamples, RowsOfExamples
+from registry.contracts.tasks import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError, listed
 
 USUAL = "the usual tag"  # of words without tokens, too

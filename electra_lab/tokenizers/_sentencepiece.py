@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-from registry.contracts.tokenizer import SPECIAL_TOKENS
+from registry.contracts.data import SPECIAL_TOKENS
 from registry.errors import DataError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from electra_lab.storage.files import read_bytes, reason, tokenizer_failures
 from electra_lab.tokenizers._sentencepiece import LONGEST, tokenizer_of
 from electra_lab.tokenizers.wordpiece import bert_wordpiece
 from registry import tokenizers
-from registry.contracts.tokenizer import SPECIAL_TOKENS, TOKENIZER_FILES, UNKNOWN
+from registry.contracts.data import SPECIAL_TOKENS, TOKENIZER_FILES, UNKNOWN
 from registry.errors import DataError
 
 if TYPE_CHECKING:

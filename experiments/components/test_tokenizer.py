@@ -1,7 +1,7 @@
 import pytest
 
 from registry import tokenizers
-from registry.contracts.tokenizer import SPECIAL_TOKENS
+from registry.contracts.data import SPECIAL_TOKENS
 
 TEXT = "The old cat, the mat; and a café."
 

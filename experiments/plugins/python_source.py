@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from registry import Document, corpora
-from registry.contracts.corpus import pieces
+from registry.contracts.data import pieces
 
 
 @corpora.register("python_source")

@@ -1,18 +1,23 @@
-"""Random numbers, the vocabulary, and batches.
+"""Text and batches: random numbers, the vocabulary, batches, corpora, tokenizers, packings.
 
 Letters in shapes: B rows of a batch, T positions, K masked slots per row, V vocabulary size, D width, N = B * K.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from jaxtyping import Bool, Float32, Int
+    from numpy.typing import NDArray
+    from tokenizers import Tokenizer
     from torch import Tensor
+
+    IndexArray = NDArray[np.int64]
 
 
 class Random(Protocol):
@@ -144,3 +149,157 @@ class Batches(Protocol):
 
     def example_ids(self, places: Sequence[int]) -> list[int]:
         """Return the example ids of the rows at the given places of `in_order`."""
+
+
+Split = Literal["train", "validation", "test"]
+Unit = Literal["records", "lines", "bytes", "ends of files"]  # the size of an end is unknown
+
+LONGEST = 1_000_000  # characters; longer documents are cut at a space to bound memory
+LONGER = r"(?<!\S)\S{{{},}}"  # the regular expression of words that are too long for k-mers; see `Corpus`
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text and its use.
+
+    key      documents with the same key are in the same split, which depends on the key alone; by default the text
+    split    for a corpus with its own splits
+    again    a repetition, which gives the text more weight in training; held-out text is never repeated
+    removed  whether an option of the corpus removed a part of the text; `prepare` counts these documents
+    begins   whether it is the first part of a record, such as a sequence; `prepare` counts these, too
+    """
+
+    text: str
+    key: str | None = None
+    split: Split | None = None
+    again: bool = False
+    removed: bool = False
+    begins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A piece of the source that cannot be read, and that the user chose to skip."""
+
+    place: str  # file and line
+    reason: str
+    number: int = 1  # of skipped units
+    unit: Unit = "records"
+
+
+class Corpus(Protocol):
+    """A source of text. Registered as a class: __init__(self, /, *, <options>).
+
+    A corpus that reads files may have a method `files`, which returns the files that it reads and the other files in
+    its folders, as two lists; `prepare` shows both. One that changes text, such as lower case, may have a method
+    `changes`, which returns replacements by regular expression, in order: {"a": "A"}. They become a part of the
+    tokenizer, so that text in use is changed too. {LONGER.format(k + 1): "?"} stands for overlapping k-mers.
+    """
+
+    def __iter__(self) -> Iterator[str | Document | Skipped]:
+        """Yield the documents, in an order that depends on the content alone.
+
+        A string is a document with itself as its key. Raises DataError for a source that cannot be read, or that has
+        changed since `fingerprint` returned its hash.
+        """
+
+    def fingerprint(self) -> str:
+        """Return a hash of the content, which changes whenever the documents change. Raises DataError."""
+
+
+def pieces(text: str) -> list[str]:
+    """Return a text as documents without white space around them: one, several if it is too long, or none."""
+    found, rest = cut(text)
+    rest = rest.rstrip()
+    return [*found, rest] if rest else found
+
+
+def cut(text: str) -> tuple[list[str], str]:
+    """Cut documents of at most LONGEST characters off a text that may go on, at white space if there is some.
+
+    The rest has at most LONGEST characters.
+    """
+    found = []
+    while len(text := text.lstrip()) > LONGEST:
+        head = text[: LONGEST + 1]
+        words = head.rsplit(None, 1)
+        end = LONGEST if head[-1].isspace() or len(words) == 1 else len(words[0])
+        found.append(head[:end].rstrip())
+        text = text[end:]
+    return found, text
+
+
+# The special tokens that a tokenizer needs, as BERT, RoBERTa, T5, GPT-2 and similar models call them; the first that it
+# has is used. A token for unknown text is optional, as byte-level tokenizers have no unknown text.
+SPECIAL_TOKENS = {
+    "pad": ("[PAD]", "<pad>", "<|pad|>", "<|padding|>"),
+    "cls": ("[CLS]", "<s>", "<cls>", "<bos>", "<|begin_of_text|>", "<|startoftext|>"),
+    "sep": ("[SEP]", "</s>", "<sep>", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
+    "mask": ("[MASK]", "<mask>", "<|mask|>", "<mask_1>"),
+}
+# The files of a folder that are tokenizers; the first that is there is read.
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
+UNKNOWN = ("[UNK]", "<unk>", "<|unk|>")
+
+
+class TokenizerTrainer(Protocol):
+    """Train a tokenizer on documents. It must have the SPECIAL_TOKENS.
+
+    Registered as a function. `@tokenizers.register(name, trained=False)` declares that it ignores the documents. Then
+    the lab also calls it without documents: to check its options before a corpus is read, to find the size of the
+    vocabulary, and to identify the token store by the content of the tokenizer instead of its options.
+    """
+
+    def __call__(self, documents: Iterable[str], /, *args: Any, **options: Any) -> Tokenizer: ...
+
+
+class Tokens(Protocol):
+    """The tokens of a split: consecutive documents, each followed by [SEP]."""
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+
+    @property
+    def lengths(self) -> NDArray[np.uint32]:
+        """The number of tokens of each document, [SEP] included: at least 2."""
+
+    def read(self, places: IndexArray) -> IndexArray:
+        """Return the tokens at the given places, in the shape of `places`."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Rows of tokens; numpy arrays."""
+
+    tokens: IndexArray  # [B T]
+    attention_mask: NDArray[np.bool_]  # [B T], True at real tokens
+    segments: IndexArray  # [B T], 0 or 1
+    # [B T], a number for each document of a row, -1 at padding; only if attention must separate documents
+    documents: IndexArray | None = None
+
+
+class Packing(Protocol):
+    """A mapping of documents to rows of a fixed length. Registered as a class:
+
+        __init__(self, tokens, length, vocabulary, /, *, <options>)
+
+    `tokens` is a Tokens, `length` the number of tokens in a row, `vocabulary` a Vocabulary. Every token of every
+    document is in exactly one row, in order; [CLS] and [SEP] may be added.
+
+    lengths(rows)  optional: the number of real tokens in each row, which come first, without reading any; for packings
+                   with rows that are not full, so that rows of similar lengths can be grouped
+    source_document_ids(rows)  optional: the number of the document that each position is from, Int[B T], undefined at
+                   positions that the packing added. Only evaluation reads it, for intervals over documents; without it
+                   they are over rows
+
+    `@packings.register(name, separates_documents=True)` declares that rows carry `documents`, so that the networks must
+    separate them; it may be a function of the options. `crosses_documents` declares that a row may hold more than one.
+    """
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def rows(self, rows: IndexArray, /) -> Packed:
+        """Return the rows of the given numbers, a function of the numbers alone. Called for every batch."""
+
+    def __init__(self, *args: Any, **options: Any) -> None: ...

@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from registry.contracts.data import Batch, BatchSizes, Streams
-from registry.contracts.head import Heads, options_by_name
-from registry.contracts.metric import Metric
+from registry.contracts.training import Heads, Metric, options_by_name
 
 if TYPE_CHECKING:
     import torch

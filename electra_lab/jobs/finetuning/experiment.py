@@ -38,7 +38,7 @@ from electra_lab.training.evaluation import Collected, using_task
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.step import Learner
 from registry import BatchSizes, Dataset, Flops, Metric, Row, Task, datasets, tasks, using
-from registry.contracts.dataset import is_labelled
+from registry.contracts.tasks import is_labelled
 from registry.errors import DataError, LabError, did_you_mean, listed
 
 TRAIN, VALIDATION = "train", "validation"

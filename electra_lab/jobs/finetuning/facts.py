@@ -29,7 +29,7 @@ from electra_lab.storage.finetuning_folder import FinetuningFolder, predict_comm
 from electra_lab.storage.run_directory import refuse_used
 from electra_lab.training.device import choose_device
 from registry import QuestionExample, datasets, tasks
-from registry.contracts.dataset import AnyExample, is_labelled
+from registry.contracts.tasks import AnyExample, is_labelled
 from registry.errors import ConfigError
 
 UNREAD = ("id", "place", "paradigm", "field")  # fields that are not read by a model

@@ -19,7 +19,7 @@ from electra_lab.corpora.ids import Ids
 from electra_lab.corpora.text_files import TextFiles
 from electra_lab.sources import files as sources
 from registry import Document, Skipped
-from registry.contracts.corpus import cut, pieces
+from registry.contracts.data import cut, pieces
 from registry.errors import DataError
 
 

@@ -15,7 +15,7 @@ from electra_lab.data.vocabulary import for_words, make_vocabulary
 from electra_lab.tokenizers.bpe import bpe
 from electra_lab.tokenizers.unigram import unigram
 from electra_lab.tokenizers.wordpiece import wordpiece
-from registry.contracts.task import Encoded
+from registry.contracts.tasks import Encoded
 
 DOCUMENTS = [f"the cat number {n} sat on the mat, and didn't see {n + 1} zebras" for n in range(60)]
 TEXTS = ["", "  ", "the cat", "Ärger mit   the dogs\n\n!", "the 🐈 sat", "x" * 300, "cat\ud800sat didn't", " zebras"]

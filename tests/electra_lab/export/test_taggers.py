@@ -14,7 +14,7 @@ import electra_lab
 from electra_lab.export.model_folder import copy_folder, with_head
 from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.pretrained.hugging_face import read_part
-from registry.contracts.tokenizer import SPECIAL_TOKENS
+from registry.contracts.data import SPECIAL_TOKENS
 from tests.electra_lab.jobs.finetuning.small import pretrained, write_finetuning
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 

@@ -20,7 +20,7 @@ from electra_lab.assembly.experiment import Experiment, assemble
 from electra_lab.config.load import load
 from electra_lab.training.step import training_step
 from registry import Flops, Needs, Objective, Setup, objectives
-from registry.contracts.head import options_by_name
+from registry.contracts.training import options_by_name
 from registry.errors import ConfigError
 from tests.electra_lab.jobs.pretraining.tiny import lines, run
 from tests.electra_lab.objectives.tiny import REQUIRED, needs_of

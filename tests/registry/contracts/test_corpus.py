@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from registry import documents
 from registry.contracts import corpus
-from registry.contracts.corpus import cut, pieces
+from registry.contracts.data import cut, pieces
 
 
 def test_plug_ins_that_runs_keep_find_them_where_they_were() -> None:
