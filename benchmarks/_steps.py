@@ -25,8 +25,7 @@ from electra_lab.config.load import Loaded, load
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.model.attention import KERNELS, use_kernel
 from electra_lab.model.network import Network, everywhere
-from electra_lab.training.compilation import compile_modules
-from electra_lab.training.device import keep_freed_memory, use_exact_kernels
+from electra_lab.training.device import compile_modules, keep_freed_memory, use_exact_kernels
 from electra_lab.training.step import training_step
 from registry import Batch, Vocabulary
 

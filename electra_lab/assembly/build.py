@@ -23,8 +23,7 @@ from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
 from electra_lab.model.network import Network, backbones_of, initialise
 from electra_lab.model.pair import CURE_OF_ALL, EmbeddingSizes, Tie, make_pair, own_head
 from electra_lab.planning.memory import without_numbers
-from electra_lab.training.compilation import layers_of, recompute
-from electra_lab.training.device import Precision
+from electra_lab.training.device import Precision, layers_of, recompute
 from electra_lab.training.loop import Settings
 from electra_lab.training.random import digest
 from electra_lab.training.step import Learner, Number, Schedules, by_network

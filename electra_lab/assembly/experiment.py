@@ -33,8 +33,7 @@ from electra_lab.parallel.session import ALONE, World
 from electra_lab.planning.forecast import SMALL
 from electra_lab.storage.best import AUTO, OFF
 from electra_lab.storage.provenance import Environment, Start
-from electra_lab.training.compilation import compile_modules, layers_of
-from electra_lab.training.device import Precision
+from electra_lab.training.device import Precision, compile_modules, layers_of
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.loop import Run, Settings
 from registry import Batches, Objective, Vocabulary, objectives, using

@@ -37,8 +37,7 @@ from electra_lab.planning.forecast import (
     parts_of,
 )
 from electra_lab.planning.memory import free_bytes, shapes_only
-from electra_lab.training.compilation import compile_modules
-from electra_lab.training.device import Precision
+from electra_lab.training.device import Precision, compile_modules
 from electra_lab.training.loop import Run
 from electra_lab.training.step import backward
 from registry.errors import OutOfMemoryError, is_shortage

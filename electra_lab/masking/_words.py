@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from electra_lab.masking._uniform import random_keys, slots_of
+from electra_lab.masking.replace_prob import random_keys, slots_of
 from registry import Random, Vocabulary, count
 
 

@@ -6,7 +6,7 @@ from jaxtyping import Bool, Int
 from pydantic import Field
 from torch import Tensor
 
-from electra_lab.masking._uniform import corrupt, uniform_positions
+from electra_lab.masking.replace_prob import corrupt, uniform_positions
 from registry import Masked, Random, Vocabulary, masking_strategies
 
 

@@ -7,8 +7,8 @@ from jaxtyping import Bool, Int
 from pydantic import Field
 from torch import Tensor
 
-from electra_lab.masking._uniform import corrupt
 from electra_lab.masking._words import as_slots, random_order, word_starts
+from electra_lab.masking.replace_prob import corrupt
 from registry import Masked, Random, Vocabulary, count, masking_strategies
 
 

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn, optim
 
-from electra_lab.optimizers._groups import decayed
+from electra_lab.optimizers.adamw import decayed
 from registry import optimizers
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from torch import Tensor, nn, optim
 
-from electra_lab.optimizers._groups import Beta, decayed
+from electra_lab.optimizers.adamw import Beta, decayed
 from registry import optimizers
 
 OUTSIDE = re.compile(r"emb|(^|\.)heads?\.")  # in names of parameters: embeddings and output heads

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn, optim
 from torch.optim.adamw import adamw
 
-from electra_lab.optimizers._groups import Beta, decayed
+from electra_lab.optimizers.adamw import Beta, decayed
 from registry import optimizers
 
 

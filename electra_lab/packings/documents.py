@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from electra_lab.packings._pieces import IndexArray, framed, holder, read_pieces, starts_of
+from electra_lab.packings.contiguous import IndexArray, framed, holder, read_pieces, starts_of
 from registry import Packed, Tokens, Vocabulary, packings
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from electra_lab.packings._pieces import IndexArray, closed, holder, read_pieces, starts_of
+from electra_lab.packings.contiguous import IndexArray, closed, holder, read_pieces, starts_of
 from registry import Packed, Tokens, Vocabulary, packings
 
 SHORTEST = 5  # positions of a short row, at least: google-research/electra's

@@ -1,13 +1,53 @@
 """Gumbel-max sampling."""
 
+from collections.abc import Callable
 from typing import Annotated
 
+import torch
 from jaxtyping import Float32, Int
 from pydantic import Field
 from torch import Tensor
 
-from electra_lab.samplers._weights import by_rows, weights_of
 from registry import Random, samplers
+
+# Worked on at a time, whichever is more: on the CPU, many more would not stay in its cache; elsewhere, the numbers of a
+# large batch would take several times the memory of its logits.
+ROWS = 16
+WEIGHTS = {"cpu": 1 << 16}
+MOST = 1 << 26
+
+
+def by_rows(
+    draw: Callable[[Tensor, Tensor], Int[Tensor, "n ..."]], weights: Float32[Tensor, "N V"], rng: Random, width: int
+) -> Int[Tensor, "N ..."]:
+    """Return draw(weights, numbers) with `width` random numbers a row, some rows at a time."""
+    rows, some = len(weights), max(ROWS, WEIGHTS.get(weights.device.type, MOST) // weights.shape[-1])
+    if torch.compiler.is_compiling() or rows <= some:
+        return draw(weights, rng.uniform(rows, width))
+    begin = 0
+    for numbers in rng.in_parts(some, rows, width):
+        part = draw(weights[begin : begin + some], numbers)
+        drawn = part.new_empty(rows, *part.shape[1:]) if begin == 0 else drawn
+        drawn[begin : begin + some] = part
+        begin += some
+    return drawn
+
+
+def weights_of(logits: Float32[Tensor, "N V"], temperature: float | Tensor) -> Float32[Tensor, "N V"]:
+    """Return softmax(logits / temperature)."""
+    if isinstance(temperature, float) and temperature == 1.0:
+        return logits.softmax(-1)
+    # The largest logit is subtracted first, so that a small temperature cannot produce infinity minus infinity.
+    return ((logits - logits.amax(-1, keepdim=True)) / temperature).softmax(-1)
+
+
+def ascending(weights: Float32[Tensor, "N V"]) -> Float32[Tensor, "N V"]:
+    """Return the weights of each row in order. On the CPU by numpy, which sorts in a tenth of torch's time."""
+    if weights.device.type != "cpu" or torch.compiler.is_compiling():
+        return weights.sort(-1).values
+    ordered = weights.numpy().copy()
+    ordered.sort(-1)
+    return torch.from_numpy(ordered)
 
 
 @samplers.register("gumbel", unbiased=lambda *, temperature: temperature == 1.0)

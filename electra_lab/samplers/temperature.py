@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from electra_lab.model.draws import inverse_cdf
-from electra_lab.samplers._weights import by_rows, weights_of
+from electra_lab.samplers.gumbel import by_rows, weights_of
 from registry import Random, samplers
 
 

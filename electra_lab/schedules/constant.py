@@ -1,6 +1,6 @@
 """A constant learning rate."""
 
-from electra_lab.schedules._warmup import Share, Steps, rising, warmup_length
+from electra_lab.schedules.warmup_linear import Share, Steps, rising, warmup_length
 from registry import schedules
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from electra_lab.schedules._warmup import Share, Steps, rising, warmup_length
+from electra_lab.schedules.warmup_linear import Share, Steps, rising, warmup_length
 from registry import schedules
 
 SHAPES: dict[str, Callable[[float], float]] = {  # from 1 to 0 while the argument goes from 0 to 1

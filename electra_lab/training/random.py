@@ -39,8 +39,6 @@ def mix_(x: Int32[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
         words = x.numpy().view(np.uint32)
         _mix_on_the_cpu(words, np.empty_like(words))
         return x
-    if _has_only_a_shape(x):
-        return x
     return x.copy_(_mixed(x)) if torch.compiler.is_compiling() else _mix_in_torch(x)
 
 
@@ -113,6 +111,8 @@ class Random:
             return _in_torch(width, counted, second[example]).view(len(places), *shape)
 
         begins = range(0, max(rows, 1), some)
+        if hasattr(first, "fake_mode"):  # a forecast of memory, of which each part takes the same
+            begins = begins[:1]
         if not _in_numpy(first):
             return map(part, begins)
         keys = first.numpy().view(np.uint32), second.numpy().view(np.uint32)
@@ -142,8 +142,6 @@ class Random:
 
 def _in_torch(numbers: int, first: Int32[Tensor, " B"], second: Int32[Tensor, " B"]) -> Float32[Tensor, " B numbers"]:
     """Return the numbers of `uniform`, [B numbers]."""
-    if _has_only_a_shape(first):
-        return torch.empty(len(first), numbers, device=first.device)
     bits = torch.arange(numbers, device=first.device).to(torch.int32) + first.unsqueeze(1)
     mix_(mix_(bits).bitwise_xor_(second.unsqueeze(1)))
     # 23 bits and a half: exact in float32, and never 0 or 1.
@@ -177,11 +175,6 @@ def _on_the_cpu(numbers: int, first: NDArray[np.int32], second: NDArray[np.int32
 def _in_numpy(tensor: Tensor) -> bool:
     """Return True if numpy can work on a tensor: not on one that has only shapes, nor in compiled code."""
     return type(tensor) is Tensor and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def _has_only_a_shape(tensor: Tensor) -> bool:
-    """Return True for a tensor of a forecast, which has no numbers to mix."""
-    return not torch.compiler.is_compiling() and hasattr(tensor, "fake_mode")
 
 
 def _mix_on_the_cpu(x: NDArray[np.uint32], spare: NDArray[np.uint32]) -> None:

@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 from electra_lab.model.attention import documents_at_most
 from electra_lab.model.configured import Configured
 from electra_lab.parallel.session import ALONE
-from electra_lab.training.compilation import uncompiled
-from electra_lab.training.device import Precision, autocast
+from electra_lab.training.device import Precision, autocast, uncompiled
 from electra_lab.training.divergence import Watch
 from electra_lab.training.random import EVALUATION, Streams, seed_global
 from electra_lab.training.scaling import LossScale

@@ -21,7 +21,7 @@ from electra_lab.config.load import load
 from electra_lab.config.schema import Evaluate, Process, Train
 from electra_lab.config.sections import Checkpoint
 from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.training import compilation
+from electra_lab.training import device
 from electra_lab.training import divergence as trouble
 from registry.errors import DivergedError
 from tests.electra_lab.assembly import plain_loop
@@ -101,7 +101,7 @@ def check_micro_batch_size(file: Path, out: Path) -> None:
 
 def check_compile(file: Path, out: Path) -> None:
     """With a backend that only records graphs; training/test_compilation.py checks the numbers."""
-    with patch.object(compilation, "BACKEND", "eager"), redirect_stderr(StringIO()) as printed:
+    with patch.object(device, "BACKEND", "eager"), redirect_stderr(StringIO()) as printed:
         torch._dynamo.reset()
         counters.clear()
         path, _, _ = seen(file, out, {"train.compile": "layers"})
@@ -134,7 +134,7 @@ def check_attention(file: Path, out: Path) -> None:
 
 
 def check_activation_checkpointing(file: Path, out: Path) -> None:
-    with patch.object(compilation, "checkpoint", wraps=compilation.checkpoint) as again:
+    with patch.object(device, "checkpoint", wraps=device.checkpoint) as again:
         path, _, _ = seen(file, out, {"train.activation_checkpointing": True})
     assert again.call_count >= 2 * STEPS, "two networks of one layer each"
     assert equal(by_hand(file), tensors(path))

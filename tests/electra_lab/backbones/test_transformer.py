@@ -15,7 +15,7 @@ from electra_lab.backbones.transformer import KernelAttention, OnePassNorm, Tran
 from electra_lab.model.attention import KERNELS, Kernel, use_kernel
 from electra_lab.model.flops import counted_flops
 from electra_lab.model.network import initialise
-from electra_lab.optimizers._groups import decayed
+from electra_lab.optimizers.adamw import decayed
 from electra_lab.testing import BackboneContract
 from tests.helpers import exit_code, line_of, write_experiment
 

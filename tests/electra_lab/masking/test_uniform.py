@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from electra_lab.masking._uniform import slots_of
+from electra_lab.masking.replace_prob import slots_of
 from electra_lab.testing import MASK, SIGNIFICANCE, chi_square_p
 from registry import Masked, Vocabulary, count, masking_strategies
 from tests.electra_lab.masking.strategies import Numbers, masked, small

@@ -21,7 +21,7 @@ from electra_lab.model.attention import visible_in
 from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.network import Network, initialise
 from electra_lab.model.pair import EmbeddingSizes, make_heads, make_pair
-from electra_lab.training.compilation import recompute
+from electra_lab.training.device import recompute
 from registry import Backbone
 from registry.errors import BadResult
 from tests.helpers import write_experiment

@@ -17,7 +17,7 @@ from electra_lab.data.rows import document_counts
 from electra_lab.model import attention
 from electra_lab.model.attention import KERNELS, WINDOWS, Sequences, Softcap, attend, documents_at_most, visible_in
 from electra_lab.testing import on_each_device
-from electra_lab.training.compilation import recompute
+from electra_lab.training.device import recompute
 from electra_lab.training.step import gradients
 from registry import backbones
 from tests.helpers import write_experiment

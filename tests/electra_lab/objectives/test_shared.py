@@ -14,7 +14,7 @@ from electra_lab.model.network import Network
 from electra_lab.objectives._shared import Cloze, Corrupting, cloze, cross_entropy, draw
 from electra_lab.testing import CLS, MASK, PAD, SEP, ObjectiveContract, vocabulary
 from electra_lab.testing.common import as_batch
-from electra_lab.training.compilation import recompute
+from electra_lab.training.device import recompute
 from electra_lab.training.random import Streams
 from electra_lab.training.step import Learner
 from electra_lab.training.step import gradients as step_gradients

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from electra_lab.optimizers._groups import decayed
+from electra_lab.optimizers.adamw import decayed
 from electra_lab.training.step import update
 from registry import optimizers
 

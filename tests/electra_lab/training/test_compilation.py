@@ -19,8 +19,8 @@ from electra_lab.config.load import load
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.planning.memory import peak_bytes
 from electra_lab.testing.common import as_batch
-from electra_lab.training import compilation
-from electra_lab.training.compilation import compile_modules, layers_of, recompute
+from electra_lab.training import device
+from electra_lab.training.device import compile_modules, layers_of, recompute
 from electra_lab.training.step import backward
 from registry import Batch
 from registry.errors import ConfigError
@@ -53,7 +53,7 @@ def two_steps(made: Any, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Te
 @pytest.fixture
 def _recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile with a backend that only records graphs."""
-    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    monkeypatch.setattr(device, "BACKEND", "eager")
     torch._dynamo.reset()
     counters.clear()
 
@@ -151,7 +151,7 @@ def test_the_whole_objective_compiles() -> None:
 
 @pytest.mark.slow  # inductor's compilation of graphs that are tested above; test_random.py compiles the lab's own code
 def test_code_of_a_compiler_gives_the_same_numbers() -> None:
-    if compilation.missing_compiler("cpu"):
+    if device.missing_compiler("cpu"):
         pytest.skip("there is no C++ compiler here")
     torch._dynamo.reset()
     expected = two_steps(*built("bert_small", 1))
@@ -176,20 +176,20 @@ def test_triton_and_a_c_compiler_build_code_for_cuda(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CC", "")
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
-    assert "triton" in str(compilation.missing_compiler("cuda"))
+    assert "triton" in str(device.missing_compiler("cuda"))
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
-    assert "gcc" in str(compilation.missing_compiler("cuda"))
+    assert "gcc" in str(device.missing_compiler("cuda"))
     for name in ("gcc", "clang"):
         tmp_path.joinpath(name).touch(mode=0o755)
-        assert compilation.missing_compiler("cuda") is None
+        assert device.missing_compiler("cuda") is None
         tmp_path.joinpath(name).unlink()
     monkeypatch.setenv("CC", "/opt/cc")
-    assert compilation.missing_compiler("cuda") is None
+    assert device.missing_compiler("cuda") is None
 
 
 def test_a_cpp_compiler_builds_code_for_the_cpu() -> None:
     with torch._inductor.config.patch({"cpp.cxx": ("/nowhere/g++",)}):
-        assert "C++ compiler" in str(compilation.missing_compiler("cpu"))
+        assert "C++ compiler" in str(device.missing_compiler("cpu"))
 
 
 BATCH = as_batch(torch.randint(5, 300, (4, 128), generator=torch.Generator().manual_seed(0)))
