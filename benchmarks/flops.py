@@ -68,7 +68,7 @@ def counted(built: Built, rows: int, length: int, step: int) -> int:
     learner.objective.train()
     learner.at_step(0, step)
     gathers = patch("electra_lab.backbones.deberta.can_be_in_blocks", return_value=False)
-    whole = patch("electra_lab.model.attention._is_eager_on_cpu", return_value=False)
+    whole = patch("electra_lab.model.long_rows._is_eager_on_cpu", return_value=False)
     counter = FlopCounterMode(display=False)
     with gathers, whole, sdpa_kernel(SDPBackend.MATH), shapes_only(), counter:
         batch = rows_of(torch.zeros(rows, length, dtype=torch.int64))

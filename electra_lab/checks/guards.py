@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float32, Int
 from torch import Tensor, nn
 
-from electra_lab.model.attention import FLASH_BEYOND, runs_of
 from electra_lab.model.configured import Configured, FixedSlots
+from electra_lab.model.long_rows import FLASH_BEYOND, runs_of
 from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.random import Streams

@@ -24,12 +24,14 @@ def by_rows(
     rows, some = len(weights), max(ROWS, WEIGHTS.get(weights.device.type, MOST) // weights.shape[-1])
     if torch.compiler.is_compiling() or rows <= some:
         return draw(weights, rng.uniform(rows, width))
-    begin = 0
+    drawn, begin = None, 0
     for numbers in rng.in_parts(some, rows, width):
         part = draw(weights[begin : begin + some], numbers)
-        drawn = part.new_empty(rows, *part.shape[1:]) if begin == 0 else drawn
+        if drawn is None:
+            drawn = part.new_empty(rows, *part.shape[1:])
         drawn[begin : begin + some] = part
         begin += some
+    assert drawn is not None
     return drawn
 
 

@@ -1,7 +1,7 @@
 """One optimizer step, and the numbers of components that change from step to step."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +10,8 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from electra_lab.model.attention import documents_at_most
 from electra_lab.model.configured import Configured
+from electra_lab.model.long_rows import documents_at_most
 from electra_lab.parallel.session import ALONE
 from electra_lab.training.device import Precision, autocast, uncompiled
 from electra_lab.training.divergence import Watch
@@ -144,9 +144,13 @@ class Learner:
 
     def losses(self, batch: Batch, seed: int, step: int, precision: Precision) -> Losses:
         """Return the losses of one batch."""
-        device = batch.tokens.device
-        known = batch.document_counts, self.encoders, device, batch.tokens.shape[1]
-        with autocast(device, precision), documents_at_most(*known):
+        device, counts = batch.tokens.device, batch.document_counts
+        apart = (
+            documents_at_most(counts, self.encoders, device, batch.tokens.shape[1])
+            if counts is not None
+            else nullcontext()
+        )
+        with autocast(device, precision), apart:
             losses: Losses = self.module(batch, Streams(seed, step, batch.example_ids))
         return losses
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from electra_lab.model import attention
-from electra_lab.model.attention import KERNELS, Blocks, attend, use_kernel, visible_in
+from electra_lab.model import long_rows
+from electra_lab.model.attention import KERNELS, attend, use_kernel, visible_in
+from electra_lab.model.long_rows import Blocks
 from electra_lab.planning.memory import peak_bytes, shapes_only
 from electra_lab.testing import on_each_device
 from electra_lab.testing.common import law
@@ -240,8 +241,8 @@ def test_long_rows_with_dropout_are_exact_and_keep_no_weights(masked: str) -> No
 
 def test_gradients_with_dropout_are_those_of_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     """More queries than are processed at a time, fewer keys, values of another width."""
-    monkeypatch.setattr(attention, "SHORT", 4)
-    monkeypatch.setattr(attention, "QUERIES", 3)
+    monkeypatch.setattr(long_rows, "SHORT", 4)
+    monkeypatch.setattr(long_rows, "QUERIES", 3)
     sizes = ((2, 2, 7, 3), (2, 2, 5, 3), (2, 2, 5, 2))
     source = torch.Generator().manual_seed(0)
     inputs = [torch.randn(size, generator=source, dtype=torch.float64, requires_grad=True) for size in sizes]

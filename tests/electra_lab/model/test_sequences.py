@@ -14,8 +14,9 @@ from electra_lab.assembly.data import open_data
 from electra_lab.assembly.experiment import assemble
 from electra_lab.config.load import load
 from electra_lab.data.rows import document_counts
-from electra_lab.model import attention
-from electra_lab.model.attention import KERNELS, WINDOWS, Sequences, Softcap, attend, documents_at_most, visible_in
+from electra_lab.model import long_rows
+from electra_lab.model.attention import KERNELS, Softcap, attend, visible_in
+from electra_lab.model.long_rows import WINDOWS, Sequences, documents_at_most
 from electra_lab.testing import on_each_device
 from electra_lab.training.device import recompute
 from electra_lab.training.step import gradients
@@ -59,7 +60,7 @@ def plain(
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, use a plain kernel in float64; on CUDA, only count the calls."""
     calls.clear()
-    monkeypatch.setattr(attention, "FLASH_BEYOND", LONG - 1)
+    monkeypatch.setattr(long_rows, "FLASH_BEYOND", LONG - 1)
     on_cuda = "cuda" in request.node.name
     real = torch.nn.attention.varlen.varlen_attn
 
@@ -70,8 +71,8 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", counted if on_cuda else plain)
     if not on_cuda:
-        monkeypatch.setattr(attention, "_has_flash", lambda device: True)
-        monkeypatch.setattr(attention, "FLASH_TYPES", (torch.float64, torch.bfloat16))
+        monkeypatch.setattr(long_rows, "_has_flash", lambda device: True)
+        monkeypatch.setattr(long_rows, "FLASH_TYPES", (torch.float64, torch.bfloat16))
 
 
 def half_precision(device: str) -> torch.autocast:
@@ -169,7 +170,7 @@ def test_backbones_read_sequences_where_they_know_a_bound(name: str, recomputed:
 @pytest.mark.parametrize("name", ["bert", "transformer"])
 def test_a_bound_is_set_only_where_sequences_are_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For longer rows, without dropout: compiled code is for one bound, and a mask is created once."""
-    monkeypatch.setattr(attention, "_sequences", None)
+    monkeypatch.setattr(long_rows, "_sequences", None)
     encoder: Any = backbones.get(name).component(32, 2, 2, LONG, dropout=0.5)
     documents, mask, _ = rows_of("padding behind")
     x = torch.randn(2, LONG, 32)
@@ -211,9 +212,9 @@ def test_one_graph_serves_all_rows_of_a_bound(device: str) -> None:
 
 @on_each_device
 def test_both_networks_of_a_step_read_sequences(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "FLASH_BEYOND", 8)
+    monkeypatch.setattr(long_rows, "FLASH_BEYOND", 8)
     if device == "cpu":
-        monkeypatch.setattr(attention, "FLASH_TYPES", (torch.float32,))
+        monkeypatch.setattr(long_rows, "FLASH_TYPES", (torch.float32,))
     bert = "{type: bert, dim: 16, depth: 2, heads: 2, dropout: 0.0}"
     file = write_experiment(
         tmp_path,
