@@ -217,7 +217,7 @@ def loss_of(learner: Learner, batch: Any) -> float:
 
 def stepped(name: str, device: str, precision: str, lines: Counter[str], sizes: list[str]) -> float:
     """Take five steps and watch the last one; returns its loss. Raises RuntimeError if it is not finite."""
-    from electra_lab.training.scaling import LossScale
+    from electra_lab.training.execution import LossScale
 
     loaded, built = made(name, device, *sizes)
     optimizer, rows = make_optimizer(loaded, built), rows_of(loaded, device)

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from electra_lab.assembly.build import BERT_VOCABULARY, Built, build, make_optimizer, vocabulary_size
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.vocabulary import stand_in_vocabulary
-from electra_lab.model.attention import KERNELS, use_kernel
+from electra_lab.model.layers import KERNELS, use_kernel
 from electra_lab.model.network import Network, everywhere
 from electra_lab.training.device import compile_modules, keep_freed_memory, use_exact_kernels
 from electra_lab.training.step import training_step

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from electra_lab.data.rows import document_counts
-from electra_lab.model.attention import KERNELS, Visible, attend, visible_in
+from electra_lab.model.layers import KERNELS, Visible, attend, visible_in
 from electra_lab.model.long_rows import documents_at_most
 from electra_lab.training.device import use_exact_kernels
 

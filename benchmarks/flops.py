@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from electra_lab.assembly.build import Built, outline, vocabulary_or_bert
 from electra_lab.assembly.data import allocate_memory
 from electra_lab.config.load import load
-from electra_lab.model.attention import use_kernel
+from electra_lab.model.layers import use_kernel
 from electra_lab.planning.forecast import rows_of
 from electra_lab.planning.memory import shapes_only
 from electra_lab.training.step import backward

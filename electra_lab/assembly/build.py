@@ -18,15 +18,16 @@ from electra_lab.config.load import Loaded
 from electra_lab.config.schema import GENERATOR_RATE, ExperimentConfig
 from electra_lab.config.source import Loc
 from electra_lab.data.vocabulary import stand_in_vocabulary
-from electra_lab.model.configured import Configured, FixedSlots
 from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
 from electra_lab.model.network import Network, backbones_of, initialise
 from electra_lab.model.pair import CURE_OF_ALL, EmbeddingSizes, Tie, make_pair, own_head
 from electra_lab.planning.memory import without_numbers
-from electra_lab.training.device import Precision, layers_of, recompute
+from electra_lab.training.device import layers_of, recompute
+from electra_lab.training.execution import Precision
 from electra_lab.training.loop import Settings
 from electra_lab.training.random import digest
-from electra_lab.training.step import Learner, Number, Schedules, by_network
+from electra_lab.training.scheduled import Configured, FixedSlots, Number, Schedules
+from electra_lab.training.step import Learner, by_network
 from registry import (
     Backbone,
     Entry,

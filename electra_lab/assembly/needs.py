@@ -23,7 +23,7 @@ from electra_lab.data.rows import Rows
 from electra_lab.data.store import Store
 from electra_lab.data.vocabulary import make_vocabulary, stand_in_vocabulary
 from electra_lab.metrics import accumulator_of
-from electra_lab.model.attention import use_kernel
+from electra_lab.model.layers import use_kernel
 from electra_lab.parallel.session import ALONE, World, neighbours
 from electra_lab.planning.forecast import (
     UNCOUNTED,
@@ -37,7 +37,8 @@ from electra_lab.planning.forecast import (
     parts_of,
 )
 from electra_lab.planning.memory import free_bytes, shapes_only
-from electra_lab.training.device import Precision, compile_modules
+from electra_lab.training.device import compile_modules
+from electra_lab.training.execution import Precision
 from electra_lab.training.loop import Run
 from electra_lab.training.step import backward
 from registry.errors import OutOfMemoryError, is_shortage

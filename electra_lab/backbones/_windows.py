@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.model.attention import Kernel, attend
+from electra_lab.model.layers import Kernel, attend
 
 
 def local_attention(

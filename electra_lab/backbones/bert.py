@@ -7,10 +7,8 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from electra_lab.model.attention import Kernel, Visible, attend, visible_in
-from electra_lab.model.embeddings import LAYER_NORM_EPS
-from electra_lab.model.network import Exits
-from electra_lab.model.residual import add_feed_forward, add_linear
+from electra_lab.model.layers import Kernel, Visible, add_feed_forward, add_linear, attend, visible_in
+from electra_lab.model.network import LAYER_NORM_EPS, Exits
 from registry import Backbone, backbones
 
 

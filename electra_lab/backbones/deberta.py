@@ -12,10 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.backbones._disentangled import can_be_in_blocks, disentangled_attention, longest
-from electra_lab.model.attention import visible_in
-from electra_lab.model.embeddings import within_documents
-from electra_lab.model.network import Exits
-from electra_lab.model.residual import add_feed_forward, add_linear
+from electra_lab.model.layers import add_feed_forward, add_linear, visible_in
+from electra_lab.model.network import Exits, within_documents
 from registry import Backbone, backbones
 
 EPS = 1e-7

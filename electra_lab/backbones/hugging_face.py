@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
 from electra_lab.backbones._families import AFTER_PAD, FAMILIES, Family, family_of, known
-from electra_lab.model.embeddings import within_documents
+from electra_lab.model.network import within_documents
 from registry import Backbone, backbones
 from registry.errors import BadResult, did_you_mean
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from electra_lab.backbones._head_norm import HeadNorm
 from electra_lab.backbones._rotary import halves_turned, split_and_turned
 from electra_lab.backbones._windows import sliding_attention, sliding_mask
-from electra_lab.model.attention import Kernel, Visible, attend, visible_in
+from electra_lab.model.layers import Kernel, Visible, attend, visible_in
 from electra_lab.model.long_rows import WINDOWS, Sequences, reads_sequences
 from electra_lab.model.network import Exits, truncated_normal_
 from registry import Backbone, backbones

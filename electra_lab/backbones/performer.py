@@ -11,9 +11,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from electra_lab.backbones._windows import check_local_heads, local_attention
-from electra_lab.model.attention import Kernel
+from electra_lab.model.layers import Kernel, add_feed_forward, add_linear
 from electra_lab.model.network import Exits
-from electra_lab.model.residual import add_feed_forward, add_linear
 from registry import Backbone, backbones
 
 

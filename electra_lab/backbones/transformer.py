@@ -14,7 +14,7 @@ from electra_lab.backbones._head_norm import HeadNorm
 from electra_lab.backbones._rotary import turned
 from electra_lab.backbones._windows import check_local_heads, local_attention
 from electra_lab.backbones._x_transformers import Attention, Encoder, LayerNorm, RotaryEmbedding
-from electra_lab.model.attention import Kernel, Softcap, Visible, attend, visible_in
+from electra_lab.model.layers import Kernel, Softcap, Visible, attend, visible_in
 from electra_lab.model.network import Exits
 from registry import Backbone, backbones
 

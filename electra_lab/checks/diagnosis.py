@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from electra_lab.training.device import uncompiled
+from electra_lab.training.execution import uncompiled
 
 
 @dataclass

@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Bool, Float32, Int
 from torch import Tensor, nn
 
-from electra_lab.model.configured import Configured, FixedSlots
 from electra_lab.model.long_rows import FLASH_BEYOND, runs_of
-from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate
+from electra_lab.training.execution import Precision
 from electra_lab.training.random import Streams
+from electra_lab.training.scheduled import Configured, FixedSlots
 from electra_lab.training.step import Learner, backward, parameters_of, update
 from registry import Backbone, Batch, Entry, Example, Losses, Masked, Metric, Random, Term, Vocabulary, count, using
 from registry.errors import BadResult, ConfigError

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from numbers import Real
 from typing import Annotated, Any, TypeVar
 
@@ -150,6 +150,8 @@ def _nearest(scale: float, discriminator: dict[str, Any]) -> float:
 def value_of(schedule: Component) -> Callable[..., float]:
     """Return the function from the arguments of the schedule, such as a progress of 0 to 1, to the number."""
     entry, options = schedules.get(schedule.type), schedule.keywords()
+    if entry.built_in:
+        return partial(entry.component, **options)
 
     def number(*progress: float) -> float:
         with using(entry):

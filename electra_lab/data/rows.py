@@ -1,13 +1,15 @@
-"""The batches that training and evaluation read: rows of a packing, and the order in which they are read."""
+"""The batches that training and evaluation read: a stream of tokens, rows of its packing, and their order."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil, isqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,64 @@ import torch
 from numpy.typing import NDArray
 
 from registry import Batch, BatchSizes, Packing
+from registry.errors import CheckpointError
 
 IndexArray = NDArray[np.int64]
 
 ROUNDS = 8  # of the Feistel network, an even number
+REBUILD = "Rebuild it: electra-lab prepare FILE --rebuild"
 WINDOW = 50  # batches whose rows are found at a time, and grouped by length, as in transformers
+
+
+class Stream:
+    """The tokens of a split, uint16 or uint32, from its memory-mapped shards. A registry.contracts.Tokens."""
+
+    def __init__(self, shards: Sequence[NDArray[Any]], lengths: Sequence[Path], words: Sequence[Path] = ()) -> None:
+        self.shards, self._lengths, self._words = [shard for shard in shards if len(shard)], lengths, words
+        self._files = [shard.filename if isinstance(shard, np.memmap) else None for shard in self.shards]
+        self._opened = [*map(_size_and_time, self._files)]
+        self.ends = np.cumsum(list(map(len, self.shards)))
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    @cached_property
+    def lengths(self) -> NDArray[np.uint32]:
+        """The number of tokens of each document, [SEP] included."""
+        return np.concatenate([np.load(file) for file in self._lengths])
+
+    @cached_property
+    def words(self) -> NDArray[np.uint32]:
+        """The number of words of each document."""
+        return np.concatenate([np.load(file) for file in self._words])
+
+    def read(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tokens at the given places, in the shape of `places`.
+
+        Raises CheckpointError if a file has changed: a process that reads beyond the end of one is killed by SIGBUS.
+        """
+        if len(self.shards) == 1:
+            self._refuse_changed(0)
+            return self.shards[0][places].astype(np.int64)
+        tokens = np.empty(places.shape, np.int64)
+        numbers = np.searchsorted(self.ends, places, side="right")  # of the shards
+        for number in np.unique(numbers):
+            self._refuse_changed(number)
+            inside, shard = numbers == number, self.shards[number]
+            tokens[inside] = shard[places[inside] - (self.ends[number] - len(shard))]
+        return tokens
+
+    def _refuse_changed(self, number: int) -> None:
+        if _size_and_time(file := self._files[number]) != self._opened[number]:
+            raise CheckpointError(f"{file}: the token store has changed while it was in use. {REBUILD}, then resume.")
+
+
+def _size_and_time(file: str | None) -> tuple[int, int] | None:
+    """Return the size of a shard's file and the time of its last change; None if it has none, or it is gone."""
+    if file is None or not os.path.exists(file):
+        return None
+    found = os.stat(file)
+    return found.st_size, found.st_mtime_ns
 
 
 class Rows:

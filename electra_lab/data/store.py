@@ -14,10 +14,9 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 from electra_lab.data.build import COUNTS, MANIFEST, Manifest, Recipe, Unfinished, build
 from electra_lab.data.raw_documents import Progress
+from electra_lab.data.rows import REBUILD, Stream
 from electra_lab.data.shards import TOKENIZER
 from electra_lab.data.splits import SPLITS
 from electra_lab.data.vocabulary import special_ids, unknown_id
@@ -38,58 +38,6 @@ if TYPE_CHECKING:
 
 FORMAT = 2  # raise it when the same inputs would give another store
 ELSEWHERE = "Name another folder for token stores: --set data.store=FOLDER"
-REBUILD = "Rebuild it: electra-lab prepare FILE --rebuild"
-
-
-class Stream:
-    """The tokens of a split, uint16 or uint32, from its memory-mapped shards. A registry.contracts.Tokens."""
-
-    def __init__(self, shards: Sequence[NDArray[Any]], lengths: Sequence[Path], words: Sequence[Path] = ()) -> None:
-        self.shards, self._lengths, self._words = [shard for shard in shards if len(shard)], lengths, words
-        self._files = [shard.filename if isinstance(shard, np.memmap) else None for shard in self.shards]
-        self._opened = [*map(_size_and_time, self._files)]
-        self.ends = np.cumsum(list(map(len, self.shards)))
-
-    def __len__(self) -> int:
-        return int(self.ends[-1]) if len(self.ends) else 0
-
-    @cached_property
-    def lengths(self) -> NDArray[np.uint32]:
-        """The number of tokens of each document, [SEP] included."""
-        return np.concatenate([np.load(file) for file in self._lengths])
-
-    @cached_property
-    def words(self) -> NDArray[np.uint32]:
-        """The number of words of each document."""
-        return np.concatenate([np.load(file) for file in self._words])
-
-    def read(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tokens at the given places, in the shape of `places`.
-
-        Raises CheckpointError if a file has changed: a process that reads beyond the end of one is killed by SIGBUS.
-        """
-        if len(self.shards) == 1:
-            self._refuse_changed(0)
-            return self.shards[0][places].astype(np.int64)
-        tokens = np.empty(places.shape, np.int64)
-        numbers = np.searchsorted(self.ends, places, side="right")  # of the shards
-        for number in np.unique(numbers):
-            self._refuse_changed(number)
-            inside, shard = numbers == number, self.shards[number]
-            tokens[inside] = shard[places[inside] - (self.ends[number] - len(shard))]
-        return tokens
-
-    def _refuse_changed(self, number: int) -> None:
-        if _size_and_time(file := self._files[number]) != self._opened[number]:
-            raise CheckpointError(f"{file}: the token store has changed while it was in use. {REBUILD}, then resume.")
-
-
-def _size_and_time(file: str | None) -> tuple[int, int] | None:
-    """Return the size of a shard's file and the time of its last change; None if it has none, or it is gone."""
-    if file is None or not os.path.exists(file):
-        return None
-    found = os.stat(file)
-    return found.st_size, found.st_mtime_ns
 
 
 @dataclass(frozen=True)

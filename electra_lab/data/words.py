@@ -8,8 +8,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from electra_lab.data.rows import WINDOW, Rows
-from electra_lab.data.store import Stream
+from electra_lab.data.rows import WINDOW, Rows, Stream
 from registry import BatchSizes, Vocabulary
 
 AT_ONCE = 4096  # rows

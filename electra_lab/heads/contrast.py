@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.model.embeddings import LAYER_NORM_EPS
+from electra_lab.model.network import LAYER_NORM_EPS
 from registry import Vocabulary, heads
 from registry.contracts.training import EmbeddingSizes
 

@@ -15,8 +15,8 @@ from electra_lab.inference.pair import Pair
 from electra_lab.inference.results import Predicted, Results
 from electra_lab.model.task_model import Predicting, TaskModel
 from electra_lab.storage.finetuning_folder import predict_command
-from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Collected, using_task
+from electra_lab.training.execution import Precision
 from electra_lab.training.random import EVALUATION
 from electra_lab.training.step import Learner
 from registry import QuestionExample, Task, TextExample, Vocabulary, WordsExample

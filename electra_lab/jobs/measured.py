@@ -16,7 +16,7 @@ from electra_lab.jobs.pretraining import execute
 from electra_lab.metrics import declared_alone
 from electra_lab.storage.files import damage, new_folder, read_text, seal
 from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.training.device import autocast
+from electra_lab.training.execution import autocast
 from registry import Batch, Entry, Metric, MetricWithDocuments, Trained
 from registry.errors import BadResult
 

@@ -5,8 +5,7 @@ from typing import Any, Literal
 from torch import Size, nn
 
 import registry
-from electra_lab.model.embeddings import Embeddings, Shifted
-from electra_lab.model.network import Network
+from electra_lab.model.network import Embeddings, Network, Shifted
 from registry import Backbone, Vocabulary
 from registry.contracts.training import EmbeddingSizes as EmbeddingSizes
 from registry.contracts.training import Heads, options_by_name

@@ -8,8 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from electra_lab.model.embeddings import Shifted
-from electra_lab.model.network import Network
+from electra_lab.model.network import Network, Shifted
 
 TABLE = "embeddings.tokens.weight"
 VOCABULARY_SIZED = (TABLE, "heads.tokens.bias")

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from electra_lab.planning.memory import free_bytes, peak_bytes, shapes_only
-from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate, evaluation
+from electra_lab.training.execution import Precision
 from electra_lab.training.loop import Run, Settings, advance
 from electra_lab.training.step import backward, is_fused
 from registry import Batch, Batches, Flops

@@ -24,7 +24,7 @@ class Window(BaseModel):
 
 
 class LossScale(BaseModel):
-    """The factor of float16 losses, see training/scaling.py."""
+    """The factor of float16 losses, see training/execution.py."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -34,7 +34,7 @@ class LossScale(BaseModel):
 
 
 class Divergence(BaseModel):
-    """The steps that were not taken, see training/divergence.py."""
+    """The steps that were not taken, see training/step.py (Watch)."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

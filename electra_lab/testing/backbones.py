@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.flops import backbone_flops, counted_flops
-from electra_lab.model.network import Network, initialise
+from electra_lab.model.network import Embeddings, Network, initialise
 from electra_lab.testing.common import PAD, Contract, token_rows, worst
 from electra_lab.training.random import seed_global
 from registry import backbones

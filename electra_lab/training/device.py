@@ -2,14 +2,11 @@
 
 import ctypes
 import os
-import re
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
@@ -17,10 +14,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from electra_lab.model.network import backbones_of
+from electra_lab.training.execution import Precision
 from registry.errors import ConfigError
-
-Precision = Literal["bf16", "fp16", "fp32"]
-NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}  # the types of products; all else is in fp32
 
 
 def choose_device(name: str) -> torch.device:
@@ -72,40 +67,6 @@ def choose_precision(name: str, device: torch.device) -> Precision:
 
 
 @contextmanager
-def autocast(device: torch.device, precision: Precision) -> Iterator[None]:
-    """Compute matrix products in a narrow type; weights, softmax and losses stay in fp32.
-
-    Torch keeps narrow copies of weights until the outermost block ends. They are dropped here, as a training within
-    another block would compute all steps with the copies of its first one, and pass no gradient to a weight that was
-    copied without.
-    """
-    torch.clear_autocast_cache()
-    with torch.autocast(device.type, NARROW.get(precision, torch.bfloat16), enabled=precision in NARROW):
-        try:
-            yield
-        finally:
-            torch.clear_autocast_cache()
-
-
-def peak_memory(device: torch.device) -> dict[str, int]:
-    """Return the peak memory so far in bytes, for a record: torch's on a GPU, else the process's resident memory.
-
-    Empty on systems that do not tell. The host does not wait for the device.
-    """
-    if device.type == "cuda":
-        return {"peak_memory_bytes": torch.cuda.max_memory_allocated(device)}
-    if sys.platform == "darwin":
-        import resource  # not on Windows
-
-        return {"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
-    with suppress(OSError):
-        status = Path("/proc/self/status").read_text(encoding="utf-8")
-        if found := re.search(r"VmHWM:\s+(\d+) kB", status):  # ru_maxrss would be the parent's, if that is larger
-            return {"peak_memory_bytes": 1024 * int(found[1])}
-    return {}
-
-
-@contextmanager
 def threads(number: int | None) -> Iterator[None]:
     """Let torch use a number of threads within the block; None changes nothing."""
     before = torch.get_num_threads()
@@ -136,8 +97,6 @@ Compile = Literal["off", "layers", "full"]
 # uncompiled. The cells of an ablation share a process, and each width, batch size and precision needs another version.
 KINDS = 128
 BACKEND = "inductor"
-# Torch's stance is one for the process: blocks of several threads that restored it themselves could leave it changed.
-_stance, _lock, _open = ExitStack(), threading.Lock(), 0
 
 
 def recompute(modules: Iterable[nn.Module]) -> None:
@@ -193,24 +152,6 @@ def compile_modules(how: Compile, objective: nn.Module, networks: Iterable[nn.Mo
                 again.forward = torch.compile(again.forward, backend=BACKEND, dynamic=False)
             else:
                 module.compile(backend=BACKEND, dynamic=False)
-
-
-@contextmanager
-def uncompiled() -> Iterator[None]:
-    """Run everything eagerly in this process until all threads have left these blocks."""
-    global _open
-    with _lock:
-        # Without torch's compiler, whose import takes seconds, there is no compiled code.
-        if not _open and "torch._dynamo" in sys.modules:
-            _stance.enter_context(torch.compiler.set_stance("force_eager"))
-        _open += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _open -= 1
-            if not _open:
-                _stance.close()
 
 
 def layers_of(networks: Iterable[nn.Module]) -> list[list[nn.Module]]:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 
-from electra_lab.training.device import Precision
+from electra_lab.training.execution import Precision
 from electra_lab.training.random import EVALUATION
 from electra_lab.training.step import Learner
 from registry import Accumulator, Batch, Batches, Example, Losses, Metric, Results, Row, Task, tasks, using

@@ -1,27 +1,27 @@
 """The training loop: a generator of records. Instead of callbacks, its consumer saves, prints or stops between them."""
 
 import math
+import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from electra_lab.training.device import Precision, peak_memory
-from electra_lab.training.divergence import (
-    Policy,
-    Watch,
-    non_finite_parameters,
-    non_finite_weights,
-    rejected_steps,
-)
+from electra_lab.parallel.session import World
 from electra_lab.training.evaluation import Accumulate, Evaluation, evaluation
-from electra_lab.training.scaling import LossScale
-from electra_lab.training.step import NETWORKS, Learner, StepResult, training_step
+from electra_lab.training.execution import LossScale, Precision
+from electra_lab.training.step import NETWORKS, Learner, StepResult, Watch, training_step
 from registry import Batch, Batches, BatchSizes, Flops, Split
+from registry.errors import DivergedError
+
+Policy = Literal["stop", "skip"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Settings:
     flops: Flops  # of training
     examples: int  # rows of the test to return
     skip_limit: int | None = None  # under skip, the steps that may be refused in all
-    spike: float | None = None  # see training/divergence.py
+    spike: float | None = None  # see Watch
     evaluate_at_start: bool = False
     warmup: BatchSizes | None = None  # rows of each step, if they begin below batch_size
 
@@ -328,3 +328,64 @@ def _evaluated(training: Training) -> Iterator[Record]:
                 yield Record(run.step, {**facts, **found.metrics, "seconds": time.perf_counter() - started}, found)
             elif run.learner.world.size == 1:
                 yield Record(run.step, evaluating=True)
+
+
+def peak_memory(device: torch.device) -> dict[str, int]:
+    """Return the peak memory so far in bytes, for a record: torch's on a GPU, else the process's resident memory.
+
+    Empty on systems that do not tell. The host does not wait for the device.
+    """
+    if device.type == "cuda":
+        return {"peak_memory_bytes": torch.cuda.max_memory_allocated(device)}
+    if sys.platform == "darwin":
+        import resource  # not on Windows
+
+        return {"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+    with suppress(OSError):
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        if found := re.search(r"VmHWM:\s+(\d+) kB", status):  # ru_maxrss would be the parent's, if that is larger
+            return {"peak_memory_bytes": 1024 * int(found[1])}
+    return {}
+
+
+@torch.no_grad()
+def non_finite_parameters(module: nn.Module, world: World) -> list[str]:
+    """Return the names of the parameters that are not finite. All ranks must call it."""
+    named = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    own = {name: p.to_local() if hasattr(p, "to_local") else p for name, p in named.items()}
+    wrong = world.sum({name: (~p.isfinite()).sum() for name, p in own.items()})
+    counts = torch.stack([count.double() for count in wrong.values()]).tolist() if wrong else []
+    return [name for name, count in zip(wrong, counts, strict=True) if count]
+
+
+def non_finite_weights(names: list[str], step: int) -> DivergedError:
+    """Return the error for parameters, or state of the optimizer, that are not finite after `step` steps."""
+    which = f"{names[0]} is" if len(names) == 1 else f"{names[0]} (and {len(names) - 1:,} more tensors) are"
+    return DivergedError(
+        f"step {step:,}: {which} no longer finite, although the loss and the gradient were: the update overflowed. "
+        "Training cannot recover from this, and nothing is saved. In a new run, lower train.learning_rate or "
+        "optimizer.weight_decay, or raise optimizer.epsilon."
+    )
+
+
+def rejected_steps(
+    number: int, first: int, spiked: bool, step: int, *, factor: float | None, limit: tuple[int, int] | None = None
+) -> DivergedError:
+    """Return the error for steps that were not taken; the weights are sound.
+
+    number, first  their number since the last log line, and the first of them, from 0
+    step           steps done
+    limit          steps rejected in total, and their largest allowed number
+    """
+    steps = f"{number:,} of the steps since the last log line"
+    what = f"the loss or gradient of {steps} was not finite (first at step {first + 1:,})"
+    if spiked:
+        what = (
+            f"in {steps}, first in step {first + 1:,}, the norm of the gradient was above {factor:g} times its average"
+        )
+    over = f" That makes {limit[0]:,} in all, more than train.skip_limit ({limit[1]:,})." if limit else ""
+    cure = "set train.on_non_finite: skip" if limit is None else "raise train.skip_limit"
+    return DivergedError(
+        f"step {step:,}: {what}. They were not taken, so no weight is damaged.{over} Lower "
+        f"train.learning_rate, lengthen the warm-up (schedules.learning_rate.warmup_steps), or {cure}."
+    )

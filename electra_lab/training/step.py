@@ -1,63 +1,24 @@
 """One optimizer step, and the numbers of components that change from step to step."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from electra_lab.model.configured import Configured
 from electra_lab.model.long_rows import documents_at_most
 from electra_lab.parallel.session import ALONE
-from electra_lab.training.device import Precision, autocast, uncompiled
-from electra_lab.training.divergence import Watch
+from electra_lab.training.execution import LossScale, Precision, autocast, uncompiled
 from electra_lab.training.random import EVALUATION, Streams, seed_global
-from electra_lab.training.scaling import LossScale
+from electra_lab.training.scheduled import Configured, Schedules
 from registry import Backbone, Batch, Losses, Objective, Term
 
 GENERATOR, DISCRIMINATOR = NETWORKS = ("generator", "discriminator")
-
-
-@dataclass(frozen=True)
-class Number:
-    """`at(progress)` returns the number for a progress from 0 to 1; `put` passes it to its component.
-
-    key  its place in the config, such as sampler.temperature
-    """
-
-    at: Callable[[float], float]
-    put: Callable[[Tensor], None]
-    key: str = ""
-
-
-class Schedules:
-    """Pass every number to its component before each step, as a tensor, so that compiled code is not compiled again.
-
-    The first step has progress 0, the last 1. Evaluation always uses the final numbers: it must measure the same thing
-    at every step.
-    """
-
-    def __init__(self, numbers: Sequence[Number], steps: int) -> None:
-        self.numbers, self.steps = numbers, steps
-
-    def at_step(self, step: int) -> None:
-        for number in self.numbers:
-            # Without dimensions and on the CPU: it takes part in arithmetic on any device without a copy that waits.
-            number.put(torch.tensor(number.at(self._progress(step)), dtype=torch.float64))
-
-    def values(self, step: int) -> dict[str, float]:
-        """Return the numbers of a step by their keys, for its record."""
-        return {number.key: float(number.at(self._progress(step))) for number in self.numbers}
-
-    def _progress(self, step: int) -> float:
-        return min(step / max(self.steps - 1, 1), 1.0)
-
-    def at_end(self) -> None:
-        self.at_step(self.steps)
+LEAD = 100  # taken steps before the first spike, and those that the running average of the norms remembers
 
 
 class Learner:
@@ -153,6 +114,73 @@ class Learner:
         with autocast(device, precision), apart:
             losses: Losses = self.module(batch, Streams(seed, step, batch.example_ids))
         return losses
+
+
+class Watch:
+    """Decides which steps are taken, and remembers the first rejected one since the last log line.
+
+    The host never waits for it. All ranks decide the same, as loss and norm are those of the global batch.
+
+    factor   a norm above this multiple of the average is a spike; None for no limit
+    average  of the norms of the taken steps: the mean of the first LEAD, then an exponential one with the same memory
+    taken    number of steps in the average
+    first    the first rejected step since the last log line, -1 if there is none
+    spiked   whether it was a spike
+    """
+
+    def __init__(
+        self,
+        device: torch.device | None = None,
+        factor: float | None = None,
+        *,
+        average: float = 0.0,
+        taken: int = 0,
+        first: int = -1,
+        spiked: bool = False,
+    ) -> None:
+        self.factor = factor
+        self.average = torch.tensor(average, dtype=torch.float64, device=device)
+        self.taken = torch.tensor(taken, device=device)
+        self.first = torch.tensor(first, device=device)
+        self.spiked = torch.tensor(spiked, device=device)
+
+    @torch.no_grad()
+    def judge(self, finite: Tensor, norm: Tensor, overflow: Tensor | None, step: int) -> Tensor:
+        """Return whether a step is taken.
+
+        finite    whether loss and gradient are
+        norm      of the gradient before clipping
+        overflow  whether the loss scale of fp16 was too large, which skips the step without rejecting it
+        """
+        taken, spike = finite, torch.zeros_like(finite)
+        if self.factor is not None:
+            norm = norm.double()
+            spike = finite & (self.taken >= LEAD) & (norm > self.factor * self.average)
+            taken = finite & ~spike
+            mean = self.average + (norm - self.average) / (self.taken + 1).clamp(max=LEAD)
+            self.average = torch.where(taken, mean, self.average)
+            self.taken = self.taken + taken
+        new = ~taken & (self.first < 0)
+        if overflow is not None:
+            new = new & ~overflow
+        self.first = torch.where(new, step, self.first)
+        self.spiked = torch.where(new, spike, self.spiked)
+        return taken
+
+    def forget(self) -> None:
+        """Begin a new window, at a log line."""
+        self.first, self.spiked = torch.full_like(self.first, -1), torch.zeros_like(self.spiked)
+
+    def state(self) -> dict[str, Any]:
+        """Return it as numbers for a checkpoint. The host waits for the device."""
+        numbers = {"average": float(self.average), "taken": int(self.taken)}
+        return {**numbers, "first": int(self.first), "spiked": bool(self.spiked)}
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, Any], device: torch.device | None = None, factor: float | None = None
+    ) -> Self:
+        return cls(device, factor, **state)
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ class Backbone(Module):
     separates_documents  True if `forward` also takes `documents` Int[B T] and attends within a document only; its
                          own positions are relative, or restart at each document
     most_documents       the lab sets it for each forward pass to an upper bound of the documents and pieces of padding
-                         in all rows, or to None where it knows none, for electra_lab.model.attention.visible_in
+                         in all rows, or to None where it knows none, for electra_lab.model.layers.visible_in
     inner_states         True if `forward` also takes `depths` and `apart`, and returns the states after each of these
                          layers; see `forward`
     reversible           True if it keeps no activations and computes them again in the backward pass

@@ -23,8 +23,8 @@ from electra_lab.storage.checkpoint import checkpoints, not_finite, tensors_of
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.device import choose_device
+from electra_lab.training.execution import LossScale
 from electra_lab.training.loop import advance, batch_of
-from electra_lab.training.scaling import LossScale
 from electra_lab.training.step import StepResult, gradients
 from registry.errors import DataError
 from registry.listing import short

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from electra_lab.model.embeddings import LAYER_NORM_EPS, SEGMENTS
+from electra_lab.model.network import LAYER_NORM_EPS, SEGMENTS
 from electra_lab.pretrained.families.family import Activation, Config, Family, Sections
 from electra_lab.pretrained.families.names import Names
 

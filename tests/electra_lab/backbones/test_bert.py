@@ -10,8 +10,7 @@ from torch.nn import functional as F
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining, ElectraModel
 
 from electra_lab.backbones.bert import Bert
-from electra_lab.model.embeddings import Embeddings
-from electra_lab.model.network import Network
+from electra_lab.model.network import Embeddings, Network
 from electra_lab.model.pair import EmbeddingSizes, make_heads
 
 VOCABULARY, DIM, DEPTH, HEADS, MAX_LENGTH, FF_MULT = 37, 24, 3, 4, 20, 1.5

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from electra_lab.backbones._families import AFTER_PAD, FAMILIES, REFUSED
 from electra_lab.backbones.hugging_face import HuggingFace
-from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.flops import counted_flops
+from electra_lab.model.network import Embeddings
 from electra_lab.testing import BackboneContract
 from registry import backbones
 from registry.errors import BadResult

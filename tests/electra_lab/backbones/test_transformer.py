@@ -12,8 +12,8 @@ from x_transformers.x_transformers import Attend, Attention, FeedForward, LayerN
 
 from electra_lab.backbones._head_norm import HeadNorm
 from electra_lab.backbones.transformer import KernelAttention, OnePassNorm, Transformer
-from electra_lab.model.attention import KERNELS, Kernel, use_kernel
 from electra_lab.model.flops import counted_flops
+from electra_lab.model.layers import KERNELS, Kernel, use_kernel
 from electra_lab.model.network import initialise
 from electra_lab.optimizers.adamw import decayed
 from electra_lab.testing import BackboneContract

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from electra_lab.backbones._windows import local_attention, sliding_attention, sliding_mask
-from electra_lab.model.attention import KERNELS
+from electra_lab.model.layers import KERNELS
 from electra_lab.testing import on_each_device
 from electra_lab.testing.common import law
 from registry import backbones

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from electra_lab.checks.guards import checked, refuse_backbone, refuse_losses
-from electra_lab.model.configured import Configured, FixedSlots
 from electra_lab.planning.memory import shapes_only
 from electra_lab.testing import CLS, MASK, PAD, vocabulary
 from electra_lab.training.random import Streams
+from electra_lab.training.scheduled import Configured, FixedSlots
 from registry import (
     Backbone,
     Batch,

@@ -18,7 +18,8 @@ import pytest
 from electra_lab.data import build as module
 from electra_lab.data import raw_documents
 from electra_lab.data.build import Unfinished
-from electra_lab.data.store import Stream, _allow_open_files, load_store, open_store
+from electra_lab.data.rows import Stream
+from electra_lab.data.store import _allow_open_files, load_store, open_store
 from electra_lab.launchers.local import Local
 from registry import Document, Outcome, Work, tokenizers
 from registry.errors import DataError

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_lab.model import long_rows
-from electra_lab.model.attention import KERNELS, attend, use_kernel, visible_in
+from electra_lab.model.layers import KERNELS, attend, use_kernel, visible_in
 from electra_lab.model.long_rows import Blocks
 from electra_lab.planning.memory import peak_bytes, shapes_only
 from electra_lab.testing import on_each_device

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from electra_lab.backbones.modernbert import ModernBert
-from electra_lab.model.embeddings import Embeddings, Shifted
+from electra_lab.model.network import Embeddings, Shifted
 
 SIZE, LENGTH = 30, 32
 

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from electra_lab.assembly.build import sketch
 from electra_lab.backbones.bert import Bert
 from electra_lab.config.load import load
-from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.flops import backbone_flops, network_flops, paper_flops
-from electra_lab.model.network import Network
+from electra_lab.model.network import Embeddings, Network
 from electra_lab.model.pair import EmbeddingSizes, make_heads
 from registry import Backbone
 from tests.helpers import ROOT, write_experiment

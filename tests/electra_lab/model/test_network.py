@@ -17,9 +17,8 @@ from electra_lab.backbones.bert import Bert
 from electra_lab.backbones.reformer import Reformer
 from electra_lab.backbones.transformer import Transformer
 from electra_lab.config.load import load
-from electra_lab.model.attention import visible_in
-from electra_lab.model.embeddings import Embeddings
-from electra_lab.model.network import Network, initialise
+from electra_lab.model.layers import visible_in
+from electra_lab.model.network import Embeddings, Network, initialise
 from electra_lab.model.pair import EmbeddingSizes, make_heads, make_pair
 from electra_lab.training.device import recompute
 from registry import Backbone

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.model.residual import add_feed_forward, add_linear
+from electra_lab.model.layers import add_feed_forward, add_linear
 from electra_lab.testing import on_each_device
 
 D, WIDE = 24, 96

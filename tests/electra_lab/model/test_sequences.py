@@ -15,7 +15,7 @@ from electra_lab.assembly.experiment import assemble
 from electra_lab.config.load import load
 from electra_lab.data.rows import document_counts
 from electra_lab.model import long_rows
-from electra_lab.model.attention import KERNELS, Softcap, attend, visible_in
+from electra_lab.model.layers import KERNELS, Softcap, attend, visible_in
 from electra_lab.model.long_rows import WINDOWS, Sequences, documents_at_most
 from electra_lab.testing import on_each_device
 from electra_lab.training.device import recompute

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from electra_lab.model.embeddings import Shifted
+from electra_lab.model.network import Shifted
 from electra_lab.model.weights import TABLE, Account, account_for, fill, own_tensors
 from tests.electra_lab.model.theirs import TINY, network
 

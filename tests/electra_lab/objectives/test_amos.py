@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from electra_lab.heads.tokens import TokenHead
-from electra_lab.model.embeddings import Embeddings
-from electra_lab.model.network import Exits, Network
+from electra_lab.model.network import Embeddings, Exits, Network
 from electra_lab.objectives.amos import Amos
 from electra_lab.testing import CLS, MASK, PAD, SEP, SIGNIFICANCE, chi_square_p, vocabulary
 from registry import Backbone, Batch, EmbeddingSizes, Masked

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 
 from electra_lab.heads.candidates import CandidateHead
 from electra_lab.heads.tokens import TokenHead
-from electra_lab.model.embeddings import Embeddings
-from electra_lab.model.network import Network
+from electra_lab.model.network import Embeddings, Network
 from electra_lab.objectives import mc_bert
 from electra_lab.testing import CLS, MASK, PAD, SEP, SIGNIFICANCE, chi_square_p, vocabulary
 from registry import Backbone, EmbeddingSizes, Masked, objectives, samplers

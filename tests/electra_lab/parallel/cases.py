@@ -22,7 +22,7 @@ from electra_lab.planning.forecast import Workload
 from electra_lab.storage.checkpoint import load_newest, save, tensors_of
 from electra_lab.testing.optimizers import STATE
 from electra_lab.training.evaluation import evaluate
-from electra_lab.training.scaling import LossScale
+from electra_lab.training.execution import LossScale
 from electra_lab.training.step import Learner, training_step
 from tests.electra_lab.training.tiny import CPU
 from tests.helpers import ROOT, write_experiment

@@ -17,7 +17,7 @@ import electra_lab
 from electra_lab.assembly import networks
 from electra_lab.export.export import export
 from electra_lab.interop.hugging_face import models
-from electra_lab.model.embeddings import Embeddings
+from electra_lab.model.network import Embeddings
 from electra_lab.pretrained.hugging_face import MARK
 from electra_lab.tokenizers.wordpiece import wordpiece
 from registry.errors import ConfigError, DataError

@@ -9,7 +9,7 @@ import transformers as hf
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from electra_lab.model.embeddings import Shifted
+from electra_lab.model.network import Shifted
 from electra_lab.model.weights import own_tensors
 from tests.electra_lab.model.theirs import (
     TINY,

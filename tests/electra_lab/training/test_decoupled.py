@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from electra_lab.training.loop import Run
 from electra_lab.training.random import Streams
-from electra_lab.training.step import Learner, Number, Schedules, by_network, training_step
+from electra_lab.training.scheduled import Number, Schedules
+from electra_lab.training.step import Learner, by_network, training_step
 from registry import optimizers, samplers, schedules
 from tests.electra_lab.objectives.tiny import CLS, SEP, Fixed, rows, tables
 

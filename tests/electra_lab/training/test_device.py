@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.training.device import autocast, bf16_units, choose_device, choose_precision
+from electra_lab.training.device import bf16_units, choose_device, choose_precision
+from electra_lab.training.execution import autocast
 from registry.errors import ConfigError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from electra_lab.parallel.session import ALONE
-from electra_lab.training import divergence as trouble
-from electra_lab.training.divergence import Watch, non_finite_parameters
-from electra_lab.training.loop import Record
+from electra_lab.training import step as trouble
+from electra_lab.training.loop import Record, non_finite_parameters
+from electra_lab.training.step import Watch
 from registry import BatchSizes
 from registry.errors import DivergedError
 from tests.electra_lab.training.test_loop import CPU, SETTINGS, Asked, new_run, records_of, training, until

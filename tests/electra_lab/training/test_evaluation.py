@@ -12,7 +12,8 @@ from sklearn.metrics import roc_auc_score
 from electra_lab.assembly.experiment import Experiment
 from electra_lab.training.evaluation import Collected, Evaluation, evaluate
 from electra_lab.training.random import EVALUATION, Streams
-from electra_lab.training.step import Learner, Number, Schedules
+from electra_lab.training.scheduled import Number, Schedules
+from electra_lab.training.step import Learner
 from registry import Batch, Losses, Results, Row, Term
 from tests.electra_lab.training.tiny import CPU, experiment
 

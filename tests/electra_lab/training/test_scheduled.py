@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from electra_lab.checks.guards import checked
-from electra_lab.model.configured import Configured, FixedSlots
 from electra_lab.testing import vocabulary
 from electra_lab.training.random import Streams
-from electra_lab.training.step import Number, Schedules
+from electra_lab.training.scheduled import Configured, FixedSlots, Number, Schedules
 from registry import Masked, masking_strategies, samplers
 from registry.errors import BadResult
 

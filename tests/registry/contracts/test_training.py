@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry import count
+from registry import Metric, count
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,9 @@ def test_a_share_of_ten_thousandths_is_rounded_up_exactly(ten_thousandths: int, 
     exact = ceil(Fraction(ten_thousandths, 10_000) * tokens)
     assert count(ten_thousandths / 10_000, tokens) == exact
     assert count(ten_thousandths / 10_000, torch.tensor(tokens)).item() == exact
+
+
+def test_the_direction_in_words() -> None:
+    assert Metric().direction == "higher is better"
+    assert Metric(higher_is_better=False).direction == "lower is better"
+    assert Metric(higher_is_better=False, comparable=False).direction == "on each run's own task"

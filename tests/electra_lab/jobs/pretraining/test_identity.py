@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from electra_lab.config.load import load
-from electra_lab.data.store import Stream
+from electra_lab.data.rows import Stream
 from electra_lab.jobs.endings import exit_code
 from electra_lab.jobs.pretraining import execute
 from electra_lab.presentation.console import Console

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from electra_lab.jobs.pretraining import execute
-from electra_lab.training import scaling
-from electra_lab.training.scaling import LossScale
+from electra_lab.training import execution
+from electra_lab.training.execution import LossScale
 from registry.errors import DivergedError
 from tests.electra_lab.jobs.pretraining import tiny
 from tests.electra_lab.jobs.pretraining.tiny import assert_same, lines, passes, run, spying, state, stop_at, tensors
@@ -221,7 +221,7 @@ def test_under_stop_a_checkpoint_never_holds_what_has_diverged(tmp_path: Path) -
 
 def test_a_loss_scale_is_kept_through_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LossScale.__init__, "__defaults__", (2.0**27, 0, 0))
-    monkeypatch.setattr(scaling, "CALM", 2)
+    monkeypatch.setattr(execution, "CALM", 2)
     file = tiny.experiment(tmp_path, train=WHOLE.replace("fp32", "fp16"), checkpoint="{every: 100}")
     whole, path = run(file, tmp_path / "whole"), tmp_path / "run"
     records = lines(whole, "train")

@@ -1,15 +1,57 @@
-"""Loss scaling for float16, whose smallest numbers gradients fall below (Micikevicius et al. 2018)."""
+"""How a step is executed: in which precision, with a scaled loss for float16, compiled or eagerly."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+Precision = Literal["bf16", "fp16", "fp32"]
+NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}  # the types of products; all else is in fp32
 START, FACTOR = 2.0**16, 2.0
 CALM = 2000  # steps without an overflow after which the scale grows
+
+# Torch's stance is one for the process: blocks of several threads that restored it themselves could leave it changed.
+_stance, _lock, _open = ExitStack(), threading.Lock(), 0
+
+
+@contextmanager
+def autocast(device: torch.device, precision: Precision) -> Iterator[None]:
+    """Compute matrix products in a narrow type; weights, softmax and losses stay in fp32.
+
+    Torch keeps narrow copies of weights until the outermost block ends. They are dropped here, as a training within
+    another block would compute all steps with the copies of its first one, and pass no gradient to a weight that was
+    copied without.
+    """
+    torch.clear_autocast_cache()
+    with torch.autocast(device.type, NARROW.get(precision, torch.bfloat16), enabled=precision in NARROW):
+        try:
+            yield
+        finally:
+            torch.clear_autocast_cache()
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Run everything eagerly in this process until all threads have left these blocks."""
+    global _open
+    with _lock:
+        # Without torch's compiler, whose import takes seconds, there is no compiled code.
+        if not _open and "torch._dynamo" in sys.modules:
+            _stance.enter_context(torch.compiler.set_stance("force_eager"))
+        _open += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _open -= 1
+            if not _open:
+                _stance.close()
 
 
 class LossScale:

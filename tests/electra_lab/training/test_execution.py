@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_lab.checks.guards import rehearse
-from electra_lab.training import scaling
+from electra_lab.training import execution
+from electra_lab.training.execution import LossScale
 from electra_lab.training.loop import Record
-from electra_lab.training.scaling import LossScale
 from registry import objectives
 from registry.errors import ConfigError, DivergedError
 from tests.electra_lab.training.test_cost import reads
@@ -31,7 +31,7 @@ BACKBONES = {**DISCRIMINATORS, "performer": "{type: performer, dim: 16, depth: 1
 
 @pytest.fixture(autouse=True)
 def _grows_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "CALM", 3)
+    monkeypatch.setattr(execution, "CALM", 3)
 
 
 def start_with(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
@@ -137,7 +137,7 @@ def lines_of(records: Iterable[Record]) -> list[dict[str, Any]]:
 def test_overflows_are_counted_and_do_not_stop_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient of step n is about 10 (n + 1) / (n + 2), from step 4 on less."""
     start_with(monkeypatch, 2.0**126)
-    monkeypatch.setattr(scaling, "CALM", 100)
+    monkeypatch.setattr(execution, "CALM", 100)
     found = values_of(new_run())
     assert [v["skipped_steps"] for v in found] == [1, 2, 2, 2]
     assert [v["loss_scale"] for v in found] == [2.0**125, 2.0**124, 2.0**124, 2.0**124]

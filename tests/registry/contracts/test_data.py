@@ -6,18 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry import documents
-from registry.contracts import corpus
+from registry.contracts import data
 from registry.contracts.data import cut, pieces
-
-
-def test_plug_ins_that_runs_keep_find_them_where_they_were() -> None:
-    assert (documents.cut, documents.pieces) == (cut, pieces)
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "LONGEST", 10)
+    monkeypatch.setattr(data, "LONGEST", 10)
 
 
 @pytest.mark.usefixtures("short")
@@ -37,7 +32,7 @@ def test_long_texts_are_cut_at_white_space(text: str, expected: list[str]) -> No
 @settings(deadline=None)
 @given(parts=st.lists(st.text("ab \n", max_size=30), max_size=8))
 def test_cuts_do_not_depend_on_blocks(parts: list[str]) -> None:
-    with mock.patch.object(corpus, "LONGEST", 10):
+    with mock.patch.object(data, "LONGEST", 10):
         found, rest = [], ""
         for part in parts:
             begun, rest = cut(rest + part)
