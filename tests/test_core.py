@@ -52,7 +52,8 @@ def test_a_step_runs_through_the_starred_files(tmp_path: Path) -> None:
         "".join(f"the {number} words of document {number}\n\n" for number in range(400)), encoding="utf-8"
     )
     small = {
-        "corpus": f"{{type: text_files, paths: ['{corpus}'], documents: paragraphs}}", "data.store": str(tmp_path / "store"),
+        "corpus": f"{{type: text_files, paths: ['{corpus}'], documents: paragraphs}}",
+        "data.store": str(tmp_path / "store"),
         "tokenizer": "{type: wordpiece, vocab_size: 200}", "data.sequence_length": "16", "train.batch_size": "2",
         "train.steps": "4", "schedules.learning_rate.warmup_steps": "1",
         "discriminator": "{type: bert, dim: 16, depth: 1, heads: 2}",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import torch
 
 from electra_lab.analysis.results import cell_result, read
 from electra_lab.jobs.sweeps import run
@@ -53,7 +54,8 @@ def test_every_cell_is_trained_measured_and_reported(done: tuple[Path, Path]) ->
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_processes_give_the_same_numbers_bit_for_bit(done: tuple[Path, Path], tmp_path: Path, workers: int) -> None:
     file, before = done
-    other, launcher = file.with_name("processes.yaml"), f"{{type: local, workers: {workers}, threads: 1}}"
+    other, threads = file.with_name("processes.yaml"), torch.get_num_threads()  # as many as in this process
+    launcher = f"{{type: local, workers: {workers}, threads: {threads}}}"
     other.write_text(file.read_text().replace(HERE, launcher).replace("seeds: [0, 1]", "seeds: [1]"))
     out = ablate(other, tmp_path / "out")
     expected, found = contents(before), contents(out)
