@@ -88,7 +88,7 @@ def equality(device: str, out: Path) -> None:
         rows.append([name, f"{int((here == there).sum()):,}", f"{here.numel():,}"])
 
     def rng(place: str) -> Any:
-        return Streams(0, 1, torch.arange(size, device=place))("masking")
+        return Streams.of(0, 1, torch.arange(size, device=place))("masking")
 
     compare("random numbers", lambda place: rng(place).uniform(size, 4096))
     for name in registry.masking_strategies.names():
@@ -113,7 +113,7 @@ def equality(device: str, out: Path) -> None:
         loaded, built = made("electra_small", place, f"train.batch_size={size}", "discriminator.depth=2")
         objective: Any = built.learner.objective.eval()
         batch = rows_of(loaded, place).training_batch(0, 1, size, torch.device(place))
-        streams = Streams(0, 1, batch.example_ids)
+        streams = Streams.of(0, 1, batch.example_ids)
         with torch.no_grad():
             guesses[place] = objective.guess(batch, streams)
             corrupted[place] = objective.replace(guesses[place], batch, streams)
@@ -211,7 +211,7 @@ def tried(name: str, device: str) -> Cells:
 
 
 def loss_of(learner: Learner, batch: Any) -> float:
-    terms = learner.losses(batch, 0, 0, "fp32").terms.values()
+    terms = learner.losses(batch, Streams.of(0, 0, batch.example_ids), "fp32").terms.values()
     return float(sum(float(term.weight) * term.sum / term.count.clamp(min=1) for term in terms))
 
 

@@ -24,6 +24,7 @@ from electra_lab.config.load import load
 from electra_lab.model.layers import use_kernel
 from electra_lab.planning.forecast import rows_of
 from electra_lab.planning.memory import shapes_only
+from electra_lab.training.random import Streams
 from electra_lab.training.step import backward
 
 FOLDER = Path(__file__).parent.parent / "experiments"
@@ -72,7 +73,7 @@ def counted(built: Built, rows: int, length: int, step: int) -> int:
     counter = FlopCounterMode(display=False)
     with gathers, whole, sdpa_kernel(SDPBackend.MATH), shapes_only(), counter:
         batch = rows_of(torch.zeros(rows, length, dtype=torch.int64))
-        backward(learner.losses(batch, 0, step, "fp32").terms)
+        backward(learner.losses(batch, Streams.of(0, step, batch.example_ids), "fp32").terms)
     return int(counter.get_total_flops())
 
 

@@ -26,7 +26,7 @@ def ways_of(rows: int, size: int) -> dict[str, Callable[[], object]]:
     ways: dict[str, Callable[[], object]] = {PEER: lambda: gumbel_sample(logits)}
 
     def call(draw: Callable[..., object], given: torch.Tensor) -> object:
-        return draw(given, Streams(0, 0, ids)("sampling"))
+        return draw(given, Streams.of(0, 0, ids)("sampling"))
 
     for name in samplers.names():
         entry, options = samplers.get(name), OPTIONS.get(name, {})

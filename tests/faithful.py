@@ -193,7 +193,7 @@ def logits_at() -> str:
     shapes: list[torch.Size] = []
     head = objective.generator.heads["tokens"]
     head.register_forward_hook(lambda _, __, logits: shapes.append(logits.shape))
-    objective(batch, Streams(0, 0, batch.example_ids))
+    objective(batch, Streams.of(0, 0, batch.example_ids))
     assert len(shapes) == 1
     slots, number = shapes[0][1], int(masked(batch).valid[0].sum())
     return "masked positions" if 0 <= slots - number <= 1 else f"{slots} positions"

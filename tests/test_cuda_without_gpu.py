@@ -20,6 +20,7 @@ from electra_lab.assembly.build import Built, build, make_optimizer, vocabulary_
 from electra_lab.assembly.data import allocate_memory
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.training.random import Streams
 from electra_lab.training.step import clip, parameters_of, update
 from registry import Batch, Vocabulary, masking_strategies, samplers
 from tests.helpers import ROOT
@@ -99,7 +100,7 @@ def test_a_step_stays_on_the_device(
         # Forward
         objective.train()
         learner.at_step(0, 1)
-        terms = learner.losses(batch, 0, 1, precision).terms.values()
+        terms = learner.losses(batch, Streams.of(0, 1, batch.example_ids), precision).terms.values()
         loss = torch.stack([term.weight * term.sum / term.count.clamp(min=1) for term in terms]).sum()
         assert loss.device == CUDA
         # Update; torch has no fake kernel of AdamW at a rate that is a tensor
@@ -110,7 +111,7 @@ def test_a_step_stays_on_the_device(
             update(optimizer, finite)
         # Evaluation
         objective.eval()
-        learner.losses(batch, 0, -1, precision)
+        learner.losses(batch, Streams.of(0, -1, batch.example_ids), precision)
 
 
 @needs_a_build

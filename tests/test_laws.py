@@ -248,7 +248,7 @@ class TestAmos(testing.ObjectiveContract):
         objective, batch = self.build(), as_batch(torch.randint(5, self.size, (4, 20)))
         one_hot = torch.nn.functional.one_hot
         objective.generator.token_logits = lambda _, at: 1e4 * one_hot(batch.tokens.gather(1, at), self.size).float()
-        losses = objective(batch, Streams(0, 0, batch.example_ids))
+        losses = objective(batch, Streams.of(0, 0, batch.example_ids))
         assert not losses.detection.replaced.any()
         assert torch.equal(losses.detection.inputs, batch.tokens)
 

@@ -40,6 +40,7 @@ from electra_lab.planning.memory import free_bytes, shapes_only
 from electra_lab.training.device import compile_modules
 from electra_lab.training.execution import Precision
 from electra_lab.training.loop import Run
+from electra_lab.training.random import Streams
 from electra_lab.training.step import backward
 from registry.errors import OutOfMemoryError, is_shortage
 
@@ -165,7 +166,8 @@ def rows_at_a_time(
         try:
             with on_trial(learner.objective):
                 learner.at_step(config.seed, built.flops.first)
-                backward(learner.losses(batch, config.seed, built.flops.first, precision).terms)
+                rng = Streams.of(config.seed, built.flops.first, batch.example_ids)
+                backward(learner.losses(batch, rng, precision).terms)
         except (RuntimeError, MemoryError) as error:
             if not is_shortage(error):
                 raise

@@ -217,9 +217,9 @@ def rehearse(
     objective: Any = learner.objective
     with on_trial(objective), using(entry), checked(learner.components), _documents_counted(learner, entry, batch):
         learner.at_step(seed, 0)
-        counts = objective.counts(batch, Streams(seed, 0, batch.example_ids))
+        counts = objective.counts(batch, Streams.of(seed, 0, batch.example_ids))
         with _kernels_for(precision):
-            losses = learner.losses(batch, seed, 0, precision)
+            losses = learner.losses(batch, Streams.of(seed, 0, batch.example_ids), precision)
             refuse_losses(losses, counts, entry, batch)
             wrong = [name for name, term in losses.terms.items() if int(counts[name]) != int(term.count)]
             if wrong:
@@ -227,7 +227,7 @@ def rehearse(
             backward(losses.terms)
         reached = all(p.grad is not None for p in objective.parameters() if p.requires_grad)
         with torch.no_grad(), learner.evaluating(seed):
-            losses = learner.losses(batch, seed, 0, precision)
+            losses = learner.losses(batch, Streams.of(seed, 0, batch.example_ids), precision)
             refuse_losses(losses, counts, entry, batch)
             if accumulate is not None:
                 _refuse_metrics(accumulate({0}), entry, batch, losses)

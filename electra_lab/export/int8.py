@@ -22,7 +22,7 @@ from electra_lab.pretrained.opening import run_config
 from electra_lab.pretrained.trained_model import TrainedModel
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.tokenizers.pretrained import read_tokenizer
-from electra_lab.training.random import EVALUATION
+from electra_lab.training.random import EVALUATION, Streams
 from registry.errors import LabError
 
 BATCH = 8  # rows at a time, if the file does not fix them
@@ -165,7 +165,7 @@ def run_rows(model: TrainedModel, size: Size | None = None) -> list[Rows]:
         for batch in islice(batches, -(-MOST // (batch_size * loaded.config.data.sequence_length))):
             if size and len(batch.tokens) < batch_size:
                 break
-            losses = learner.losses(batch, loaded.config.seed, EVALUATION, "fp32")
+            losses = learner.losses(batch, Streams.of(loaded.config.seed, EVALUATION, batch.example_ids), "fp32")
             inputs, replaced = batch.tokens, None
             if seen := losses.detection:
                 inputs, replaced = seen.inputs, seen.replaced

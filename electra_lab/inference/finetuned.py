@@ -17,7 +17,7 @@ from electra_lab.model.task_model import Predicting, TaskModel
 from electra_lab.storage.finetuning_folder import predict_command
 from electra_lab.training.evaluation import Collected, using_task
 from electra_lab.training.execution import Precision
-from electra_lab.training.random import EVALUATION
+from electra_lab.training.random import EVALUATION, Streams
 from electra_lab.training.step import Learner
 from registry import QuestionExample, Task, TextExample, Vocabulary, WordsExample
 from registry.errors import ConfigError
@@ -146,7 +146,7 @@ class FineTuned(Pair):
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), self._learner.evaluating(job.seed):
             for batch in batches.in_order(batch_size, self.device):
-                losses = self._learner.losses(batch, job.seed, EVALUATION, job.precision)
+                losses = self._learner.losses(batch, Streams.of(job.seed, EVALUATION, batch.example_ids), job.precision)
                 for name, output in losses.outputs.items():
                     self.finite(output[batch.attention_mask] if name in self._of_tokens else output)
                 collected.update(batch, losses)

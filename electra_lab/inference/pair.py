@@ -129,7 +129,7 @@ class Pair:
         luck: list[dict[int, float]] = []  # of each text, by masked token, the number that it is drawn by
         for start in range(0, len(originals), batch_size):
             batch = originals[start : start + batch_size]
-            streams = Streams(seed, 0, first + start + torch.arange(len(batch)))
+            streams = Streams.of(seed, 0, first + start + torch.arange(len(batch)))
             longest = max(len(text.ids) for text in batch)
             ranks, numbers = (streams(purpose).uniform(len(batch), longest) for purpose in ("masking", "sampling"))
             for row, text in enumerate(batch):

@@ -121,7 +121,7 @@ class _Trainer(nn.Module):
             self.step += 1
         else:
             step, examples = EVALUATION, _contents(tokens, real)
-        rng = Streams(self.seed, step, examples)
+        rng = Streams.of(self.seed, step, examples)
         # A network shows the size of its vocabulary only with its first logits; here one ordinary token is enough.
         words = self._vocabulary(self.num_tokens or len(self._special()) + 1, tokens.device)
         # Exactly ceil(mask_prob * m) of each row's m maskable tokens. Of these, random_token_prob become random tokens,

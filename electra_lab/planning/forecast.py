@@ -16,6 +16,7 @@ from electra_lab.planning.memory import free_bytes, peak_bytes, shapes_only
 from electra_lab.training.evaluation import Accumulate, evaluation
 from electra_lab.training.execution import Precision
 from electra_lab.training.loop import Run, Settings, advance
+from electra_lab.training.random import Streams
 from electra_lab.training.step import backward, is_fused
 from registry import Batch, Batches, Flops
 
@@ -94,7 +95,9 @@ class Workload:
         def step(number: int) -> None:
             learner.at_step(settings.seed, number)
             for _ in range(2 if rows < settings.batch_size else 1):  # the second micro-batch finds gradients there
-                backward(learner.losses(self.rows(rows), settings.seed, number, settings.precision).terms)
+                batch = self.rows(rows)
+                rng = Streams.of(settings.seed, number, batch.example_ids)
+                backward(learner.losses(batch, rng, settings.precision).terms)
 
         peaks = []
         with shapes_only():
@@ -116,7 +119,8 @@ class Workload:
         def look(training: bool) -> None:
             with torch.no_grad(), learner.evaluating(settings.seed):
                 learner.objective.train(training)
-                learner.losses(self.rows(settings.evaluate_batch_size), settings.seed, 0, settings.precision)
+                batch = self.rows(settings.evaluate_batch_size)
+                learner.losses(batch, Streams.of(settings.seed, 0, batch.example_ids), settings.precision)
 
         with shapes_only():
             # Some encoders read the lengths of rows in evaluation, but not in training, which takes about the same.

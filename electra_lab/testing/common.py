@@ -199,7 +199,7 @@ def binomial_p(number: int, trials: int, share: float) -> float:
 
 
 def random_numbers(step: int, rows: int, device: str, *, start: int = 0) -> Any:
-    return Streams(0, step, torch.arange(start, start + rows, device=device))("law")
+    return Streams.of(0, step, torch.arange(start, start + rows, device=device))("law")
 
 
 def token_rows(rows: int, length: int, size: int, device: str) -> Tensor:

@@ -84,7 +84,7 @@ class ObjectiveContract(Contract):
         """Replaced iff the token differs from the original, only where masked; padding never counts."""
         batch = data.draw(padded_batches(self.size))
         with torch.no_grad():
-            losses: Losses = self.built(batch, Streams(0, step, batch.example_ids))
+            losses: Losses = self.built(batch, Streams.of(0, step, batch.example_ids))
         maskable = batch.attention_mask & ~torch.isin(batch.tokens, torch.tensor(SPECIAL))
         chosen = torch.zeros_like(batch.attention_mask)
         for name, asked in losses.predictions.items():
@@ -118,8 +118,8 @@ class ObjectiveContract(Contract):
         if getattr(objective, "generator", None) is None:
             pytest.skip("this objective has no generator")
         batch = as_batch(torch.randint(5, self.size, (4, 20), generator=torch.Generator().manual_seed(0)))
-        losses: Losses = objective(batch, Streams(0, 0, batch.example_ids))
-        seen = objective.eval()(batch, Streams(0, 0, batch.example_ids)).detection
+        losses: Losses = objective(batch, Streams.of(0, 0, batch.example_ids))
+        seen = objective.eval()(batch, Streams.of(0, 0, batch.example_ids)).detection
         declared = set(objective.trains_generator)
         foreign = {name: t.sum for name, t in losses.terms.items() if not name.startswith("generator")}
         assert declared <= foreign.keys(), f"there are no terms {sorted(declared - foreign.keys())}"
@@ -147,7 +147,7 @@ class ObjectiveContract(Contract):
         def read(rows: Batch) -> Any:
             found = accumulate({0})
             with torch.no_grad():
-                found.update(rows, objective(rows, Streams(0, 0, rows.example_ids)))
+                found.update(rows, objective(rows, Streams.of(0, 0, rows.example_ids)))
             return found
 
         cut = data.draw(st.integers(0, len(batch)))
@@ -170,7 +170,7 @@ class ObjectiveContract(Contract):
             return masked
 
         objective = self.build(masking=masking, sampler=lambda *_: batch.tokens.gather(1, positions[0]).flatten())
-        losses: Losses = objective(batch, Streams(0, 0, batch.example_ids))
+        losses: Losses = objective(batch, Streams.of(0, 0, batch.example_ids))
         if losses.detection is not None:
             assert not losses.detection.replaced.any()
             assert torch.equal(losses.detection.inputs, batch.tokens)
@@ -185,7 +185,7 @@ class ObjectiveContract(Contract):
                 return super().__call__(purpose)
 
         batch = as_batch(torch.randint(5, self.size, (2, 20)))
-        self.build()(batch, Listening(0, 0, batch.example_ids))
+        self.build()(batch, Listening.of(0, 0, batch.example_ids))
         assert len(set(asked)) == len(asked), f"asked for {asked}"
 
     def test_a_batch_of_padding_alone_is_harmless(self) -> None:
@@ -193,7 +193,7 @@ class ObjectiveContract(Contract):
         objective = self.build().train()
         tokens = torch.full((3, 16), PAD)
         batch = as_batch(tokens, torch.zeros_like(tokens, dtype=torch.bool))
-        losses: Losses = objective(batch, Streams(0, 0, batch.example_ids))
+        losses: Losses = objective(batch, Streams.of(0, 0, batch.example_ids))
         loss = torch.stack([term.sum / term.count.clamp(min=1) for term in losses.terms.values()]).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         assert loss == 0
@@ -213,9 +213,9 @@ class ObjectiveContract(Contract):
         cut = group * data.draw(st.integers(1, max(1, len(batch) // group)))
         with torch.no_grad():
             whole, first, second = (
-                objective(part, Streams(0, 0, part.example_ids)).terms for part in (batch, noisy[:cut], noisy[cut:])
+                objective(part, Streams.of(0, 0, part.example_ids)).terms for part in (batch, noisy[:cut], noisy[cut:])
             )
-        beforehand = objective.counts(batch, Streams(0, 0, batch.example_ids))
+        beforehand = objective.counts(batch, Streams.of(0, 0, batch.example_ids))
         for name, term in whole.items():
             assert term.count == first[name].count + second[name].count == beforehand[name], name
             assert close(term.sum, first[name].sum + second[name].sum)

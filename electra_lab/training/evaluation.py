@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 
 from electra_lab.training.execution import Precision
-from electra_lab.training.random import EVALUATION
+from electra_lab.training.random import EVALUATION, Streams
 from electra_lab.training.step import Learner
 from registry import Accumulator, Batch, Batches, Example, Losses, Metric, Results, Row, Task, tasks, using
 
@@ -51,7 +51,11 @@ def evaluation(
     tokens, world = 0, learner.world
     with learner.evaluating(seed):
         mine = batches.in_order(batch_size, device, part=slice(world.rank, None, world.size))
-        seen = ((batch, learner.losses(batch, seed, EVALUATION, precision)) for batch in mine)
+
+        def losses_of(batch: Batch) -> Losses:
+            return learner.losses(batch, Streams.of(seed, EVALUATION, batch.example_ids), precision)
+
+        seen = ((batch, losses_of(batch)) for batch in mine)
         for batch, losses in world.in_turn(seen):
             tokens += batch.tokens.numel()
             for name, term in losses.terms.items():

@@ -1,4 +1,4 @@
-"""How a step is executed: in which precision, with a scaled loss for float16, compiled or eagerly."""
+"""How a step is executed: its precision, the loss scale of float16, compiled or eager code; whether it is taken."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 Precision = Literal["bf16", "fp16", "fp32"]
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}  # the types of products; all else is in fp32
 START, FACTOR = 2.0**16, 2.0
+LEAD = 100  # taken steps before the first spike, and those that the running average of the norms remembers
 CALM = 2000  # steps without an overflow after which the scale grows
 
 # Torch's stance is one for the process: blocks of several threads that restored it themselves could leave it changed.
@@ -88,10 +89,15 @@ class LossScale:
         too_large = loss & ~gradients & (self.scale > 1)
         calm = torch.where(gradients, self.calm + 1, 0)
         grows = calm >= CALM
-        self.scale = torch.where(grows, self.scale * FACTOR, torch.where(too_large, self.scale / FACTOR, self.scale))
-        self.calm = torch.where(grows, 0, calm).to(torch.int32)
-        self.overflows = self.overflows + too_large
+        scale = torch.where(grows, self.scale * FACTOR, torch.where(too_large, self.scale / FACTOR, self.scale))
+        self.scale.copy_(scale)
+        self.calm.copy_(torch.where(grows, 0, calm))
+        self.overflows.add_(too_large)
         return too_large
+
+    def forget(self) -> None:
+        """Begin a new window, at a log line."""
+        self.overflows.zero_()
 
     def state(self) -> dict[str, Any]:
         """Return it as numbers for a checkpoint. The host waits for the device."""
@@ -100,3 +106,73 @@ class LossScale:
     @classmethod
     def from_state(cls, state: Mapping[str, Any], device: torch.device) -> LossScale:
         return cls(device, **state)
+
+
+class Watch:
+    """Decides which steps are taken, and remembers the first rejected one since the last log line.
+
+    It is on the device, at fixed addresses, and the host never waits for it. All ranks decide the same, as loss and
+    norm are those of the global batch.
+
+    factor   a norm above this multiple of the average is a spike; None for no limit
+    average  of the norms of the taken steps: the mean of the first LEAD, then an exponential one with the same memory
+    taken    number of steps in the average
+    first    the first rejected step since the last log line, -1 if there is none
+    spiked   whether it was a spike
+    """
+
+    def __init__(
+        self,
+        device: torch.device | None = None,
+        factor: float | None = None,
+        *,
+        average: float = 0.0,
+        taken: int = 0,
+        first: int = -1,
+        spiked: bool = False,
+    ) -> None:
+        self.factor = factor
+        self.average = torch.tensor(average, dtype=torch.float64, device=device)
+        self.taken = torch.tensor(taken, device=device)
+        self.first = torch.tensor(first, device=device)
+        self.spiked = torch.tensor(spiked, device=device)
+        self.step = torch.tensor(-1, device=device)  # that is judged next
+
+    @torch.no_grad()
+    def judge(self, finite: Tensor, norm: Tensor, overflow: Tensor | None) -> Tensor:
+        """Return whether the step is taken.
+
+        finite    whether loss and gradient are
+        norm      of the gradient before clipping
+        overflow  whether the loss scale of fp16 was too large, which skips the step without rejecting it
+        """
+        taken, spike = finite, torch.zeros_like(finite)
+        if self.factor is not None:
+            norm = norm.double()
+            spike = finite & (self.taken >= LEAD) & (norm > self.factor * self.average)
+            taken = finite & ~spike
+            mean = self.average + (norm - self.average) / (self.taken + 1).clamp(max=LEAD)
+            self.average.copy_(torch.where(taken, mean, self.average))
+            self.taken.add_(taken)
+        new = ~taken & (self.first < 0)
+        if overflow is not None:
+            new = new & ~overflow
+        self.first.copy_(torch.where(new, self.step, self.first))
+        self.spiked.copy_(torch.where(new, spike, self.spiked))
+        return taken
+
+    def forget(self) -> None:
+        """Begin a new window, at a log line."""
+        self.first.fill_(-1)
+        self.spiked.zero_()
+
+    def state(self) -> dict[str, Any]:
+        """Return it as numbers for a checkpoint. The host waits for the device."""
+        numbers = {"average": float(self.average), "taken": int(self.taken)}
+        return {**numbers, "first": int(self.first), "spiked": bool(self.spiked)}
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, Any], device: torch.device | None = None, factor: float | None = None
+    ) -> Self:
+        return cls(device, factor, **state)

@@ -1,6 +1,7 @@
 """The training loop: a generator of records. Instead of callbacks, its consumer saves, prints or stops between them."""
 
-import math
+from __future__ import annotations
+
 import re
 import sys
 import time
@@ -8,16 +9,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from electra_lab.parallel.session import World
 from electra_lab.training.evaluation import Accumulate, Evaluation, evaluation
-from electra_lab.training.execution import LossScale, Precision
-from electra_lab.training.step import NETWORKS, Learner, StepResult, Watch, training_step
+from electra_lab.training.execution import LossScale, Precision, Watch
+from electra_lab.training.step import Learner, StepResult, Window, compute, prepare
 from registry import Batch, Batches, BatchSizes, Flops, Split
 from registry.errors import DivergedError
 
@@ -54,60 +55,6 @@ class Settings:
 
 
 @dataclass
-class Window:
-    """The steps since the last log line: summed on the device, read by the host once.
-
-    totals: taken steps, their gradient norms, then sum, count and weighted sum of each term, then the norm of each
-    network if each is clipped by its own, then clipped norms. Part of a checkpoint, so that a log line after a resume
-    is the one that an uninterrupted run writes.
-    """
-
-    steps: int = 0
-    names: tuple[str, ...] = ()
-    totals: Tensor | None = None
-
-    def add(self, result: StepResult, clip_norm: float = math.inf) -> None:
-        self.names = tuple(result.sums)
-        numbers = [result.finite, result.gradient_norm]
-        for name, total in result.sums.items():
-            numbers += [total, result.counts[name], result.weights[name] * total.double()]
-        numbers += [result.norms[network] for network in NETWORKS if result.norms]
-        numbers.append(result.clipped_norm(clip_norm))
-        values = torch.stack([number.double() for number in numbers])
-        taken = torch.where(result.finite, values, 0.0)
-        self.totals = taken if self.totals is None else self.totals.to(taken.device) + taken
-        self.steps += 1
-
-    def read(self) -> tuple[int, dict[str, float]]:
-        """Return the number of steps that were not finite, and the means of the window. The one host sync."""
-        taken, norm, *terms, clipped = self.totals.tolist() if self.totals is not None else (0.0, 0.0, 0.0)
-        terms, apart = terms[: 3 * len(self.names)], terms[3 * len(self.names) :]
-        # A term without a count has no mean: the objective is in another stage.
-        parts = zip(self.names, terms[::3], terms[1::3], terms[2::3], strict=True)
-        losses, loss = {}, 0.0
-        for name, sum_, count, weighted in parts:
-            if count:
-                losses[f"{name}_loss"] = sum_ / count
-                loss += weighted / count
-        if not taken:  # no step was taken in this window; do not report a loss of 0
-            loss = norm = clipped = math.nan
-            apart = [math.nan] * len(apart)
-        norms = {"gradient_norm": norm, "clipped_gradient_norm": clipped}
-        norms |= {f"{network}_gradient_norm": total for network, total in zip(NETWORKS, apart, strict=False)}
-        means = {name: total / max(taken, 1) for name, total in norms.items()}
-        return self.steps - int(taken), {"loss": loss, **losses, **means}
-
-    def state(self) -> dict[str, Any]:
-        totals = self.totals.tolist() if self.totals is not None else None
-        return {"steps": self.steps, "names": self.names, "totals": totals}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        names, totals = tuple(state["names"]), state["totals"]
-        return cls(state["steps"], names, None if totals is None else torch.tensor(totals, dtype=torch.float64))
-
-
-@dataclass
 class Run:
     """Everything that training changes: the content of a checkpoint."""
 
@@ -121,6 +68,8 @@ class Run:
     window: Window = field(default_factory=Window)
     scale: LossScale | None = None  # for fp16
     watch: Watch = field(default_factory=Watch)
+    # The part of a step that the device does, which may be recorded and replayed.
+    compute: Callable[[Run, Settings, Batch], StepResult] = field(default_factory=lambda: compute_step)
 
     def __post_init__(self) -> None:
         for group in self.optimizer.param_groups:
@@ -128,6 +77,9 @@ class Run:
 
     def begin(self, settings: Settings, device: torch.device) -> None:
         """Move loss scale and watch to the device; a resume may have another device, precision or policy."""
+        self.learner.to(device)
+        if self.window.totals is not None:
+            self.window.totals = self.window.totals.to(device)
         held = self.scale.state() if self.scale else {}
         self.scale = LossScale.from_state(held, device) if settings.precision == "fp16" else None
         self.watch = Watch.from_state(self.watch.state(), device, settings.spike)
@@ -258,23 +210,27 @@ def advance(run: Run, settings: Settings, batches: Batches, device: torch.device
     """Do the next step; returns its result, and the factor of its learning rate."""
     batch = batch_of(run.step, run, settings, batches, device)
     rate = settings.rate(run.step, settings.steps)
-    result = training_step(
+    prepare(run.learner, run.optimizer, seed=settings.seed, step=run.step, rate=rate, watch=run.watch)
+    result = run.compute(run, settings, batch)
+    run.step += 1
+    run.tokens += batch.tokens.numel() * run.learner.world.size
+    return result, rate
+
+
+def compute_step(run: Run, settings: Settings, batch: Batch) -> StepResult:
+    """Do the part of a step that the device does, which can be recorded, and add it to the window."""
+    result = compute(
         run.learner,
         run.optimizer,
         batch,
-        seed=settings.seed,
-        step=run.step,
-        rate=rate,
         clip_norm=settings.clip_norm,
         micro_batch_size=settings.micro_batch_size,
         precision=settings.precision,
         scale=run.scale,
         watch=run.watch,
     )
-    run.step += 1
-    run.tokens += batch.tokens.numel() * run.learner.world.size
     run.window.add(result, settings.clip_norm)
-    return result, rate
+    return result
 
 
 def batch_of(step: int, run: Run, settings: Settings, batches: Batches, device: torch.device) -> Batch:
@@ -289,10 +245,11 @@ def _line(run: Run, settings: Settings, rate: float, device: torch.device) -> di
     scale = run.scale.state() if run.scale else None
     run.skipped += skipped
     run.rejected += skipped - (scale["overflows"] if scale else 0)
-    run.window, run.excused = Window(), 0
+    run.excused = 0
+    run.window.clear()
     run.watch.forget()
-    if scale:
-        run.scale = LossScale.from_state({**scale, "overflows": 0}, device)
+    if run.scale:
+        run.scale.forget()
     return {
         "step": run.step,
         "split": "train",

@@ -8,6 +8,7 @@ global batch, and there is no state to save, lose or corrupt.
 import hashlib
 import math
 from collections.abc import Iterator
+from typing import Self
 
 import numpy as np
 import torch
@@ -185,17 +186,26 @@ def _mix_on_the_cpu(x: NDArray[np.uint32], spare: NDArray[np.uint32]) -> None:
             np.multiply(x, factor, out=x)
 
 
+def key_of(seed: int, step: int) -> Int32[Tensor, " 2"]:
+    """Return the key of the random numbers of a step, on the CPU."""
+    key = digest("step", seed, step)
+    return torch.tensor([_signed(key >> 32), _signed(key)], dtype=torch.int32)
+
+
 class Streams:
     """The random numbers of one step: `streams("masking")` is a fresh Random.
 
-    The key of (seed, step) is a tensor, so that a compiled step is not compiled again for every step.
+    The key of (seed, step) is a tensor, so that a compiled step is not compiled again for every step, and that a
+    recorded one reads that of each step. It is on the device of the examples' ids.
     """
 
-    def __init__(self, seed: int, step: int, examples: Int[Tensor, " B"]) -> None:
-        key = digest("step", seed, step)
-        words = [_signed(key >> 32), _signed(key)]
-        self._key = torch.tensor(words, dtype=torch.int32).to(examples.device, non_blocking=True)
-        self._examples = examples.to(torch.int32)
+    def __init__(self, key: Int32[Tensor, " 2"], examples: Int[Tensor, " B"]) -> None:
+        self._key, self._examples = key, examples.to(torch.int32)
+
+    @classmethod
+    def of(cls, seed: int, step: int, examples: Int[Tensor, " B"]) -> Self:
+        """Return the random numbers of (seed, step) for examples on any device."""
+        return cls(key_of(seed, step).to(examples.device, non_blocking=True), examples)
 
     def __call__(self, purpose: str) -> Random:
         # FNV-1a in plain Python: a constant that torch.compile can fold.

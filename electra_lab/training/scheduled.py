@@ -33,11 +33,15 @@ class Schedules:
 
     def __init__(self, numbers: Sequence[Number], steps: int) -> None:
         self.numbers, self.steps = numbers, steps
+        self.tensors = [torch.zeros((), dtype=torch.float64) for _ in numbers]
+
+    def to(self, device: torch.device) -> None:
+        """Move the tensors; without dimensions, they take part in arithmetic as Python's numbers do."""
+        self.tensors = [tensor.to(device) for tensor in self.tensors]
 
     def at_step(self, step: int) -> None:
-        for number in self.numbers:
-            # Without dimensions and on the CPU: it takes part in arithmetic on any device without a copy that waits.
-            number.put(torch.tensor(number.at(self._progress(step)), dtype=torch.float64))
+        for number, tensor in zip(self.numbers, self.tensors, strict=True):
+            number.put(tensor.fill_(number.at(self._progress(step))))
 
     def values(self, step: int) -> dict[str, float]:
         """Return the numbers of a step by their keys, for its record."""

@@ -1,10 +1,12 @@
 """One optimizer step, and the numbers of components that change from step to step."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
@@ -12,13 +14,12 @@ from torch.optim import Optimizer
 
 from electra_lab.model.long_rows import documents_at_most
 from electra_lab.parallel.session import ALONE
-from electra_lab.training.execution import LossScale, Precision, autocast, uncompiled
-from electra_lab.training.random import EVALUATION, Streams, seed_global
+from electra_lab.training.execution import LossScale, Precision, Watch, autocast, uncompiled
+from electra_lab.training.random import EVALUATION, Streams, key_of, seed_global
 from electra_lab.training.scheduled import Configured, Schedules
 from registry import Backbone, Batch, Losses, Objective, Term
 
 GENERATOR, DISCRIMINATOR = NETWORKS = ("generator", "discriminator")
-LEAD = 100  # taken steps before the first spike, and those that the running average of the norms remembers
 
 
 class Learner:
@@ -28,6 +29,7 @@ class Learner:
     module    the module that is called: the objective, or DDP around it
     updating  an update of the weights has begun; if it fails, some have changed and others have not
     encoders  the backbones that use the number of documents in a batch
+    key       of the random numbers of the step that it has prepared for, on the device
     memory_updates  what the objective remembers of the rows of this step, for each micro-batch
     components  the masking strategy and the sampler with their options
     generator_rate  scheduled factor of the generator's learning rate, for groups of `by_network`
@@ -39,9 +41,10 @@ class Learner:
         self.objective, self.schedules = objective, schedules or Schedules((), 1)
         self.world, self.updating = ALONE, False
         self.module: nn.Module = objective
+        self.key = key_of(0, 0)
         self.memory_updates: list[Mapping[str, Tensor]] = []
         self.components: Sequence[Configured] = ()
-        self._changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
+        self.changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
         # A row that a network makes longer has more padding than its batch knows.
         encoders = [module for module in objective.modules() if isinstance(module, Backbone)]
         self.encoders = [encoder for encoder in encoders if encoder.length_multiple == 1]
@@ -49,11 +52,17 @@ class Learner:
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step: seed torch's generator, set scheduled numbers, let components draw their own numbers."""
         seed_global(seed, step, self.world.rank)
+        self.key.copy_(key_of(seed, step))
         self.schedules.at_step(step)
-        for module in self._changing:
+        for module in self.changing:
             # The objective comes first and may freeze a network; a frozen one, in eval mode, no longer changes.
             if module is self.objective or module.training:
                 module.at_step(seed, step)  # type: ignore[operator]
+
+    def to(self, device: torch.device) -> None:
+        """Move the numbers that change from step to step to the device of the weights."""
+        self.key = self.key.to(device)
+        self.schedules.to(device)
 
     @property
     def group(self) -> int:
@@ -103,84 +112,15 @@ class Learner:
             new = self.world.gather(torch.cat([update[name] for update in self.memory_updates]))
             held[rows] = torch.where(taken, new[last].to(held.dtype), held[rows])
 
-    def losses(self, batch: Batch, seed: int, step: int, precision: Precision) -> Losses:
+    def losses(self, batch: Batch, rng: Streams, precision: Precision) -> Losses:
         """Return the losses of one batch."""
         device, counts = batch.tokens.device, batch.document_counts
-        apart = (
-            documents_at_most(counts, self.encoders, device, batch.tokens.shape[1])
-            if counts is not None
-            else nullcontext()
-        )
+        apart: AbstractContextManager[None] = nullcontext()
+        if counts is not None:
+            apart = documents_at_most(counts, self.encoders, device, batch.tokens.shape[1])
         with autocast(device, precision), apart:
-            losses: Losses = self.module(batch, Streams(seed, step, batch.example_ids))
+            losses: Losses = self.module(batch, rng)
         return losses
-
-
-class Watch:
-    """Decides which steps are taken, and remembers the first rejected one since the last log line.
-
-    The host never waits for it. All ranks decide the same, as loss and norm are those of the global batch.
-
-    factor   a norm above this multiple of the average is a spike; None for no limit
-    average  of the norms of the taken steps: the mean of the first LEAD, then an exponential one with the same memory
-    taken    number of steps in the average
-    first    the first rejected step since the last log line, -1 if there is none
-    spiked   whether it was a spike
-    """
-
-    def __init__(
-        self,
-        device: torch.device | None = None,
-        factor: float | None = None,
-        *,
-        average: float = 0.0,
-        taken: int = 0,
-        first: int = -1,
-        spiked: bool = False,
-    ) -> None:
-        self.factor = factor
-        self.average = torch.tensor(average, dtype=torch.float64, device=device)
-        self.taken = torch.tensor(taken, device=device)
-        self.first = torch.tensor(first, device=device)
-        self.spiked = torch.tensor(spiked, device=device)
-
-    @torch.no_grad()
-    def judge(self, finite: Tensor, norm: Tensor, overflow: Tensor | None, step: int) -> Tensor:
-        """Return whether a step is taken.
-
-        finite    whether loss and gradient are
-        norm      of the gradient before clipping
-        overflow  whether the loss scale of fp16 was too large, which skips the step without rejecting it
-        """
-        taken, spike = finite, torch.zeros_like(finite)
-        if self.factor is not None:
-            norm = norm.double()
-            spike = finite & (self.taken >= LEAD) & (norm > self.factor * self.average)
-            taken = finite & ~spike
-            mean = self.average + (norm - self.average) / (self.taken + 1).clamp(max=LEAD)
-            self.average = torch.where(taken, mean, self.average)
-            self.taken = self.taken + taken
-        new = ~taken & (self.first < 0)
-        if overflow is not None:
-            new = new & ~overflow
-        self.first = torch.where(new, step, self.first)
-        self.spiked = torch.where(new, spike, self.spiked)
-        return taken
-
-    def forget(self) -> None:
-        """Begin a new window, at a log line."""
-        self.first, self.spiked = torch.full_like(self.first, -1), torch.zeros_like(self.spiked)
-
-    def state(self) -> dict[str, Any]:
-        """Return it as numbers for a checkpoint. The host waits for the device."""
-        numbers = {"average": float(self.average), "taken": int(self.taken)}
-        return {**numbers, "first": int(self.first), "spiked": bool(self.spiked)}
-
-    @classmethod
-    def from_state(
-        cls, state: Mapping[str, Any], device: torch.device | None = None, factor: float | None = None
-    ) -> Self:
-        return cls(device, factor, **state)
 
 
 @dataclass(frozen=True)
@@ -189,7 +129,7 @@ class StepResult:
 
     sums: Mapping[str, Tensor]  # of each term over the global batch, as are counts and weights
     counts: Mapping[str, Tensor]
-    weights: Mapping[str, float]
+    weights: Mapping[str, float | Tensor]
     gradient_norm: Tensor  # before clipping
     finite: Tensor  # the step was taken: loss and gradient are finite, and the gradient does not spike
     norms: Mapping[str, Tensor] = field(default_factory=dict)  # by network, if each is clipped by its own norm
@@ -202,6 +142,90 @@ class StepResult:
         return _together([norm.clamp(max=largest) for norm in self.norms.values()])
 
 
+@dataclass
+class Window:
+    """The steps since the last log line: summed on the device, read by the host once.
+
+    totals: taken steps, their gradient norms, then sum, count and weighted sum of each term, then the norm of each
+    network if each is clipped by its own, then clipped norms. Part of a checkpoint, so that a log line after a resume
+    is the one that an uninterrupted run writes.
+    """
+
+    steps: int = 0
+    names: tuple[str, ...] = ()
+    totals: Tensor | None = None
+
+    def add(self, result: StepResult, clip_norm: float = math.inf) -> None:
+        self.names = tuple(result.sums)
+        numbers = [result.finite, result.gradient_norm]
+        for name, total in result.sums.items():
+            numbers += [total, result.counts[name], result.weights[name] * total.double()]
+        numbers += [result.norms[network] for network in NETWORKS if result.norms]
+        numbers.append(result.clipped_norm(clip_norm))
+        values = torch.stack([number.double() for number in numbers])
+        taken = torch.where(result.finite, values, 0.0)
+        if self.totals is None:
+            self.totals = taken
+        else:
+            self.totals.add_(taken)
+        self.steps += 1
+
+    def clear(self) -> None:
+        """Begin a new window, at a log line."""
+        self.steps = 0
+        if self.totals is not None:
+            self.totals.zero_()
+
+    def read(self) -> tuple[int, dict[str, float]]:
+        """Return the number of steps that were not finite, and the means of the window. The one host sync."""
+        taken, norm, *terms, clipped = self.totals.tolist() if self.totals is not None else (0.0, 0.0, 0.0)
+        terms, apart = terms[: 3 * len(self.names)], terms[3 * len(self.names) :]
+        # A term without a count has no mean: the objective is in another stage.
+        parts = zip(self.names, terms[::3], terms[1::3], terms[2::3], strict=True)
+        losses, loss = {}, 0.0
+        for name, sum_, count, weighted in parts:
+            if count:
+                losses[f"{name}_loss"] = sum_ / count
+                loss += weighted / count
+        if not taken:  # no step was taken in this window; do not report a loss of 0
+            loss = norm = clipped = math.nan
+            apart = [math.nan] * len(apart)
+        norms = {"gradient_norm": norm, "clipped_gradient_norm": clipped}
+        norms |= {f"{network}_gradient_norm": total for network, total in zip(NETWORKS, apart, strict=False)}
+        means = {name: total / max(taken, 1) for name, total in norms.items()}
+        return self.steps - int(taken), {"loss": loss, **losses, **means}
+
+    def state(self) -> dict[str, Any]:
+        if self.totals is None or not self.steps:
+            return {"steps": 0, "names": (), "totals": None}
+        return {"steps": self.steps, "names": self.names, "totals": self.totals.tolist()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        names, totals = tuple(state["names"]), state["totals"]
+        return cls(state["steps"], names, None if totals is None else torch.tensor(totals, dtype=torch.float64))
+
+
+def prepare(
+    learner: Learner, optimizer: Optimizer, *, seed: int, step: int, rate: float, watch: Watch | None = None
+) -> None:
+    """Prepare for a step, on the host: everything that depends on its number is written where `compute` reads it.
+
+    rate  factor of the learning rate of each parameter group
+    """
+    learner.at_step(seed, step)
+    for group in optimizer.param_groups:
+        own = float(learner.generator_rate) if group.get("network") == GENERATOR else 1.0
+        # Kernels read rates from the device in float32, and all paths have the same numbers.
+        rounded = float(np.float32(group["initial_lr"] * rate * own))
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rounded)
+        else:
+            group["lr"] = rounded
+    if watch is not None:
+        watch.step.fill_(step)
+
+
 def training_step(
     learner: Learner,
     optimizer: Optimizer,
@@ -210,6 +234,20 @@ def training_step(
     seed: int,
     step: int,
     rate: float,
+    watch: Watch | None = None,
+    **options: Any,
+) -> StepResult:
+    """Do one optimizer step on one global batch: `prepare`, then `compute` with its options."""
+    learner.to(batch.tokens.device)
+    prepare(learner, optimizer, seed=seed, step=step, rate=rate, watch=watch)
+    return compute(learner, optimizer, batch, watch=watch, **options)
+
+
+def compute(
+    learner: Learner,
+    optimizer: Optimizer,
+    batch: Batch,
+    *,
     clip_norm: float,
     micro_batch_size: int,
     precision: Precision,
@@ -220,15 +258,14 @@ def training_step(
 
     Masks, draws and the losses' divisors do not depend on how the batch is split. Dropout and LSH rotations do, as
     libraries draw them from torch's global generator, once per micro-batch. A step whose loss or gradient is not finite
-    leaves weights and optimizer unchanged, without a wait for the device.
+    leaves weights and optimizer unchanged. The host decides nothing here, does not wait for the device, and passes no
+    number that depends on the step, so that the operations can be recorded once and replayed.
 
-    rate   factor of the learning rate of each parameter group
     scale  of the loss, for fp16; it adapts to overflows
     watch  also rejects steps whose gradient spikes
     """
     # Forward and backward
-    learner.at_step(seed, step)
-    sums, counts, weights = gradients(learner, batch, seed, step, micro_batch_size, precision, scale)
+    sums, counts, weights = gradients(learner, batch, micro_batch_size, precision, scale)
     # The optimizer has every parameter that learns; searching the modules for them takes longer.
     parameters = parameters_of(optimizer)
     if scale is not None:
@@ -239,11 +276,8 @@ def training_step(
     finite = norm.isfinite() & sound
     overflow = scale.update(sound, norm.isfinite()) if scale is not None else None
     if watch is not None:
-        finite = watch.judge(finite, norm, overflow, step)
+        finite = watch.judge(finite, norm, overflow)
     # Update
-    for group in optimizer.param_groups:
-        own = float(learner.generator_rate) if group.get("network") == GENERATOR else 1.0
-        group["lr"] = group["initial_lr"] * rate * own
     learner.updating = True
     update(optimizer, finite)
     learner.remember(batch, finite)
@@ -253,14 +287,8 @@ def training_step(
 
 
 def gradients(
-    learner: Learner,
-    batch: Batch,
-    seed: int,
-    step: int,
-    micro_batch_size: int,
-    precision: Precision,
-    scale: LossScale | None,
-) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, float]]:
+    learner: Learner, batch: Batch, micro_batch_size: int, precision: Precision, scale: LossScale | None
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, float | Tensor]]:
     """Add the gradients of a step to the parameters; returns sums, counts and weights of the terms.
 
     The learner has prepared for the step.
@@ -270,7 +298,7 @@ def gradients(
     # Each micro-batch is divided by the counts of the whole batch, so these must be known before the first backward.
     known = None
     if len(parts) * world.size > 1:
-        counted = [objective.counts(part, Streams(seed, step, part.example_ids)) for part in parts]
+        counted = [objective.counts(part, Streams(learner.key, part.example_ids)) for part in parts]
         known = world.sum(_total(counted))
 
     sums: dict[str, Tensor] = {}
@@ -278,14 +306,14 @@ def gradients(
     learner.memory_updates.clear()
     for part in parts:
         world.synchronize(learner.module, part is parts[-1])
-        losses = learner.losses(part, seed, step, precision)
+        losses = learner.losses(part, Streams(learner.key, part.example_ids), precision)
         learner.memory_updates.append(losses.memory)
         terms = losses.terms
         backward(terms, known, scale)
         sums = _total([sums, {name: term.sum.detach() for name, term in terms.items()}])
         counts = _total([counts, {name: term.count for name, term in terms.items()}])
 
-    return world.sum(sums), known or counts, {name: float(term.weight) for name, term in terms.items()}
+    return world.sum(sums), known or counts, {name: term.weight for name, term in terms.items()}
 
 
 def backward(

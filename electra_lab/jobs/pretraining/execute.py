@@ -49,6 +49,7 @@ from electra_lab.storage.provenance import Environment, Provenance, changes, wei
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_used
 from electra_lab.training.device import choose_device, planned_device
 from electra_lab.training.loop import Record, batch_of
+from electra_lab.training.random import Streams
 from electra_lab.training.step import backward
 from registry.errors import CheckpointError, ConfigError, DataError, DivergedError, command
 
@@ -318,9 +319,10 @@ def warm_up(experiment: Experiment) -> float:
     """Compile the networks by a forward and backward pass without an update; returns the seconds it took."""
     run, settings, device = experiment.run, experiment.settings, experiment.device
     learner, began = run.learner, time.perf_counter()
-    batch = batch_of(run.step, run, settings, experiment.train, device)
+    batch = batch_of(run.step, run, settings, experiment.train, device)[: settings.micro_batch_size]
     learner.objective.train()
     learner.at_step(settings.seed, run.step)
-    backward(learner.losses(batch[: settings.micro_batch_size], settings.seed, run.step, settings.precision).terms)
+    rng = Streams.of(settings.seed, run.step, batch.example_ids)
+    backward(learner.losses(batch, rng, settings.precision).terms)
     run.optimizer.zero_grad(set_to_none=True)
     return time.perf_counter() - began

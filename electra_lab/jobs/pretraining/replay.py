@@ -155,8 +155,6 @@ def _diagnosed(
         gradients(
             run.learner,
             batch,
-            settings.seed,
-            step,
             settings.micro_batch_size,
             settings.precision,
             None if scale is None else LossScale(device, scale),

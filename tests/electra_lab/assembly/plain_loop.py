@@ -85,7 +85,7 @@ def by_hand(
     for step in range(steps):
         rows = made.train.training_batch(0, step, batch, torch.device("cpu"))
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            terms = objective(rows, Streams(0, step, rows.example_ids)).terms
+            terms = objective(rows, Streams.of(0, step, rows.example_ids)).terms
         loss = terms["generator"].sum / terms["generator"].count
         loss = loss + 50.0 * terms["discriminator"].sum / terms["discriminator"].count
         for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):

@@ -72,10 +72,10 @@ def test_a_step_has_the_losses_and_gradients_of_transformers(tmp_path: Path, tie
         watch(network, name, seen)
     batch = experiment.train.training_batch(0, 0, len(experiment.train), experiment.device)
     learner.objective.train()
-    terms = learner.losses(batch, 0, 0, "fp32").terms
+    terms = learner.losses(batch, Streams.of(0, 0, batch.example_ids), "fp32").terms
     backward(terms)
 
-    masked = learner.objective.mask(batch, Streams(0, 0, batch.example_ids))
+    masked = learner.objective.mask(batch, Streams.of(0, 0, batch.example_ids))
     inputs = {"attention_mask": batch.attention_mask.long(), "token_type_ids": batch.segments}
     logits = guesses.train()(input_ids=masked.inputs, **inputs).logits
     rows = torch.arange(len(batch))[:, None].expand_as(masked.positions)[masked.valid]

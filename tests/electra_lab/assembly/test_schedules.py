@@ -46,7 +46,7 @@ def test_each_number_reaches_its_component(tmp_path: Path) -> None:
     assert float(objective.sampler.options["temperature"]) == 2.0
     assert float(objective.masking.options["mask_prob"]) == pytest.approx(0.3)
     batch = made.train.training_batch(0, 5, 2, torch.device("cpu"))
-    terms = objective.train()(batch, Streams(0, 5, batch.example_ids)).terms
+    terms = objective.train()(batch, Streams.of(0, 5, batch.example_ids)).terms
     assert float(terms["discriminator"].weight) == 25.0
     maskable = [int(n) for n in (batch.attention_mask & ~made.vocabulary.is_special[batch.tokens]).sum(1)]
     assert int(terms["generator"].count) == sum(math.ceil(0.3 * n - 1e-9) for n in maskable)
@@ -106,7 +106,7 @@ def assert_compiled_once(made: Any, steps: range) -> None:
             terms = []
             for variant in (compiled, objective):
                 learner.at_step(0, step)
-                terms.append(variant(batch, Streams(0, step, batch.example_ids)).terms)
+                terms.append(variant(batch, Streams.of(0, step, batch.example_ids)).terms)
             found, expected = terms
             for name, term in expected.items():
                 torch.testing.assert_close(found[name].sum, term.sum)

@@ -47,7 +47,7 @@ def spoiled(value: Any, **fields: Any) -> Any:
 
 
 def rng(rows: int) -> Any:
-    return Streams(0, 0, torch.arange(rows))("test")
+    return Streams.of(0, 0, torch.arange(rows))("test")
 
 
 def called(component: Configured, *arguments: Any) -> Any:

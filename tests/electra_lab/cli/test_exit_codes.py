@@ -48,7 +48,7 @@ def test_1_an_internal_error_shows_its_traceback_and_asks_for_a_report(tmp_path,
     def broken(*_: object, **__: object) -> None:
         raise KeyError("unforeseen")
 
-    monkeypatch.setattr("electra_lab.training.loop.training_step", broken)
+    monkeypatch.setattr("electra_lab.training.loop.compute", broken)
     monkeypatch.setattr(sys, "argv", ["electra-lab", "run", str(file), "--out", str(tmp_path / "run")])
     with pytest.raises(SystemExit) as ended:
         main()

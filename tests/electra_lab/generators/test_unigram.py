@@ -26,7 +26,7 @@ def drawn(generator: nn.Module, rows: int = 20_000) -> torch.Tensor:
     hidden = generator.hidden(tokens, tokens > 0, tokens * 0)
     logits = generator.token_logits(hidden, torch.ones(rows, 1, dtype=torch.long))
     assert logits.shape == (rows, 1, 10)
-    ids = samplers.get("temperature").component(logits.flatten(0, 1), Streams(0, 0, torch.arange(rows))("sampling"))
+    ids = samplers.get("temperature").component(logits.flatten(0, 1), Streams.of(0, 0, torch.arange(rows))("sampling"))
     return torch.bincount(ids, minlength=10).double()
 
 
@@ -95,4 +95,4 @@ def test_label_smoothing_stays_finite(tmp_path: Path) -> None:
     objective = "{type: electra, generator_smoothing: 0.1}"
     made = experiment(tmp_path, generator="{type: unigram}", objective=objective)
     batch = made.train.training_batch(0, 0, 2, torch.device("cpu"))
-    assert made.run.learner.objective(batch, Streams(0, 0, batch.example_ids)).terms["generator"].sum.isfinite()
+    assert made.run.learner.objective(batch, Streams.of(0, 0, batch.example_ids)).terms["generator"].sum.isfinite()

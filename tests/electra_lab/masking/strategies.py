@@ -10,7 +10,7 @@ from registry import Masked, Vocabulary, masking_strategies
 def masked(
     name: str, tokens: torch.Tensor, maskable: torch.Tensor, words: Vocabulary, step: int = 0, **options
 ) -> Masked:
-    random = Streams(0, step, torch.arange(len(tokens)))("masking")
+    random = Streams.of(0, step, torch.arange(len(tokens)))("masking")
     return masking_strategies.get(name).component(tokens, maskable, words, random, **options)
 
 

@@ -109,7 +109,7 @@ def test_spans_end_where_something_may_not_be_masked() -> None:
 
 def test_lengths_follow_their_distributions() -> None:
     """SpanBERT's clipped geometric distribution (mean 3.8 words), and the uniform one."""
-    uniform = Streams(0, 0, torch.arange(200))("law").uniform(200, 200)
+    uniform = Streams.of(0, 0, torch.arange(200))("law").uniform(200, 200)
     drawn = _lengths(uniform, "geometric", 10, 0.2).flatten().tolist()
     shares = torch.tensor([0.2 * 0.8**n for n in range(10)], dtype=torch.float64)
     assert sum(drawn) / len(drawn) == pytest.approx(3.8, abs=0.05)

@@ -53,7 +53,7 @@ def batch(rows: int = 2) -> Batch:
 
 
 def streams(rows: int = 2) -> Streams:
-    return Streams(0, 0, torch.arange(rows))
+    return Streams.of(0, 0, torch.arange(rows))
 
 
 def rates(model: TaskModel, decay: float, rule: Any) -> dict[str, float]:

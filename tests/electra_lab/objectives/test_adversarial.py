@@ -25,7 +25,7 @@ def adversarial(masking: Any, sampler: Any, **options: Any) -> Any:
 
 
 def terms(objective: Any, batch: Any = BATCH, step: int = 0) -> Any:
-    return objective(batch, Streams(0, step, batch.example_ids)).terms
+    return objective(batch, Streams.of(0, step, batch.example_ids)).terms
 
 
 def policy(objective: Any, position: int) -> Tensor:
@@ -122,7 +122,7 @@ def test_the_baseline_takes_the_reward_off_and_masked_language_modelling_trains_
     made = terms(objective)
     loss = torch.stack([t.weight * t.sum for t in made.values()]).sum()
     assert gradients(objective, loss)["generator.guesses"].abs().max() < 1e-12
-    measured = objective.eval()(BATCH, Streams(0, 0, BATCH.example_ids)).predictions["generator"]
+    measured = objective.eval()(BATCH, Streams.of(0, 0, BATCH.example_ids)).predictions["generator"]
     assert measured.loss.min() > 0.1
 
 
@@ -146,7 +146,7 @@ def test_detection_is_that_of_electra() -> None:
     given = sentences()
     ours, theirs = (berts(name, "tokens").eval() for name in ("adversarial", "electra"))
     theirs.load_state_dict({k: v for k, v in ours.state_dict().items() if not k.startswith("baseline")})
-    mine, expected = (o(given, Streams(0, 0, given.example_ids)) for o in (ours, theirs))
+    mine, expected = (o(given, Streams.of(0, 0, given.example_ids)) for o in (ours, theirs))
     assert torch.equal(mine.terms["discriminator"].sum, expected.terms["discriminator"].sum)
     assert mine.terms["discriminator"].weight == expected.terms["discriminator"].weight == 50.0
     assert torch.equal(mine.detection.inputs, expected.detection.inputs)

@@ -58,7 +58,7 @@ def test_loss_and_gradients_are_those_of_electra_pytorch(monkeypatch, tie: str, 
         num_tokens=SIZE, mask_token_id=MASK, pad_token_id=PAD, mask_ignore_token_ids=[CLS, SEP], replace_prob=1.1,
     )  # fmt: skip
 
-    loss, expected = total(ours(given, Streams(0, 0, given.example_ids))), theirs(given.tokens).loss
+    loss, expected = total(ours(given, Streams.of(0, 0, given.example_ids))), theirs(given.tokens).loss
     torch.testing.assert_close(loss, expected, rtol=tolerance, atol=0)
     found, wanted = gradients(ours, loss), gradients(ours, expected)
     assert found.keys() == wanted.keys() == {name for name, _ in ours.named_parameters()}
@@ -72,7 +72,7 @@ def test_loss_and_gradients_are_those_of_electra_pytorch(monkeypatch, tie: str, 
 def test_both_networks_are_told_the_segments() -> None:
     given, objective = sentences(), electra("none", Fixed(*AT), Says(*DRAWN))
     second = Batch(given.tokens, given.attention_mask, torch.ones_like(given.tokens), given.example_ids)
-    plain, told = (objective(batch, Streams(0, 0, batch.example_ids)).terms for batch in (given, second))
+    plain, told = (objective(batch, Streams.of(0, 0, batch.example_ids)).terms for batch in (given, second))
     assert [name for name in plain if plain[name].sum != told[name].sum] == ["generator", "discriminator"]
 
 
@@ -84,14 +84,16 @@ def test_ids_that_differ_by_two_to_the_sixteenth_are_different_tokens() -> None:
     table.guesses.data[1, 65_536 + 7] = 1e3
     objective = component(table, table, Fixed(1), Says(65_536 + 7), words).eval()
     tokens = torch.tensor([[CLS, 7, SEP], [CLS, 65_536 + 7, SEP]])
-    losses = objective(Batch(tokens, tokens > 0, tokens * 0, torch.arange(2)), Streams(0, 0, torch.arange(2)))
+    losses = objective(Batch(tokens, tokens > 0, tokens * 0, torch.arange(2)), Streams.of(0, 0, torch.arange(2)))
     assert losses.detection.inputs[:, 1].tolist() == [65_536 + 7] * 2
     assert losses.detection.replaced[:, 1].tolist() == [True, False]
     assert losses.predictions["generator"].correct[:, 0].tolist() == [False, True]
 
 
 def test_weights_that_are_set_are_those_of_the_terms() -> None:
-    terms = electra(generator_weight=0.5, discriminator_weight=7.0)(sentences(), Streams(0, 0, torch.arange(6))).terms
+    terms = electra(generator_weight=0.5, discriminator_weight=7.0)(
+        sentences(), Streams.of(0, 0, torch.arange(6))
+    ).terms
     assert {name: term.weight for name, term in terms.items()} == {"generator": 0.5, "discriminator": 7.0}
 
 
@@ -99,7 +101,7 @@ def test_weights_that_are_set_are_those_of_the_terms() -> None:
 def test_losses_are_computed_in_float32_whatever_networks_return(autocast: bool) -> None:
     given, objective = sentences(), electra().eval().to(torch.float32 if autocast else torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        losses = objective(given, Streams(0, 0, given.example_ids))
+        losses = objective(given, Streams.of(0, 0, given.example_ids))
     found = losses.predictions["generator"].loss, losses.detection.logits, *(term.sum for term in losses.terms.values())
     assert {tensor.dtype for tensor in found} == {torch.float32}
 
@@ -110,7 +112,7 @@ def test_what_metrics_are_told_of_the_generator() -> None:
     shown: list[Masked] = []
     strategy = objective.masking
     objective.masking = lambda *arguments: shown.append(strategy(*arguments, mask_prob=1.0)) or shown[-1]
-    asked = objective(given, Streams(0, 0, given.example_ids)).predictions["generator"]
+    asked = objective(given, Streams.of(0, 0, given.example_ids)).predictions["generator"]
     inputs = shown[0].inputs
     assert torch.equal(asked.saw_mask, inputs.gather(1, asked.positions) == MASK)
     hidden = objective.generator.hidden(inputs, given.attention_mask, given.segments)
@@ -122,8 +124,8 @@ def test_what_metrics_are_told_of_the_generator() -> None:
 
 def test_training_and_evaluation_give_the_same_terms() -> None:
     given, objective = sentences(), electra()
-    trained = objective.train()(given, Streams(0, 0, given.example_ids))
-    evaluated = objective.eval()(given, Streams(0, 0, given.example_ids))
+    trained = objective.train()(given, Streams.of(0, 0, given.example_ids))
+    evaluated = objective.eval()(given, Streams.of(0, 0, given.example_ids))
     assert trained.detection is None
     for name in trained.terms:
         assert torch.equal(evaluated.terms[name].sum, trained.terms[name].sum)
@@ -153,5 +155,5 @@ def test_only_the_softmax_waits_for_the_discriminator(sampler: str) -> None:
     given, found = sentences(), list[int]()
     with Wide() as wide:
         objective.discriminator.backbone.register_forward_pre_hook(lambda *_: found.append(len(wide.alive)))
-        objective(given, Streams(0, 0, given.example_ids))
+        objective(given, Streams.of(0, 0, given.example_ids))
     assert found == [1]

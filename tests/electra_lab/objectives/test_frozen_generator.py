@@ -160,13 +160,13 @@ def test_the_generator_gets_no_gradient_and_no_dropout(tmp_path: Path) -> None:
         assert all(module.training for module in objective.discriminator.modules())
     kept: list[bool] = []
     objective.generator.backbone.register_forward_hook(lambda *call: kept.append(call[2].requires_grad))
-    losses = objective(batch, Streams(0, 0, batch.example_ids))
+    losses = objective(batch, Streams.of(0, 0, batch.example_ids))
     assert kept == [False]
     found = gradients(objective, total(losses))
     assert found.keys() == {f"discriminator.{name}" for name, _ in objective.discriminator.named_parameters()}
     joint = berts("electra", "none", dropout=0.5).eval()
     joint.load_state_dict(objective.state_dict())
-    alone, paired = (o.eval()(batch, Streams(0, 0, batch.example_ids)) for o in (objective, joint))
+    alone, paired = (o.eval()(batch, Streams.of(0, 0, batch.example_ids)) for o in (objective, joint))
     assert alone.terms.keys() == {"discriminator"}
     assert torch.equal(alone.terms["discriminator"].sum, paired.terms["discriminator"].sum)
     assert alone.terms["discriminator"].weight == paired.terms["discriminator"].weight == 50.0

@@ -150,7 +150,7 @@ def test_the_loss_is_the_mean_over_all_tokens_of_the_mixture(monkeypatch: pytest
     objective.discriminator.backbone.register_forward_hook(lambda *call: seen.append(call[2]))
     embedded: list[torch.Tensor] = []
     objective.discriminator.embeddings.register_forward_hook(lambda _, given, __: embedded.append(given[0]))
-    losses = objective(batch, Streams(0, 0, batch.example_ids))
+    losses = objective(batch, Streams.of(0, 0, batch.example_ids))
     inputs, hidden = embedded[-1], seen[-1]  # tied by the token table alone, so these are the discriminator's
     gate = torch.sigmoid(hidden @ objective.copy.weight[0] + objective.copy.bias)
     every = torch.arange(20).expand(6, -1)
@@ -173,7 +173,7 @@ def test_the_loss_is_the_mean_over_all_tokens_of_the_mixture(monkeypatch: pytest
 def test_every_token_teaches_and_padding_does_not() -> None:
     batch = tiny.rows(CLS, 7, 8, SEP, PAD)
     objective = tiny.tables("all_tokens_mlm", tiny.Fixed(1), tiny.Says(5), 5).train()
-    found = tiny.gradients(objective, objective(batch, Streams(0, 0, batch.example_ids)).terms["discriminator"].sum)
+    found = tiny.gradients(objective, objective(batch, Streams.of(0, 0, batch.example_ids)).terms["discriminator"].sum)
     assert found["discriminator.guesses"].any(-1).tolist() == [True, True, True, True, False]
     # Sampled tokens at their positions, the tokens read elsewhere: the gate reads the states of its input.
     assert found["copy.weight"][0].nonzero().flatten().tolist() == [CLS, SEP, 5, 8]

@@ -118,7 +118,7 @@ def test_a_later_visit_reads_what_was_stored_and_no_random_number(remask: str) -
     objective.allocate(len(batch), 20, 3, CPU)
     before, counts = torch.ones_like(batch.attention_mask), []
     for step in range(4):
-        rng = Streams(0, step, batch.example_ids)
+        rng = Streams.of(0, step, batch.example_ids)
         read = objective.visit(batch, rng)
         places, tokens = (objective.row_memory[name].long() for name in ("positions", "tokens"))
         if step:
@@ -129,7 +129,7 @@ def test_a_later_visit_reads_what_was_stored_and_no_random_number(remask: str) -
             assert (tokens[kept] != batch.tokens[at]).all()
             stored = batch.tokens.index_put(at, tokens[kept])
             assert torch.equal(read.inputs, stored)
-            other = objective.visit(batch, Streams(7, 99, batch.example_ids))
+            other = objective.visit(batch, Streams.of(7, 99, batch.example_ids))
             assert torch.equal(other.inputs, stored)
             assert torch.equal(other.positions.masked_fill(~other.valid, 0), places.clamp(min=0))
             now = torch.zeros_like(before).index_put(at, torch.tensor(True))
@@ -147,12 +147,12 @@ def test_new_places_are_those_of_the_masking_strategy() -> None:
     """Each visit has new masks from separate random numbers; the draws come from the same states."""
     batch = known(rows(5, 6, 7, 8, 9, 5, 6, 7))
     objective = reading(Fixed(2, 5), Says(9, 9), number=1, slots=2, remask="every_visit")
-    visited(objective, batch, Streams(0, 0, batch.example_ids))
+    visited(objective, batch, Streams.of(0, 0, batch.example_ids))
     assert objective.row_memory["positions"].tolist() == [[2, 5]]
     objective.masking = Fixed(0, 7)
-    visited(objective, batch, Streams(0, 1, batch.example_ids))
+    visited(objective, batch, Streams.of(0, 1, batch.example_ids))
     assert objective.row_memory["positions"].tolist() == [[0, 7]]
-    read = objective.visit(batch, Streams(0, 2, batch.example_ids))
+    read = objective.visit(batch, Streams.of(0, 2, batch.example_ids))
     assert read.inputs.tolist() == [[9, 6, 7, 8, 9, 5, 6, 9]]
     shown = objective.sampler.logits.masked_fill(vocabulary(SIZE).is_special, 0.0)
     wanted = objective.discriminator.guesses[[0, 7]].float()
@@ -162,7 +162,7 @@ def test_new_places_are_those_of_the_masking_strategy() -> None:
 
     # Their originals, not those of the last positions, may be excluded.
     objective.masking, objective.disallow_correct = Fixed(3, 4), True
-    visited(objective, batch, Streams(0, 3, batch.example_ids))
+    visited(objective, batch, Streams.of(0, 3, batch.example_ids))
     excluded = objective.sampler.logits.isinf() & ~vocabulary(SIZE).is_special
     assert excluded.nonzero().tolist() == [[0, 8], [1, 9]]
 
@@ -193,7 +193,7 @@ def test_stored_draws_follow_the_softmax(remask: str, options: dict[str, Any], e
 def test_a_first_visit_reads_tokens_by_their_frequency(power: float) -> None:
     number = 20_000
     batch = rows(5, 6, 7, 8, 9, 5, number=number)
-    read = reading(Fixed(3), Says(6), 6, number, 1, noise_power=power).visit(batch, Streams(0, 0, batch.example_ids))
+    read = reading(Fixed(3), Says(6), 6, number, 1, noise_power=power).visit(batch, Streams.of(0, 0, batch.example_ids))
     expected = (vocabulary(SIZE).counts + 1.0).pow(power).masked_fill(vocabulary(SIZE).is_special, 0.0)
     found = torch.bincount(read.inputs[:, 3], minlength=SIZE) / number
     assert (found - expected / expected.sum()).abs().sum() / 2 < 0.01
@@ -203,9 +203,9 @@ def test_a_first_visit_reads_tokens_by_their_frequency(power: float) -> None:
 def test_only_the_rows_of_a_step_that_was_taken_are_written() -> None:
     batch = replace(rows(5, 6, 7, 8, 9, 5, number=3), row_ids=torch.tensor([4, 1, 4]))
     objective = reading(Fixed(1, 3), Says(9, 9, 6, 6, 7, 7), 6, 6, 2)
-    visited(objective, batch, Streams(0, 0, batch.example_ids), taken=False)
+    visited(objective, batch, Streams.of(0, 0, batch.example_ids), taken=False)
     assert all((held == UNVISITED).all() for held in objective.row_memory.values())
-    visited(objective, batch, Streams(0, 0, batch.example_ids))
+    visited(objective, batch, Streams.of(0, 0, batch.example_ids))
     expected = torch.full((6, 2), UNVISITED)
     expected[1], expected[4] = torch.tensor([EMPTY, 6]), torch.tensor([7, 7])  # 6 is an original; the later 4 counts
     assert objective.row_memory["tokens"].tolist() == expected.tolist()
@@ -216,11 +216,11 @@ def test_a_shorter_batch_has_fewer_slots() -> None:
     """Cut rows leave spare slots empty, and read as many as they have."""
     batch = known(rows(5, 6, 7, 8, 9, 5))
     objective = reading(Fixed(1, 3), Says(9, 9), 6, 1, 4)
-    visited(objective, batch, Streams(0, 0, batch.example_ids))
+    visited(objective, batch, Streams.of(0, 0, batch.example_ids))
     assert objective.row_memory["positions"].tolist() == [[1, 3, EMPTY, EMPTY]]
-    assert objective.visit(batch, Streams(0, 1, batch.example_ids)).positions.shape == (1, 2)
+    assert objective.visit(batch, Streams.of(0, 1, batch.example_ids)).positions.shape == (1, 2)
     objective.masking = Fixed(0, 2, 4, 5)
-    longer = objective.visit(batch, Streams(0, 1, batch.example_ids))
+    longer = objective.visit(batch, Streams.of(0, 1, batch.example_ids))
     assert longer.inputs.tolist() == [[5, 9, 7, 9, 9, 5]]
     assert int(longer.valid.sum()) == 2
 
@@ -249,7 +249,7 @@ def test_compiled_code_reads_the_memory_and_leaves_it_alone() -> None:
     compiled = torch.compile(objective, backend="eager", fullgraph=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for step in range(3):
-            rng = Streams(0, step, batch.example_ids)
+            rng = Streams.of(0, step, batch.example_ids)
             before = {name: held.clone() for name, held in objective.row_memory.items()}
             found = compiled(batch, rng)
             assert all(torch.equal(held, before[name]) for name, held in objective.row_memory.items())

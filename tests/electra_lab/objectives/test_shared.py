@@ -145,7 +145,7 @@ def test_b16_vocabulary_logits_exist_at_the_masked_positions_alone(name: str) ->
         if type(part).__name__ == "TokenHead":
             part.register_forward_hook(lambda _, __, logits: shapes.append(tuple(logits.shape)))
     batch = as_batch(torch.randint(5, suite.size, (4, 20), generator=torch.Generator().manual_seed(0)))
-    objective(batch, Streams(0, 0, batch.example_ids))
+    objective(batch, Streams.of(0, 0, batch.example_ids))
     assert set(shapes) == {(4, math.ceil(0.15 * 20), suite.size)}
 
 

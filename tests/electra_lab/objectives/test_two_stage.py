@@ -43,7 +43,7 @@ class Training:
 
     def foretold(self) -> dict[str, int]:
         batch = sentences()
-        return {n: int(c) for n, c in self.objective.counts(batch, Streams(0, 0, batch.example_ids)).items()}
+        return {n: int(c) for n, c in self.objective.counts(batch, Streams.of(0, 0, batch.example_ids)).items()}
 
     def weights(self, network: str) -> dict[str, torch.Tensor]:
         return {n: p.detach().clone() for n, p in getattr(self.objective, network).named_parameters()}

@@ -148,7 +148,7 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 def streams(batch: Any, step: int = 0) -> Streams:
-    return Streams(0, step, batch.example_ids)
+    return Streams.of(0, step, batch.example_ids)
 
 
 def everywhere(network: Any, tokens: torch.Tensor, batch: Any) -> torch.Tensor:

@@ -15,6 +15,7 @@ from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.planning.forecast import Workload
 from electra_lab.planning.memory import peak_bytes, shapes_only
+from electra_lab.training.random import Streams
 from electra_lab.training.step import backward
 from registry.errors import ConfigError
 from tests.electra_lab.training.tiny import experiment
@@ -166,7 +167,7 @@ def test_memory_is_that_of_a_real_step(tmp_path: Path, optimizer: str) -> None:
     assert made.vocabulary.size == 100 == found.vocabulary_size
     objective, learner, trained = made.run.learner.objective.train(), made.run.learner, made.run.optimizer
     batch = made.train.training_batch(0, 0, 8, torch.device("cpu"))
-    peak = peak_bytes(lambda: backward(learner.losses(batch, 0, 0, "fp32").terms))
+    peak = peak_bytes(lambda: backward(learner.losses(batch, Streams.of(0, 0, batch.example_ids), "fp32").terms))
     assert found.working_bytes == pytest.approx(peak, rel=0.02)
     trained.step()
     state = sum(value.nbytes for tensors in trained.state.values() for value in tensors.values())

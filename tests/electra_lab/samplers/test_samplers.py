@@ -26,7 +26,7 @@ class Given(Random):
 
 
 def drawn(name: str, logits: torch.Tensor, random: Any = None, **options: float) -> list[int]:
-    random = random or Streams(0, 0, torch.arange(len(logits)))("sampling")
+    random = random or Streams.of(0, 0, torch.arange(len(logits)))("sampling")
     return samplers.get(name).component(logits, random, **options).tolist()
 
 

@@ -21,6 +21,7 @@ from electra_lab.planning.memory import peak_bytes
 from electra_lab.testing.common import as_batch
 from electra_lab.training import device
 from electra_lab.training.device import compile_modules, layers_of, recompute
+from electra_lab.training.random import Streams
 from electra_lab.training.step import backward
 from registry import Batch
 from registry.errors import ConfigError
@@ -43,10 +44,10 @@ def two_steps(made: Any, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Te
     objective, learner = made.learner.objective.train(), made.learner
     for step in range(2):
         learner.at_step(0, step)
-        losses = learner.losses(batch, 0, step, "fp32")
+        losses = learner.losses(batch, Streams.of(0, step, batch.example_ids), "fp32")
         backward(losses.terms)
         with torch.no_grad(), learner.evaluating(0):
-            learner.losses(batch, 0, 0, "fp32")
+            learner.losses(batch, Streams.of(0, 0, batch.example_ids), "fp32")
     return losses.terms["discriminator"].sum.detach(), {n: p.grad for n, p in objective.named_parameters()}
 
 
@@ -118,7 +119,7 @@ def test_an_evaluation_makes_no_code() -> None:
     for how in ("layers", "full"):
         made, batch = compiled(how)
         with torch.no_grad(), made.learner.evaluating(0):
-            made.learner.losses(batch, 0, 0, "fp32")
+            made.learner.losses(batch, Streams.of(0, 0, batch.example_ids), "fp32")
         assert not counters["stats"]["unique_graphs"]
 
 
@@ -133,7 +134,7 @@ def test_evaluations_that_overlap_leave_compilation_on() -> None:
         second.__enter__()
         first.__exit__(None, None, None)
         with torch.no_grad():
-            made.learner.losses(batch, 0, 0, "fp32")
+            made.learner.losses(batch, Streams.of(0, 0, batch.example_ids), "fp32")
         assert not counters["stats"]["unique_graphs"]
         second.__exit__(None, None, None)
         two_steps(made, batch)
@@ -213,7 +214,7 @@ def made(name: str, again: bool) -> Any:
 def step(learner: Any, precision: Any) -> None:
     learner.objective.train()
     learner.at_step(7, 3)
-    backward(learner.losses(BATCH, 7, 3, precision).terms)
+    backward(learner.losses(BATCH, Streams.of(7, 3, BATCH.example_ids), precision).terms)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def test_evaluation_computes_nothing_twice() -> None:
     for again in (False, True):
         learner = made("bert_small", again)
         with Products() as seen, torch.no_grad(), learner.evaluating(0):
-            learner.losses(BATCH, 0, 0, "fp32")
+            learner.losses(BATCH, Streams.of(0, 0, BATCH.example_ids), "fp32")
         counted.append(seen.number)
     assert counted[0] == counted[1] > 0
 

@@ -5,6 +5,7 @@ from copy import deepcopy
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,14 +54,14 @@ def apart(objective: Any, rate: float, change: dict[str, float]) -> None:
         parameters = getattr(objective, name).parameters()
         made[name] = torch.optim.AdamW(parameters, eps=EPSILON, weight_decay=0.01)
     for step in range(STEPS):
-        terms = objective(batch(), Streams(0, step, batch().example_ids)).terms
+        terms = objective(batch(), Streams.of(0, step, batch().example_ids)).terms
         left = math.e ** (-change["rate"] * step / (STEPS - 1)) if change else 0.0
         factor = change["end"] + (change["start"] - change["end"]) * left if change else rate
         for name, optimizer in made.items():
             optimizer.zero_grad()
             (terms[name].sum / terms[name].count).backward()
             own = factor if name == "generator" else 1.0
-            optimizer.param_groups[0]["lr"] = RATE * (1 - step / STEPS) * own
+            optimizer.param_groups[0]["lr"] = float(np.float32(RATE * (1 - step / STEPS) * own))  # as the lab rounds it
         for optimizer in made.values():
             optimizer.step()
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from electra_lab.parallel.session import ALONE
-from electra_lab.training import step as trouble
+from electra_lab.training import execution as trouble
+from electra_lab.training.execution import Watch
 from electra_lab.training.loop import Record, non_finite_parameters
-from electra_lab.training.step import Watch
 from registry import BatchSizes
 from registry.errors import DivergedError
 from tests.electra_lab.training.test_loop import CPU, SETTINGS, Asked, new_run, records_of, training, until
@@ -24,7 +24,8 @@ def judged(watch: Watch, norms: list[float], start: int = 0) -> list[bool]:
     taken = []
     for step, norm in enumerate(norms, start):
         value = torch.tensor(norm)
-        taken.append(bool(watch.judge(value.isfinite(), value, None, step)))
+        watch.step.fill_(step)
+        taken.append(bool(watch.judge(value.isfinite(), value, None)))
     return taken
 
 
@@ -58,9 +59,11 @@ def test_without_a_factor_only_what_is_not_finite_is_refused() -> None:
 
 def test_an_overflow_of_fp16_is_not_a_divergence() -> None:
     watch = Watch(factor=2.0)
-    assert not watch.judge(NO, torch.tensor(math.inf), YES, 3)
+    watch.step.fill_(3)
+    assert not watch.judge(NO, torch.tensor(math.inf), YES)
     assert int(watch.first) == -1
-    assert not watch.judge(NO, torch.tensor(math.inf), NO, 4)
+    watch.step.fill_(4)
+    assert not watch.judge(NO, torch.tensor(math.inf), NO)
     assert int(watch.first) == 4
 
 
@@ -82,7 +85,8 @@ def test_the_host_does_not_wait_for_the_device() -> None:
     watch = Watch(torch.device("meta"), 2.0)
     for step in range(3):
         finite = torch.empty((), dtype=torch.bool, device="meta")
-        watch.judge(finite, torch.empty((), device="meta"), finite, step)
+        watch.step.fill_(step)
+        watch.judge(finite, torch.empty((), device="meta"), finite)
     watch.forget()
 
 

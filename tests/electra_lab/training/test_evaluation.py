@@ -43,7 +43,7 @@ def test_metrics_are_those_of_the_whole_split(made: Experiment) -> None:
     objective: Any = made.run.learner.objective.eval()
     for batch in made.test.in_order(1, CPU):
         with torch.no_grad():
-            losses = objective(batch, Streams(0, EVALUATION, batch.example_ids))
+            losses = objective(batch, Streams.of(0, EVALUATION, batch.example_ids))
         asked, seen = losses.predictions["generator"], losses.detection
         maskable = batch.attention_mask & ~made.vocabulary.is_special[batch.tokens]
         labels += seen.replaced[maskable].tolist()

@@ -31,7 +31,7 @@ def test_mix_is_lowbias32() -> None:
 
 def test_uniform_against_numpy() -> None:
     """An independent implementation of the whole path from coordinates to numbers."""
-    streams = Streams(3, 5, torch.tensor([0, 7]))
+    streams = Streams.of(3, 5, torch.tensor([0, 7]))
     numbers = streams("law").uniform(4, 6).numpy()
 
     key = digest("step", 3, 5)
@@ -51,7 +51,7 @@ def test_uniform_against_numpy() -> None:
 
 
 def uniform(seed: int, step: int, purpose: str, examples: int, width: int) -> torch.Tensor:
-    return Streams(seed, step, torch.arange(examples))(purpose).uniform(examples, width)
+    return Streams.of(seed, step, torch.arange(examples))(purpose).uniform(examples, width)
 
 
 def test_numbers_lie_strictly_between_0_and_1() -> None:
@@ -80,7 +80,7 @@ PAIRS = {
     "neighbouring seeds": lambda: (uniform(4, 8, "a", 300, 1000), uniform(5, 8, "a", 300, 1000)),
     "purposes": lambda: (uniform(0, 0, "masking", 300, 1000), uniform(0, 0, "sampling", 300, 1000)),
     "neighbouring positions": lambda: (uniform(0, 0, "a", 300, 1001)[:, :-1], uniform(0, 0, "a", 300, 1001)[:, 1:]),
-    "calls": lambda: (lambda r: (r.uniform(300, 1000), r.uniform(300, 1000)))(Streams(0, 0, torch.arange(300))("a")),
+    "calls": lambda: (lambda r: (r.uniform(300, 1000), r.uniform(300, 1000)))(Streams.of(0, 0, torch.arange(300))("a")),
     "seed and step exchanged": lambda: (uniform(1, 2, "a", 300, 1000), uniform(2, 1, "a", 300, 1000)),
 }
 
@@ -107,7 +107,7 @@ def test_first_number_of_each_step_is_uniform() -> None:
 )  # fmt: skip
 def test_any_split_of_the_batch_gives_the_same_numbers(examples: int, cut: int, m: int, width: int, calls: int) -> None:
     def draws(indices: torch.Tensor) -> list[torch.Tensor]:
-        random = Streams(1, 2, indices)("law")
+        random = Streams.of(1, 2, indices)("law")
         return [random.uniform(len(indices) * m, width) for _ in range(calls)]
 
     cut = min(cut, examples)
@@ -124,7 +124,7 @@ def test_any_split_of_the_batch_gives_the_same_numbers(examples: int, cut: int, 
 )  # fmt: skip
 def test_parts_are_those_of_one_call(device: str, examples: int, m: int, shape, some: int, torchs: bool) -> None:
     """With numpy and with torch, as on a GPU. Without rows there is one empty part."""
-    first, second = (Streams(1, 2, torch.arange(5, 5 + examples, device=device))("law") for _ in range(2))
+    first, second = (Streams.of(1, 2, torch.arange(5, 5 + examples, device=device))("law") for _ in range(2))
     for numbers in (first, second):
         numbers.uniform(examples, 3)
     whole = first.uniform(examples * m, *shape)
@@ -144,7 +144,7 @@ def test_parts_are_those_of_one_call(device: str, examples: int, m: int, shape, 
 def test_parts_on_the_cpu_do_not_exist_at_once() -> None:
     tracemalloc.start()
     try:
-        for part in Streams(0, 0, torch.arange(4))("law").in_parts(16, 400, 5000):
+        for part in Streams.of(0, 0, torch.arange(4))("law").in_parts(16, 400, 5000):
             assert part.shape == (16, 5000)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -161,7 +161,7 @@ def test_the_global_generator_is_not_used() -> None:
 
 def test_rows_must_fit_the_examples() -> None:
     with pytest.raises(ValueError, match="6 rows are not a multiple of the 4 examples"):
-        Streams(0, 0, torch.arange(4))("law").uniform(6, 2)
+        Streams.of(0, 0, torch.arange(4))("law").uniform(6, 2)
 
 
 def test_seed_global_depends_on_seed_step_and_rank() -> None:
@@ -188,7 +188,7 @@ def test_compiled_numbers_are_bit_identical_and_a_new_step_does_not_recompile() 
     quick = torch._inductor.config.patch({"cpp.vec_isa_ok": True})  # torch would compile programs to find it out
     with quick, torch._dynamo.config.patch(error_on_recompile=True):
         for step in range(3):
-            streams = Streams(7, step, torch.arange(16))
+            streams = Streams.of(7, step, torch.arange(16))
             for eager, fast in zip(*(f(streams._key, streams._examples) for f in (draws_of, compiled)), strict=True):
                 assert torch.equal(eager, fast)
 
@@ -197,7 +197,7 @@ def test_compiled_numbers_are_bit_identical_and_a_new_step_does_not_recompile() 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
 def test_cuda_numbers_are_those_of_the_cpu() -> None:
     for device in ("cpu", "cuda"):
-        streams = Streams(7, 1, torch.arange(16, device=device))
+        streams = Streams.of(7, 1, torch.arange(16, device=device))
         numbers = [t.cpu() for t in draws_of(streams._key, streams._examples)]
         if device == "cpu":
             expected = numbers
@@ -207,7 +207,7 @@ def test_cuda_numbers_are_those_of_the_cpu() -> None:
 @pytest.mark.parametrize("shape", [(3, 40_000), (6, 5), (3, 7), (12,), (0, 5), (3, 0)])
 def test_numbers_are_those_of_torch_however_many_are_made_at_a_time(shape: tuple[int, ...], monkeypatch) -> None:
     def numbers() -> torch.Tensor:
-        return Streams(5, 1, torch.arange(3))("sampling").uniform(*shape)
+        return Streams.of(5, 1, torch.arange(3))("sampling").uniform(*shape)
 
     usual = numbers()
     with monkeypatch.context() as patched:

@@ -57,7 +57,7 @@ def masked(now: float, largest: float) -> Any:
     component = FixedSlots(masking_strategies.get("replace_prob"), largest, mask_prob=now, replace_prob=1.0)
     tokens = torch.full((64, 40), 7)
     return component(
-        tokens, torch.ones_like(tokens, dtype=torch.bool), vocabulary(20), Streams(0, 0, torch.arange(64))("m")
+        tokens, torch.ones_like(tokens, dtype=torch.bool), vocabulary(20), Streams.of(0, 0, torch.arange(64))("m")
     )
 
 
@@ -80,7 +80,7 @@ def test_a_changing_mask_prob_is_compiled_once_into_one_graph(name: str) -> None
     maskable = ~words.is_special[tokens]
 
     def numbers() -> Any:
-        return Streams(0, 0, torch.arange(4))("masking")
+        return Streams.of(0, 0, torch.arange(4))("masking")
 
     torch._dynamo.reset()
     compiled = torch.compile(component, backend="eager", fullgraph=True)
@@ -105,7 +105,7 @@ def test_slots_that_count_must_not_come_after_the_last_one() -> None:
     component = FixedSlots(entry, 0.5, mask_prob=torch.tensor(0.2, dtype=torch.float64))
     tokens = torch.full((2, 10), 7)
     with pytest.raises(BadResult, match="slots after the first 5 "), checked([component]):
-        component(tokens, tokens == 7, vocabulary(20), Streams(0, 0, torch.arange(2))("m"))
+        component(tokens, tokens == 7, vocabulary(20), Streams.of(0, 0, torch.arange(2))("m"))
 
 
 def numbers_of(name: str) -> list[str]:
@@ -119,7 +119,7 @@ def test_every_number_of_a_sampler_is_compiled_once(name: str) -> None:
     component = Configured(entry)
 
     def at(step: int) -> Any:
-        return Streams(0, step, torch.arange(8))("sampling")
+        return Streams.of(0, step, torch.arange(8))("sampling")
 
     torch._dynamo.reset()
     compiled = torch.compile(component, backend="eager", fullgraph=True)
