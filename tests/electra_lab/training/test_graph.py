@@ -1,0 +1,286 @@
+"""Steps that are recorded and replayed: on a CPU by a recorder of operations, with CUDA graphs where there is a GPU.
+
+The recorder keeps the operations of one step with their tensors, and runs them again on the same tensors, as a CUDA
+graph does. Whatever the host passed as a number is frozen in them, which changes the weights of later steps.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from electra_lab.assembly.build import build, loop_settings, make_optimizer
+from electra_lab.config.load import load
+from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.parallel.session import World
+from electra_lab.testing.common import as_batch
+from electra_lab.training import execution, random
+from electra_lab.training.execution import LossScale, Watch
+from electra_lab.training.graph import Recorded, copied, obstacle, rates_on, refill, signature, tensors_of
+from electra_lab.training.loop import Run, compute_step
+from electra_lab.training.step import prepare
+from registry import Batch
+from tests.electra_lab.training.test_cost import reads
+
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+SIZE, ROWS, LENGTH = 200, 8, 64
+CPU = torch.device("cpu")
+
+
+class Recorder(TorchDispatchMode):
+    """Keep the operations that run inside, with their tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert not reads(function, function._schema.name.removeprefix("aten::"), args), f"the host reads: {function}"
+        made = function(*args, **(kwargs or {}))
+        self.calls.append((function, args, kwargs or {}, made))
+        return made
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        """Run them again. Results are written to where they were; views of them need no work."""
+        for function, args, kwargs, made in self.calls:
+            results = [tensor for tensor in tree_leaves(made) if isinstance(tensor, Tensor)]
+            if function._schema.is_mutable or not results:
+                function(*args, **kwargs)
+                continue
+            inputs = {place(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+            if any(place(tensor) in inputs for tensor in results if tensor.numel()):
+                continue
+            again = [tensor for tensor in tree_leaves(function(*args, **kwargs)) if isinstance(tensor, Tensor)]
+            for tensor, value in zip(results, again, strict=True):
+                tensor.copy_(value)
+
+
+def place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+class Trainer:
+    """A shipped experiment, shallow and with short rows, some of which have padding."""
+
+    def __init__(self, name: str, *changes: str, rates: bool = False, **settings: Any) -> None:
+        small = {
+            "discriminator.depth": 2 if "teams" in name else 1,
+            "train.batch_size": ROWS,
+            "data.sequence_length": LENGTH,
+            "embedding.max_length": 128,
+        }
+        values = [f"{key}={value}" for key, value in small.items()]
+        loaded = load(EXPERIMENTS / f"{name}.yaml", [*values, *changes])
+        built = build(loaded, stand_in_vocabulary(SIZE), seed=0)
+        learner, options = built.learner, {"steps": 40, "flops": built.flops, "examples": 0, "precision": "fp32"}
+        learner.objective.allocate(100, LENGTH, LENGTH, CPU)
+        learner.objective.train()
+        self.settings = replace(loop_settings(loaded.config, seed=3, **options), **settings)
+        self.run = Run(learner, make_optimizer(loaded, built), watch=Watch(factor=1.02))
+        self.run.scale = LossScale(CPU, 2.0**10) if self.settings.precision == "fp16" else None
+        if rates:
+            rates_on(CPU, self.run.optimizer)
+
+    def prepare(self, step: int) -> Batch:
+        drawn = torch.Generator().manual_seed(step)
+        tokens = torch.randint(10, SIZE, (ROWS, LENGTH), generator=drawn)
+        real = torch.arange(LENGTH) < torch.tensor([LENGTH, LENGTH - 3 * step] * (ROWS // 2)).unsqueeze(1)
+        prepare(self.run.learner, self.run.optimizer, seed=3, step=step, rate=(step + 1) / 7, watch=self.run.watch)
+        batch = as_batch(torch.where(real, tokens, 0), real)
+        return replace(batch, row_ids=torch.randperm(100, generator=drawn)[:ROWS])
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that a step changes."""
+        run, objective = self.run, self.run.learner.objective
+        tensors = {**objective.state_dict(), **{f"memory {name}": held for name, held in objective.row_memory.items()}}
+        for number, held in enumerate(run.optimizer.state.values()):
+            tensors |= {f"optimizer {number} {name}": value for name, value in held.items()}
+        tensors |= {"window": run.window.totals, "average": run.watch.average, "first": run.watch.first}
+        if run.scale is not None:
+            tensors |= {"scale": run.scale.scale, "calm": run.scale.calm}
+        return tensors
+
+
+def differing(
+    name: str,
+    *changes: str,
+    eager_rates: bool = False,
+    before: Callable[[Run], None] = lambda _: None,
+    **settings: Any,
+) -> list[str]:
+    """Return what differs after six steps: eager ones, and ones of which the third is recorded, then replayed.
+
+    before  is called before each of the latter
+    """
+    eager = Trainer(name, *changes, rates=eager_rates, **settings)
+    for step in range(6):
+        compute_step(eager.run, eager.settings, eager.prepare(step))
+    recorded, recorder = Trainer(name, *changes, rates=True, **settings), Recorder()
+    with patch.object(random, "_in_numpy", return_value=False):  # a recorder sees torch's operations alone
+        for step in range(6):
+            before(recorded.run)
+            batch = recorded.prepare(step)
+            if step < 2:
+                compute_step(recorded.run, recorded.settings, batch)
+            elif step == 2:
+                static, decided = copied(batch), signature(recorded.run, batch)
+                with recorder:
+                    compute_step(recorded.run, recorded.settings, static)
+            else:
+                assert signature(recorded.run, batch) == decided
+                refill(static, batch)
+                recorder.replay()
+    found = recorded.state()
+    return [key for key, value in eager.state().items() if value is not None and not torch.equal(value, found[key])]
+
+
+@pytest.fixture(autouse=True)
+def _steps_are_rejected_and_scales_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "LEAD", 2)
+    monkeypatch.setattr(execution, "CALM", 2)  # the scale of float16 grows
+
+
+# The slow ones add nothing that the others do not do: no memory of rows, no stages, no second pass over a network.
+QUICK = [
+    "bert_small", "transformer_small", "performer_small", "modernbert_small", "deberta_small", "reformer_small",
+    *(f"objectives/{name}" for name in ("sas", "two_stage", "teams", "electric", "coco_lm")),
+]  # fmt: skip
+OTHERS = {f"objectives/{file.stem}" for file in (EXPERIMENTS / "objectives").glob("*.yaml")} - {*QUICK}
+NAMES = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in sorted(OTHERS))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recorded_step_is_the_eager_step(name: str) -> None:
+    assert differing(name) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings"),
+    [
+        ((), {"micro_batch_size": 4}),
+        ((), {"precision": "bf16"}),
+        ((), {"precision": "fp16"}),
+        (("discriminator.dropout=0.1", "embedding.dropout=0.1"), {}),
+        (("schedules.sampler.temperature={type: linear, start: 3.0, end: 0.5}",), {}),
+        (("schedules.objective.generator_weight={type: linear, start: 3.0, end: 0.5}",), {}),
+        (("optimizer={type: adamw_no_bias_correction}",), {}),
+        (("optimizer={type: adafactor}",), {"eager_rates": True}),
+        (("optimizer={type: stable_adamw}",), {"eager_rates": True}),
+    ],
+    ids=str,
+)
+def test_a_recorded_step_is_the_eager_step_in_any_setting(changes: tuple[str, ...], settings: dict[str, Any]) -> None:
+    assert differing("bert_small", *changes, **settings) == []
+
+
+def move_key(run: Run) -> None:
+    run.learner.key = run.learner.key.clone()
+
+
+def move_numbers(run: Run) -> None:
+    run.learner.schedules.tensors = [tensor.clone() for tensor in run.learner.schedules.tensors]
+
+
+def move_judged_step(run: Run) -> None:
+    run.watch.step = run.watch.step.clone()
+
+
+def move_average(run: Run) -> None:
+    run.watch.average = run.watch.average.clone()
+
+
+def move_scale(run: Run) -> None:
+    assert run.scale
+    run.scale.scale = run.scale.scale.clone()
+
+
+def move_window(run: Run) -> None:
+    run.window.totals = None if run.window.totals is None else run.window.totals.clone()
+
+
+def pass_rates_as_numbers(run: Run) -> None:
+    for group in run.optimizer.param_groups:
+        group["lr"] = float(group["lr"])
+
+
+@pytest.mark.parametrize(
+    "frozen",
+    [move_key, move_numbers, move_judged_step, move_average, move_scale, move_window, pass_rates_as_numbers],
+)
+def test_the_recorder_finds_what_a_graph_would_freeze(frozen: Callable[[Run], None]) -> None:
+    """Each is moved to another address before every step, or passed as a number, as if the code did not keep it."""
+    changes = ["schedules.objective.generator_weight={type: linear, start: 3.0, end: 0.5}"]
+    assert differing("bert_small", *changes, precision="fp16", before=frozen) != []
+
+
+def test_steps_with_other_decisions_have_other_graphs() -> None:
+    """Another shape, or another stage of the objective."""
+    trainer = Trainer("objectives/two_stage", "objective.generator_steps=3")
+    signatures = [signature(trainer.run, trainer.prepare(step)) for step in range(5)]
+    assert signatures[0] == signatures[1] == signatures[2] != signatures[3] == signatures[4]
+    batch = trainer.prepare(3)
+    assert signature(trainer.run, batch[:4]) != signature(trainer.run, batch)
+
+
+def test_rows_are_copied_to_where_a_graph_reads_them() -> None:
+    trainer = Trainer("bert_small")
+    batch, other = trainer.prepare(1), trainer.prepare(2)
+    static = copied(batch)
+    places = {name: tensor.data_ptr() for name, tensor in tensors_of(static).items()}
+    refill(static, other)
+    assert places == {name: tensor.data_ptr() for name, tensor in tensors_of(static).items()}
+    assert all(torch.equal(tensor, tensors_of(other)[name]) for name, tensor in tensors_of(static).items())
+    assert {"tokens", "attention_mask", "segments", "example_ids", "row_ids"} <= {*places}
+
+
+@pytest.mark.parametrize(
+    ("graph", "device", "left", "processes", "says"),
+    [
+        ("auto", "cpu", 1000, 1, ""), ("off", "cuda", 1000, 1, ""), ("on", "cpu", 1000, 1, "no CUDA"),
+        ("auto", "cuda", 99, 1, "fewer than 100"), ("on", "cuda", 99, 1, None), ("auto", "cuda", 100, 1, None),
+        ("on", "cuda", 1000, 2, "processes"),
+    ],
+)  # fmt: skip
+def test_the_reason_not_to_record(graph: Any, device: str, left: int, processes: int, says: str | None) -> None:
+    trainer = Trainer("bert_small", **{"steps": left + 5})
+    trainer.run.step, trainer.run.learner.world = 5, World()
+    trainer.run.learner.world.size = processes
+    found = obstacle(graph, trainer.run, trainer.settings, torch.device(device))
+    assert found == says if not says else says in str(found)
+
+
+# With CUDA graphs
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_graph_is_the_eager_step_on_cuda(name: str, precision: str, dropout: float) -> None:
+    cuda, states = torch.device("cuda"), []
+    for records in (False, True):
+        trainer = Trainer(name, f"embedding.dropout={dropout}", precision=precision)
+        trainer.run.learner.objective.to(cuda)
+        trainer.run.begin(trainer.settings, cuda)
+        rates_on(cuda, trainer.run.optimizer)
+        compute = Recorded(trainer.run, cuda) if records else compute_step
+        for step in range(20):
+            compute(trainer.run, trainer.settings, on(cuda, trainer.prepare(step)))
+        if records:
+            assert compute.reason is None
+            assert compute.graphs
+        states.append(trainer.state())
+    assert [key for key, value in states[0].items() if not torch.equal(value, states[1][key])] == []
+
+
+def on(device: torch.device, batch: Batch) -> Batch:
+    moved = {name: tensor.to(device) for name, tensor in tensors_of(batch).items()}
+    return replace(batch, **moved)
