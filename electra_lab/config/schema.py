@@ -103,6 +103,12 @@ class Train(Budget):
         description="Use of torch.compile. layers: for each layer of the backbones. full: for the whole objective, "
         "which takes minutes. auto is layers for long trainings on GPUs and on CPUs in bf16, otherwise off.",
     )
+    graph: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="Record the device's part of a step as a CUDA graph, which the host launches at once. The numbers "
+        "are those of eager steps: the second step of each graph is compared with one. auto: on a GPU, in one process, "
+        "for at least 100 steps. Where a step cannot be recorded, a run says why and goes on without.",
+    )
     activation_checkpointing: bool = Field(
         False,
         description="Recompute the activations of each layer in the backward pass. This needs less memory and about a "

@@ -47,8 +47,8 @@ PACKAGES = ("torch", "tokenizers", "x-transformers", "reformer-pytorch", "numpy"
 MAY_CHANGE = (
     "train.steps", "train.epochs", "train.tokens", "train.flops", "train.paper_flops", "train.micro_batch_size",
     "train.log_every", "train.on_non_finite", "train.skip_limit", "train.spike",
-    "train.activation_checkpointing", "evaluate", "checkpoint", "run", "trackers", "imports", "corpus", "data.store",
-    "data.engine", "data.unknown", "tokenizer.path",
+    "train.activation_checkpointing", "train.graph", "evaluate", "checkpoint", "run", "trackers", "imports", "corpus",
+    "data.store", "data.engine", "data.unknown", "tokenizer.path",
 )  # fmt: skip
 
 

@@ -8,7 +8,9 @@ shape of a batch, and reads what `prepare` wrote: keys, rates, scheduled numbers
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -16,10 +18,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from electra_lab.training.loop import Run, Settings, compute_step
+from electra_lab.training.random import seed_global
 from electra_lab.training.step import StepResult
 from registry import Batch
 
 Graph = Literal["auto", "on", "off"]
+Signature = tuple[Any, ...]
+Step = Callable[[], StepResult]
 WARM_UP = 3  # eager steps of each shape before it is recorded
 MOST = 16  # graphs; a step that needs more differs too often to be worth recording
 FEWEST = 100  # steps of a training that `auto` records
@@ -67,7 +72,19 @@ def rates_on(device: torch.device, optimizer: Optimizer) -> None:
             group["capturable"] = True
 
 
-def signature(run: Run, batch: Batch) -> tuple[Any, ...]:
+def tensors_that_change(run: Run) -> list[Tensor]:
+    """Return everything that the device's part of a step changes: weights, buffers, memory, and states."""
+    objective, watch, scale = run.learner.objective, run.watch, run.scale
+    tensors = [*objective.parameters(), *objective.buffers(), *objective.row_memory.values()]
+    for held in run.optimizer.state.values():
+        tensors += [value for value in held.values() if isinstance(value, Tensor)]
+    tensors += [watch.average, watch.taken, watch.first, watch.spiked]
+    if scale is not None:
+        tensors += [scale.scale, scale.calm, scale.overflows]
+    return tensors if run.window.totals is None else [*tensors, run.window.totals]
+
+
+def signature(run: Run, batch: Batch) -> Signature:
     """Return everything that the host decides in a step. A graph holds for steps with the same decisions alone.
 
     These are the shapes of the batch, the bound of its documents, and whatever `at_step` of a component has set.
@@ -83,61 +100,101 @@ def signature(run: Run, batch: Batch) -> tuple[Any, ...]:
     return shapes, documents, *decided
 
 
-class Recorded:
-    """Does the device's part of each step: eagerly at first, then by a graph for each signature. See `Run.compute`.
+class CudaGraphs:
+    """Records on one stream, as autograd remembers that of a parameter's gradient; all graphs share their memory."""
 
-    Warm-up and recording run on one stream, as autograd remembers the stream of a parameter's gradient. All graphs
-    share their memory, as they never run at the same time.
+    def __init__(self, device: torch.device) -> None:
+        self.stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.pool = torch.cuda.graph_pool_handle()
 
-    reason  why a step could not be recorded; then all further steps are eager
-    """
-
-    def __init__(self, run: Run, device: torch.device) -> None:
-        rates_on(device, run.optimizer)
-        self.stream, self.pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
-        self.seen: Counter[tuple[Any, ...]] = Counter()
-        self.graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Batch, StepResult]] = {}
-        self.reason: str | None = None
-
-    def __call__(self, run: Run, settings: Settings, batch: Batch) -> StepResult:
-        if self.reason is not None:
-            return compute_step(run, settings, batch)
-        key = signature(run, batch)
-        if key not in self.graphs:
-            self.seen[key] += 1
-            if self.seen[key] <= WARM_UP:
-                return self._eager(run, settings, batch)
-            if not self._record(key, run, settings, batch):
-                return compute_step(run, settings, batch)
-        else:
-            run.window.steps += 1  # recording has counted its step
-        graph, static, result = self.graphs[key]
-        refill(static, batch)
-        run.learner.updating = True
-        graph.replay()
-        run.learner.updating = False
-        return result
-
-    def _eager(self, run: Run, settings: Settings, batch: Batch) -> StepResult:
-        if len(self.seen) > MOST:
-            self.reason = f"its steps differ in more than {MOST} ways"
-            return compute_step(run, settings, batch)
+    def eagerly(self, step: Step) -> StepResult:
+        """Run a step that is not recorded yet."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            result = compute_step(run, settings, batch)
+            result = step()
         torch.cuda.current_stream().wait_stream(self.stream)
         return result
 
-    def _record(self, key: tuple[Any, ...], run: Run, settings: Settings, batch: Batch) -> bool:
-        """Record a step without running it; False, and the reason, if that is not possible."""
-        steps, static, graph = run.window.steps, copied(batch), torch.cuda.CUDAGraph()
+    def record(self, step: Step) -> tuple[Callable[[], None], StepResult]:
+        """Record a step without running it; returns the function that runs it, and where its result will be."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"):
+            result = step()
+        return graph.replay, result
+
+
+class Recorded:
+    """Does the device's part of each step: eagerly at first, then by a graph for each signature. See `Run.compute`.
+
+    The second step that a graph does is also done eagerly, from the same state. Unless all bits are equal, or if a step
+    cannot be recorded, all further steps are eager.
+
+    say     is told once why
+    graphs  of each signature: the function that runs it, the rows that it reads, and its result
+    """
+
+    def __init__(self, run: Run, recorder: CudaGraphs, device: torch.device, say: Callable[[str], None]) -> None:
+        rates_on(device, run.optimizer)
+        self.recorder, self.say, self.gave_up = recorder, say, False
+        self.steps: Counter[Signature] = Counter()
+        self.graphs: dict[Signature, tuple[Callable[[], None], Batch, StepResult]] = {}
+
+    def __call__(self, run: Run, settings: Settings, batch: Batch) -> StepResult:
+        key = () if self.gave_up else signature(run, batch)
+        self.steps[key] += 1
+        if len(self.steps) > MOST and not self.gave_up:
+            self._give_up(f"they differ in more than {MOST} ways")
+        if not self.gave_up and self.steps[key] <= WARM_UP:
+            return self.recorder.eagerly(partial(compute_step, run, settings, batch))
+        if not self.gave_up and key not in self.graphs:
+            self._record(key, run, settings, batch)
+        if self.gave_up:
+            return compute_step(run, settings, batch)
+        if self.steps[key] == WARM_UP + 2:
+            return self._compared(key, run, settings, batch)
+        return self._replayed(key, run, batch)
+
+    def _replayed(self, key: Signature, run: Run, batch: Batch) -> StepResult:
+        replay, static, result = self.graphs[key]
+        refill(static, batch)
+        run.learner.updating = True
+        replay()
+        run.learner.updating = False
+        run.window.steps += 1
+        return result
+
+    def _record(self, key: Signature, run: Run, settings: Settings, batch: Batch) -> None:
+        static, steps = copied(batch), run.window.steps
         try:
-            with torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"):
-                result = compute_step(run, settings, static)
+            replay, result = self.recorder.record(partial(compute_step, run, settings, static))
         except Exception as error:  # components and libraries have many ways to read from a device
-            self.reason = f"a component cannot be recorded ({(str(error).splitlines() or [type(error).__name__])[0]})"
-            run.window.steps, run.learner.updating = steps, False
+            self._give_up((str(error).splitlines() or [type(error).__name__])[0])
             run.optimizer.zero_grad(set_to_none=True)
-            return False
-        self.graphs[key] = graph, static, result
-        return True
+        else:
+            self.graphs[key] = replay, static, result
+        run.window.steps, run.learner.updating = steps, False
+
+    @torch.no_grad()
+    def _compared(self, key: Signature, run: Run, settings: Settings, batch: Batch) -> StepResult:
+        """Do a step eagerly and by its graph; keep the eager numbers if they differ."""
+        state, steps = tensors_that_change(run), run.window.steps
+        before = [tensor.clone() for tensor in state]
+        with torch.enable_grad():
+            result = compute_step(run, settings, batch)
+        expected = [tensor.clone() for tensor in state]
+        # Again, from the same state and with the same random numbers.
+        for tensor, value in zip(state, before, strict=True):
+            tensor.copy_(value)
+        run.window.steps = steps
+        seed_global(settings.seed, run.step, run.learner.world.rank)
+        again = self._replayed(key, run, batch)
+        if all(torch.equal(tensor, value) for tensor, value in zip(state, expected, strict=True)):
+            return again
+        self._give_up("a recorded step has other numbers than an eager one")
+        for tensor, value in zip(state, expected, strict=True):
+            tensor.copy_(value)
+        return result
+
+    def _give_up(self, reason: str) -> None:
+        self.gave_up = True
+        self.say(f"note: steps are not recorded as CUDA graphs: {reason}")

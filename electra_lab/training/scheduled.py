@@ -36,8 +36,13 @@ class Schedules:
         self.tensors = [torch.zeros((), dtype=torch.float64) for _ in numbers]
 
     def to(self, device: torch.device) -> None:
-        """Move the tensors; without dimensions, they take part in arithmetic as Python's numbers do."""
-        self.tensors = [tensor.to(device) for tensor in self.tensors]
+        """Move the tensors; without dimensions, they take part in arithmetic as Python's numbers do.
+
+        The host reads the numbers of `train`.
+        """
+        for place, number in enumerate(self.numbers):
+            if not number.key.startswith("train."):
+                self.tensors[place] = self.tensors[place].to(device)
 
     def at_step(self, step: int) -> None:
         for number, tensor in zip(self.numbers, self.tensors, strict=True):

@@ -23,9 +23,19 @@ from electra_lab.parallel.session import World
 from electra_lab.testing.common import as_batch
 from electra_lab.training import execution, random
 from electra_lab.training.execution import LossScale, Watch
-from electra_lab.training.graph import Recorded, copied, obstacle, rates_on, refill, signature, tensors_of
+from electra_lab.training.graph import (
+    CudaGraphs,
+    Recorded,
+    copied,
+    obstacle,
+    rates_on,
+    refill,
+    signature,
+    tensors_of,
+    tensors_that_change,
+)
 from electra_lab.training.loop import Run, compute_step
-from electra_lab.training.step import prepare
+from electra_lab.training.step import StepResult, prepare
 from registry import Batch
 from tests.electra_lab.training.test_cost import reads
 
@@ -99,14 +109,7 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """Return everything that a step changes."""
-        run, objective = self.run, self.run.learner.objective
-        tensors = {**objective.state_dict(), **{f"memory {name}": held for name, held in objective.row_memory.items()}}
-        for number, held in enumerate(run.optimizer.state.values()):
-            tensors |= {f"optimizer {number} {name}": value for name, value in held.items()}
-        tensors |= {"window": run.window.totals, "average": run.watch.average, "first": run.watch.first}
-        if run.scale is not None:
-            tensors |= {"scale": run.scale.scale, "calm": run.scale.calm}
-        return tensors
+        return {str(number): tensor for number, tensor in enumerate(tensors_that_change(self.run))}
 
 
 def differing(
@@ -139,7 +142,7 @@ def differing(
                 refill(static, batch)
                 recorder.replay()
     found = recorded.state()
-    return [key for key, value in eager.state().items() if value is not None and not torch.equal(value, found[key])]
+    return [key for key, value in eager.state().items() if not torch.equal(value, found[key])]
 
 
 @pytest.fixture(autouse=True)
@@ -257,6 +260,90 @@ def test_the_reason_not_to_record(graph: Any, device: str, left: int, processes:
     assert found == says if not says else says in str(found)
 
 
+class CpuGraphs:
+    """As CudaGraphs, with the recorder of operations: recording leaves no trace in the state."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.recorded = run, 0
+
+    def eagerly(self, step: Callable[[], StepResult]) -> StepResult:
+        return step()
+
+    def record(self, step: Callable[[], StepResult]) -> tuple[Callable[[], None], StepResult]:
+        self.recorded += 1
+        before = [tensor.clone() for tensor in tensors_that_change(self.run)]
+        with torch.random.fork_rng(devices=[]), Recorder() as recorder:
+            result = step()
+        with torch.no_grad():
+            for tensor, value in zip(tensors_that_change(self.run), before, strict=True):
+                tensor.copy_(value)
+        return recorder.replay, result
+
+
+class Unrecordable(CpuGraphs):
+    def record(self, step: Callable[[], StepResult]) -> Any:
+        step()
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+
+def trained(
+    name: str, *changes: str, graphs: type[CpuGraphs] | None = None, before: Callable[[Run], None] = lambda _: None
+) -> tuple[Trainer, list[str], Any]:
+    """Return a trainer after twelve steps, the messages, and what recorded them."""
+    trainer, said = Trainer(name, *changes, rates=True), list[str]()
+    recorder = graphs(trainer.run) if graphs else None
+    compute: Any = Recorded(trainer.run, recorder, CPU, said.append) if recorder else compute_step
+    with patch.object(random, "_in_numpy", return_value=False):
+        for step in range(12):
+            before(trainer.run)
+            compute(trainer.run, trainer.settings, trainer.prepare(step))
+            trainer.run.step += 1
+    assert trainer.run.window.steps == 12
+    return trainer, said, recorder
+
+
+def same(one: Trainer, other: Trainer) -> bool:
+    before, after = one.state(), other.state()
+    return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(("name", "changes", "graphs"), [
+    ("bert_small", (), 1), ("bert_small", ("discriminator.dropout=0.1",), 1),
+    ("objectives/two_stage", ("objective.generator_steps=6",), 2),
+])  # fmt: skip
+def test_a_training_by_graphs_has_the_numbers_of_an_eager_one(name: str, changes: tuple[str, ...], graphs: int) -> None:
+    recorded, said, recorder = trained(name, *changes, graphs=CpuGraphs)
+    assert (said, recorder.recorded) == ([], graphs)
+    assert same(trained(name, *changes)[0], recorded)
+
+
+def test_what_cannot_be_recorded_is_trained_eagerly() -> None:
+    recorded, said, _ = trained("bert_small", graphs=Unrecordable)
+    assert len(said) == 1
+    assert "operation not permitted" in said[0]
+    assert "and more" not in said[0]
+    assert not recorded.run.learner.updating
+
+
+def test_steps_that_are_never_alike_are_trained_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("electra_lab.training.graph.MOST", 2)
+    numbers = iter(range(100))
+    monkeypatch.setattr("electra_lab.training.graph.signature", lambda *_: (next(numbers),))
+    recorded, said, recorder = trained("bert_small", graphs=CpuGraphs)
+    assert (len(said), recorder.recorded) == (1, 0)
+    assert same(trained("bert_small")[0], recorded)
+
+
+@pytest.mark.parametrize("frozen", [move_key, move_average, pass_rates_as_numbers])
+def test_a_graph_with_other_numbers_is_noticed_and_not_used(frozen: Callable[[Run], None]) -> None:
+    recorded, said, _ = trained("bert_small", graphs=CpuGraphs, before=frozen)
+    assert len(said) == 1
+    assert "other numbers" in said[0]
+    # Only the first step of the graph, before the comparison, has them.
+    frozen_steps = trained("bert_small", before=frozen)[0]
+    assert recorded.run.window.steps == frozen_steps.run.window.steps
+
+
 # With CUDA graphs
 
 
@@ -271,12 +358,13 @@ def test_a_graph_is_the_eager_step_on_cuda(name: str, precision: str, dropout: f
         trainer.run.learner.objective.to(cuda)
         trainer.run.begin(trainer.settings, cuda)
         rates_on(cuda, trainer.run.optimizer)
-        compute = Recorded(trainer.run, cuda) if records else compute_step
+        said: list[str] = []
+        compute: Any = Recorded(trainer.run, CudaGraphs(cuda), cuda, said.append) if records else compute_step
         for step in range(20):
             compute(trainer.run, trainer.settings, on(cuda, trainer.prepare(step)))
-        if records:
-            assert compute.reason is None
-            assert compute.graphs
+            trainer.run.step += 1
+        assert said == []
+        assert not records or compute.graphs
         states.append(trainer.state())
     assert [key for key, value in states[0].items() if not torch.equal(value, states[1][key])] == []
 
