@@ -66,7 +66,7 @@ class Networks:
         """The origin of the weights, for provenance.json."""
         sums: dict[str, str] = {}
         for part in self.model.parts.values():
-            folder = "" if self.model.run else f"{part.path.name}/"
+            folder = "" if self.model.run else f"{part.name}/"
             sums |= {f"{folder}{file}": checksum for file, checksum in part.sums().items()}
         return Start(source=self.model.source, sha256=sums, tokenizer=True)
 
