@@ -1,4 +1,4 @@
-"""The lines that a command reads: of arguments, files and standard input. Those of a pipe are answered as they come."""
+"""What a command reads, from arguments, files and standard input. The items of a pipe are answered as they come."""
 
 import os
 import select
@@ -11,14 +11,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import BinaryIO, TypeVar
 
-from registry.errors import ConfigError, DataError
+from registry.errors import ConfigError, DataError, Stopped
 
 T = TypeVar("T")
 Line = tuple[str, bytes]  # its place, and its bytes without the line end
 LONGEST = 1 << 21  # bytes of a text, whose tokens and result take half a gigabyte
-POLL = 0.2  # seconds after which it looks for signals
+PAUSE = 0.2  # seconds without a line after which a text of several lines is complete; it looks for signals then
+AHEAD = 64  # items of a pipe that are read before they are needed
+MOMENT = 0.002  # seconds in which the next item is read if its lines are there
 
 
 @dataclass
@@ -29,6 +33,8 @@ class Incoming(Iterator[T]):
     columns  of a table
     format   of the input
     several  there are several files
+    live     the pipe or the terminal of lines
+    stopped  the error of the signal that ended it
     """
 
     items: Iterator[T]
@@ -36,9 +42,16 @@ class Incoming(Iterator[T]):
     columns: Sequence[str] = ()
     format: str = "text"
     several: bool = False
+    live: "Live | None" = None
+    stopped: Stopped | None = None
 
     def __next__(self) -> T:
         return next(self.items)
+
+    def end(self) -> None:
+        """Raise Interrupted or Preempted if a signal ended it, once everything that was read is answered."""
+        if self.stopped:
+            raise self.stopped
 
 
 def inputs_of(texts: list[str] | None, files: list[Path] | None) -> list[Path | None]:
@@ -75,17 +88,22 @@ def lines_of(texts: list[str] | None, file: Path | None) -> Incoming[Line]:
 def _of_stream(stream: BinaryIO, name: str) -> Incoming[Line]:
     with suppress(OSError):  # of a stream in memory
         if os.name == "posix" and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            live = _Live(stream)
-            return Incoming(_lines(live, name), live.more)
+            live = Live(stream)
+            return Incoming(_lines(_split(live.blocks()), name), live=live)
     return Incoming(_lines(iter(partial(stream.readline, LONGEST + 1), b""), name))
 
 
 def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield lines with their line feeds, the last one perhaps without; only the beginning of one that is too long."""
+    """Yield lines with their line feeds, the last one perhaps without; only the beginning of one that is too long.
+
+    An empty block, which is a pause, is an empty line without its end.
+    """
     rest = b""
     for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
         yield from (line + b"\n" for line in lines)
+        if not block:
+            yield b""
         if len(rest) > LONGEST:
             break
     if rest:
@@ -93,16 +111,21 @@ def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _lines(lines: Iterable[bytes], name: str) -> Iterator[Line]:
-    """Yield the place of each line and its bytes, without its end. A lone carriage return does not end a line."""
+    """Yield the place of each line and its bytes, without its end; a pause has no place.
+
+    A lone carriage return does not end a line.
+    """
     from electra_lab.sources.files import BYTE_ORDER_MARK, is_utf16
 
     try:
-        for number, line in enumerate(lines, start=1):
+        number = 0
+        for line in lines:
+            number += len(line) > 0
             refuse_long(len(line), f"{name}:{number}")
             if number == 1 and is_utf16(line):
                 raise DataError(f"{name}: is UTF-16, not UTF-8. Convert it: iconv -f UTF-16 -t UTF-8.")
             text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-            yield f"{name}:{number}", text.removesuffix(b"\r\n").removesuffix(b"\n")
+            yield f"{name}:{number}" if line else "", text.removesuffix(b"\r\n").removesuffix(b"\n")
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror}).") from None
 
@@ -112,39 +135,62 @@ def refuse_long(length: int, place: str) -> None:
         raise DataError(f"{place}: the text has more than {LONGEST >> 20} MiB. Divide it.")
 
 
-class _Live:
-    """Lines of a pipe or a terminal, like `_split`, each as soon as it arrives.
+def ahead(items: Iterator[T], live: "Live") -> Incoming[T]:
+    """Return the items of a pipe, read by a thread as they come: several lines may be an item, and some lines are none.
 
     A signal ends them: after those that have been read, Interrupted or Preempted is raised.
     """
+    from electra_lab.jobs.endings import noted
+
+    read = Queue[T | BaseException](AHEAD)
+    following = deque[T | BaseException]()  # the next item, if `more` has seen it
+
+    def fill() -> None:
+        try:
+            while True:
+                read.put(next(items))
+        except BaseException as error:  # StopIteration, too
+            read.put(error)
+
+    def more(until: float) -> bool:
+        with suppress(Empty):
+            if not following:
+                following.append(read.get(timeout=max(until - time.monotonic(), MOMENT)))
+        return bool(following) and not isinstance(following[0], BaseException)
+
+    def taken() -> Iterator[T]:
+        with noted(lambda _: None, alone=True) as live.arrived:
+            Thread(target=fill, daemon=True).start()
+            try:
+                while not isinstance(item := following.pop() if following else read.get(), BaseException):
+                    yield item
+            finally:
+                live.ended = True
+        if not isinstance(item, StopIteration):
+            raise item
+
+    return Incoming(taken(), more)
+
+
+class Live:
+    """A pipe or a terminal, whose blocks come as soon as they arrive; an empty one at a pause, and before a signal."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._stream, self._ended = stream, False
-        self._waiting, self._rest = deque[bytes](), b""
+        from electra_lab.jobs.endings import Arrived
 
-    def __iter__(self) -> Iterator[bytes]:
-        from electra_lab.jobs.endings import name_of, noted, stopped
+        self._stream, self.ended, self.arrived = stream, False, Arrived()
 
-        with noted(lambda _: None, alone=True) as self._arrived:
-            while self.more(float("inf")):
-                yield self._waiting.popleft()
-        if number := self._arrived.number:
+    def blocks(self) -> Iterator[bytes]:
+        """Raises Interrupted or Preempted once a signal has arrived."""
+        from electra_lab.jobs.endings import name_of, stopped
+
+        while not (self.ended or self.arrived.number):
+            block = b""
+            if select.select([self._stream], [], [], PAUSE)[0]:
+                block = os.read(self._stream.fileno(), 1 << 16)
+                if not block:
+                    return
+            yield block
+        yield b""
+        if number := self.arrived.number:
             raise stopped(number, f"stopped by {name_of(number)}. The lines that were read are answered.")
-
-    def more(self, until: float) -> bool:
-        """Wait for a line, until a time of time.monotonic(). Return True if there is one."""
-        while not (self._waiting or self._ended or self._arrived.number):
-            rest = max(until - time.monotonic(), 0)
-            if select.select([self._stream], [], [], min(rest, POLL))[0]:
-                self._read()
-            elif not rest:
-                break
-        return bool(self._waiting)
-
-    def _read(self) -> None:
-        block = os.read(self._stream.fileno(), 1 << 16)
-        *lines, self._rest = (self._rest + block).split(b"\n")
-        self._waiting.extend(line + b"\n" for line in lines)
-        self._ended = not block or len(self._rest) > LONGEST
-        if self._ended and self._rest:
-            self._waiting.append(self._rest)

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from electra_lab.cli._inputs import Incoming, Line, inputs_of, lines_of, refuse_long
+from electra_lab.cli._inputs import Incoming, Line, ahead, inputs_of, lines_of, refuse_long
 from electra_lab.cli._streams import is_utf8
 from registry.errors import ConfigError, DataError
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 OnError = Literal["stop", "skip"]
 Record = dict[str, Any]
 Entry = tuple[str, Record, Record]  # the place of an item, its record, and the item taken from it
-PATIENCE = 0.2  # seconds in which a text of several lines may go on
 WORDS = ("words", "tokens", "text")  # fields of sentences to tag, the first one that is there
 
 
@@ -142,7 +140,8 @@ def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> I
                 record.setdefault(names[1], reading.second)
             yield place, record, item
 
-    lines = lines_of(texts, file)
+    live = lines_of(texts, file)
+    lines = (line for line in live if line[0])  # without pauses
     columns: list[str] = []
     records: Iterator[tuple[str, Record | BadInput]]
     if format in ("csv", "tsv"):
@@ -151,9 +150,10 @@ def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> I
     elif format == "fasta":
         columns, records = ["name", "text"], _sequences(lines)
     else:
-        grouped = _grouped(lines, reading.begins) if reading.begins and format == "text" else lines
+        grouped = _grouped(live, reading.begins) if reading.begins and format == "text" else lines
         records = _lines(grouped, format, required)
-    return Incoming(items(), lines.more, columns, format)
+    incoming = ahead(items(), live.live) if live.live else Incoming(items())
+    return replace(incoming, columns=columns, format=format)
 
 
 def stop_or_skip(error: "BadInput", on_error: OnError) -> None:
@@ -215,22 +215,20 @@ def _columns(line: str, place: str, names: Sequence[str]) -> Record:
     return {"text" if name == "words" else name: part for name, part in zip(names, parts, strict=False)}
 
 
-def _grouped(lines: Incoming[Line], begins: re.Pattern[str]) -> Iterator[Line]:
+def _grouped(lines: Iterator[Line], begins: re.Pattern[str]) -> Iterator[Line]:
     """Yield texts of several lines, at the place of the first one, which a pattern matches.
 
-    A text is complete when the next one begins, or when no line comes for a while.
+    A text is complete when the next one begins, or at a pause.
     """
     place, group, size = "", list[bytes](), 0
     for at, line in lines:
-        if group and begins.search(line.decode("utf-8", "replace")):
+        if group and (not at or begins.search(line.decode("utf-8", "replace"))):
             yield place, b"\n".join(group)
             group = []
-        place, size = (place, size + len(line)) if group else (at, len(line))
-        group.append(line)
-        refuse_long(size, place)
-        if lines.more and not lines.more(time.monotonic() + PATIENCE):
-            yield place, b"\n".join(group)
-            group = []
+        if at:
+            place, size = (place, size + len(line)) if group else (at, len(line))
+            group.append(line)
+            refuse_long(size, place)
     if group:
         yield place, b"\n".join(group)
 
@@ -241,7 +239,7 @@ def _sequences(lines: Iterator[Line]) -> "Iterator[tuple[str, Record | BadInput]
     from electra_lab.sources.records import decoded
 
     written = ((place, line) for place, line in lines if line.strip() and not line.startswith(b";"))
-    for place, text in _grouped(Incoming(written), re.compile("^>")):
+    for place, text in _grouped(written, re.compile("^>")):
         header, *parts = text.split(b"\n")
         if not header.startswith(b">"):
             raise DataError(f"{place}: there is text before the first header, which begins with >. Is it FASTA?")
@@ -289,6 +287,11 @@ def _rows(
     return columns, place, named(written, columns)
 
 
+def line_at(place: str, incoming: Incoming[Entry]) -> int | str:
+    """Return the number of a text's line, or of an argument; the place if there are several files."""
+    return place if incoming.several else int(place.rpartition(":")[2].removeprefix("TEXT "))
+
+
 def json_line(value: Record) -> str:
     """Return a line of JSON; halves of characters, which only other fields may have, are escaped."""
     line = json.dumps(value, ensure_ascii=not is_utf8())
@@ -307,7 +310,7 @@ def cells_of(answer: Record) -> Record:
 
 
 class Table:
-    """Rows of a CSV file whose columns are those of the first one."""
+    """Rows of a CSV file whose columns are those of the first one. A row that lacks some has empty cells."""
 
     def __init__(self) -> None:
         self._columns: list[str] = []
@@ -317,9 +320,11 @@ class Table:
         """True as long as nothing was returned."""
         return not self._columns
 
-    def line(self, record: Record) -> str:
-        """Return a row, the first time below the header."""
+    def line(self, record: Record, place: str) -> str:
+        """Return a row, the first time below the header. Raises DataError for a field without a column."""
         if not self.is_empty:
+            for name in record.keys() - self._columns:
+                raise DataError(f"{place}: has the field '{name}', which the first row of the table lacks. Use --json.")
             return self.row(record.get(name, "") for name in self._columns)
         self._columns = [*record]
         return f"{self.row(record)}\n{self.row(record.values())}"

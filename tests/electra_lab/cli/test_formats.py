@@ -157,7 +157,7 @@ def test_utf_16_is_refused(lab: Any, model: Path, tmp_path: Path, encoding: str)
 
 
 def test_a_table_has_the_probability_of_each_letter(lab: Any, model: Path, tmp_path: Path) -> None:
-    """The name is that of the sequence, otherwise the number of the text; positions begin with 1."""
+    """The name is that of the sequence, otherwise the number of the line; positions begin with 1."""
     (tmp_path / "a.fa").write_text(">one x\nth\ne3 \n>two\nsat\n")
     for words, names, texts in (
         (("--file", tmp_path / "a.fa"), ["one", "two"], ["the3", "sat"]),
@@ -172,6 +172,11 @@ def test_a_table_has_the_probability_of_each_letter(lab: Any, model: Path, tmp_p
         table = list(csv.DictReader(io.StringIO(out)))
         assert (code, [(row["name"], row["position"], row["token"]) for row in table]) == (0, expected)
         assert [float(row["probability"]) for row in table] == pytest.approx(chances, abs=1e-5)
+    (tmp_path / "a.txt").write_bytes(b"the\n\xff\nsat\n")
+    skip = ("--file", tmp_path / "a.txt", "--on-error", "skip", "--csv", *CPU)
+    assert {row["name"] for row in csv.DictReader(io.StringIO(lab("detect", model, *skip)[1]))} == {"1", "3"}
+    (tmp_path / "a.txt").write_text("")
+    assert lab("detect", model, *skip)[1] == out.splitlines()[0] + "\n"
     for other in (("--json",), ("--html", "a.html")):
         lab.fails(2, "detect", model, "a", "--csv", *other, *CPU)
 

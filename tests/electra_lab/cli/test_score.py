@@ -2,7 +2,9 @@
 
 import json
 import math
+import random
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,7 @@ import torch
 
 import electra_lab
 from electra_lab.api import held_out
-from electra_lab.cli.score import _in_whole, _without
+from electra_lab.cli.score import _in_whole, _limit, _without
 from electra_lab.inference import opening
 from electra_lab.inference.results import Scored
 from tests.electra_lab.cli.conftest import CPU, scored
@@ -99,6 +101,9 @@ def test_scores_are_at_their_places_in_the_whole_text(model: Path) -> None:
         for (start, end), (first, last) in zip(before.offsets, after.offsets, strict=True):
             token = short[start:end]
             assert (removed.sub("", whole[first:last]), whole[first], whole[last - 1]) == (token, token[0], token[-1])
+    whole, begin = " " * 400_000 + "cat", time.process_time()
+    assert _in_whole(pair.score("cat"), whole, removed).offsets == [(400_000, 400_003)]
+    assert time.process_time() - begin < 5  # half a second; minutes where it grows with the square of their number
 
 
 def test_texts_of_several_lines_begin_where_a_pattern_matches(lab: Any, model: Path, tmp_path: Path) -> None:
@@ -154,6 +159,26 @@ def test_percentiles_are_among_normal_texts(lab: Any, model: Path, tmp_path: Pat
     lowest = min(electra_lab.load(model, device="cpu").score(held_out(model)), key=lambda found: found.score)
     [row] = scored(lab, model, lowest.text, "--normal", "validation")
     assert 0 <= row["percentile"] < 100
+
+
+def test_alarms_are_a_share_of_normal_texts(lab: Any, model: Path, scores: list[float | None], tmp_path: Path) -> None:
+    """Of 20 texts, each compared with the other 19, not more than that share is above its limit."""
+    normal = tmp_path / "normal.txt"
+    normal.write_text("\n".join(SCORED) + "\n")
+    reference = sorted(score for score in scores if score is not None)
+    for rank in (1, 2, 3):
+        alarms = ("--alarms", 250 * rank, "--normal", normal)
+        limit = float(re.findall(r"--above (\S+)", lab("score", model, *SCORED, *alarms, *CPU)[2])[0])
+        assert limit == pytest.approx(reference[-rank], abs=1e-5)
+        assert [row["score"] > limit for row in scored(lab, model, *SCORED, *alarms)] == [True] * (rank - 1)
+    assert " 3 " in lab.fails(3, "score", model, "a", "--alarms", 249, "--normal", normal, *CPU)
+    for wrong in (("--alarms", 9), ("--alarms", 9, "--normal", normal, "--above", 1)):
+        lab.fails(2, "score", model, "a", *wrong, *CPU)
+    for numbers, exact in ((random.Random(0).sample(range(99), 20), True), ([1, 2, 2, 3] * 5, False)):
+        for wanted in (1, 2, 7, 19):
+            limits = [_limit(sorted(numbers[:at] + numbers[at + 1 :]), 50 * wanted) for at in range(20)]
+            above = sum(score > limit for score, limit in zip(numbers, limits, strict=True))
+            assert above == wanted if exact else above <= wanted
 
 
 def test_columns_of_the_answer(lab: Any, model: Path, tmp_path: Path) -> None:
