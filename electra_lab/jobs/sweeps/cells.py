@@ -19,7 +19,7 @@ from electra_lab.assembly.choices import Scale
 from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load, load_finetuning
-from electra_lab.config.source import BUDGETS, mark_at
+from electra_lab.config.source import BUDGETS
 from electra_lab.jobs.endings import known
 from electra_lab.jobs.finetuning.experiment import declared, identity, open_dataset
 from electra_lab.jobs.finetuning.run import run_remaining_seeds
@@ -175,15 +175,14 @@ def _refuse_other_weights(folder: AblationFolder, plan: Plan, id: str, loaded: L
     """Raise DataError if another seed of a cell's variant started from other weights than its models have now."""
     cell, config = plan.by_id[id], loaded.config
     for network, source in ({config.network: config.model} if cell.task else config.init.models).items():
-        loc, step = (("model",), config.step) if cell.task else (("init", network), None)
-        model = open_model(str(source), step=step, base=mark_at(loaded.marks, loc).folder, plugins=False)
-        now = {*model.part(network).sums().values()}
+        step, base = config.step if cell.task else None, folder.experiment(id).parent
+        now = {*open_model(source, step=step, base=base, plugins=False).part(network).sums().values()}
         for other in plan.cells:
             with suppress(CheckpointError):  # not begun, or damaged and recreated
                 then = cell_result(folder, plan, other.id).run.provenance().init
                 if other.variant == cell.variant and not now <= {*then[network].sha256.values()}:
-                    reason = f"{source} has changed since cell {other.id} began. Restore it, or choose another --out."
-                    raise loaded.problem(loc, reason, DataError)
+                    cure = "Restore it, or choose another --out."
+                    raise DataError(f"{source}: has changed since cell {other.id} began. {cure}")
 
 
 def scale_of(plan: Plan, first: Loaded) -> Scale:

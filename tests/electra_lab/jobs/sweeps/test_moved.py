@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,8 +154,8 @@ def test_paths_that_were_written_as_absolute_stay_absolute(original: Path, tmp_p
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["data"]["store"] == store.partition("=")[2]
 
 
-@pytest.mark.parametrize(("base", "key"), [("animals", "model"), ("child", "init.discriminator")])
-def test_no_seed_begins_with_other_weights_than_those_before(original: Path, tmp_path: Path, base, key) -> None:
+@pytest.mark.parametrize("base", ["animals", "child"])
+def test_no_seed_begins_with_other_weights_than_those_before(original: Path, tmp_path: Path, base: str) -> None:
     """Neither of a fine-tuning nor of a run that starts from another one."""
     project, out = Path(shutil.copytree(original, tmp_path / "project")), tmp_path / "out"
     file, model = project / "weights.yaml", project / "runs" / "tiny" / "one"
@@ -165,7 +166,7 @@ def test_no_seed_begins_with_other_weights_than_those_before(original: Path, tmp
     with pytest.raises(CellsFailed):
         ablate(file, ["seeds=[0, 1]"], out, "cpu", None, None)
     [failed] = (out / "failed").iterdir()
-    assert f": {key}: " in json.loads(failed.read_text())["error"]
+    assert re.match(r"\S*runs/tiny/one: has changed ", json.loads(failed.read_text())["error"])
     assert not (cell := out / "cells" / failed.stem).exists()
     shutil.rmtree(model)  # restored, the other seed is trained
     shutil.copytree(original / "runs" / "tiny" / "one", model)
