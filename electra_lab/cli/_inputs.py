@@ -13,9 +13,12 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
-from typing import BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from registry.errors import ConfigError, DataError, Stopped
+
+if TYPE_CHECKING:
+    from electra_lab.jobs.endings import Arrived
 
 T = TypeVar("T")
 Line = tuple[str, bytes]  # its place, and its bytes without the line end
@@ -33,8 +36,8 @@ class Incoming(Iterator[T]):
     columns  of a table
     format   of the input
     several  there are several files
-    live     the pipe or the terminal of lines
-    stopped  the error of the signal that ended it
+    signal   that ends the lines of a pipe or a terminal
+    stopped  the error that it raised
     """
 
     items: Iterator[T]
@@ -42,7 +45,7 @@ class Incoming(Iterator[T]):
     columns: Sequence[str] = ()
     format: str = "text"
     several: bool = False
-    live: "Live | None" = None
+    signal: "Arrived | None" = None
     stopped: Stopped | None = None
 
     def __next__(self) -> T:
@@ -88,16 +91,29 @@ def lines_of(texts: list[str] | None, file: Path | None) -> Incoming[Line]:
 def _of_stream(stream: BinaryIO, name: str) -> Incoming[Line]:
     with suppress(OSError):  # of a stream in memory
         if os.name == "posix" and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            live = Live(stream)
-            return Incoming(_lines(_split(live.blocks()), name), live=live)
+            from electra_lab.jobs.endings import Arrived
+
+            signal = Arrived()
+            return Incoming(_lines(_split(_blocks(stream, signal)), name), signal=signal)
     return Incoming(_lines(iter(partial(stream.readline, LONGEST + 1), b""), name))
 
 
-def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield lines with their line feeds, the last one perhaps without; only the beginning of one that is too long.
+def _blocks(stream: BinaryIO, signal: "Arrived") -> Iterator[bytes]:
+    """Yield what a pipe or a terminal brings; an empty block at a pause, and before a signal raises Stopped."""
+    from electra_lab.jobs.endings import name_of, stopped
 
-    An empty block, which is a pause, is an empty line without its end.
-    """
+    block = b""
+    while not signal.number:
+        if select.select([stream], [], [], PAUSE)[0] and not (block := os.read(stream.fileno(), 1 << 16)):
+            return
+        yield block
+        block = b""
+    yield block
+    raise stopped(signal.number, f"stopped by {name_of(signal.number)}. The lines that were read are answered.")
+
+
+def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield lines with their ends, which the last one may lack; of one that is too long, the beginning; pauses."""
     rest = b""
     for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
@@ -111,10 +127,7 @@ def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _lines(lines: Iterable[bytes], name: str) -> Iterator[Line]:
-    """Yield the place of each line and its bytes, without its end; a pause has no place.
-
-    A lone carriage return does not end a line.
-    """
+    """Yield the place and the bytes of each line. A lone carriage return does not end one; a pause has no place."""
     from electra_lab.sources.files import BYTE_ORDER_MARK, is_utf16
 
     try:
@@ -135,11 +148,8 @@ def refuse_long(length: int, place: str) -> None:
         raise DataError(f"{place}: the text has more than {LONGEST >> 20} MiB. Divide it.")
 
 
-def ahead(items: Iterator[T], live: "Live") -> Incoming[T]:
-    """Return the items of a pipe, read by a thread as they come: several lines may be an item, and some lines are none.
-
-    A signal ends them: after those that have been read, Interrupted or Preempted is raised.
-    """
+def ahead(items: Iterator[T], signal: "Arrived") -> Incoming[T]:
+    """Return items, read by a thread as they come: several lines of a pipe may be an item, and some lines are none."""
     from electra_lab.jobs.endings import noted
 
     read = Queue[T | BaseException](AHEAD)
@@ -159,38 +169,11 @@ def ahead(items: Iterator[T], live: "Live") -> Incoming[T]:
         return bool(following) and not isinstance(following[0], BaseException)
 
     def taken() -> Iterator[T]:
-        with noted(lambda _: None, alone=True) as live.arrived:
+        with noted(lambda _: None, alone=True, arrived=signal):
             Thread(target=fill, daemon=True).start()
-            try:
-                while not isinstance(item := following.pop() if following else read.get(), BaseException):
-                    yield item
-            finally:
-                live.ended = True
+            while not isinstance(item := following.pop() if following else read.get(), BaseException):
+                yield item
         if not isinstance(item, StopIteration):
             raise item
 
     return Incoming(taken(), more)
-
-
-class Live:
-    """A pipe or a terminal, whose blocks come as soon as they arrive; an empty one at a pause, and before a signal."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        from electra_lab.jobs.endings import Arrived
-
-        self._stream, self.ended, self.arrived = stream, False, Arrived()
-
-    def blocks(self) -> Iterator[bytes]:
-        """Raises Interrupted or Preempted once a signal has arrived."""
-        from electra_lab.jobs.endings import name_of, stopped
-
-        while not (self.ended or self.arrived.number):
-            block = b""
-            if select.select([self._stream], [], [], PAUSE)[0]:
-                block = os.read(self._stream.fileno(), 1 << 16)
-                if not block:
-                    return
-            yield block
-        yield b""
-        if number := self.arrived.number:
-            raise stopped(number, f"stopped by {name_of(number)}. The lines that were read are answered.")

@@ -140,8 +140,8 @@ def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> I
                 record.setdefault(names[1], reading.second)
             yield place, record, item
 
-    live = lines_of(texts, file)
-    lines = (line for line in live if line[0])  # without pauses
+    source = lines_of(texts, file)
+    lines = (line for line in source if line[0])  # without pauses
     columns: list[str] = []
     records: Iterator[tuple[str, Record | BadInput]]
     if format in ("csv", "tsv"):
@@ -150,9 +150,9 @@ def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> I
     elif format == "fasta":
         columns, records = ["name", "text"], _sequences(lines)
     else:
-        grouped = _grouped(live, reading.begins) if reading.begins and format == "text" else lines
+        grouped = _grouped(source, reading.begins) if reading.begins and format == "text" else lines
         records = _lines(grouped, format, required)
-    incoming = ahead(items(), live.live) if live.live else Incoming(items())
+    incoming = ahead(items(), source.signal) if source.signal else Incoming(items())
     return replace(incoming, columns=columns, format=format)
 
 
@@ -302,10 +302,8 @@ def cells_of(answer: Record) -> Record:
     """Return an answer as cells of a table: the probability of each label has its own."""
     cells: Record = {}
     for name, value in answer.items():
-        if name == "probabilities" and isinstance(value, dict):
-            cells |= {f"probability_{label}": chance for label, chance in value.items()}
-        else:
-            cells[name] = value
+        by_label = name == "probabilities" and isinstance(value, dict)
+        cells |= {f"probability_{label}": p for label, p in value.items()} if by_label else {name: value}
     return cells
 
 
@@ -313,20 +311,15 @@ class Table:
     """Rows of a CSV file whose columns are those of the first one. A row that lacks some has empty cells."""
 
     def __init__(self) -> None:
-        self._columns: list[str] = []
-
-    @property
-    def is_empty(self) -> bool:
-        """True as long as nothing was returned."""
-        return not self._columns
+        self.columns: list[str] = []
 
     def line(self, record: Record, place: str) -> str:
         """Return a row, the first time below the header. Raises DataError for a field without a column."""
-        if not self.is_empty:
-            for name in record.keys() - self._columns:
+        if self.columns:
+            for name in record.keys() - self.columns:
                 raise DataError(f"{place}: has the field '{name}', which the first row of the table lacks. Use --json.")
-            return self.row(record.get(name, "") for name in self._columns)
-        self._columns = [*record]
+            return self.row(record.get(name, "") for name in self.columns)
+        self.columns = [*record]
         return f"{self.row(record)}\n{self.row(record.values())}"
 
     @staticmethod

@@ -25,8 +25,6 @@ LEGENDS = {  # of a page of results
     "fill": "The redder a token, the more probable it is in this place. Rest the pointer on it to see the others.",
 }
 
-TOKENS = ("name", "position", "token", "probability")  # columns of a table of tokens
-
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
@@ -68,9 +66,9 @@ def answered(
 ) -> Iterator[tuple[Entry, Any]]:
     """Yield each item that a command reads and its answer, as soon as there is one.
 
-    A signal ends them early; `incoming.end` raises its error once the command has written everything.
-
     taken  what the verb takes of an item
+
+    A signal ends them early; `incoming.end` raises its error once the command has written everything.
     """
     waiting: deque[Entry] = deque()  # the items that are not answered yet
 
@@ -161,12 +159,12 @@ def show(
             elif csv_:
                 name = record.get("name", line_at(place, incoming))
                 for token, (start, _), p in zip(result.tokens, result.offsets, result.probabilities, strict=True):
-                    cells = name, start + 1, token, p
-                    answer(table.line(dict(zip(TOKENS, cells, strict=True)), place))
+                    row = {"name": name, "position": start + 1, "token": token, "probability": p}
+                    answer(table.line(row, place))
             else:
                 answer_in_colour(terminal, result)
-        if csv_ and table.is_empty:
-            answer(table.row(TOKENS))
+        if csv_ and not table.columns:
+            answer("name,position,token,probability")
     if html:
         answer(html)
     if unfilled:

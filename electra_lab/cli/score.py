@@ -39,8 +39,7 @@ NORMAL = """Normal texts, one a line. Adds the percentile of each score among th
 documents that the run held out are used."""
 REMOVE = """Regular expression of text that is not scored, such as time stamps. The answer has the whole text, and the
 number of its line."""
-ALARMS = """Print only scores above a limit that at most N of 1,000 normal texts exceed, as estimated from those of
---normal."""
+ALARMS = "Print only scores like those of the N highest of 1,000 normal texts: their percentile is above 100 - N / 10."
 BEGINS = "For texts of several lines, such as stack traces: regular expression of the first line of each."
 
 
@@ -76,8 +75,8 @@ def score(
 
     if json_ and csv_:
         raise ConfigError("give either --json or --csv.")
-    if alarms is not None and (normal is None or above is not None):
-        raise ConfigError("--alarms: needs --normal, and replaces --above.")
+    if alarms is not None and normal is None:
+        raise ConfigError("--alarms: is a number of normal texts. Give a file of some: --normal FILE")
     if normal == "-" and ("-" in (texts or ()) or Path("-") in (file or ())):
         raise ConfigError("--normal -: standard input has the texts. Name a file of normal texts.")
     removed = _compiled("--remove", remove)
@@ -96,8 +95,10 @@ def score(
         return given.answered(pair, "score", incoming, partial(_without, removed), **options)
 
     reference = [] if normal is None else _reference(normal, model, reading, scored)
-    if alarms is not None:
-        above = _limit(reference, alarms)
+    if alarms is not None and len(reference) * alarms < 1000:
+        needed = f"needs {math.ceil(1000 / alarms):,} normal texts; there are {len(reference):,}."
+        raise DataError(f"--alarms {alarms:g}: {needed}")
+    least = -1 if alarms is None else 100 - alarms / 10 + 1e-9  # the percentile of a score that is printed is higher
 
     def show(place: str, record: Record, result: "Scored") -> None:
         line = line_at(place, incoming)
@@ -119,7 +120,8 @@ def score(
             if reference and result.score is not None:
                 place_among = percentile(result.score, reference)
                 result = replace(result, percentile=place_among, reference=len(reference))
-            if above is None or (result.score is not None and result.score > above):
+            is_high = above is None or (result.score is not None and result.score > above)
+            if is_high and (result.percentile or 0) > least:
                 yield place, record, result
 
     highest: list[tuple[str, Record, Scored]] = []
@@ -130,10 +132,10 @@ def score(
                 show(place, record, result)
         else:  # of equal scores, the first ones
             ranked = (answer for answer in answers() if answer[-1].score is not None)
-            highest = nlargest(top, ranked, key=lambda answer: answer[-1].score)
+            highest = nlargest(top, ranked, key=lambda answer: answer[-1].score or 0.0)
     for place, record, result in highest:
         show(place, record, result)
-    if csv_ and table.is_empty:
+    if csv_ and not table.columns:
         answer(table.row(dict.fromkeys([*(incoming.columns or field or ["text"]), *added])))
     incoming.end()
 
@@ -162,21 +164,6 @@ def _in_whole(result: "Scored", whole: str, removed: re.Pattern[str]) -> "Scored
     del places[:first]
     offsets = [(places[start], places[max(start, end - 1)] + (end > start)) for start, end in result.offsets]
     return replace(result, text=whole, offsets=offsets)
-
-
-def _limit(reference: list[float], alarms: float) -> float:
-    """Return the limit that one more normal text exceeds with a probability of `alarms` in 1,000, or less.
-
-    It exceeds the n-th highest of N scores with a probability of n / (N + 1). Raises DataError if N is too small.
-    """
-    from electra_lab.presentation.console import Console
-
-    rank = int(alarms * (len(reference) + 1) / 1000)
-    if rank == 0:
-        needed = math.ceil(1000 / alarms) - 1
-        raise DataError(f"--alarms {alarms:g}: needs {needed:,} normal texts; there are {len(reference):,}.")
-    Console().say(f"note: the limit is {reference[-rank]}. To use it again: --above {reference[-rank]}")
-    return reference[-rank]
 
 
 def _reference(normal: str, model: str, reading: Reading, scored: Callable[..., Any]) -> list[float]:

@@ -14,7 +14,7 @@ import torch
 
 import electra_lab
 from electra_lab.api import held_out
-from electra_lab.cli.score import _in_whole, _limit, _without
+from electra_lab.cli.score import _in_whole, _without
 from electra_lab.inference import opening
 from electra_lab.inference.results import Scored
 from tests.electra_lab.cli.conftest import CPU, scored
@@ -161,24 +161,29 @@ def test_percentiles_are_among_normal_texts(lab: Any, model: Path, tmp_path: Pat
     assert 0 <= row["percentile"] < 100
 
 
-def test_alarms_are_a_share_of_normal_texts(lab: Any, model: Path, scores: list[float | None], tmp_path: Path) -> None:
-    """Of 20 texts, each compared with the other 19, not more than that share is above its limit."""
-    normal = tmp_path / "normal.txt"
-    normal.write_text("\n".join(SCORED) + "\n")
-    reference = sorted(score for score in scores if score is not None)
-    for rank in (1, 2, 3):
-        alarms = ("--alarms", 250 * rank, "--normal", normal)
-        limit = float(re.findall(r"--above (\S+)", lab("score", model, *SCORED, *alarms, *CPU)[2])[0])
-        assert limit == pytest.approx(reference[-rank], abs=1e-5)
-        assert [row["score"] > limit for row in scored(lab, model, *SCORED, *alarms)] == [True] * (rank - 1)
-    assert " 3 " in lab.fails(3, "score", model, "a", "--alarms", 249, "--normal", normal, *CPU)
-    for wrong in (("--alarms", 9), ("--alarms", 9, "--normal", normal, "--above", 1)):
-        lab.fails(2, "score", model, "a", *wrong, *CPU)
-    for numbers, exact in ((random.Random(0).sample(range(99), 20), True), ([1, 2, 2, 3] * 5, False)):
-        for wanted in (1, 2, 7, 19):
-            limits = [_limit(sorted(numbers[:at] + numbers[at + 1 :]), 50 * wanted) for at in range(20)]
-            above = sum(score > limit for score, limit in zip(numbers, limits, strict=True))
-            assert above == wanted if exact else above <= wanted
+def test_alarms_are_a_share_of_normal_texts(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 11 texts, each compared with the others, `--alarms 200` prints 2; of texts with equal scores, no more."""
+    known = dict(enumerate(random.Random(0).sample(range(99), 11)))
+    pair = SimpleNamespace(
+        stream=lambda _, texts, **__: (Scored(text, known[int(text)], [], [], [], False) for text in texts)
+    )
+    monkeypatch.setattr(opening, "load", lambda *_, **__: pair)
+
+    def printed(alarms: int) -> list[int]:
+        found = list[int]()
+        for number in known:
+            Path("normal").write_text("".join(f"{other}\n" for other in known if other != number))
+            options = ("--normal", "normal", "--alarms", alarms)
+            found += [int(row["text"]) for row in scored(lab, Path("it"), number, *options)]
+        return found
+
+    ordered = sorted(known, key=lambda number: -known[number])
+    assert [set(printed(100 * share)) for share in (1, 2, 9)] == [{*ordered[:share]} for share in (1, 2, 9)]
+    known |= {ordered[1]: known[ordered[2]], ordered[3]: known[ordered[2]]}
+    assert {*printed(200)} <= {*ordered[:4]}
+    assert len(printed(200)) <= 2
+    assert " 11 " in lab.fails(3, "score", "it", "1", "--normal", "normal", "--alarms", 99, *CPU)
+    lab.fails(2, "score", "it", "1", "--alarms", 99, *CPU)
 
 
 def test_columns_of_the_answer(lab: Any, model: Path, tmp_path: Path) -> None:
