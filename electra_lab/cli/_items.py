@@ -23,8 +23,6 @@ OnError = Literal["stop", "skip"]
 Record = dict[str, Any]
 Entry = tuple[str, Record, Record]  # the place of an item, its record, and the item taken from it
 WORDS = ("words", "tokens", "text")  # fields of sentences to tag, the first one that is there
-
-
 Format = Literal["text", "jsonl", "csv", "tsv", "fasta"]
 AsFormat = Annotated[
     Format | None, typer.Option(help="Format of the input. Default: by the file's ending, otherwise a text per line.")

@@ -39,7 +39,7 @@ NORMAL = """Normal texts, one a line. Adds the percentile of each score among th
 documents that the run held out are used."""
 REMOVE = """Regular expression of text that is not scored, such as time stamps. The answer has the whole text, and the
 number of its line."""
-ALARMS = "Print only scores like those of the N highest of 1,000 normal texts: their percentile is above 100 - N / 10."
+ALARMS = "Print only scores that at most N of 1,000 new normal texts will have, as estimated by those of --normal."
 BEGINS = "For texts of several lines, such as stack traces: regular expression of the first line of each."
 
 
@@ -95,10 +95,14 @@ def score(
         return given.answered(pair, "score", incoming, partial(_without, removed), **options)
 
     reference = [] if normal is None else _reference(normal, model, reading, scored)
-    if alarms is not None and len(reference) * alarms < 1000:
-        needed = f"needs {math.ceil(1000 / alarms):,} normal texts; there are {len(reference):,}."
-        raise DataError(f"--alarms {alarms:g}: {needed}")
-    least = -1 if alarms is None else 100 - alarms / 10 + 1e-9  # the percentile of a score that is printed is higher
+    least = -1.0  # percentile of what is not printed
+    if alarms is not None:
+        # A new text is one of the n highest, among N others, with a probability of n / (N + 1).
+        rank = int(alarms * (len(reference) + 1) / 1000)
+        if rank == 0:
+            needed = math.ceil(1000 / alarms) - 1
+            raise DataError(f"--alarms {alarms:g}: needs {needed:,} normal texts; there are {len(reference):,}.")
+        least = 100 - 100 * rank / len(reference) + 1e-9
 
     def show(place: str, record: Record, result: "Scored") -> None:
         line = line_at(place, incoming)
