@@ -314,7 +314,7 @@ class Table:
     def line(self, record: Record, place: str) -> str:
         """Return a row, the first time below the header. Raises DataError for a field without a column."""
         if self.columns:
-            for name in record.keys() - self.columns:
+            for name in sorted(record.keys() - self.columns):
                 raise DataError(f"{place}: has the field '{name}', which the first row of the table lacks. Use --json.")
             return self.row(record.get(name, "") for name in self.columns)
         self.columns = [*record]
