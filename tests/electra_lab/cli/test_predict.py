@@ -158,7 +158,7 @@ def test_fields_pairs_questions_and_words(lab: Any, tuned: Tuned, tmp_path: Path
     monkeypatch.setattr(opened, "job", job)
     with monkeypatch.context() as patch:
         patch.setattr(opening, "load", lambda *_, **__: opened)
-        [same] = answered(tuned["tags"], *file("c.jsonl", '{"forms": ["the", "cat"], "text": "a dog"}\n'))
+        [same] = answered(tuned["tags"], *file("c.jsonl", '{"forms": ["the", "cat"]}\n'))
     assert same["prediction"] == one["prediction"]
     # Half a character is refused where it is read, and printed where it is kept.
     half = file("half.jsonl", '{"a": {"b": "\\ud800"}, "c": "x"}\n{"a": {"b": "x"}, "c": "x", "d": "\\ud800"}\n')
