@@ -60,7 +60,8 @@ def clean(root: Path, *, remove: bool = False) -> list[Removable]:
     found = list[Removable]()
     for path in folders:
         if not any(path.is_relative_to(job) for job in busy):
-            found += [*_checkpoints(path, named)] if is_run(path) and DAMAGED_FOLDER not in path.parts else []
+            has_checkpoints = is_run(path) and DAMAGED_FOLDER not in path.relative_to(root).parts
+            found += _checkpoints(path, named) if has_checkpoints else ()
             found += _others(path, used)
     return [item for item in found if not remove or _is_removed(item, named)]
 

@@ -171,7 +171,9 @@ def test_an_ablation_of_which_a_process_has_claimed_a_part_is_left_alone(runs: P
 
 
 def test_a_run_that_was_set_aside_as_damaged_goes_as_a_whole(runs: Path) -> None:
-    """After it, the store that it used; a folder with this name that is not of an ablation stays."""
+    """A folder with this name that is not of an ablation stays, and may hold everything."""
+    runs = runs.rename(runs.with_name("damaged"))
+    assert CHECKPOINT in listed(runs)
     shutil.copytree(runs / "one", runs / "ablation" / "damaged" / "one-0")
     (runs / "damaged").mkdir()
     (runs / "damaged" / "mine").write_text("whole")
