@@ -1,4 +1,4 @@
-"""The lines that a command reads: of arguments, files and standard input. Those of a pipe are answered as they come."""
+"""What a command reads, from arguments, files and standard input. The items of a pipe are answered as they come."""
 
 import os
 import select
@@ -11,14 +11,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from queue import Empty, Queue
+from threading import Thread
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
-from registry.errors import ConfigError, DataError
+from registry.errors import ConfigError, DataError, Stopped
+
+if TYPE_CHECKING:
+    from electra_lab.jobs.endings import Arrived
 
 T = TypeVar("T")
 Line = tuple[str, bytes]  # its place, and its bytes without the line end
 LONGEST = 1 << 21  # bytes of a text, whose tokens and result take half a gigabyte
-POLL = 0.2  # seconds after which it looks for signals
+PAUSE = 0.2  # seconds without a line after which a text of several lines is complete; it looks for signals then
+AHEAD = 64  # items of a pipe that are read before they are needed
+MOMENT = 0.002  # seconds in which the next item is read if its lines are there
 
 
 @dataclass
@@ -29,6 +36,8 @@ class Incoming(Iterator[T]):
     columns  of a table
     format   of the input
     several  there are several files
+    signal   that ends the lines of a pipe or a terminal
+    stopped  the error that it raised
     """
 
     items: Iterator[T]
@@ -36,9 +45,16 @@ class Incoming(Iterator[T]):
     columns: Sequence[str] = ()
     format: str = "text"
     several: bool = False
+    signal: "Arrived | None" = None
+    stopped: Stopped | None = None
 
     def __next__(self) -> T:
         return next(self.items)
+
+    def end(self) -> None:
+        """Raise Interrupted or Preempted if a signal ended it, once everything that was read is answered."""
+        if self.stopped:
+            raise self.stopped
 
 
 def inputs_of(texts: list[str] | None, files: list[Path] | None) -> list[Path | None]:
@@ -75,17 +91,35 @@ def lines_of(texts: list[str] | None, file: Path | None) -> Incoming[Line]:
 def _of_stream(stream: BinaryIO, name: str) -> Incoming[Line]:
     with suppress(OSError):  # of a stream in memory
         if os.name == "posix" and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            live = _Live(stream)
-            return Incoming(_lines(live, name), live.more)
+            from electra_lab.jobs.endings import Arrived
+
+            signal = Arrived()
+            return Incoming(_lines(_split(_blocks(stream, signal)), name), signal=signal)
     return Incoming(_lines(iter(partial(stream.readline, LONGEST + 1), b""), name))
 
 
+def _blocks(stream: BinaryIO, signal: "Arrived") -> Iterator[bytes]:
+    """Yield what a pipe or a terminal brings; an empty block at a pause, and before a signal raises Stopped."""
+    from electra_lab.jobs.endings import name_of, stopped
+
+    block = b""
+    while not signal.number:
+        if select.select([stream], [], [], PAUSE)[0] and not (block := os.read(stream.fileno(), 1 << 16)):
+            return
+        yield block
+        block = b""
+    yield block
+    raise stopped(signal.number, f"stopped by {name_of(signal.number)}. The lines that were read are answered.")
+
+
 def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield lines with their line feeds, the last one perhaps without; only the beginning of one that is too long."""
+    """Yield lines with their ends, which the last one may lack; of one that is too long, the beginning; pauses."""
     rest = b""
     for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
         yield from (line + b"\n" for line in lines)
+        if not block:
+            yield b""
         if len(rest) > LONGEST:
             break
     if rest:
@@ -93,16 +127,18 @@ def _split(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _lines(lines: Iterable[bytes], name: str) -> Iterator[Line]:
-    """Yield the place of each line and its bytes, without its end. A lone carriage return does not end a line."""
+    """Yield the place and the bytes of each line. A lone carriage return does not end one; a pause has no place."""
     from electra_lab.sources.files import BYTE_ORDER_MARK, is_utf16
 
     try:
-        for number, line in enumerate(lines, start=1):
+        number = 0
+        for line in lines:
+            number += len(line) > 0
             refuse_long(len(line), f"{name}:{number}")
             if number == 1 and is_utf16(line):
                 raise DataError(f"{name}: is UTF-16, not UTF-8. Convert it: iconv -f UTF-16 -t UTF-8.")
             text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-            yield f"{name}:{number}", text.removesuffix(b"\r\n").removesuffix(b"\n")
+            yield f"{name}:{number}" if line else "", text.removesuffix(b"\r\n").removesuffix(b"\n")
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror}).") from None
 
@@ -112,39 +148,32 @@ def refuse_long(length: int, place: str) -> None:
         raise DataError(f"{place}: the text has more than {LONGEST >> 20} MiB. Divide it.")
 
 
-class _Live:
-    """Lines of a pipe or a terminal, like `_split`, each as soon as it arrives.
+def ahead(items: Iterator[T], signal: "Arrived") -> Incoming[T]:
+    """Return items, read by a thread as they come: several lines of a pipe may be an item, and some lines are none."""
+    from electra_lab.jobs.endings import noted
 
-    A signal ends them: after those that have been read, Interrupted or Preempted is raised.
-    """
+    read = Queue[T | BaseException](AHEAD)
+    following = deque[T | BaseException]()  # the next item, if `more` has seen it
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream, self._ended = stream, False
-        self._waiting, self._rest = deque[bytes](), b""
+    def fill() -> None:
+        try:
+            while True:
+                read.put(next(items))
+        except BaseException as error:  # StopIteration, too
+            read.put(error)
 
-    def __iter__(self) -> Iterator[bytes]:
-        from electra_lab.jobs.endings import name_of, noted, stopped
+    def more(until: float) -> bool:
+        with suppress(Empty):
+            if not following:
+                following.append(read.get(timeout=max(until - time.monotonic(), MOMENT)))
+        return bool(following) and not isinstance(following[0], BaseException)
 
-        with noted(lambda _: None, alone=True) as self._arrived:
-            while self.more(float("inf")):
-                yield self._waiting.popleft()
-        if number := self._arrived.number:
-            raise stopped(number, f"stopped by {name_of(number)}. The lines that were read are answered.")
+    def taken() -> Iterator[T]:
+        with noted(lambda _: None, alone=True, arrived=signal):
+            Thread(target=fill, daemon=True).start()
+            while not isinstance(item := following.pop() if following else read.get(), BaseException):
+                yield item
+        if not isinstance(item, StopIteration):
+            raise item
 
-    def more(self, until: float) -> bool:
-        """Wait for a line, until a time of time.monotonic(). Return True if there is one."""
-        while not (self._waiting or self._ended or self._arrived.number):
-            rest = max(until - time.monotonic(), 0)
-            if select.select([self._stream], [], [], min(rest, POLL))[0]:
-                self._read()
-            elif not rest:
-                break
-        return bool(self._waiting)
-
-    def _read(self) -> None:
-        block = os.read(self._stream.fileno(), 1 << 16)
-        *lines, self._rest = (self._rest + block).split(b"\n")
-        self._waiting.extend(line + b"\n" for line in lines)
-        self._ended = not block or len(self._rest) > LONGEST
-        if self._ended and self._rest:
-            self._waiting.append(self._rest)
+    return Incoming(taken(), more)

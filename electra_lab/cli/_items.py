@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from electra_lab.cli._inputs import Incoming, Line, inputs_of, lines_of, refuse_long
+from electra_lab.cli._inputs import Incoming, Line, ahead, inputs_of, lines_of, refuse_long
 from electra_lab.cli._streams import is_utf8
 from registry.errors import ConfigError, DataError
 
@@ -23,10 +22,7 @@ if TYPE_CHECKING:
 OnError = Literal["stop", "skip"]
 Record = dict[str, Any]
 Entry = tuple[str, Record, Record]  # the place of an item, its record, and the item taken from it
-PATIENCE = 0.2  # seconds in which a text of several lines may go on
 WORDS = ("words", "tokens", "text")  # fields of sentences to tag, the first one that is there
-
-
 Format = Literal["text", "jsonl", "csv", "tsv", "fasta"]
 AsFormat = Annotated[
     Format | None, typer.Option(help="Format of the input. Default: by the file's ending, otherwise a text per line.")
@@ -142,7 +138,8 @@ def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> I
                 record.setdefault(names[1], reading.second)
             yield place, record, item
 
-    lines = lines_of(texts, file)
+    source = lines_of(texts, file)
+    lines = (line for line in source if line[0])  # without pauses
     columns: list[str] = []
     records: Iterator[tuple[str, Record | BadInput]]
     if format in ("csv", "tsv"):
@@ -151,9 +148,10 @@ def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> I
     elif format == "fasta":
         columns, records = ["name", "text"], _sequences(lines)
     else:
-        grouped = _grouped(lines, reading.begins) if reading.begins and format == "text" else lines
+        grouped = _grouped(source, reading.begins) if reading.begins and format == "text" else lines
         records = _lines(grouped, format, required)
-    return Incoming(items(), lines.more, columns, format)
+    incoming = ahead(items(), source.signal) if source.signal else Incoming(items())
+    return replace(incoming, columns=columns, format=format)
 
 
 def stop_or_skip(error: "BadInput", on_error: OnError) -> None:
@@ -215,22 +213,20 @@ def _columns(line: str, place: str, names: Sequence[str]) -> Record:
     return {"text" if name == "words" else name: part for name, part in zip(names, parts, strict=False)}
 
 
-def _grouped(lines: Incoming[Line], begins: re.Pattern[str]) -> Iterator[Line]:
+def _grouped(lines: Iterator[Line], begins: re.Pattern[str]) -> Iterator[Line]:
     """Yield texts of several lines, at the place of the first one, which a pattern matches.
 
-    A text is complete when the next one begins, or when no line comes for a while.
+    A text is complete when the next one begins, or at a pause.
     """
     place, group, size = "", list[bytes](), 0
     for at, line in lines:
-        if group and begins.search(line.decode("utf-8", "replace")):
+        if group and (not at or begins.search(line.decode("utf-8", "replace"))):
             yield place, b"\n".join(group)
             group = []
-        place, size = (place, size + len(line)) if group else (at, len(line))
-        group.append(line)
-        refuse_long(size, place)
-        if lines.more and not lines.more(time.monotonic() + PATIENCE):
-            yield place, b"\n".join(group)
-            group = []
+        if at:
+            place, size = (place, size + len(line)) if group else (at, len(line))
+            group.append(line)
+            refuse_long(size, place)
     if group:
         yield place, b"\n".join(group)
 
@@ -241,7 +237,7 @@ def _sequences(lines: Iterator[Line]) -> "Iterator[tuple[str, Record | BadInput]
     from electra_lab.sources.records import decoded
 
     written = ((place, line) for place, line in lines if line.strip() and not line.startswith(b";"))
-    for place, text in _grouped(Incoming(written), re.compile("^>")):
+    for place, text in _grouped(written, re.compile("^>")):
         header, *parts = text.split(b"\n")
         if not header.startswith(b">"):
             raise DataError(f"{place}: there is text before the first header, which begins with >. Is it FASTA?")
@@ -289,6 +285,11 @@ def _rows(
     return columns, place, named(written, columns)
 
 
+def line_at(place: str, incoming: Incoming[Entry]) -> int | str:
+    """Return the number of a text's line, or of an argument; the place if there are several files."""
+    return place if incoming.several else int(place.rpartition(":")[2].removeprefix("TEXT "))
+
+
 def json_line(value: Record) -> str:
     """Return a line of JSON; halves of characters, which only other fields may have, are escaped."""
     line = json.dumps(value, ensure_ascii=not is_utf8())
@@ -299,29 +300,24 @@ def cells_of(answer: Record) -> Record:
     """Return an answer as cells of a table: the probability of each label has its own."""
     cells: Record = {}
     for name, value in answer.items():
-        if name == "probabilities" and isinstance(value, dict):
-            cells |= {f"probability_{label}": chance for label, chance in value.items()}
-        else:
-            cells[name] = value
+        by_label = name == "probabilities" and isinstance(value, dict)
+        cells |= {f"probability_{label}": p for label, p in value.items()} if by_label else {name: value}
     return cells
 
 
 class Table:
-    """Rows of a CSV file whose columns are those of the first one."""
+    """Rows of a CSV file whose columns are those of the first one. A row that lacks some has empty cells."""
 
     def __init__(self) -> None:
-        self._columns: list[str] = []
+        self.columns: list[str] = []
 
-    @property
-    def is_empty(self) -> bool:
-        """True as long as nothing was returned."""
-        return not self._columns
-
-    def line(self, record: Record) -> str:
-        """Return a row, the first time below the header."""
-        if not self.is_empty:
-            return self.row(record.get(name, "") for name in self._columns)
-        self._columns = [*record]
+    def line(self, record: Record, place: str) -> str:
+        """Return a row, the first time below the header. Raises DataError for a field without a column."""
+        if self.columns:
+            for name in sorted(record.keys() - self.columns):
+                raise DataError(f"{place}: has the field '{name}', which the first row of the table lacks. Use --json.")
+            return self.row(record.get(name, "") for name in self.columns)
+        self.columns = [*record]
         return f"{self.row(record)}\n{self.row(record.values())}"
 
     @staticmethod

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from electra_lab.cli._inputs import Incoming
-from electra_lab.cli._items import Entry, OnError, Record, Table
+from electra_lab.cli._items import Entry, OnError, Record, Table, line_at
 from electra_lab.cli._streams import answer, is_utf8, stdout
 from electra_lab.cli.run import Device
-from registry.errors import ConfigError, shown
+from registry.errors import ConfigError, Stopped, shown
 
 LEGENDS = {  # of a page of results
     "detect": "The redder a token, the more probable that it was replaced. Rest the pointer on it to see the number.",
@@ -67,6 +67,8 @@ def answered(
     """Yield each item that a command reads and its answer, as soon as there is one.
 
     taken  what the verb takes of an item
+
+    A signal ends them early; `incoming.end` raises its error once the command has written everything.
     """
     waiting: deque[Entry] = deque()  # the items that are not answered yet
 
@@ -75,8 +77,11 @@ def answered(
             waiting.append(entry)
             yield taken(entry[-1])
 
-    for result in pair.stream(verb, items(), more=incoming.more, **options):
-        yield waiting.popleft(), result
+    try:
+        for result in pair.stream(verb, items(), more=incoming.more, **options):
+            yield waiting.popleft(), result
+    except Stopped as error:
+        incoming.stopped = error
 
 
 def step_of(step: int | None, best: bool) -> int | Literal["best"] | None:
@@ -143,7 +148,7 @@ def show(
         if html or not terminal.is_terminal:
             stack.enter_context(console.progress(0, None, verb, "texts"))
         results = answered(pair, verb, incoming, itemgetter("text"), **options)
-        for number, ((_, record, _), result) in enumerate(results, start=1):
+        for number, ((place, record, _), result) in enumerate(results, start=1):
             console.advance(number)
             if isinstance(result, Filled) and not result.masks:
                 unfilled += 1
@@ -152,15 +157,19 @@ def show(
             elif json_:
                 answer(json.dumps(result.as_dict(), ensure_ascii=not is_utf8()))
             elif csv_:
-                name = record.get("name", number)
+                name = record.get("name", line_at(place, incoming))
                 for token, (start, _), p in zip(result.tokens, result.offsets, result.probabilities, strict=True):
-                    answer(table.line({"name": name, "position": start + 1, "token": token, "probability": p}))
+                    row = {"name": name, "position": start + 1, "token": token, "probability": p}
+                    answer(table.line(row, place))
             else:
                 answer_in_colour(terminal, result)
+        if csv_ and not table.columns:
+            answer("name,position,token,probability")
     if html:
         answer(html)
     if unfilled:
         console.say(f"note: texts without a mask to fill: {unfilled:,} of {number:,}.")
+    incoming.end()
 
 
 def colours() -> "RichConsole":

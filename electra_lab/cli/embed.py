@@ -74,3 +74,4 @@ def embed(
             write_header(number)
     if out:
         answer(out)
+    incoming.end()

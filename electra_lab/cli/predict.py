@@ -66,11 +66,12 @@ def predict(
             # The words of a text take its place, if the text was in the column `words`.
             replaced = {"words"} if "text" in item and record.get("words") == item["text"] else set()
             refuse_overwriting(place, record, added.keys() - replaced)
-            answer(table.line(record | added) if csv_ else json_line(record | added))
-    if csv_ and table.is_empty:
+            answer(table.line(record | added, place) if csv_ else json_line(record | added))
+    if csv_ and not table.columns:
         some = {name.replace("words", "text"): "a" for name in job.needs}  # a table and a line have words as a text
         added = cells_of(tuned.predict([some])[0].answer)
         inputs = [*(incoming.columns or field or (incoming.format != "text" and job.fields) or some)]
         if pair is not None:
             inputs = list(dict.fromkeys([*(incoming.columns or inputs[:1]), job.names[1]]))
         answer(table.row(dict.fromkeys([*inputs, *added])))
+    incoming.end()

@@ -1,11 +1,12 @@
 """electra-lab score MODEL"""
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from heapq import heappush, heappushpop
+from heapq import nlargest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,23 +22,24 @@ from electra_lab.cli._items import (
     Record,
     Table,
     json_line,
+    line_at,
     read,
     refuse_overwriting,
 )
 from electra_lab.cli._streams import answer
 from electra_lab.cli.run import OnDevice
-from registry.errors import ConfigError, DataError, Stopped
+from registry.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from electra_lab.inference.results import Scored
 
-NUMBER = re.compile(r"\d+$")  # of a line, at the end of its place
 BY = """detection: log-odds that a token was replaced. energy: negative log-probability of a token in nats, estimated by
 electric in one pass. likelihood: the same, by masking. Default: the first one possible."""
 NORMAL = """Normal texts, one a line. Adds the percentile of each score among their scores. If FILE is validation, the
 documents that the run held out are used."""
 REMOVE = """Regular expression of text that is not scored, such as time stamps. The answer has the whole text, and the
 number of its line."""
+ALARMS = "Print only scores that at most N of 1,000 new normal texts will have, as estimated by those of --normal."
 BEGINS = "For texts of several lines, such as stack traces: regular expression of the first line of each."
 
 
@@ -53,6 +55,7 @@ def score(
     exact: Annotated[bool, typer.Option("--exact", help="Mask one token at a time: one pass per token.")] = False,
     top: Annotated[int | None, typer.Option(min=1, help="Print only the highest scores, the highest first.")] = None,
     above: Annotated[float | None, typer.Option(metavar="LIMIT", help="Print only scores above LIMIT.")] = None,
+    alarms: Annotated[float | None, typer.Option(min=1e-6, max=999, metavar="N", help=ALARMS)] = None,
     normal: Annotated[str | None, typer.Option(metavar="FILE", help=NORMAL)] = None,
     remove: Annotated[str | None, typer.Option(metavar="PATTERN", help=REMOVE)] = None,
     begins: Annotated[str | None, typer.Option("--first-line", metavar="PATTERN", help=BEGINS)] = None,
@@ -72,13 +75,15 @@ def score(
 
     if json_ and csv_:
         raise ConfigError("give either --json or --csv.")
+    if alarms is not None and normal is None:
+        raise ConfigError("--alarms: is a number of normal texts. Give a file of some: --normal FILE")
     if normal == "-" and ("-" in (texts or ()) or Path("-") in (file or ())):
         raise ConfigError("--normal -: standard input has the texts. Name a file of normal texts.")
     removed = _compiled("--remove", remove)
     reading = Reading(on_error, format, field or (), begins=_compiled("--first-line", begins))
     incoming = read(texts, file, reading)
     added = ["score", "percentile"] if normal else ["score"]
-    numbered = remove is not None or begins is not None or above is not None
+    numbered = any(option is not None for option in (remove, begins, above, alarms))
     if numbered and incoming.format == "text":  # records have their fields
         added.insert(0, "line")
     taken = [*added, "unknown"] if json_ else added if csv_ else ()
@@ -90,47 +95,53 @@ def score(
         return given.answered(pair, "score", incoming, partial(_without, removed), **options)
 
     reference = [] if normal is None else _reference(normal, model, reading, scored)
+    least = -1.0  # percentile of what is not printed
+    if alarms is not None:
+        # A new text is one of the n highest, among N others, with a probability of n / (N + 1).
+        rank = int(alarms * (len(reference) + 1) / 1000)
+        if rank == 0:
+            needed = math.ceil(1000 / alarms) - 1
+            raise DataError(f"--alarms {alarms:g}: needs {needed:,} normal texts; there are {len(reference):,}.")
+        least = 100 - 100 * rank / len(reference) + 1e-9
 
     def show(place: str, record: Record, result: "Scored") -> None:
-        line = place if incoming.several else int(NUMBER.findall(place)[0])
+        line = line_at(place, incoming)
         values = {"line": line, "score": result.score, "percentile": result.percentile}
         row = record | {name: values[name] for name in added}
         if csv_:
-            answer(table.line(row))
+            answer(table.line(row, place))
         elif json_:
             answer(json_line(row | {"unknown": result.unknown}))
         else:
             given.answer_in_colour(terminal, result, f"{line} " if numbered else "")
 
-    # A heap of the highest scores; of equal ones, the first texts are kept.
-    highest: list[tuple[float, int, str, Record, Scored]] = []
-    stopped: Stopped | None = None
+    def answers() -> Iterator[tuple[str, Record, "Scored"]]:
+        for number, ((place, record, item), result) in enumerate(scored(incoming), start=1):
+            console.advance(number)
+            refuse_overwriting(place, record, taken)
+            if removed:
+                result = _in_whole(result, item["text"], removed)
+            if reference and result.score is not None:
+                place_among = percentile(result.score, reference)
+                result = replace(result, percentile=place_among, reference=len(reference))
+            is_high = above is None or (result.score is not None and result.score > above)
+            if is_high and (result.percentile or 0) > least:
+                yield place, record, result
+
+    highest: list[tuple[str, Record, Scored]] = []
     hidden = quiet or (terminal.is_terminal and top is None)
     with nullcontext() if hidden else console.progress(0, None, "score", "texts"):
-        try:
-            for number, ((place, record, item), result) in enumerate(scored(incoming), start=1):
-                console.advance(number)
-                refuse_overwriting(place, record, taken)
-                if removed:
-                    result = _in_whole(result, item["text"], removed)
-                if reference and result.score is not None:
-                    place_among = percentile(result.score, reference)
-                    result = replace(result, percentile=place_among, reference=len(reference))
-                if above is not None and (result.score is None or result.score <= above):
-                    continue
-                if top is None:
-                    show(place, record, result)
-                elif result.score is not None:
-                    add = heappush if len(highest) < top else heappushpop
-                    add(highest, (result.score, -number, place, record, result))
-        except Stopped as error:
-            stopped = error
-    for _, _, place, record, result in sorted(highest, key=lambda entry: entry[:2], reverse=True):
+        if top is None:
+            for place, record, result in answers():
+                show(place, record, result)
+        else:  # of equal scores, the first ones
+            ranked = (answer for answer in answers() if answer[-1].score is not None)
+            highest = nlargest(top, ranked, key=lambda answer: answer[-1].score or 0.0)
+    for place, record, result in highest:
         show(place, record, result)
-    if csv_ and table.is_empty:
+    if csv_ and not table.columns:
         answer(table.row(dict.fromkeys([*(incoming.columns or field or ["text"]), *added])))
-    if stopped:
-        raise stopped
+    incoming.end()
 
 
 def _compiled(option: str, pattern: str | None) -> re.Pattern[str] | None:
@@ -153,8 +164,8 @@ def _in_whole(result: "Scored", whole: str, removed: re.Pattern[str]) -> "Scored
         places += range(at, match.start())
         at = match.end()
     places += range(at, len(whole) + 1)
-    while whole[places[0] :][:1].isspace():
-        del places[0]
+    first = next(number for number, at in enumerate(places) if not whole[at : at + 1].isspace())
+    del places[:first]
     offsets = [(places[start], places[max(start, end - 1)] + (end > start)) for start, end in result.offsets]
     return replace(result, text=whole, offsets=offsets)
 
@@ -172,6 +183,7 @@ def _reference(normal: str, model: str, reading: Reading, scored: Callable[..., 
         fields = () if format in FIELDLESS else reading.fields
         incoming = read(None, [Path(normal)], replace(reading, format=format, fields=fields))
     scores = [result.score for _, result in scored(incoming) if result.score is not None]
+    incoming.end()
     if not scores:
         raise DataError(f"--normal {normal}: has no text with a token.")
     few = ", which are too few to tell the most unusual 1 %: 100 means above all of them" if len(scores) < 100 else ""

@@ -231,7 +231,10 @@ def batches(
 
 
 def chunks(texts: Iterable[T], batch_size: int, more: More | None) -> Iterator[list[T]]:
-    """Yield the texts in lists that end at CHUNK batches, at the text that makes CHARACTERS full, or at a pause."""
+    """Yield the texts in lists that end at CHUNK batches, or at the text that makes CHARACTERS full.
+
+    With `more`, also at PATIENCE after the first text, or when a batch is full and no other text is there.
+    """
     chunk, characters, until = list[T](), 0, 0.0
     try:
         for text in texts:
@@ -240,7 +243,7 @@ def chunks(texts: Iterable[T], batch_size: int, more: More | None) -> Iterator[l
             chunk.append(text)
             characters += len(text if isinstance(text, str) else repr(text))
             is_full = len(chunk) == CHUNK * batch_size or characters >= CHARACTERS
-            if is_full or (more and not more(until if len(chunk) < batch_size else 0)):
+            if is_full or (more and (time.monotonic() > until or not more(until if len(chunk) < batch_size else 0))):
                 yield chunk
                 chunk, characters = [], 0
     except (DataError, Stopped):

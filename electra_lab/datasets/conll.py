@@ -60,6 +60,11 @@ class Conll(NamedFiles[WordsExample]):
     tags: str = "ner_tags"
     scheme: Literal["auto", "IOB1", "IOB2", "BIOES", "BILOU", "BMES", "plain"] = "auto"
 
+    @staticmethod
+    def fields(options: Mapping[str, Any]) -> list[str]:
+        """Return the name of the field with the words, if it was chosen."""
+        return [] if options["words"] == Conll.words else [options["words"]]
+
     def _options(self) -> dict[str, Any]:
         options = {"word_column": self.word_column, "tag_column": self.tag_column, "scheme": self.scheme}
         fields = [self.words, self.tags]

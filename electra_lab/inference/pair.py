@@ -14,7 +14,7 @@ from torch import Tensor
 from electra_lab.data.texts import More, Tokenized, Window, batches, chunks, tokenize, windows
 from electra_lab.data.vocabulary import masks_take_words, spaces_stay
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Results, Scored, one_or_all, several
-from electra_lab.inference.scoring import By, Reduce, combined, energies_of, log_odds, refuse_unknown, surprisals
+from electra_lab.inference.scoring import COMBINED, By, Reduce, energies_of, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
 from electra_lab.training.random import Streams
 from registry import Generator, Vocabulary, count
@@ -212,8 +212,8 @@ class Pair:
             numbers = surprisals(self, tokenized, mask_prob, batch_size)
         results = []
         for text, of_text in zip(tokenized, numbers, strict=True):
-            values, share = (text.tokens, text.offsets, of_text), text.unknown
-            results.append(Scored(text.text, combined(of_text, reduce), *values, by == "detection", unknown=share))
+            values, score = (text.tokens, text.offsets, of_text), COMBINED[reduce](of_text) if of_text else None
+            results.append(Scored(text.text, score, *values, by == "detection", unknown=text.unknown))
         return one_or_all(texts, results)
 
     @overload

@@ -21,17 +21,12 @@ if TYPE_CHECKING:
 
 By = Literal["detection", "energy", "likelihood"]
 Reduce = Literal["mean", "max", "sum"]
-OF: Mapping[Reduce, Callable[[Sequence[float]], float]] = {
+COMBINED: Mapping[Reduce, Callable[[Sequence[float]], float]] = {
     "mean": lambda values: math.fsum(values) / len(values),
     "max": max,
     "sum": math.fsum,
 }
 PART = 128  # positions of a row whose vocabulary logits are in memory at once
-
-
-def combined(numbers: Sequence[float], reduce: Reduce) -> float | None:
-    """Return the numbers of a text's tokens as one; None without tokens."""
-    return OF[reduce](numbers) if numbers else None
 
 
 def refuse_unknown(by: str | None, reduce: str, mask_prob: float | None) -> None:

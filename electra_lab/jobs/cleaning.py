@@ -55,18 +55,15 @@ def clean(root: Path, *, remove: bool = False) -> list[Removable]:
         places += [Path(folder) for folder, _, _ in os.walk(linked)]
     used = {read_provenance(place).data.store for place in places if is_run(place)}
     named = set[int]().union(*map(_named_steps, {*folders, *places}))
-    busy = [folder for folder in folders if _is_busy(folder)]
+    # Jobs in progress, such as an ablation of which a process has claimed a part.
+    busy = [job for job in folders if is_held(job / ".lock") or any(map(is_held, (job / "claims").glob("*")))]
     found = list[Removable]()
     for path in folders:
         if not any(path.is_relative_to(job) for job in busy):
-            found += [*_checkpoints(path, named)] if is_run(path) and DAMAGED_FOLDER not in path.parts else []
+            has_checkpoints = is_run(path) and DAMAGED_FOLDER not in path.relative_to(root).parts
+            found += _checkpoints(path, named) if has_checkpoints else ()
             found += _others(path, used)
     return [item for item in found if not remove or _is_removed(item, named)]
-
-
-def _is_busy(folder: Path) -> bool:
-    """Return True for a job in progress, such as an ablation of which a process has claimed a part."""
-    return is_held(folder / ".lock") or any(map(is_held, (folder / "claims").glob("*")))
 
 
 def _named_steps(folder: Path) -> set[int]:

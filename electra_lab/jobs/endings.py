@@ -26,9 +26,7 @@ from registry.errors import (
 # Signals that schedulers send before they kill; Windows knows only the first two.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 STOPPING = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-ECHO = (
-    0.5  # seconds within which a second Ctrl-C repeats the first: a terminal sends it to the process and to its group
-)
+ECHO = 0.5  # seconds in which a second Ctrl-C repeats the first: a terminal sends it to a process and to its group
 # Errors of the system that concern a path or a disk, wherever it is used.
 PATHS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EROFS}
 DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF, errno.ENXIO}  # closed; a socket
@@ -62,13 +60,13 @@ def ending(cure: Callable[[], str]) -> Iterator[None]:
 
 
 @contextmanager
-def noted(say: Callable[[str], None], *, alone: bool) -> Iterator[Arrived]:
+def noted(say: Callable[[str], None], *, alone: bool, arrived: Arrived | None = None) -> Iterator[Arrived]:
     """Record the first signal in the block, which checks for it when it can stop. Only a second Ctrl-C acts at once.
 
     alone  False for one of several processes. Launchers forward signals that the processes have already received, so a
            second Ctrl-C is ignored there
     """
-    arrived = Arrived()
+    arrived = arrived or Arrived()
 
     def note(number: int) -> None:
         now = time.monotonic()

@@ -360,7 +360,7 @@ def _begin(
     now = began(id_by_place(path) or "", loaded, path, plugins, made_on, init=init, **facts)
     earlier = _begun(folder)
     for other, then in earlier.items():
-        _refuse_changes(folder.seed(other).path, then, now, source.start.source)
+        _refuse_changes(folder.seed(other), then, now, source)
     if seed in earlier:
         say_differences(earlier[seed].environment, now.environment, console.say)
     else:
@@ -368,10 +368,11 @@ def _begin(
         begin(folder.seed(seed), loaded, now, source.tokenizer, source.vocabulary, plugins)
 
 
-def _refuse_changes(path: Path, then: Provenance, now: Provenance, model: str) -> None:
+def _refuse_changes(directory: RunDirectory, then: Provenance, now: Provenance, source: Networks) -> None:
+    path, model = directory.path, f"{source.start.source}, or its tokenizer,"
     if then.data.store != now.data.store:
         raise DataError(f"{path}: the examples have changed since the run began. Restore them, or start a new one.")
-    if weights_of(then.init) != weights_of(now.init):
+    if weights_of(then.init) != weights_of(now.init) or directory.tokens()[0].to_str() != source.tokenizer.to_str():
         raise DataError(f"{path}: the weights of {model} have changed since the run began. Start a new one.")
     if [code.sha256 for code in then.plugins] != [code.sha256 for code in now.plugins]:
         raise ConfigError(f"{path}: the plug-ins have changed since the run began. Restore them, or start a new one.")

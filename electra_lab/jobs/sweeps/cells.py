@@ -28,6 +28,7 @@ from electra_lab.jobs.measured import as_measured, measured, prepare, shared_dam
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.provenance import content
 from electra_lab.jobs.sweeps.plan import as_planned
+from electra_lab.pretrained.opening import open_model
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
 from electra_lab.storage.files import disk
@@ -143,6 +144,7 @@ def _train(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
         raise ConfigError(f"{file}: a plug-in changed since the plan was made. Start the ablation again.")
     if result.plan.task:
         _refuse_other_examples(folder, plan, loaded)
+        _refuse_other_weights(folder, plan, id, loaded)
         _run_seeds(folder.finetuning(id), loaded, choose_device(device))
         return
     run, scale = folder.run(id), scale_of(plan, load(folder.experiment(plan.cells[0].id)))
@@ -152,6 +154,7 @@ def _train(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
         run.forget_lost_checkpoints()  # they were removed to make room
         execute.resume(run.path, device, scale=scale)
         return
+    _refuse_other_weights(folder, plan, id, loaded)
     if run.path.exists():  # killed before it had begun
         shutil.rmtree(run.path)
     execute.run(file, [], run.path, device, scale=scale, id=id)
@@ -166,6 +169,20 @@ def _refuse_other_examples(folder: AblationFolder, plan: Plan, loaded: Loaded[Fi
             then = run.provenance()
             if then.config.get("dataset") == dataset and then.data.store != now:
                 raise DataError(f"{run.path}: {EXAMPLES}, or choose another --out.")
+
+
+def _refuse_other_weights(folder: AblationFolder, plan: Plan, id: str, loaded: Loaded[Any]) -> None:
+    """Raise DataError if another seed of a cell's variant started from other weights than its models have now."""
+    cell, config = plan.by_id[id], loaded.config
+    for network, source in ({config.network: config.model} if cell.task else config.init.models).items():
+        step, base = config.step if cell.task else None, folder.experiment(id).parent
+        now = {*open_model(source, step=step, base=base, plugins=False).part(network).sums().values()}
+        for other in plan.cells:
+            with suppress(CheckpointError):  # not begun, or damaged and recreated
+                then = cell_result(folder, plan, other.id).run.provenance().init
+                if other.variant == cell.variant and not now <= {*then[network].sha256.values()}:
+                    cure = "Restore it, or choose another --out."
+                    raise DataError(f"{source}: has changed since cell {other.id} began. {cure}")
 
 
 def scale_of(plan: Plan, first: Loaded) -> Scale:

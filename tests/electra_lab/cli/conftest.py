@@ -1,6 +1,8 @@
 """The command line, called in this process."""
 
+import csv
 import io
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -55,3 +57,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     with for_a_module():
         return run(experiment(folder), folder / "run")
+
+
+def rows(out: str) -> list[Any]:
+    """Return the answers of a command with `--json`."""
+    return [json.loads(line) for line in out.split("\n")[:-1]]
+
+
+def scored(lab: Any, model: Path, *options: object) -> list[dict[str, Any]]:
+    """Return the answers of a command as JSON, or of `--csv` as text."""
+    form = "--csv" if "--csv" in options else "--json"
+    code, out, err = lab("score", model, *options, *([] if form in options else [form]), *CPU)
+    assert code == 0, err
+    return (
+        [json.loads(line) for line in out.splitlines()]
+        if form == "--json"
+        else [*csv.DictReader(io.StringIO(out, newline=""))]
+    )

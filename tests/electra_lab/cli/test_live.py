@@ -10,8 +10,11 @@ import sys
 import termios
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from electra_lab.cli._items import Reading, read
@@ -55,8 +58,10 @@ def test_lines_are_answered_while_the_pipe_is_open_and_before_a_signal_ends_it(m
 
 
 @pytest.mark.parametrize(
-    "verb", ["detect", "corrupt", "fill", "embed", "predict", "score", "score --top 9", "FIFO", "Ctrl-C", "blank"]
-)
+    "verb",
+    ["detect", "corrupt", "fill", "embed", "predict", "score", "score --top 9", "FIFO", "Ctrl-C", "blank",
+     "detect --html page", "embed --out vectors", "predict --csv"],
+)  # fmt: skip
 def test_every_verb_answers_what_it_has_read(lab, model, tuned, monkeypatch, tmp_path: Path, verb: str) -> None:
     """A signal that arrives while it waits for another line, also if the last one has no text."""
     os.mkfifo(tmp_path / "fifo")
@@ -86,9 +91,15 @@ def test_every_verb_answers_what_it_has_read(lab, model, tuned, monkeypatch, tmp
 
     stopping = threading.Thread(target=stop)
     stopping.start()
-    code, out, _ = lab(name, folder, *where, *options, "--json", *CPU)
+    form = [] if {"--html", "--out", "--csv"} & {*options} else ["--json"]
+    code, out, _ = lab(name, folder, *where, *options, *form, *CPU)
     stopping.join()
-    assert (code, out.count("\n"), signal.getsignal(number)) == (expected, 2, before)
+    answers = out.count("\n") - ("--csv" in options)
+    if "--html" in options:
+        answers = Path("page").read_text().count("<p style")
+    elif "--out" in options:
+        answers = len(np.load("vectors"))
+    assert (code, answers, signal.getsignal(number)) == (expected, 2, before)
 
 
 LOG = re.compile(r"\d")
@@ -100,9 +111,15 @@ LOG = re.compile(r"\d")
         (Reading("stop", "csv"), [b"n,text\n1,a\n2,b\n3", b",c\n", b"4,z"], ["a", "b", "c", "z"]),
         (Reading("stop", "jsonl"), [b'{"text":"a"}\n{"text":"b"}\n', b'{"text":"c"}\n', b'{"text":""}'], [*"abc", ""]),
         (Reading("stop", begins=LOG), [b"1 a\n at\n2 c\n", b"3 d\n e\n", b"4"], ["1 a\n at", "2 c", "3 d\n e", "4"]),
+        # Lines that are no items, and parts of items, come after them.
+        (Reading("stop", "jsonl"), [b'{"text":"a"}\n\n{"text":"b"}\n\n', b'{"text":"c"}\n\n', b'{"text":"d"}'], "abcd"),
+        (Reading("skip", "jsonl"), [b'{"text":"a"}\n{"text":"b"}\n0\n', b'{"text":"c"}\n0\n', b'{"text":"d"}'], "abcd"),
+        (Reading("stop", "csv"), [b'text,n\na,1\n\nb,2\n\n"c', b'",3\nd', b",4"], "abcd"),
+        (Reading("skip"), [b"a\nb\n\xff\n", b"c\n\xff\n", b"d"], "abcd"),
+        (Reading("stop", "fasta"), [b">1\na\n>2\nb\nb\n\n>3\nc\n", b"d\n\n>4\nz\n", b"z"], ["a", "bb", "cd", "zz"]),
     ],
 )  # fmt: skip
-def test_records_are_live(monkeypatch, reading: Reading, written: list[bytes], expected: list[str]) -> None:
+def test_records_are_live(monkeypatch, reading: Reading, written: list[bytes], expected: Sequence[str]) -> None:
     """They are there while the pipe is open; a text of several lines when no line follows."""
     end, pipe = os.pipe()
     monkeypatch.setattr("sys.stdin", os.fdopen(end))
@@ -114,13 +131,33 @@ def test_records_are_live(monkeypatch, reading: Reading, written: list[bytes], e
     found = list[str]()
     while len(found) < 2:
         found += next(chunks)
-    assert (found, hangs.finished.is_set()) == (expected[:2], False)
+    assert (found, hangs.finished.is_set()) == ([*expected[:2]], False)
     os.write(pipe, written[1])
     assert (next(chunks), hangs.finished.is_set()) == ([expected[2]], False)
     os.write(pipe, written[2])
     hangs.cancel()
     os.close(pipe)
     assert [*chunks] == [[expected[3]]]
+
+
+def test_a_text_is_answered_while_the_lines_of_the_next_one_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    end, pipe = os.pipe()
+    monkeypatch.setattr("sys.stdin", os.fdopen(end))
+    answered, until = threading.Event(), time.monotonic() + GENEROUS
+
+    def write() -> None:
+        os.write(pipe, b"1 a\n at\n2 c\n")
+        while not answered.wait(0.01) and time.monotonic() < until:
+            os.write(pipe, b" at\n")
+        os.close(pipe)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    incoming = read(["-"], None, Reading("stop", begins=LOG))
+    first = next(in_chunks((item["text"] for _, _, item in incoming), 32, incoming.more))
+    assert (first, time.monotonic() < until) == (["1 a\n at"], True)
+    answered.set()
+    writing.join()
 
 
 def test_a_line_of_a_pipe_that_does_not_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,3 +185,10 @@ def test_a_batch_waits_for_others_until_it_is_full() -> None:
 
     assert [*in_chunks("abc", 2, more)] == [["a", "b"], ["c"]]
     assert [until and begin + 0.2 <= until < begin + 9 for until in waits] == [True, 0, True]
+
+
+def test_a_text_waits_no_longer_than_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if there is always another one."""
+    times = (0.15 * number for number in range(99))
+    monkeypatch.setattr("electra_lab.data.texts.time", SimpleNamespace(monotonic=lambda: next(times)))
+    assert [*in_chunks("abcd", 99, lambda _: True)] == [["a", "b"], ["c", "d"]]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import electra_lab
+from electra_lab.datasets.conll import Conll
 from electra_lab.inference import opening
 from electra_lab.inference.finetuned import FineTuned
 from electra_lab.jobs.finetuning.facts import what_is_left
@@ -122,7 +123,7 @@ def test_a_file_is_read_as_those_of_training(lab, tuned, monkeypatch: pytest.Mon
     assert texts_of("the cat\n", type="conll") == ["the cat"]
 
 
-def test_fields_pairs_questions_and_words(lab: Any, tuned: Tuned, tmp_path: Path) -> None:
+def test_fields_pairs_questions_and_words(lab: Any, tuned: Tuned, tmp_path: Path, monkeypatch: Any) -> None:
     def answered(model: Path, *words: object) -> list[dict[str, Any]]:
         code, out, err = lab("predict", model, *words, "--json", *CPU)
         assert code == 0, err
@@ -151,6 +152,14 @@ def test_fields_pairs_questions_and_words(lab: Any, tuned: Tuned, tmp_path: Path
     # Words, and texts in which they are found.
     one, other = answered(tuned["tags"], *file("b.jsonl", '{"tokens": ["the", "cat"]}\n{"text": "the  cat"}\n'))
     assert (one["prediction"], other["offsets"], "offsets" in one) == (other["prediction"], [[0, 3], [5, 8]], False)
+    opened = electra_lab.load(tuned["tags"], device="cpu")
+    dataset = {**opened.job.dataset, "words": "forms"}  # a field of another name in training
+    job = replace(opened.job, dataset=dataset, fields=Conll.fields(dataset))
+    monkeypatch.setattr(opened, "job", job)
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "load", lambda *_, **__: opened)
+        [same] = answered(tuned["tags"], *file("c.jsonl", '{"forms": ["the", "cat"]}\n'))
+    assert same["prediction"] == one["prediction"]
     # Half a character is refused where it is read, and printed where it is kept.
     half = file("half.jsonl", '{"a": {"b": "\\ud800"}, "c": "x"}\n{"a": {"b": "x"}, "c": "x", "d": "\\ud800"}\n')
     for form in ("--json", "--csv"):

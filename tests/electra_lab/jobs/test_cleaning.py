@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -135,6 +136,57 @@ def test_links_are_not_followed(runs: Path, tmp_path: Path) -> None:
     shutil.rmtree(runs / "two")
     assert STORE not in listed(aged(runs)), "a linked run uses it"
     assert not (runs / ".store" / ("0" * 16)).exists()
+
+
+def in_ablation(runs: Path, folder: Path) -> Path:
+    """Move the run into the folder of an ablation, as a cell."""
+    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    (folder / "plan.json").write_text("half")
+    id = json.loads((runs / "one" / "provenance.json").read_text())["id"]
+    (runs / "one").rename(folder / "cells" / id)
+    return aged(folder)
+
+
+def test_a_linked_ablation_keeps_the_stores_of_its_cells(runs: Path, tmp_path: Path) -> None:
+    elsewhere = in_ablation(runs, tmp_path / "elsewhere")
+    (runs / "linked").symlink_to(elsewhere)
+    before = files(elsewhere)
+    found = listed(aged(runs), remove=True)
+    assert (found[STORE], CHECKPOINT in found) == ({f".store/{'0' * 16}"}, False)
+    assert files(elsewhere) == before
+    (runs / "linked").unlink()
+    assert len(listed(aged(runs))[STORE]) == 1, "nothing uses it any more"
+
+
+def test_an_ablation_of_which_a_process_has_claimed_a_part_is_left_alone(runs: Path) -> None:
+    folder = in_ablation(runs, runs / "ablation")
+    (folder / "claims").mkdir()
+    (folder / "claims" / "two").touch()
+    assert {CHECKPOINT, DAMAGED} <= listed(aged(runs)).keys()
+    before = files(folder)
+    with (folder / "claims" / "two").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert not {CHECKPOINT, DAMAGED} & listed(runs, remove=True).keys()
+    assert files(folder) == before
+
+
+def test_a_run_that_was_set_aside_as_damaged_goes_as_a_whole(runs: Path) -> None:
+    """A folder with this name that is not of an ablation stays, and may hold everything."""
+    runs = runs.rename(runs.with_name("damaged"))
+    assert CHECKPOINT in listed(runs)
+    shutil.copytree(runs / "one", runs / "ablation" / "damaged" / "one-0")
+    (runs / "damaged").mkdir()
+    (runs / "damaged" / "mine").write_text("whole")
+    (runs / "one").rename(runs / "damaged" / "one")
+    wanted = {f"ablation/damaged/{name}" for name in ("one-0", "x-0")}
+    assert listed(aged(runs))[DAMAGED] == wanted
+    assert not any(name.startswith("ablation/damaged/") for name in listed(runs).get(CHECKPOINT, ()))
+    assert listed(runs, remove=True)[DAMAGED] == wanted
+    assert not any((runs / name).exists() for name in wanted)
+    assert (runs / "damaged" / "mine").exists()
+    os.utime(runs / "ablation" / "plan.json")
+    (runs / "ablation" / "damaged" / "new").write_text("half")
+    assert DAMAGED not in listed(runs), "it may still be looked at"
 
 
 def test_what_is_new_is_left_alone(runs: Path) -> None:

@@ -16,6 +16,7 @@ import yaml
 from safetensors.torch import load_file
 
 from electra_lab.config.load import load_finetuning
+from electra_lab.export.export import export
 from electra_lab.jobs import lifecycle
 from electra_lab.jobs.finetuning import run
 from electra_lab.jobs.finetuning.run import finetune, resume
@@ -308,6 +309,21 @@ def test_seeds_may_be_added_to_the_file_if_nothing_else_has_changed(stopped: Pat
     with pytest.raises(DataError, match="seed-0: the examples have changed since the run began"):
         resume(folder, "cpu", ["seeds=[0, 1, 2]"])
     train.write_text(text)
+    assert not (folder / "seed-2").exists()
+
+
+def test_a_model_may_move_but_its_tokenizer_must_stay(tuned, tmp_path: Path) -> None:
+    """When seeds are added, its folder may have another name."""
+    model = Path(yaml.safe_load(tuned[0].read_text())["model"])
+    first, second = export(model, tmp_path / "exported").path / "discriminator", tmp_path / "renamed"
+    folder = finetune(tuned[0], [f"model={first}", "seeds=[0]", "train.epochs=0.5"], tmp_path / "out", "cpu")
+    first.rename(second)
+    resume(folder, "cpu", ["seeds=[0, 1]", f"model={second}"])
+    tokenizer = json.loads((second / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = {"type": "NFD"}
+    (second / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(DataError, match=r"seed-0: the weights of .* or its tokenizer, have changed"):
+        resume(folder, "cpu", ["seeds=[0, 1, 2]", f"model={second}"])
     assert not (folder / "seed-2").exists()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,7 @@ from electra_lab.jobs.sweeps.run import ablate
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import steps
 from electra_lab.storage.run_directory import RunDirectory
-from registry.errors import DataError
+from registry.errors import CellsFailed, DataError
 from tests.electra_lab.jobs.finetuning.small import write_finetuning
 from tests.electra_lab.jobs.sweeps.small import HERE, write
 from tests.helpers import write_experiment
@@ -150,6 +152,26 @@ def test_paths_that_were_written_as_absolute_stay_absolute(original: Path, tmp_p
     store = f"data.store={original / 'runs' / '.store'}"
     execute.run(original / "tiny.yaml", [store], tmp_path / "run", "cpu")
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["data"]["store"] == store.partition("=")[2]
+
+
+@pytest.mark.parametrize("base", ["animals", "child"])
+def test_no_seed_begins_with_other_weights_than_those_before(original: Path, tmp_path: Path, base: str) -> None:
+    """Neither of a fine-tuning nor of a run that starts from another one."""
+    project, out = Path(shutil.copytree(original, tmp_path / "project")), tmp_path / "out"
+    file, model = project / "weights.yaml", project / "runs" / "tiny" / "one"
+    keys = "vary: {train.batch_size: [2]}\nseeds: [0]\nlauncher: {type: in_process}\nretries: 0\n"
+    file.write_text(f"name: weights\nbase: {base}.yaml\n{keys}")
+    ablate(file, [], out, "cpu", None, None)
+    execute.resume(model, "cpu", ["train.steps=2"])
+    with pytest.raises(CellsFailed):
+        ablate(file, ["seeds=[0, 1]"], out, "cpu", None, None)
+    [failed] = (out / "failed").iterdir()
+    assert re.match(r"\S*runs/tiny/one: has changed ", json.loads(failed.read_text())["error"])
+    assert not (cell := out / "cells" / failed.stem).exists()
+    shutil.rmtree(model)  # restored, the other seed is trained
+    shutil.copytree(original / "runs" / "tiny" / "one", model)
+    ablate(file, ["seeds=[0, 1]"], out, "cpu", None, None)
+    assert cell.is_dir()
 
 
 def test_other_weights_are_noticed_wherever_they_are(moved: Moved) -> None:
