@@ -36,6 +36,7 @@ from electra_lab.training.step import Learner, training_step
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = ROOT / "experiments"
+GRAPHS = "tests/electra_lab/training/test_graph.py"
 ROWS = 8  # per batch of a tried step
 Cells = list[str]
 
@@ -297,10 +298,20 @@ def ranks(device: str, out: Path) -> None:
     write(out, "Two processes", table, {"case": "ranks"}, {"records": found})
 
 
+def graphs(device: str, out: Path) -> None:
+    """Steps that are recorded and replayed, beside eager ones."""
+    tested(["-m", "cuda"] if device == "cuda" else ["-k", "cannot_be_recorded"], [GRAPHS], device, out)
+
+
 def tests(device: str, out: Path) -> None:
     """Tests that need CUDA; on a CPU, those of the random numbers."""
+    files = with_cuda() if device == "cuda" else ["tests/electra_lab/training/test_random.py"]
+    tested(["-m", "cuda"] if device == "cuda" else [], files, device, out)
+
+
+def tested(chosen: list[str], files: list[str], device: str, out: Path) -> None:
+    """Run tests, and write how many passed."""
     workers = str(min(os.cpu_count() or 1, 12))
-    chosen = ["-m", "cuda", *with_cuda()] if device == "cuda" else ["tests/electra_lab/training/test_random.py"]
     how = ["-v", "-p", "no:cacheprovider", "--tb=short", "-n", workers, "--dist", "load"]
     if device == "cpu":
         how = ["-v", "-p", "no:cacheprovider", "--tb=short"]
@@ -308,7 +319,7 @@ def tests(device: str, out: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "CI": "true"}
     with log.open("w", encoding="utf-8") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *how, *chosen], cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT,
+            [sys.executable, "-m", "pytest", *how, *chosen, *files], cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT,
             env=environment,
         )  # fmt: skip
         # The results are rewritten all the time, so that a time limit does not lose them.
@@ -346,7 +357,7 @@ def counted(log: Path, out: Path, code: int | None) -> None:
     (out / "results.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
 
 
-PARTS = {part.__name__: part for part in (environment, equality, experiments, training, ranks, tests)}
+PARTS = {part.__name__: part for part in (environment, graphs, equality, experiments, training, ranks, tests)}
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ Each way runs with its own settings: our trainings keep freed memory and, on CUD
 import ctypes
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.assembly.build import BERT_VOCABULARY, Built, build, make_optimizer, vocabulary_size
+from electra_lab.assembly.build import (
+    BERT_VOCABULARY,
+    Built,
+    build,
+    loop_settings,
+    make_optimizer,
+    vocabulary_size,
+)
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.model.layers import KERNELS, use_kernel
 from electra_lab.model.network import Network, everywhere
 from electra_lab.training.device import compile_modules, keep_freed_memory, use_exact_kernels
-from electra_lab.training.step import training_step
+from electra_lab.training.graph import WARM_UP, CudaGraphs, Recorded
+from electra_lab.training.loop import Run
+from electra_lab.training.step import prepare
 from registry import Batch, Vocabulary
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 COMPILE = ("off", "layers", "full")
+GRAPH = "graph"
 USUAL = "usual step"
 LAB = "electra_lab"
 Step = Callable[[], object]
@@ -97,18 +107,20 @@ def make(case: Case, way: str) -> Step:
 
 
 def ours(case: Case, how: str) -> Step:
-    """Return our step. `how`: a precision, then after + signs an attention kernel, a compile mode, a sampler."""
+    """Return our step. `how`: a precision, then after + signs a kernel of attention, of compiling, `graph`, a sampler."""
     precision, *others = how.split("+")
     compile_ = next((word for word in others if word in COMPILE), "off")
     kernel = next((word for word in others if word in KERNELS), "fused")
-    sampler = next((word for word in others if word not in (*COMPILE, *KERNELS)), "temperature")
+    sampler = next((word for word in others if word not in (*COMPILE, *KERNELS, GRAPH)), "temperature")
+    if GRAPH in others and case.device != "cuda":
+        raise Missing("there is no CUDA device here")
     loaded, built = case.built(f"sampler={{type: {sampler}}}", f"train.precision={precision}")
     use_kernel(kernel, built.learner.objective)  # type: ignore[arg-type]
     compile_modules(compile_, built.learner.objective, built.networks.values())  # type: ignore[arg-type]
-    optimizer = make_optimizer(loaded, built)
-    for group in optimizer.param_groups:
-        group.setdefault("initial_lr", group["lr"])
-    tokens, step = case.tokens, 0
+    device, run = torch.device(case.device), Run(built.learner, make_optimizer(loaded, built))
+    options: Any = {"precision": precision, "steps": 1_000_000, "flops": built.flops, "examples": 0}
+    settings = replace(loop_settings(loaded.config, seed=0, **options), micro_batch_size=len(case.tokens))
+    tokens = case.tokens
     rows = len(tokens)
     given = Batch(
         tokens,
@@ -117,15 +129,20 @@ def ours(case: Case, how: str) -> Step:
         torch.arange(rows, device=case.device),
     )
     built.learner.objective.train()
+    run.begin(settings, device)
 
     def take() -> None:
-        nonlocal step
-        training_step(
-            built.learner, optimizer, given, seed=0, step=step, rate=0.01, clip_norm=1.0, micro_batch_size=rows,
-            precision=precision,  # type: ignore[arg-type]  # by the file, which is validated
-        )  # fmt: skip
-        step += 1
+        prepare(run.learner, run.optimizer, seed=0, step=run.step, rate=0.01, watch=run.watch)
+        run.compute(run, settings, given)
+        run.step += 1
 
+    if GRAPH in others:
+        said: list[str] = []
+        run.compute = Recorded(run, CudaGraphs(device), device, said.append)
+        for _ in range(WARM_UP + 2):  # recorded, and compared with an eager step
+            take()
+        if said:
+            raise Missing(said[0])
     return take
 
 

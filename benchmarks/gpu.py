@@ -52,7 +52,8 @@ def ours(name: str) -> Callable[[str], list[Command]]:
 
 
 def steps(experiment: str) -> Callable[[str], list[Command]]:
-    return lambda device: [step("step.py", experiment, device, PEERS, ["fp32", "bf16"], "--rounds", "5")]
+    ways = ["fp32", "bf16", "fp32+graph", "bf16+graph"]
+    return lambda device: [step("step.py", experiment, device, PEERS, ways, "--rounds", "5")]
 
 
 def attention(device: str) -> list[Command]:
@@ -74,9 +75,13 @@ class Part:
     commands: Callable[[str], list[Command]]  # for a device
 
 
-COMPILED = (["usual step bf16", "usual step bf16+full"], ["bf16", "bf16+layers"])
+COMPILED = (
+    ["usual step bf16", "usual step bf16+full"],
+    ["bf16", "bf16+layers", "bf16+graph", "bf16+layers+graph", "bf16+full+graph"],
+)
 PARTS = {
     "environment": Part("Environment", 1, ours("environment")),
+    "graphs": Part("Recorded steps equal eager ones", 2, ours("graphs")),
     "experiments": Part("A step of each experiment", 3, ours("experiments")),
     "equality": Part("Masks and draws", 1.5, ours("equality")),
     "small": Part("Steps of ELECTRA-Small", 2, steps("electra_small")),
