@@ -43,6 +43,7 @@ class Job:
     fields   the names of the fields with the text, and the second text, in its training data; None if unknown
     length   of the longest row, in tokens
     dataset  type and options of its training data, if known
+    joins_pairs  the model was trained on pairs as rows have them here
     """
 
     task: Task
@@ -52,6 +53,7 @@ class Job:
     precision: Precision = "fp32"
     seed: int = 0
     dataset: Mapping[str, Any] = field(default_factory=dict)
+    joins_pairs: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -178,6 +180,8 @@ class FineTuned(Pair):
         if self.job.takes is QuestionExample:
             return QuestionExample(fields["question"], fields["context"], labelled=False, id=id)
         pair = fields.get("pair")
+        if pair is not None and not self.job.joins_pairs:
+            raise ConfigError(f"{self.name}: cannot read pairs: its tokenizer or encoder joins texts in another way.")
         return TextExample(fields["text"].strip(), None if pair is None else pair.strip(), id=id)
 
     def _refused(self, *_: Any) -> NoReturn:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from electra_lab.data.texts import More, Tokenized, Window, batches, chunks, tokenize, windows
-from electra_lab.data.vocabulary import masks_take_words, spaces_stay
+from electra_lab.data.vocabulary import spaces_stay
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Results, Scored, one_or_all, several
 from electra_lab.inference.scoring import By, Reduce, combined, energies_of, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
@@ -56,7 +56,6 @@ class Pair:
             raise ConfigError(
                 f"{name}: reads {length} tokens at once; it needs at least 3, for [CLS], [SEP] and a token."
             )
-        masks_take_words(tokenizer, self._token(vocabulary.mask_id))
 
     def __repr__(self) -> str:
         parts = [name for name in ("generator", "discriminator") if getattr(self, name) is not None]
@@ -272,7 +271,9 @@ class Pair:
 
     def predict(self, texts: Any, *, batch_size: int = 32) -> Any:
         """Raise ConfigError: only a fine-tuned model predicts."""
-        raise ConfigError(f"{self.name}: has no head of a task. Fine-tune it first: electra-lab finetune FILE")
+        raise ConfigError(
+            f"{self.name}: has no head of a task that the lab reads. Fine-tune it: electra-lab finetune FILE"
+        )
 
     def unknown(self, texts: Sequence[str]) -> list[float]:
         """Return the share of each text's characters, white space left out, that the tokenizer does not know."""

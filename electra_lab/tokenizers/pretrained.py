@@ -93,6 +93,10 @@ def read_tokenizer(path: Path) -> Tokenizer:
             f"{file}: lacks {', '.join(missing)}. The lab needs tokens for padding, the beginning and the end of a "
             "text, the mask, and unknown text if there is any, as tokenizers of BERT, ELECTRA and RoBERTa have them."
         )
+    if roles["pad"] in (roles["cls"], roles["sep"], roles["mask"]):
+        raise DataError(
+            f"{file}: {roles['pad']} is the padding and has another use. The lab needs a token for padding alone."
+        )
     if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
         raise DataError(f"{file}: its ids are not 0 to {tokenizer.get_vocab_size() - 1}, one per token. {SAVE}")
     tokenizer = _marked(tokenizer, roles, {*chain.from_iterable(named.values())})
@@ -132,7 +136,14 @@ def _marked(tokenizer: Tokenizer, roles: Mapping[str, str], others: Set[str]) ->
         # The template says which they are: see `special_ids`.
         ids = [(role, vocabulary[roles[role]]) for role in SPECIAL_TOKENS]
         special: Any = [{"id": role, "ids": [id], "tokens": [roles[role]]} for role, id in ids]
-        template = {"single": "cls $A sep", "pair": "cls $A sep $B:1 sep:1", "special_tokens": special}
+        before, inside, after = (
+            vocabulary[roles["cls"]],
+            tokenizer.encode("a", add_special_tokens=False).ids,
+            vocabulary[roles["sep"]],
+        )
+        usual = tokenizer.post_processor is None or tokenizer.encode("a").ids == [before, *inside, after]
+        single, pair = ("cls $A sep", "cls $A sep $B:1 sep:1") if usual else ("$A", "$A $B:1")
+        template = {"single": single, "pair": pair, "special_tokens": special}
         tokenizer.post_processor = processors.TemplateProcessing(**template)
     return tokenizer
 
@@ -153,7 +164,7 @@ def _of_json(file: Path) -> Tokenizer:
 
 def _with_settings(tokenizer: Tokenizer, file: Path) -> Tokenizer:
     """Return a tokenizer with the settings that transformers' class takes from the file next to it."""
-    from tokenizers import normalizers, pre_tokenizers
+    from tokenizers import normalizers, pre_tokenizers, processors
 
     settings, config = (_read(_Settings, file.with_name(name)) for name in (SETTINGS, CONFIG))
     kind = settings.tokenizer_class or (settings.model_fields_set and config.model_type) or ""
@@ -166,6 +177,8 @@ def _with_settings(tokenizer: Tokenizer, file: Path) -> Tokenizer:
             does["tokenizer_class"] = "another one"
     elif BYTES.match(kind) and isinstance(splitter, pre_tokenizers.ByteLevel):
         splitter.add_prefix_space = bool(settings.add_prefix_space)
+    elif AS_WRITTEN.match(kind) and tokenizer.post_processor is None:
+        tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1")  # nothing around a text
     elif kind and not AS_WRITTEN.match(kind):
         text = normalizer.normalize_str("A\u00e9") if normalizer else "A\u00e9"
         if CASED.match(kind):

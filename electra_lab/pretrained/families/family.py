@@ -87,6 +87,11 @@ class Family(ABC):
     task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     dropouts: ClassVar[Sequence[str]] = ("classifier_dropout",)
 
+    @property
+    def layers_read(self) -> Mapping[str, Mapping[str, str]]:
+        """The same of files that are read, which may be of classes that the lab does not write."""
+        return self.task_layers
+
     @abstractmethod
     def names(self, head: str) -> Names:
         """Return the names in the class for a head, '' for the encoder alone."""
@@ -162,8 +167,8 @@ class Family(ABC):
 
 
 def task_layers(family: Family | None) -> Mapping[str, Mapping[str, str]]:
-    """Return, by class, the names of the layers of tasks in a family, or in the lab's own classes."""
-    return family.task_layers if family else TASK_LAYERS
+    """Return, by class, the names of the layers of tasks in files of a family, or of the lab's own classes."""
+    return family.layers_read if family else TASK_LAYERS
 
 
 def prepare(task: Any, family: Family | None) -> None:
@@ -181,7 +186,7 @@ def task_class(
     """
     layers = {name.rpartition(".")[0] for name, _ in head.named_parameters()}
     for owner in (family, None):
-        places = task_layers(owner).get(kind or "", {})
+        places = (owner.task_layers if owner else TASK_LAYERS).get(kind or "", {})
         if places and places.keys() == layers:
             return owner, places
     return None

@@ -8,26 +8,20 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, ElectraConfig, ElectraForSequenceClassification
+from transformers import AutoTokenizer, ElectraConfig, ElectraForPreTraining, ElectraForSequenceClassification, pipeline
 
 import electra_lab
 from electra_lab.data.encoding import encode
 from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.data.vocabulary import make_vocabulary, special_ids
 from electra_lab.jobs.finetuning.facts import dry_run
+from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.tokenizers.pretrained import read_tokenizer
-from registry.errors import DataError
-from tests.electra_lab.tokenizers.families import LISTED, ODD, class_of, differences, save, trained
+from registry.errors import ConfigError, DataError
+from tests.electra_lab.tokenizers.families import ODD, differences, families, row, save, trained
 
-CLASSES = {class_of(family): family for family in reversed(LISTED)}
-REFUSED = {
-    "RoFormerTokenizer",
-    "EsmTokenizer",
-    "Qwen2Tokenizer",
-    "GPTNeoXTokenizer",
-    "XLMTokenizer",
-    "FlaubertTokenizer",
-}
+CLASSES = {name: listed[0] for name, listed in families().items()}
+PAGE = (Path(__file__).parents[3] / "docs" / "encoders.md").read_text(encoding="utf-8")
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 ADDED = {
     "content": "<new>",
@@ -64,12 +58,10 @@ def changed(folder: Path, target: Path, change: Change) -> Path:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_listed_family_is_read_as_by_transformers_or_refused(name: str, saved: Any) -> None:
-    folder = saved(name)
-    if name in REFUSED:
-        with pytest.raises(DataError, match=str(folder)):
-            read_tokenizer(folder)
-    else:
-        assert differences(folder) == []
+    """As the table says, in which all families are."""
+    written = row(name, saved(name))
+    assert f"{written}\n" in PAGE
+    assert "equal ids" in written or "refused: " in written
 
 
 SETTINGS: dict[str, Change] = {
@@ -221,12 +213,47 @@ def test_predictions_obey_markers_and_the_side_that_is_cut(name: str, side: str,
     theirs, ours = AutoTokenizer.from_pretrained(folder), electra_lab.load(folder, device="cpu")
     long = f"the [E1] cat [E1] {' '.join(f'sat {number} dogs' for number in range(9))} on the mat"
     items: list[Any] = [long, "the [E1] cat"]
-    items += [(long, "the mat"), ("the mat", long)] if name == "BertTokenizer" else []  # others have two </s> between
+    pairs = [(long, "the mat"), ("the mat", long)]
+    if name != "BertTokenizer":  # Roberta's has two </s> between them, and Albert's no segments
+        with pytest.raises(ConfigError, match="pairs"):
+            ours.predict(pairs[0])
+    else:
+        items += pairs
     for item in items:
         texts = [item] if isinstance(item, str) else item
         with torch.no_grad():
             expected = model(**theirs(*texts, truncation=True, return_tensors="pt")).logits.softmax(-1)[0].tolist()
         assert [*ours.predict(item).probabilities.values()] == pytest.approx(expected, abs=1e-6)  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("no_report")
+@pytest.mark.parametrize("name", KINDS)
+def test_labels_of_a_fine_tuned_model_have_the_order_of_their_numbers(name: str, saved: Any, tmp_path: Path) -> None:
+    """Twelve of them, for transformers too."""
+    folder = changed(saved(name), tmp_path / "model", lambda old: old)
+    sizes = {"hidden_size": 16, "embedding_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    config = ElectraConfig(
+        vocab_size=len(trained(name)), num_hidden_layers=1, max_position_embeddings=32, initializer_range=0.5, **sizes
+    )
+    torch.manual_seed(0)
+    ElectraForPreTraining(config).save_pretrained(folder)
+    texts = [f"the cat [E1] saw {n} dogs" for n in range(12)]
+    rows = "".join(f"{text},{n}\n" for n, text in enumerate(texts))
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.csv").write_text(f"text,label\n{rows.replace('dogs', f'dogs {split}')}")
+    (tmp_path / "f.yaml").write_text(
+        f"name: f\nmodel: {folder}\ntask: {{type: text_classification, head: transformers}}\nseeds: [0]\n"
+        "dataset: {type: table, train: train.csv, validation: validation.csv, text: text, label: label}\n"
+        "train: {epochs: 1, batch_size: 4, precision: fp32}\n"
+    )
+    model = finetune(tmp_path / "f.yaml", [], tmp_path / "out", "cpu") / "seed-0" / "model"
+    classify = pipeline("text-classification", model=str(model), device="cpu")
+    assert list(classify.model.config.id2label.values()) == [*map(str, range(12))]
+    ours = electra_lab.load(model, device="cpu").predict(texts)
+    for answer, scores in zip(ours, classify(texts, top_k=None), strict=True):
+        theirs = {score["label"]: score["score"] for score in scores}
+        assert answer.probabilities == pytest.approx(theirs, abs=1e-6)
+        assert len({round(score, 4) for score in theirs.values()}) > 9  # that another order would swap
 
 
 def test_the_side_stays_in_saved_tokenizers(saved: Any, tmp_path: Path) -> None:
