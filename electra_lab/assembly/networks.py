@@ -124,9 +124,8 @@ def build_network(part: Part, pad_id: int) -> Network:
     DataError, CheckpointError.
     """
     part = part.without_other_heads()
-    make = partial(
-        make_network, part.backbone, part.embedding, part.vocabulary_size, pad_id, part.heads, _plugin_file(part)
-    )
+    plugin = part.path / part.plugin if part.plugin and part.plugin.endswith(".py") else part.plugin
+    make = partial(make_network, part.backbone, part.embedding, part.vocabulary_size, pad_id, part.heads, plugin)
     try:
         try:
             with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -185,10 +184,6 @@ def make_network(
         )
         shapes = EmbeddingSizes(vocabulary_size, tables.dim, tables.max_length, tables.dropout)
         return make_pair(None, 0, made, sizes.dim, shapes, "none", pad_id, heads)[1]
-
-
-def _plugin_file(part: Part) -> Path | str | None:
-    return part.path / part.plugin if part.plugin and part.plugin.endswith(".py") else part.plugin
 
 
 def _draw(part: Part, network: Network, seed: int) -> None:
