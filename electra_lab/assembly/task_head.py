@@ -44,13 +44,11 @@ def outputs_of(kind: str, part: Part) -> int:
 
 def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
     """Return the names of a head's outputs by a config.json."""
-    names = config.get("id2label") or {str(number): f"LABEL_{number}" for number in range(outputs)}
-    labels = [str(names.get(str(number))) for number in range(outputs)] if isinstance(names, dict) else []
-    if len({*labels}) < outputs or len(names) > outputs or "None" in labels:
-        raise DataError(
-            f"{CONFIG}: id2label must name the outputs 0 to {outputs - 1}, each once, and is {names!r:.80}."
-        )
-    return labels
+    numbers = [str(number) for number in range(outputs)]
+    names = config.get("id2label") or {number: f"LABEL_{number}" for number in numbers}
+    if not isinstance(names, dict) or {*names} != {*numbers} or len({*map(str, names.values())}) < outputs:
+        raise DataError(f"{CONFIG}: id2label must name the outputs 0 to {outputs - 1}, each once; is {names!r:.60}.")
+    return [str(names[number]) for number in numbers]
 
 
 def task_of(kind: str, part: Part, facts: Mapping[str, Any], name: str = "", **options: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from electra_lab.data.vocabulary import make_vocabulary, masks_take_words
 from electra_lab.inference.finetuned import FineTuned, Job
 from electra_lab.inference.pair import Pair
 from electra_lab.model.task_model import TaskModel
-from electra_lab.pretrained.families import BACKBONE, prepare, writing
+from electra_lab.pretrained.families import prepare, writing
 from electra_lab.pretrained.hugging_face import locate, longest_of_tokenizer, read_config
 from electra_lab.pretrained.opening import finetuned_config, open_model
 from electra_lab.pretrained.trained_model import LAB, Part
@@ -65,7 +66,10 @@ def load(path_or_name: str | Path, *, device: str = "auto", step: Step = None, s
     if of_seed:
         number = int(path.resolve().name.removeprefix("seed-"))
         return _finetuned(str(path_or_name), FinetuningFolder(path.resolve().parent), [number], chosen_device)
-    head = None if is_run(path) or step is not None else _kind_of_head(path_or_name)
+    head = None
+    if not is_run(path) and step is None:
+        with suppress(LabError):  # `load_pair` reports it
+            head = kind_of_head(read_config(locate(str(path_or_name))))
     if head:
         return _of_transformers(path_or_name, head, chosen_device)
     return load_pair(path_or_name, device=device, step=step)
@@ -77,7 +81,7 @@ def load_pair(path_or_name: str | Path, *, device: str = "auto", step: Step = No
     if opened.model.run:
         masks_take_words(opened.tokenizer, str(opened.tokenizer.id_to_token(opened.vocabulary.mask_id)))
     else:
-        _refuse_other_rows(opened, next(iter(opened.model.parts.values())))
+        _refuse_other_rows(opened)
     writer = opened.model.part("generator")
     known = backbones if writer.learned else generators
     return Pair(
@@ -163,15 +167,6 @@ def _of_seed(
 # Folders of transformers
 
 
-def _kind_of_head(source: str | Path) -> str | None:
-    """Return the class of a folder of transformers that has the head of a task, None for anything else."""
-    try:
-        config = read_config(locate(str(source)))
-    except LabError:  # `load_pair` reports it
-        return None
-    return kind_of_head(config)
-
-
 def _of_transformers(source: str | Path, kind: str, device: torch.device) -> FineTuned:
     """Open a folder of transformers with the head of a task. Raises DataError if its tensors do not fit."""
     opened = build_networks(open_model(source), device)
@@ -181,7 +176,7 @@ def _of_transformers(source: str | Path, kind: str, device: torch.device) -> Fin
     model = TaskModel(network, task, 0.0)
     fill_head(model.head, kind, part, config)
     length = min(opened.length, longest_of_tokenizer(part.path))
-    _refuse_other_rows(opened, part)
+    _refuse_other_rows(opened)
     refused = _joins_otherwise(opened, part)
     if refused and kind == "ForQuestionAnswering":
         raise ConfigError(f"{source}: cannot read questions: its tokenizer or encoder joins two texts in another way.")
@@ -189,27 +184,27 @@ def _of_transformers(source: str | Path, kind: str, device: torch.device) -> Fin
     return FineTuned(str(source), job, [model], opened.tokenizer, opened.vocabulary)
 
 
-def _refuse_other_rows(opened: Networks, part: Part) -> None:
+def _refuse_other_rows(opened: Networks) -> None:
     """Raise ConfigError if the owner's tokenizer does not put [CLS] and [SEP] around a text, as the rows here have."""
     if _writes_otherwise(opened, "a"):
         reason = "its tokenizer does not put one special token before a text and one after it, as the lab does"
-        raise ConfigError(f"{part.path}: {reason}, so its answers would be others. Fine-tune it.")
+        raise ConfigError(f"{opened.model.source}: {reason}, so its answers would be others. Fine-tune it.")
 
 
 def _writes_otherwise(opened: Networks, *texts: str) -> bool:
     tokenizer, row = opened.tokenizer, [opened.vocabulary.cls_id]
     for text in texts:
         row += [*tokenizer.encode(text, add_special_tokens=False).ids, opened.vocabulary.sep_id]
-    return tokenizer.post_processor is not None and tokenizer.encode(*texts).ids != row
+    return tokenizer.post_processor is not None and tokenizer.encode(*texts).ids != row  # type: ignore[arg-type]
 
 
 def _joins_otherwise(opened: Networks, part: Part) -> bool:
     """Return whether the owner's tokenizer or encoder reads two texts otherwise than the rows of tasks have them."""
-    file, kind = part.path / "tokenizer_config.json", part.backbone["type"]
+    file, backbone = part.path / "tokenizer_config.json", part.backbone["type"]
     settings = read_json(file) if file.is_file() else {}
-    named = settings.get("model_input_names", settings.get("tokenizer_class") or "Bert")
-    has_segments = kind != "bert" or any(name in str(named) for name in ("token_type_ids", "Bert", "Electra"))
-    return kind == BACKBONE or not has_segments or _writes_otherwise(opened, "a", "b")
+    named = str(settings.get("model_input_names", settings.get("tokenizer_class") or "Bert"))
+    lacks_segments = backbone == "bert" and not any(name in named for name in ("token_type_ids", "Bert", "Electra"))
+    return backbone == "hugging_face" or lacks_segments or _writes_otherwise(opened, "a", "b")
 
 
 def _task_of(kind: str, config: Mapping[str, Any], outputs: int, part: Part) -> tuple[str, Any]:

@@ -227,7 +227,7 @@ class Pair:
         self._refuse(batch_size, top)
         network, mask = self.writer, self.vocabulary.mask_id
         tokenized = tokenize(self.tokenizer, several(texts), with_masks=True)
-        masks = [_places(text, mask) for text in tokenized]
+        masks = [(torch.tensor(text.ids) == mask).nonzero().flatten().tolist() for text in tokenized]
         if isinstance(texts, str) and not masks[0]:
             raise ConfigError(f"there is no {self._token(mask)} to fill in {texts!r:.60}.")
         best: list[dict[int, list[Candidate]]] = [{} for _ in tokenized]
@@ -271,9 +271,7 @@ class Pair:
 
     def predict(self, texts: Any, *, batch_size: int = 32) -> Any:
         """Raise ConfigError: only a fine-tuned model predicts."""
-        raise ConfigError(
-            f"{self.name}: has no head of a task that the lab reads. Fine-tune it: electra-lab finetune FILE"
-        )
+        raise ConfigError(f"{self.name}: has no head of a task that the lab reads. Try electra-lab finetune FILE.")
 
     def unknown(self, texts: Sequence[str]) -> list[float]:
         """Return the share of each text's characters, white space left out, that the tokenizer does not know."""
@@ -373,7 +371,3 @@ class Pair:
                     logits = logits[:, : self.vocabulary.size].float()  # some tables are padded
                     self.finite(logits[:, ~special])
                     yield window.text, inside, logits.masked_fill(special, float("-inf")).cpu()
-
-
-def _places(text: Tokenized, token: int) -> list[int]:
-    return [place for place, id in enumerate(text.ids) if id == token]

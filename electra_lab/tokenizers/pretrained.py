@@ -94,9 +94,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
             "text, the mask, and unknown text if there is any, as tokenizers of BERT, ELECTRA and RoBERTa have them."
         )
     if roles["pad"] in (roles["cls"], roles["sep"], roles["mask"]):
-        raise DataError(
-            f"{file}: {roles['pad']} is the padding and has another use. The lab needs a token for padding alone."
-        )
+        raise DataError(f"{file}: {roles['pad']} is not for padding alone. The lab needs a token that is.")
     if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
         raise DataError(f"{file}: its ids are not 0 to {tokenizer.get_vocab_size() - 1}, one per token. {SAVE}")
     tokenizer = _marked(tokenizer, roles, {*chain.from_iterable(named.values())})
@@ -136,14 +134,9 @@ def _marked(tokenizer: Tokenizer, roles: Mapping[str, str], others: Set[str]) ->
         # The template says which they are: see `special_ids`.
         ids = [(role, vocabulary[roles[role]]) for role in SPECIAL_TOKENS]
         special: Any = [{"id": role, "ids": [id], "tokens": [roles[role]]} for role, id in ids]
-        before, inside, after = (
-            vocabulary[roles["cls"]],
-            tokenizer.encode("a", add_special_tokens=False).ids,
-            vocabulary[roles["sep"]],
-        )
-        usual = tokenizer.post_processor is None or tokenizer.encode("a").ids == [before, *inside, after]
-        single, pair = ("cls $A sep", "cls $A sep $B:1 sep:1") if usual else ("$A", "$A $B:1")
-        template = {"single": single, "pair": pair, "special_tokens": special}
+        template = {"single": "cls $A sep", "pair": "cls $A sep $B:1 sep:1", "special_tokens": special}
+        if tokenizer.post_processor and tokenizer.encode("a").tokens[-1] != roles["sep"]:  # as XLNet's
+            template |= {"single": "$A", "pair": "$A $B:1"}
         tokenizer.post_processor = processors.TemplateProcessing(**template)
     return tokenizer
 

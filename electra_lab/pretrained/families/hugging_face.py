@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.pretrained.families.family import Activation, Config, Family, Sections
+from electra_lab.pretrained.families.family import Activation, Config, Family, Sections, most_task_layers
 from electra_lab.pretrained.families.names import OLD, Names
 from registry import backbones
 from registry.errors import ConfigError, DataError
@@ -126,12 +126,9 @@ class HuggingFace(Family):
         return backbone, embedding, size
 
     @property
-    def layers_read(self) -> Mapping[str, Mapping[str, str]]:
-        if self.model_type not in HEADS:
-            return {}
-        dense, _, out = HEADS[self.model_type]
-        of_texts = {"dense": dense, "out": out}
-        return {"ForSequenceClassification": of_texts, "ForTokenClassification": {"out": "classifier"}}
+    def task_layers(self) -> Mapping[str, Mapping[str, str]]:  # type: ignore[override]
+        dense, _, out = HEADS.get(self.model_type, ("", None, ""))
+        return most_task_layers(dense, out) if dense else {}
 
     def pooling(self, config: Config) -> tuple[Activation, bool]:
         return HEADS[self.model_type][1], False

@@ -244,6 +244,13 @@ def test_a_bert_of_transformers_has_its_pooler(tuned: dict[str, Path], tmp_path:
     found = opened(tmp_path / "1").predict("the cat saw 3 dogs " * 9)
     assert found.prediction == pytest.approx(float(logits[0]), abs=1e-5)
     file = tmp_path / "3" / "config.json"
+    written = json.loads(file.read_text())
+    for names in ({"0": "a", "2": "c"}, dict(zip("012", "aab", strict=True)), dict(zip("123", "abc", strict=True)),
+                  dict(zip("0123", "abcd", strict=True)), ["a", "b", "c"]):  # fmt: skip
+        file.write_text(json.dumps(written | {"id2label": names}))
+        with pytest.raises(DataError, match="id2label"):
+            opened(tmp_path / "3")
+    file.write_text(json.dumps(written))
     file.write_text(file.read_text().replace("ForSequenceClassification", "ForQuestionAnswering"))
     with pytest.raises(DataError, match="ForQuestionAnswering"):
         opened(tmp_path / "3")

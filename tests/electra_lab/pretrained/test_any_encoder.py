@@ -190,15 +190,13 @@ def test_heads_of_tasks_are_those_of_transformers(name: str, ending: str, tmp_pa
         assert ours.predict(tuple(text)).probabilities == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize(("name", "ending"), [("roberta", "ForQuestionAnswering"), ("xlnet", "ForTokenClassification")])
+@pytest.mark.parametrize(("name", "ending"), [("distilbert", "QuestionAnswering"), ("xlnet", "TokenClassification")])
 def test_heads_that_are_not_read_are_refused(name: str, ending: str, tmp_path: Path) -> None:
     words = trained("BertTokenizer")
-    made = getattr(hf, f"AutoModel{ending}").from_config(config_of(name, len(words)))
+    made = getattr(hf, f"AutoModelFor{ending}").from_config(config_of(name, len(words)))
     words.save_pretrained(saved(made, tmp_path / "model"))
-    pair = electra_lab.load(tmp_path / "model", device="cpu")
-    assert pair.embed("the cat").isfinite().all()
-    with pytest.raises(ConfigError, match="no head of a task that the lab reads"):
-        pair.predict("the cat")
+    with pytest.raises(ConfigError, match=r"cannot read questions|no head of a task that the lab reads"):
+        electra_lab.load(tmp_path / "model", device="cpu").predict("the cat")
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [

@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer, ElectraConfig, ElectraForPreTraining, ElectraForSequenceClassification, pipeline
+from tokenizers import Tokenizer, processors
+from transformers import (
+    AutoTokenizer,
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+    ElectraForQuestionAnswering,
+    ElectraForSequenceClassification,
+    pipeline,
+)
 
 import electra_lab
 from electra_lab.data.encoding import encode
@@ -18,7 +26,7 @@ from electra_lab.jobs.finetuning.facts import dry_run
 from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.tokenizers.pretrained import read_tokenizer
 from registry.errors import ConfigError, DataError
-from tests.electra_lab.tokenizers.families import ODD, differences, families, row, save, trained
+from tests.electra_lab.tokenizers.families import ODD, differences, families, row, save
 
 CLASSES = {name: listed[0] for name, listed in families().items()}
 PAGE = (Path(__file__).parents[3] / "docs" / "encoders.md").read_text(encoding="utf-8")
@@ -200,16 +208,8 @@ def test_added_markers_are_tokens_everywhere_and_names_of_special_tokens_text(na
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", KINDS)
 def test_predictions_obey_markers_and_the_side_that_is_cut(name: str, side: str, saved: Any, tmp_path: Path) -> None:
-    tokenizer = trained(name)
     folder = changed(saved(name), tmp_path / "a", lambda old: old | {"model_max_length": 16, "truncation_side": side})
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "embedding_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
-    config = ElectraConfig(
-        vocab_size=len(tokenizer), num_hidden_layers=1, max_position_embeddings=32, num_labels=3, initializer_range=0.5,
-        pad_token_id=tokenizer.pad_token_id, **sizes,
-    )  # fmt: skip
-    model = ElectraForSequenceClassification(config).eval()
-    model.save_pretrained(folder)
+    model = with_model(folder, ElectraForSequenceClassification, num_labels=3)
     theirs, ours = AutoTokenizer.from_pretrained(folder), electra_lab.load(folder, device="cpu")
     long = f"the [E1] cat [E1] {' '.join(f'sat {number} dogs' for number in range(9))} on the mat"
     items: list[Any] = [long, "the [E1] cat"]
@@ -226,17 +226,87 @@ def test_predictions_obey_markers_and_the_side_that_is_cut(name: str, side: str,
         assert [*ours.predict(item).probabilities.values()] == pytest.approx(expected, abs=1e-6)  # type: ignore[union-attr]
 
 
+def with_model(folder: Path, kind: Any, **options: Any) -> Any:
+    """Save a small ELECTRA with large random weights for the tokenizer of a folder."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    sizes = {"hidden_size": 16, "embedding_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    sizes |= {"num_hidden_layers": 1, "max_position_embeddings": 32, "vocab_size": len(tokenizer)}
+    torch.manual_seed(0)
+    made = kind(ElectraConfig(initializer_range=0.5, pad_token_id=tokenizer.pad_token_id, **sizes, **options)).eval()
+    made.save_pretrained(folder)
+    return made
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_masks_are_read_as_by_their_owner(name: str, saved: Any, tmp_path: Path) -> None:
+    """With the space before them or without."""
+    folder = changed(saved(name), tmp_path / "a", lambda old: old)
+    model, theirs = with_model(folder, ElectraForMaskedLM), AutoTokenizer.from_pretrained(folder)
+    pair = electra_lab.load(folder, device="cpu")
+    for text in ("the {} sat", "{} [E1]{} a"):
+        text = text.replace("{}", theirs.mask_token)
+        read = theirs(text, return_tensors="pt")
+        with torch.no_grad():
+            logits = model(**read).logits[read["input_ids"] == theirs.mask_token_id]
+        best = logits.masked_fill(pair.vocabulary.is_special, -torch.inf).softmax(-1).amax(-1).tolist()
+        assert [found[0].probability for found in pair.fill(text).candidates] == pytest.approx(best, abs=1e-6)
+
+
+ROWS = {"nothing": ("$A", "$A $B"), "no end": ("[CLS] $A", "[CLS] $A $B"), "end first": ("$A [SEP] [CLS]", "$A $B"),
+        "as usual": ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]")}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [None, *ROWS])
+def test_a_model_with_other_rows_is_refused_in_use(rows: str | None, saved: Any, tmp_path: Path) -> None:
+    """Here it may be trained further."""
+    generic = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    folder = changed(saved("BertTokenizer"), tmp_path / "a", lambda old: old | generic)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = None
+    if rows:
+        ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+        single, pair = ROWS[rows]
+        tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ends)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with_model(folder, ElectraForSequenceClassification)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    ids = read_tokenizer(folder).encode("the cat", add_special_tokens=False).ids
+    if rows == "as usual":
+        ours = electra_lab.load(folder, device="cpu")
+        assert ours.predict("the cat")
+        with pytest.raises(ConfigError, match="pairs"):
+            ours.predict(("the", "cat"))
+    else:
+        assert theirs("the cat")["input_ids"] != [theirs.cls_token_id, *ids, theirs.sep_token_id]
+        with pytest.raises(ConfigError, match=str(folder)):
+            electra_lab.load(folder, device="cpu")
+    if rows == "as usual":
+        with_model(folder, ElectraForQuestionAnswering)
+        with pytest.raises(ConfigError, match=f"{folder}: cannot read questions"):
+            electra_lab.load(folder, device="cpu")
+
+
+def test_rows_of_xlnet_are_refused_in_use(saved: Any, tmp_path: Path) -> None:
+    """They end with <sep> and <cls>, which its folder names."""
+    folder = changed(saved("XLNetTokenizer"), tmp_path / "a", lambda old: old)
+    with_model(folder, ElectraForPreTraining)
+    with pytest.raises(ConfigError, match=str(folder)):
+        electra_lab.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_padding_that_is_another_token_too_is_refused(name: str, saved: Any, tmp_path: Path) -> None:
+    folder = changed(saved(name), tmp_path / "a", lambda old: old | {"pad_token": old["sep_token"]})
+    with pytest.raises(DataError, match=str(folder)):
+        read_tokenizer(folder)
+
+
 @pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize("name", KINDS)
 def test_labels_of_a_fine_tuned_model_have_the_order_of_their_numbers(name: str, saved: Any, tmp_path: Path) -> None:
     """Twelve of them, for transformers too."""
     folder = changed(saved(name), tmp_path / "model", lambda old: old)
-    sizes = {"hidden_size": 16, "embedding_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
-    config = ElectraConfig(
-        vocab_size=len(trained(name)), num_hidden_layers=1, max_position_embeddings=32, initializer_range=0.5, **sizes
-    )
-    torch.manual_seed(0)
-    ElectraForPreTraining(config).save_pretrained(folder)
+    with_model(folder, ElectraForPreTraining)
     texts = [f"the cat [E1] saw {n} dogs" for n in range(12)]
     rows = "".join(f"{text},{n}\n" for n, text in enumerate(texts))
     for split in ("train", "validation"):
