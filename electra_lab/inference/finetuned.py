@@ -177,11 +177,11 @@ class FineTuned(Pair):
     def _example(self, fields: Mapping[str, Any], id: str) -> Any:
         if self.job.takes is WordsExample:
             return WordsExample(tuple(fields["words"]), id=id)
-        if self.job.takes is QuestionExample:
-            return QuestionExample(fields["question"], fields["context"], labelled=False, id=id)
-        pair = fields.get("pair")
+        pair = fields.get("pair", fields.get("context"))
         if pair is not None and not self.job.joins_pairs:
             raise ConfigError(f"{self.name}: cannot read pairs: its tokenizer or encoder joins texts in another way.")
+        if self.job.takes is QuestionExample:
+            return QuestionExample(fields["question"], fields["context"], labelled=False, id=id)
         return TextExample(fields["text"].strip(), None if pair is None else pair.strip(), id=id)
 
     def _refused(self, *_: Any) -> NoReturn:

@@ -177,10 +177,8 @@ def _of_transformers(source: str | Path, kind: str, device: torch.device) -> Fin
     fill_head(model.head, kind, part, config)
     length = min(opened.length, longest_of_tokenizer(part.path))
     _refuse_other_rows(opened)
-    refused = _joins_otherwise(opened, part)
-    if refused and kind == "ForQuestionAnswering":
-        raise ConfigError(f"{source}: cannot read questions: its tokenizer or encoder joins two texts in another way.")
-    job = Job(task, tasks.get(name).declared["takes"], None, length, joins_pairs=not refused)
+    joins = not _joins_otherwise(opened, part)
+    job = Job(task, tasks.get(name).declared["takes"], None, length, joins_pairs=joins)
     return FineTuned(str(source), job, [model], opened.tokenizer, opened.vocabulary)
 
 

@@ -282,8 +282,8 @@ def test_a_model_with_other_rows_is_refused_in_use(rows: str | None, saved: Any,
             electra_lab.load(folder, device="cpu")
     if rows == "as usual":
         with_model(folder, ElectraForQuestionAnswering)
-        with pytest.raises(ConfigError, match=f"{folder}: cannot read questions"):
-            electra_lab.load(folder, device="cpu")
+        with pytest.raises(ConfigError, match=f"{folder}: cannot read pairs"):
+            electra_lab.load(folder, device="cpu").predict(("who", "the cat"))
 
 
 def test_rows_of_xlnet_are_refused_in_use(saved: Any, tmp_path: Path) -> None:
