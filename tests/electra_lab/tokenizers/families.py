@@ -94,6 +94,9 @@ def row(name: str, folder: Path) -> str:
     try:
         wrong = differences(folder)
         result = f"equal ids for {len(ODD)} odd sentences" if not wrong else f"differs: {wrong}"
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        if theirs("a")["input_ids"] != [theirs.cls_token_id, *_read(theirs, "a"), theirs.sep_token_id]:
+            result += "; for training only, as a text has other special tokens around it"
     except DataError as error:
         result = f"refused: {str(error).split(': ', 1)[1].split('. ')[0]}"
     return f"| {name} | {', '.join(f'`{family}`' for family in families()[name])} | {result} |"

@@ -286,9 +286,10 @@ def test_a_model_with_other_rows_is_refused_in_use(rows: str | None, saved: Any,
             electra_lab.load(folder, device="cpu").predict(("who", "the cat"))
 
 
-def test_rows_of_xlnet_are_refused_in_use(saved: Any, tmp_path: Path) -> None:
-    """They end with <sep> and <cls>, which its folder names."""
-    folder = changed(saved("XLNetTokenizer"), tmp_path / "a", lambda old: old)
+@pytest.mark.parametrize("name", ["XLNetTokenizer", "GemmaTokenizer"])
+def test_rows_of_some_families_are_refused_in_use(name: str, saved: Any, tmp_path: Path) -> None:
+    """Those of XLNet end with <sep> and <cls>, which its folder names; Gemma's small tokenizer adds nothing."""
+    folder = changed(saved(name), tmp_path / "a", lambda old: old)
     with_model(folder, ElectraForPreTraining)
     with pytest.raises(ConfigError, match=str(folder)):
         electra_lab.load(folder, device="cpu")
