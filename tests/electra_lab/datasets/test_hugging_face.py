@@ -84,6 +84,9 @@ def test_text_that_looks_like_a_date_stays_text(tmp_path: Path, name: str) -> No
 
 
 def test_json_that_is_not_rows_is_refused_by_line(tmp_path: Path) -> None:
+    """A field that a row lacks is null."""
+    write(tmp_path / "test.json", json_lines({"text": "a", "label": "x"}, {"text": "b"}))
+    assert [example.label for example in dataset(tmp_path).read("test")] == ["x", None]
     for content, place in ((b'{"text": "a"}\n[1]\n', 2), (b'{"text": "a"}\n{"text"\n', 2)):
         write(tmp_path / "test.json", content)
         with pytest.raises(DataError, match=rf"test\.json:{place}: "):
