@@ -167,7 +167,9 @@ def _with_settings(tokenizer: Tokenizer, file: Path) -> Tokenizer:
             options = settings.tokenize_chinese_chars, settings.strip_accents, settings.do_lower_case
             tokenizer.normalizer = normalizers.BertNormalizer(normalizer.clean_text, *options)
         else:
-            does["tokenizer_class"] = "another one"
+            raise DataError(
+                f"{file.with_name(SETTINGS)}: tokenizer_class: {kind} would not read as {file.name}. {SAVE}"
+            )
     elif BYTES.match(kind) and isinstance(splitter, pre_tokenizers.ByteLevel):
         splitter.add_prefix_space = bool(settings.add_prefix_space)
     elif AS_WRITTEN.match(kind) and tokenizer.post_processor is None:

@@ -296,6 +296,18 @@ def test_rows_of_some_families_are_refused_in_use(name: str, saved: Any, tmp_pat
 
 
 @pytest.mark.parametrize("name", KINDS)
+def test_without_a_class_the_kind_of_model_has_to_fit(name: str, saved: Any, tmp_path: Path) -> None:
+    """Transformers would take that of ELECTRA, which is BERT's."""
+    folder = changed(saved(name), tmp_path / "a", SETTINGS["no_class"])
+    (folder / "config.json").write_text('{"model_type": "electra"}')
+    if name == "BertTokenizer":
+        assert differences(folder) == []
+    else:
+        with pytest.raises(DataError, match=r"tokenizer_config\.json: tokenizer_class: electra"):
+            read_tokenizer(folder)
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_padding_that_is_another_token_too_is_refused(name: str, saved: Any, tmp_path: Path) -> None:
     folder = changed(saved(name), tmp_path / "a", lambda old: old | {"pad_token": old["sep_token"]})
     with pytest.raises(DataError, match=str(folder)):
