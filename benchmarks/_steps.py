@@ -107,7 +107,7 @@ def make(case: Case, way: str) -> Step:
 
 
 def ours(case: Case, how: str) -> Step:
-    """Return our step. `how`: a precision, then after + signs a kernel of attention, of compiling, `graph`, a sampler."""
+    """Return our step. `how`: a precision, then after + signs an attention kernel, a compile mode, graph, a sampler."""
     precision, *others = how.split("+")
     compile_ = next((word for word in others if word in COMPILE), "off")
     kernel = next((word for word in others if word in KERNELS), "fused")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from electra_lab.pretrained.families import FAMILIES, Config, prepare, reading, task_layers
+from electra_lab.pretrained.families import Config, prepare, reading, task_layers
 from electra_lab.pretrained.hugging_face import CONFIG
 from electra_lab.pretrained.trained_model import Part
 from registry import tasks
@@ -35,7 +35,7 @@ def kind_of_head(config: Mapping[str, Any]) -> str | None:
 
 def outputs_of(kind: str, part: Part) -> int:
     """Return the number of outputs of a head, such as labels. Raises DataError if its layers are missing."""
-    layers = task_layers(FAMILIES.get(part.format))[kind]
+    layers = task_layers(part.read_as)[kind]
     last = part.tensors.get(f"{layers.get('out', layers.get('span'))}.weight")
     if last is None:
         raise DataError(f"{part.path}: is a model {kind}, but its tensors lack the layers of that class.")
@@ -44,22 +44,25 @@ def outputs_of(kind: str, part: Part) -> int:
 
 def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
     """Return the names of a head's outputs by a config.json."""
-    names = config.get("id2label") or {}
-    return [str(names.get(str(number), f"LABEL_{number}")) for number in range(outputs)]
+    numbers = [str(number) for number in range(outputs)]
+    names = config.get("id2label") or {number: f"LABEL_{number}" for number in numbers}
+    if not isinstance(names, dict) or {*names} != {*numbers} or len({*map(str, names.values())}) < outputs:
+        raise DataError(f"{CONFIG}: id2label must name the outputs 0 to {outputs - 1}, each once; is {names!r:.60}.")
+    return [str(names[number]) for number in numbers]
 
 
 def task_of(kind: str, part: Part, facts: Mapping[str, Any], name: str = "", **options: Any) -> Any:
     """Return the task of a class, with facts such as its labels."""
     task: Any = tasks.get(name or TASKS[kind]).component(**options, head="transformers")
     task.set_labels(facts)
-    prepare(task, FAMILIES.get(part.format))
+    prepare(task, part.read_as)
     return task
 
 
 @torch.no_grad()
 def fill_head(head: nn.Module, kind: str, part: Part, config: Mapping[str, Any]) -> None:
     """Fill a head, and let it compute as config.json says. Raises DataError if its tensors do not fit, ConfigError."""
-    family, of_text = FAMILIES.get(part.format), kind == "ForSequenceClassification"
+    family, of_text = part.read_as, kind == "ForSequenceClassification"
     for ours, theirs in task_layers(family)[kind].items():
         for name, parameter in head.get_submodule(ours).named_parameters():
             tensor: Tensor | None = part.tensors.get(f"{theirs}.{name}")

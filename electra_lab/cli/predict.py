@@ -50,7 +50,7 @@ def predict(
     tuned = load(model, device=device, seed=chosen)
     if not isinstance(tuned, FineTuned):
         cure = command("finetune", "FILE", "--model", model)
-        raise ConfigError(f"{model}: is pre-trained and has no head of a task. Fine-tune it first: {cure}")
+        raise ConfigError(f"{model}: has no head of a task that the lab reads. Fine-tune it: {cure}")
     job = tuned.job
     reading = Reading(on_error, format, field or (), job.names, job.needs, job.fields or (), pair, trained=job.dataset)
     incoming = read(texts, file, reading)

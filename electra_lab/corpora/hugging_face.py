@@ -36,7 +36,7 @@ class HuggingFace:
     """A dataset of the Hugging Face hub, or a local folder; each row is one document. Needs `electra-lab[data]`.
 
     Empty texts are ignored. A text above 1,000,000 characters becomes several documents, cut at white space. The values
-    of CSV files in a folder are read as text; for those on the hub, the library turns some into numbers.
+    of CSV files in a folder are read as text; for files on the hub, the library turns some into numbers or dates.
 
     path      a name such as `wikimedia/wikipedia`, which is downloaded once, or a folder: one that `save_to_disk`
               wrote, or one of JSON, CSV, Parquet or text files; relative to the experiment file

@@ -278,7 +278,7 @@ def _refuse_empty(corpus: Any, contents: Contents, held_out: float, own: str | N
             raise Unsplittable(f"{own}, but no documents for {split}.")
         number = len(keys) if len(keys) < FEW else documents
         share = min(0.5, 20 / number)
-        can_help = number >= len(SPLITS) and (share > held_out or split == "train")
+        can_help = number >= len(SPLITS) and (share < held_out if split == "train" else share > held_out)
         cures = [f"Set it to {share:.1g}"] if can_help else []
         what, cure = f"{documents} documents", "Divide the text into more documents"
         if number < documents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
 from bisect import bisect_left
@@ -76,7 +77,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
     try:
         # A lone surrogate has no bytes; a question mark in its place keeps the offsets.
         clean = [text.encode("utf-8", "replace").decode() for text in texts]
-        kmers = [as_kmers(text, k) if k and not (with_masks and special.names.search(text)) else None for text in clean]
+        kmers = [as_kmers(text, k, special.names if with_masks else None) if k else None for text in clean]
         clean = [text if written is None else written for text, written in zip(clean, kmers, strict=True)]
         if len(clean) == 1:  # each thread of `encode_batch` would keep the memory of a long text
             encodings = [tokenizer.encode(clean[0], add_special_tokens=False)]
@@ -104,8 +105,13 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
     return tokenized
 
 
-def as_kmers(text: str, k: int) -> str | None:
-    """Return the overlapping k-mers of a sequence, as the corpus `fasta` writes them; None if the text has them."""
+def as_kmers(text: str, k: int, masks: re.Pattern[str] | None = None) -> str | None:
+    """Return the overlapping k-mers of a sequence as `fasta` writes them, None if a text has them. Raises DataError."""
+    if masks and masks.search(text):
+        if any(as_kmers(piece, k) for piece in masks.split(text)):
+            cure = f"Write {k}-mers with spaces between them, and the mask in the place of one"
+            raise DataError(f"{text!r:.60}: a mask stands for one of the overlapping {k}-mers that are read. {cure}.")
+        return None
     words = text.split()
     letters = "".join(words)
     if len(letters) < k or all(len(word) == k for word in words):

@@ -23,8 +23,8 @@ class HuggingFace(Splits[TextExample]):
 
     A field `a.b` is the field b of the object in field a. White space around texts and labels is removed. Labels are
     read by their names if they have names. A label that is null, empty or, with names, -1 is unknown, and the test may
-    lack the field. The values of CSV files in a folder are read as text; for those on the hub, the library turns some
-    into numbers.
+    lack the field. The values of CSV files in a folder are read as text; for files on the hub, the library turns some
+    into numbers or dates.
 
     path        a name such as `nyu-mll/glue`, which is downloaded once, or a folder: one that `save_to_disk` wrote, or
                 one of JSON, CSV, Parquet or text files; relative to the fine-tuning file

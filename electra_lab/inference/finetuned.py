@@ -43,6 +43,7 @@ class Job:
     fields   the names of the fields with the text, and the second text, in its training data; None if unknown
     length   of the longest row, in tokens
     dataset  type and options of its training data, if known
+    joins_pairs  the model was trained on pairs as rows have them here
     """
 
     task: Task
@@ -52,6 +53,7 @@ class Job:
     precision: Precision = "fp32"
     seed: int = 0
     dataset: Mapping[str, Any] = field(default_factory=dict)
+    joins_pairs: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -175,9 +177,11 @@ class FineTuned(Pair):
     def _example(self, fields: Mapping[str, Any], id: str) -> Any:
         if self.job.takes is WordsExample:
             return WordsExample(tuple(fields["words"]), id=id)
+        pair = fields.get("pair", fields.get("context"))
+        if pair is not None and not self.job.joins_pairs:
+            raise ConfigError(f"{self.name}: cannot read pairs: its tokenizer or encoder joins texts in another way.")
         if self.job.takes is QuestionExample:
             return QuestionExample(fields["question"], fields["context"], labelled=False, id=id)
-        pair = fields.get("pair")
         return TextExample(fields["text"].strip(), None if pair is None else pair.strip(), id=id)
 
     def _refused(self, *_: Any) -> NoReturn:

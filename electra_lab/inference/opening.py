@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from electra_lab.assembly.networks import build_networks, make_network
+from electra_lab.assembly.networks import Networks, build_networks, make_network
 from electra_lab.assembly.task_head import TASKS, fill_head, kind_of_head, labels_of, outputs_of, task_of
-from electra_lab.data.vocabulary import make_vocabulary
+from electra_lab.data.vocabulary import make_vocabulary, masks_take_words
 from electra_lab.inference.finetuned import FineTuned, Job
 from electra_lab.inference.pair import Pair
 from electra_lab.model.task_model import TaskModel
@@ -21,6 +22,7 @@ from electra_lab.pretrained.opening import finetuned_config, open_model
 from electra_lab.pretrained.trained_model import LAB, Part
 from electra_lab.storage.best import Step
 from electra_lab.storage.checkpoint import read_model
+from electra_lab.storage.files import read_json
 from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning, is_seed
 from electra_lab.storage.run_directory import is_run
 from electra_lab.training.device import choose_device, choose_precision
@@ -64,7 +66,10 @@ def load(path_or_name: str | Path, *, device: str = "auto", step: Step = None, s
     if of_seed:
         number = int(path.resolve().name.removeprefix("seed-"))
         return _finetuned(str(path_or_name), FinetuningFolder(path.resolve().parent), [number], chosen_device)
-    head = None if is_run(path) or step is not None else _kind_of_head(path_or_name)
+    head = None
+    if not is_run(path) and step is None:
+        with suppress(LabError):  # `load_pair` reports it
+            head = kind_of_head(read_config(locate(str(path_or_name))))
     if head:
         return _of_transformers(path_or_name, head, chosen_device)
     return load_pair(path_or_name, device=device, step=step)
@@ -73,6 +78,10 @@ def load(path_or_name: str | Path, *, device: str = "auto", step: Step = None, s
 def load_pair(path_or_name: str | Path, *, device: str = "auto", step: Step = None) -> Pair:
     """Open a pre-trained pair; of a fine-tuning, its encoder."""
     opened = build_networks(open_model(path_or_name, step=step), choose_device(device))
+    if opened.model.run:
+        masks_take_words(opened.tokenizer, str(opened.tokenizer.id_to_token(opened.vocabulary.mask_id)))
+    else:
+        _refuse_other_rows(opened)
     writer = opened.model.part("generator")
     known = backbones if writer.learned else generators
     return Pair(
@@ -158,15 +167,6 @@ def _of_seed(
 # Folders of transformers
 
 
-def _kind_of_head(source: str | Path) -> str | None:
-    """Return the class of a folder of transformers that has the head of a task, None for anything else."""
-    try:
-        config = read_config(locate(str(source)))
-    except LabError:  # `load_pair` reports it
-        return None
-    return kind_of_head(config)
-
-
 def _of_transformers(source: str | Path, kind: str, device: torch.device) -> FineTuned:
     """Open a folder of transformers with the head of a task. Raises DataError if its tensors do not fit."""
     opened = build_networks(open_model(source), device)
@@ -176,8 +176,33 @@ def _of_transformers(source: str | Path, kind: str, device: torch.device) -> Fin
     model = TaskModel(network, task, 0.0)
     fill_head(model.head, kind, part, config)
     length = min(opened.length, longest_of_tokenizer(part.path))
-    job = Job(task, tasks.get(name).declared["takes"], None, length)
+    _refuse_other_rows(opened)
+    joins = not _joins_otherwise(opened, part)
+    job = Job(task, tasks.get(name).declared["takes"], None, length, joins_pairs=joins)
     return FineTuned(str(source), job, [model], opened.tokenizer, opened.vocabulary)
+
+
+def _refuse_other_rows(opened: Networks) -> None:
+    """Raise ConfigError if the owner's tokenizer does not put [CLS] and [SEP] around a text, as the rows here have."""
+    if _writes_otherwise(opened, "a"):
+        reason = "its tokenizer does not put one special token before a text and one after it, as the lab does"
+        raise ConfigError(f"{opened.model.source}: {reason}, so its answers would be others. Fine-tune it.")
+
+
+def _writes_otherwise(opened: Networks, *texts: str) -> bool:
+    tokenizer, row = opened.tokenizer, [opened.vocabulary.cls_id]
+    for text in texts:
+        row += [*tokenizer.encode(text, add_special_tokens=False).ids, opened.vocabulary.sep_id]
+    return tokenizer.post_processor is not None and tokenizer.encode(*texts).ids != row  # type: ignore[arg-type]
+
+
+def _joins_otherwise(opened: Networks, part: Part) -> bool:
+    """Return whether the owner's tokenizer or encoder reads two texts otherwise than the rows of tasks have them."""
+    file, backbone = part.path / "tokenizer_config.json", part.backbone["type"]
+    settings = read_json(file) if file.is_file() else {}
+    named = str(settings.get("model_input_names", settings.get("tokenizer_class") or "Bert"))
+    lacks_segments = backbone == "bert" and not any(name in named for name in ("token_type_ids", "Bert", "Electra"))
+    return backbone == "hugging_face" or lacks_segments or _writes_otherwise(opened, "a", "b")
 
 
 def _task_of(kind: str, config: Mapping[str, Any], outputs: int, part: Part) -> tuple[str, Any]:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from electra_lab.data.texts import More, Tokenized, Window, batches, chunks, tokenize, windows
-from electra_lab.data.vocabulary import masks_take_words, spaces_stay
+from electra_lab.data.vocabulary import spaces_stay
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Results, Scored, one_or_all, several
 from electra_lab.inference.scoring import COMBINED, By, Reduce, energies_of, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
@@ -56,7 +56,6 @@ class Pair:
             raise ConfigError(
                 f"{name}: reads {length} tokens at once; it needs at least 3, for [CLS], [SEP] and a token."
             )
-        masks_take_words(tokenizer, self._token(vocabulary.mask_id))
 
     def __repr__(self) -> str:
         parts = [name for name in ("generator", "discriminator") if getattr(self, name) is not None]
@@ -228,7 +227,7 @@ class Pair:
         self._refuse(batch_size, top)
         network, mask = self.writer, self.vocabulary.mask_id
         tokenized = tokenize(self.tokenizer, several(texts), with_masks=True)
-        masks = [_places(text, mask) for text in tokenized]
+        masks = [(torch.tensor(text.ids) == mask).nonzero().flatten().tolist() for text in tokenized]
         if isinstance(texts, str) and not masks[0]:
             raise ConfigError(f"there is no {self._token(mask)} to fill in {texts!r:.60}.")
         best: list[dict[int, list[Candidate]]] = [{} for _ in tokenized]
@@ -272,7 +271,7 @@ class Pair:
 
     def predict(self, texts: Any, *, batch_size: int = 32) -> Any:
         """Raise ConfigError: only a fine-tuned model predicts."""
-        raise ConfigError(f"{self.name}: has no head of a task. Fine-tune it first: electra-lab finetune FILE")
+        raise ConfigError(f"{self.name}: has no head of a task that the lab reads. Try electra-lab finetune FILE.")
 
     def unknown(self, texts: Sequence[str]) -> list[float]:
         """Return the share of each text's characters, white space left out, that the tokenizer does not know."""
@@ -372,7 +371,3 @@ class Pair:
                     logits = logits[:, : self.vocabulary.size].float()  # some tables are padded
                     self.finite(logits[:, ~special])
                     yield window.text, inside, logits.masked_fill(special, float("-inf")).cpu()
-
-
-def _places(text: Tokenized, token: int) -> list[int]:
-    return [place for place, id in enumerate(text.ids) if id == token]

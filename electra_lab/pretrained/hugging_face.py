@@ -84,7 +84,7 @@ def read_folders(source: str, base: Path | None = None, network: str | None = No
         parts = {alone.name: alone}
         if beside and network is None and alone.name == "discriminator":
             parts["generator"] = read_part(path, "generator", beside=True)
-        mark = read_mark(whole.parent if whole.name in NETWORKS else whole)
+        mark = read_mark(whole.parent if whole.name in (*NETWORKS, "encoder") else whole)
     read = [_tokenizer(part.path) for part in parts.values()]
     vocabularies = [tokenizer.get_vocab() for tokenizer in read if tokenizer]
     if any(vocabulary != vocabularies[0] for vocabulary in vocabularies):
@@ -147,6 +147,7 @@ def read_part(path: Path, name: str, *, beside: bool = False) -> Part:
         plugin=plugin,
         plugin_source=code.read_bytes() if code and code.is_file() else b"",
         names=names,
+        read_as=family,
     )
     for head, ending in CLASSES.items():
         if head and config.get("architectures") == [f"ElectraLab{ending}"] and head not in part.heads:

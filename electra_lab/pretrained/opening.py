@@ -79,8 +79,8 @@ def read_run(path: Path, step: Step = None, *, plugins: bool = True) -> TrainedM
     except (KeyError, TypeError, AttributeError, ValueError):
         raise ConfigError(f"{path / 'config.yaml'}: is not a complete experiment.") from None
 
-    # Put each network together.
-    parts = {}
+    # Put each network together; a plug-in has the name that its file had when the run began.
+    parts, names = {}, {code.sha256: Path(code.file).name for code in provenance.plugins}
     for name, section in sections.items():
         plugin = _plugin_of(section, loaded) if plugins and provenance.plugins else None
         if plugin and plugin.package:
@@ -94,7 +94,7 @@ def read_run(path: Path, step: Step = None, *, plugins: bool = True) -> TrainedM
             vocabulary_size=tokenizer.get_vocab_size(),
             tensors=tensors[name],
             files=dict(saved.sums),
-            plugin=(plugin.package or _name_of(plugin, provenance)) if plugin else None,
+            plugin=(plugin.package or names.get(plugin.sha256, plugin.file.name)) if plugin else None,
             plugin_source=b"" if plugin is None or plugin.package else plugin.source,
         )
     others = tuple(sorted(name for name in saved.tensors if name.split(".")[0] not in NETWORKS))
@@ -187,12 +187,6 @@ def _plugin_of(section: Mapping[str, Any], plugins: list[Plugin]) -> Plugin | No
     if entry.package:
         return packaged(entry)
     return next((plugin for plugin in plugins if plugin.file == entry.file), None)
-
-
-def _name_of(plugin: Plugin, provenance: Provenance) -> str:
-    """Return the name that a plug-in file had when the run began."""
-    names = {code.sha256: Path(code.file).name for code in provenance.plugins}
-    return names.get(plugin.sha256, plugin.file.name)
 
 
 def _by_network(saved: Mapping[str, Tensor], tie: Any) -> dict[str, dict[str, Tensor]]:

@@ -45,6 +45,7 @@ class Part:
     plugin: str | None = None  # the file, or the installed package, that defines the backbone
     plugin_source: bytes = field(default=b"", repr=False)  # of a plug-in that is a file
     names: Names | None = None  # of the tensors in files of a family
+    read_as: Family | None = None  # the family that the files are of
 
     @property
     def heads(self) -> tuple[str, ...]:

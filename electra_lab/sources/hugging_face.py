@@ -3,13 +3,15 @@
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from electra_lab.sources.files import Files, below, needed, refuse_missing
+from electra_lab.sources.files import BadInput, Files, below, needed, refuse_missing, uncompressed
+from electra_lab.sources.records import EXTENSIONS, kind_of, record_in, records
 from registry.errors import DataError, did_you_mean
 from registry.signature import FolderOrName
 
@@ -96,7 +98,15 @@ class HuggingFaceSource:
         except Exception as error:  # the library raises errors of many kinds, also those of HTTP libraries
             parts = "`name` and the files in it" if self._files else "`path`, `name`, `revision` and the network"
             raise DataError(f"{self.path}: the dataset cannot be loaded ({_reason(error)}). Check {parts}.") from None
-        return dict(opened) if isinstance(opened, dict) else {"train": opened}
+        splits = dict(opened) if isinstance(opened, dict) else {"train": opened}
+        return {name: self._json_as_text(name, dataset) for name, dataset in splits.items()}
+
+    def _json_as_text(self, split: str, dataset: Any) -> Any:
+        """Return the rows of JSON files in a folder as the lab reads them, any other dataset unchanged."""
+        paths = [] if not self._files or self._is_saved() else self._builder.config.data_files[split]
+        if not paths or any(uncompressed(Path(path)).suffix.lower() not in EXTENSIONS for path in paths):
+            return dataset
+        return JsonRows(self._files, paths, dataset.features, dataset.column_names)
 
     def _csv_as_text(self) -> dict[str, Any]:
         """Return the options that keep the values of CSV files as text; none for other files."""
@@ -140,6 +150,26 @@ class HuggingFaceSource:
             return self._files.fingerprint()
         downloaded = {name: dataset._fingerprint for name, dataset in self.chosen(names).items()}
         return hashlib.sha256(json.dumps([self._options, downloaded], sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class JsonRows:
+    """What is used here of a dataset. The library would read text such as 2020-01-01 as dates."""
+
+    files: Any
+    paths: Sequence[str]
+    features: Any
+    column_names: Sequence[str] | None  # None if the library does not know them
+
+    def select_columns(self, names: Sequence[str]) -> "JsonRows":
+        return replace(self, column_names=names)
+
+    def iter(self, size: int) -> Iterator[dict[str, list[Any]]]:
+        for place, line in chain.from_iterable(records(self.files, Path(path)) for path in self.paths):
+            row = record_in(line, place)
+            if not isinstance(row, dict):
+                raise BadInput(place, f"is {kind_of(row)}, not an object with fields")
+            yield {name: [row.get(name)] for name in self.column_names or row}
 
 
 def _reason(error: Exception) -> str:

@@ -30,7 +30,7 @@ APART, BORDER, HIDDEN = "\U0010fffe", "\U0010ffff", 0x100000  # characters that 
 
 def tokenizer_of(content: bytes) -> Tokenizer:
     """Return the tokenizer of a .model, which gives each piece its id. Raises DataError, or an error of protobuf."""
-    from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     message = _message(content)
     pieces, trainer, normalizer = message.pieces, message.trainer_spec, message.normalizer_spec
@@ -56,8 +56,11 @@ def tokenizer_of(content: bytes) -> Tokenizer:
 
     of_unigram, prefix = trainer.model_type == UNIGRAM, normalizer.add_dummy_prefix
     symbols = sorted((piece.piece for piece in pieces if piece.type == USER), key=len, reverse=True)
-    build = _unigram if of_unigram else _bpe
-    tokenizer = Tokenizer(build(pieces, unknown[0], trainer.byte_fallback))
+    if of_unigram:
+        scored = [(piece.piece, piece.score) for piece in pieces]
+        tokenizer = Tokenizer(models.Unigram(scored, unknown[0], trainer.byte_fallback))
+    else:
+        tokenizer = Tokenizer(_bpe(pieces, unknown[0], trainer.byte_fallback))
     squeeze = normalizer.remove_extra_whitespaces
     tokenizer.normalizer = _normalizer(normalizer.precompiled_charsmap, prefix, squeeze, symbols)
     # Words are split, which is faster, unless a piece may reach into the next one.
@@ -139,12 +142,6 @@ def _cut(names: Sequence[str], texts: set[str]) -> str:
         at = next((at for at in places if not texts.isdisjoint(name[at - 1 : at + 1])), 1)
         parts.append(f"{re.escape(name[:at])}(?={re.escape(name[at:])})")
     return "|".join(parts)
-
-
-def _unigram(pieces: Sequence[Piece], unknown: int, has_bytes: bool) -> Model:
-    from tokenizers import models
-
-    return models.Unigram([(piece.piece, piece.score) for piece in pieces], unknown, has_bytes)
 
 
 def _bpe(pieces: Sequence[Piece], unknown: int, has_bytes: bool) -> Model:

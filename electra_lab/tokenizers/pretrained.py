@@ -93,6 +93,8 @@ def read_tokenizer(path: Path) -> Tokenizer:
             f"{file}: lacks {', '.join(missing)}. The lab needs tokens for padding, the beginning and the end of a "
             "text, the mask, and unknown text if there is any, as tokenizers of BERT, ELECTRA and RoBERTa have them."
         )
+    if roles["pad"] in (roles["cls"], roles["sep"], roles["mask"]):
+        raise DataError(f"{file}: {roles['pad']} is not for padding alone. The lab needs a token that is.")
     if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
         raise DataError(f"{file}: its ids are not 0 to {tokenizer.get_vocab_size() - 1}, one per token. {SAVE}")
     tokenizer = _marked(tokenizer, roles, {*chain.from_iterable(named.values())})
@@ -133,6 +135,8 @@ def _marked(tokenizer: Tokenizer, roles: Mapping[str, str], others: Set[str]) ->
         ids = [(role, vocabulary[roles[role]]) for role in SPECIAL_TOKENS]
         special: Any = [{"id": role, "ids": [id], "tokens": [roles[role]]} for role, id in ids]
         template = {"single": "cls $A sep", "pair": "cls $A sep $B:1 sep:1", "special_tokens": special}
+        if tokenizer.post_processor and tokenizer.encode("a").tokens[-1] != roles["sep"]:  # as XLNet's
+            template |= {"single": "$A", "pair": "$A $B:1"}
         tokenizer.post_processor = processors.TemplateProcessing(**template)
     return tokenizer
 
@@ -153,7 +157,7 @@ def _of_json(file: Path) -> Tokenizer:
 
 def _with_settings(tokenizer: Tokenizer, file: Path) -> Tokenizer:
     """Return a tokenizer with the settings that transformers' class takes from the file next to it."""
-    from tokenizers import normalizers, pre_tokenizers
+    from tokenizers import normalizers, pre_tokenizers, processors
 
     settings, config = (_read(_Settings, file.with_name(name)) for name in (SETTINGS, CONFIG))
     kind = settings.tokenizer_class or (settings.model_fields_set and config.model_type) or ""
@@ -163,9 +167,13 @@ def _with_settings(tokenizer: Tokenizer, file: Path) -> Tokenizer:
             options = settings.tokenize_chinese_chars, settings.strip_accents, settings.do_lower_case
             tokenizer.normalizer = normalizers.BertNormalizer(normalizer.clean_text, *options)
         else:
-            does["tokenizer_class"] = "another one"
+            raise DataError(
+                f"{file.with_name(SETTINGS)}: tokenizer_class: {kind} would not read as {file.name}. {SAVE}"
+            )
     elif BYTES.match(kind) and isinstance(splitter, pre_tokenizers.ByteLevel):
         splitter.add_prefix_space = bool(settings.add_prefix_space)
+    elif AS_WRITTEN.match(kind) and tokenizer.post_processor is None:
+        tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1")  # nothing around a text
     elif kind and not AS_WRITTEN.match(kind):
         text = normalizer.normalize_str("A\u00e9") if normalizer else "A\u00e9"
         if CASED.match(kind):

@@ -99,7 +99,7 @@ def described_export(task: Any, head: nn.Module, part: Part) -> str:
         return f"model/ in the folder of each seed: {name} of transformers"
     code = f" and the plug-in {part.plugin}" if part.plugin else ""
     needs = f"model/ in the folder of each seed: {name}, for which transformers needs electra_lab.interop.hugging_face"
-    has_own = part.family is not None and kind in part.family.task_layers
+    has_own = part.family is not None and part.family.classes and kind in part.family.task_layers
     return f"{needs}{code}" + (f"; with task: {{{cure}}} it needs nothing" if cure and has_own else "")
 
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from electra_lab.pretrained.families.family import Activation, Config, Family, Sections
+from electra_lab.pretrained.families.family import Activation, Config, Family, Sections, most_task_layers
 from electra_lab.pretrained.families.names import Names
 from registry.errors import ConfigError
 
@@ -63,11 +63,7 @@ class Deberta(Family):
     prefix = "DebertaV2"
     beyond = ("mask_decoder",)
     classes: ClassVar[Mapping[str, str]] = {"tokens": "ForMaskedLM"}
-    task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = {
-        "ForSequenceClassification": {"dense": "pooler.dense", "out": "classifier"},
-        "ForTokenClassification": {"out": "classifier"},
-        "ForQuestionAnswering": {"span": "qa_outputs"},
-    }
+    task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = most_task_layers("pooler.dense", "classifier")
     dropouts: ClassVar[Sequence[str]] = ("pooler_dropout", "cls_dropout")
 
     def names(self, head: str) -> Names:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 
 from electra_lab.model.network import LAYER_NORM_EPS, SEGMENTS
-from electra_lab.pretrained.families.family import Activation, Config, Family, Sections
+from electra_lab.pretrained.families.family import Activation, Config, Family, Sections, most_task_layers
 from electra_lab.pretrained.families.names import Names
 
 # How the encoder of the lab computes. A file that lacks one of these keys means the same.
@@ -38,11 +38,7 @@ class Electra(Family):
     backbone = "bert"
     prefix = "Electra"
     classes: ClassVar[Mapping[str, str]] = {"replaced": "ForPreTraining", "tokens": "ForMaskedLM"}
-    task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = {
-        "ForSequenceClassification": {"dense": "classifier.dense", "out": "classifier.out_proj"},
-        "ForTokenClassification": {"out": "classifier"},
-        "ForQuestionAnswering": {"span": "qa_outputs"},
-    }
+    task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = most_task_layers("classifier.dense", "classifier.out_proj")
     heads: ClassVar[Mapping[str, str]] = {
         "heads.tokens.dense": "generator_predictions.dense",
         "heads.tokens.norm": "generator_predictions.LayerNorm",
@@ -97,11 +93,7 @@ class Bert(Electra):
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
-    task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = {
-        "ForSequenceClassification": {"dense": "bert.pooler.dense", "out": "classifier"},
-        "ForTokenClassification": {"out": "classifier"},
-        "ForQuestionAnswering": {"span": "qa_outputs"},
-    }
+    task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = most_task_layers("bert.pooler.dense", "classifier")
     usual_width = None
 
     def pooling(self, config: Config) -> tuple[Activation, bool]:

@@ -59,6 +59,18 @@ class Config:
         return {"dim": dim, "depth": depth, "heads": heads}
 
 
+def most_task_layers(dense: str, out: str) -> Mapping[str, Mapping[str, str]]:
+    """Return the layers of tasks, by class, as most families have them.
+
+    dense, out  in the class for texts
+    """
+    return {
+        "ForSequenceClassification": {"dense": dense, "out": out},
+        "ForTokenClassification": {"out": "classifier"},
+        "ForQuestionAnswering": {"span": "qa_outputs"},
+    }
+
+
 # The layers of tasks, by class: their names in the lab's own classes.
 TASK_LAYERS: Mapping[str, Mapping[str, str]] = {
     "ForSequenceClassification": {"dense": "classifier.1", "out": "classifier.4"},
@@ -73,7 +85,7 @@ class Family(ABC):
     model_type  in config.json
     backbone    the lab's name of the encoder
     prefix      of the names of its classes
-    classes     by head, the ending of the class that has this head
+    classes     by head, the ending of the class that has this head; without any, it is written as an encoder alone
     beyond      switches of the backbone that its classes lack: with one on, a network is exported in the lab's format
     task_layers for each class of a task, the module of our task's head and the name of its place
     dropouts    the keys of config.json for the dropout in these classes
@@ -180,7 +192,7 @@ def task_class(
     With it come the names of the layers there. None if no class has these layers.
     """
     layers = {name.rpartition(".")[0] for name, _ in head.named_parameters()}
-    for owner in (family, None):
+    for owner in (family if family and family.classes else None, None):
         places = task_layers(owner).get(kind or "", {})
         if places and places.keys() == layers:
             return owner, places

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from electra_lab.pretrained.families.family import Config, Family, Sections
+from electra_lab.pretrained.families.family import Activation, Config, Family, Sections, most_task_layers
 from electra_lab.pretrained.families.names import OLD, Names
 from registry import backbones
 from registry.errors import ConfigError, DataError
@@ -21,6 +22,16 @@ TABLE = "embeddings.tokens"
 MODEL = "backbone.model."
 OTHERS = ("architectures", "dtype", "transformers_version", "_name_or_path")  # of a config, not of the encoder
 POSITIONS = f"{MODEL}embeddings.position_embeddings."
+# The classes of tasks that are read: the layer on the state of [CLS], its activation, and the last layer.
+_ROBERTA = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "data2vec-text", "ibert",
+            "xmod", "mpnet", "esm")  # fmt: skip
+_BERT = ("ernie", "megatron-bert", "rembert", "squeezebert")
+HEADS: Mapping[str, tuple[str, Activation, str]] = {
+    **dict.fromkeys(_ROBERTA, ("classifier.dense", torch.tanh, "classifier.out_proj")),
+    **dict.fromkeys(_BERT, (f"{MODEL}pooler.dense", torch.tanh, "classifier")),
+    "albert": (f"{MODEL}pooler", torch.tanh, "classifier"),
+    "distilbert": ("pre_classifier", F.relu, "classifier"),
+}
 # Whatever is outside the encoder; parts of it that states do not need; constants that old versions saved.
 FOREIGN = (
     r"(?!backbone\.model\.|embeddings\.tokens\.|heads\.).*"
@@ -113,6 +124,14 @@ class HuggingFace(Family):
             ours = Config(kept if isinstance(kept, dict) else {}, f"{config.place}: {MARK}")
             embedding |= {"max_length": ours.size("max_length"), "dropout": ours.rate("dropout", 0.0)}
         return backbone, embedding, size
+
+    @property
+    def task_layers(self) -> Mapping[str, Mapping[str, str]]:  # type: ignore[override]
+        dense, _, out = HEADS.get(self.model_type, ("", None, ""))
+        return most_task_layers(dense, out) if dense else {}
+
+    def pooling(self, config: Config) -> tuple[Activation, bool]:
+        return HEADS[self.model_type][1], False
 
     def tensors_in(self, tensors: dict[str, Tensor], head: str) -> dict[str, Tensor]:
         if self.model_type == "esm":  # a constant, which its files lack

@@ -100,7 +100,7 @@ def test_nulls_are_named_or_skipped(tmp_path: Path) -> None:
 def test_a_broken_file_and_folders_that_are_none(tmp_path: Path) -> None:
     folder = json_folder(tmp_path / "a", train=[{"text": "one"}])
     (folder / "train.jsonl").write_text('{"text": "one"}\n{"text": \n')
-    with pytest.raises(DataError, match=r"a: train: cannot be read \(JSON parse error: .+\)\."):
+    with pytest.raises(DataError, match=r"a: train: cannot be read \(.*train\.jsonl:2: "):
         list(corpus(folder))
     for path in (tmp_path / "nothing", folder / "train.jsonl", tmp_path / ("n" * 300)):
         with pytest.raises(DataError, match=r": is not a folder\. For files there are json_lines, parquet and text_fi"):

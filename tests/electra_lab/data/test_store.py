@@ -207,7 +207,8 @@ def test_an_unusable_corpus_is_a_clear_error(
 @pytest.mark.parametrize(
     ("keys", "held_out", "share"),
     [(["mir"] * 60, 0.01, None), (["mir", "let"] * 30, 0.1, None), (list("abcdef") * 10, 0.01, 0.5),
-     ([None] * 60, 0.001, 0.3), (list("def") * 20, 0.5, None), (["one"] * 50 + [None] * 10, 0.001, 0.5)],
+     ([None] * 60, 0.001, 0.3), (list("def") * 20, 0.5, None), (["one"] * 50 + [None] * 10, 0.001, 0.5),
+     (list("acef") * 15, 0.5, None), (list("abcd") * 15, 0.9, 0.5)],
 )  # fmt: skip
 def test_few_keys_are_said_to_leave_a_split_empty(tmp_path: Path, keys, held_out: float, share: float | None) -> None:
     """As of FASTA records whose headers begin with one word: only a share that helps is advised."""

@@ -1,5 +1,7 @@
 """Hugging Face datasets: fields, names of labels, splits; real local folders, the hub without a network."""
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,31 @@ def test_labels_without_names_and_files_in_other_formats(tmp_path: Path, name: s
     write(tmp_path / name, content)
     (found,) = dataset(tmp_path, held_out=0).read("train")
     assert (found.text, found.label) == ("b", "1")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.ndjson.gz"])
+def test_text_that_looks_like_a_date_stays_text(tmp_path: Path, name: str) -> None:
+    """In all rows or in some, in nested fields and in labels; the library would read dates, or add times."""
+    dates = ["2020-01-01", "2020-01-01T10:00:00Z", "2021-02-03 04:05:06", "2021-02-03 04"]
+    found = [{"text": date, "label": date[:10], "a": {"b": date, "id": n}} for n, date in enumerate(dates)]
+    content = (json.dumps(found) if name.endswith("json") else json_lines(*found)).encode()
+    write(tmp_path / "train" / name, gzip.compress(content) if name.endswith("gz") else content)
+    write(tmp_path / "test" / "a.jsonl", json_lines({"text": "a cat", "label": None, "a": {"b": "x", "id": 1}}))
+    write(tmp_path / "test" / "b.jsonl", json_lines({"text": "2020-01-01", "label": None, "a": {"b": "x", "id": 2}}))
+    made = dataset(tmp_path, pair="a.b", id="a.id", held_out=0)
+    read = [(example.text, example.pair, example.label, example.id) for example in made.read("train")]
+    assert read == [(row["text"], row["text"], row["label"], str(n)) for n, row in enumerate(found)]
+    assert [(example.text, example.label) for example in made.read("test")] == [("a cat", None), ("2020-01-01", None)]
+
+
+def test_json_that_is_not_rows_is_refused_by_line(tmp_path: Path) -> None:
+    """A field that a row lacks is null."""
+    write(tmp_path / "test.json", json_lines({"text": "a", "label": "x"}, {"text": "b"}))
+    assert [example.label for example in dataset(tmp_path).read("test")] == ["x", None]
+    for content, place in ((b'{"text": "a"}\n[1]\n', 2), (b'{"text": "a"}\n{"text"\n', 2)):
+        write(tmp_path / "test.json", content)
+        with pytest.raises(DataError, match=rf"test\.json:{place}: "):
+            list(dataset(tmp_path).read("test"))
 
 
 def test_only_the_test_may_lack_labels(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from registry import backbones
 from tests.electra_lab.assembly.initial_weights import made, validated
 from tests.electra_lab.export.exports import SHAPES, assert_close, finished, inputs, logits, opened, states
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
+from tests.electra_lab.tokenizers.families import save
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -89,6 +90,44 @@ def test_the_code_of_every_card_runs_and_detection_is_the_labs(
             ours = electra_lab.load(path).detect("the cat sat on the mat").probabilities
             found = names["probabilities"][0, 1:-1].tolist()
             assert found == pytest.approx(ours, abs=1e-5)
+
+
+SENTENCES = {
+    "modernbert": ("TokenizersBackend", MODERN),  # byte-level BPE
+    "roberta": ("RobertaTokenizer", "{type: hugging_face, model_type: roberta, dim: 8, depth: 2, heads: 2}"),
+    "deberta": ("DebertaV2Tokenizer", DEBERTA),  # SentencePiece
+    "albert": (
+        "AlbertTokenizer",
+        "{type: hugging_face, model_type: albert, dim: 8, depth: 2, heads: 2, config: {initializer_range: 0.5}}",
+    ),
+    "electra": ("BertTokenizer", "{type: bert, dim: 8, depth: 2, heads: 2}"),
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_sentence_transformers_embeds_as_the_lab(name: str, tmp_path: Path) -> None:
+    """Texts that fit into a row, with a marker of the tokenizer's owner; longer ones are cut, and averaged here."""
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    kind, backbone = SENTENCES[name]
+    save(kind, name, tmp_path / "tokenizer")
+    path = finished(
+        tmp_path, discriminator=backbone, generator="{scale: 1.0}",
+        data=f"{{sequence_length: 32, held_out: 0.3, overlap: 1, store: {tmp_path / 'store'}}}",
+        tokenizer=f"{{type: pretrained, path: {tmp_path / 'tokenizer'}}}",
+    )  # fmt: skip
+    export(path, tmp_path / "out")
+    texts = ["the cat sat on the mat", "the", "Dogs [E1] the  cat", "\U0001f600 naïve"]
+    for part in {"discriminator", "encoder"} & {folder.name for folder in (tmp_path / "out").iterdir()}:
+        encoder = library.SentenceTransformer(str(tmp_path / "out" / part), device="cpu")
+        for model in (path, tmp_path / "out", tmp_path / "out" / part):
+            pair = electra_lab.load(model, device="cpu")
+            assert pair.length == encoder.max_seq_length
+            ours, theirs = pair.embed(texts), torch.tensor(encoder.encode(texts))
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+        assert (theirs[:, None] - theirs).norm(dim=-1).sort().values[:, 1].min() > 1e-4
+        long = " ".join(texts * 9)
+        cut = torch.tensor(encoder.encode([long]))[0]
+        assert (pair.embed(long) - cut).norm() > 1e-4
 
 
 def test_all_backbones_are_tried() -> None:

@@ -18,6 +18,7 @@ from electra_lab.inference.finetuned import FineTuned
 from electra_lab.jobs.finetuning.facts import described_export
 from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.pretrained.families import FAMILIES, prepare
+from electra_lab.pretrained.families.hugging_face import HuggingFace
 from electra_lab.pretrained.hugging_face import read_part
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry import tasks
@@ -244,6 +245,13 @@ def test_a_bert_of_transformers_has_its_pooler(tuned: dict[str, Path], tmp_path:
     found = opened(tmp_path / "1").predict("the cat saw 3 dogs " * 9)
     assert found.prediction == pytest.approx(float(logits[0]), abs=1e-5)
     file = tmp_path / "3" / "config.json"
+    written = json.loads(file.read_text())
+    for names in ({"0": "a", "2": "c"}, dict(zip("012", "aab", strict=True)), dict(zip("123", "abc", strict=True)),
+                  dict(zip("0123", "abcd", strict=True)), ["a", "b", "c"]):  # fmt: skip
+        file.write_text(json.dumps(written | {"id2label": names}))
+        with pytest.raises(DataError, match="id2label"):
+            opened(tmp_path / "3")
+    file.write_text(json.dumps(written))
     file.write_text(file.read_text().replace("ForSequenceClassification", "ForQuestionAnswering"))
     with pytest.raises(DataError, match="ForQuestionAnswering"):
         opened(tmp_path / "3")
@@ -356,26 +364,28 @@ def test_they_leave_and_come_back(made: tuple[str, dict[str, Path]], tmp_path: P
 @pytest.mark.parametrize(
     ("name", "head", "leaves"),
     [
-        ("text_classification", "linear", "none none none"),
-        ("text_classification", "dense", "own lab own"),
-        ("text_classification", "transformers", "own own own"),
-        ("text_regression", "transformers", "own own own"),
-        ("token_classification", None, "own lab own"),
-        ("token_classification", "transformers", "own own own"),
-        ("question_answering", "joint", "none none none"),
-        ("question_answering", "independent", "none none none"),  # has a classifier, as some have no answer
-        ("question_answering", "transformers", "own own own"),
+        ("text_classification", "linear", "none none none none"),
+        ("text_classification", "dense", "own lab own lab"),
+        ("text_classification", "transformers", "own own own lab"),
+        ("text_regression", "transformers", "own own own lab"),
+        ("token_classification", None, "own lab own lab"),
+        ("token_classification", "transformers", "own own own lab"),
+        ("question_answering", "joint", "none none none none"),
+        ("question_answering", "independent", "none none none none"),  # has a classifier, as some have no answer
+        ("question_answering", "transformers", "own own own lab"),
     ],
 )
 def test_what_can_leave_is_known_before_training(name: str, head: str | None, leaves: str) -> None:
-    """Whether as a class of transformers, of the lab, or not at all: ELECTRA, ModernBERT, DeBERTa."""
+    """Whether as a class of transformers, of the lab, or not at all: ELECTRA, ModernBERT, DeBERTa, RoBERTa."""
     facts = {"labels": ["a", "b"], "tags": ["O"], "usual": "O", "low": 0, "high": 1, "unanswerable": True}
-    for model_type, expected in zip(("electra", "modernbert", "deberta-v2"), leaves.split(), strict=True):
+    families = [*(FAMILIES[name] for name in ("electra", "modernbert", "deberta-v2")), HuggingFace("roberta")]
+    for family, expected in zip(families, leaves.split(), strict=True):
         task: Any = tasks.get(name).component(head=head)
         task.set_labels(facts)
-        prepare(task, FAMILIES[model_type])
-        part: Any = SimpleNamespace(family=FAMILIES[model_type], plugin=None)
+        prepare(task, family)
+        part: Any = SimpleNamespace(family=family, plugin=None)
         said = described_export(task, task.head(8, 0.1), part)
-        prefix = {"own": FAMILIES[model_type].prefix, "lab": "ElectraLab", "none": "none: "}[expected]
+        prefix = {"own": family.prefix, "lab": "ElectraLab", "none": "none: "}[expected]
         assert f" {prefix}For" in said or said.startswith(prefix)
-        assert ("{head: transformers}" in said) == (expected != "own")
+        may_change = expected == "lab" and family.prefix != "Roberta"  # whose class for texts has another activation
+        assert ("{head: transformers}" in said) == (expected == "none" or may_change)

@@ -15,7 +15,7 @@ from electra_lab.data.encoding import encode
 from electra_lab.data.texts import tokenize
 from electra_lab.data.vocabulary import with_changes
 from registry import Document, tokenizers
-from registry.errors import UnknownText
+from registry.errors import DataError, UnknownText
 from tests.electra_lab.cli.conftest import Lab, lab  # noqa: F401
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 
@@ -64,7 +64,13 @@ def test_a_k_mer_is_one_token_and_a_longer_word_unknown_to_others(tmp_path: Path
     assert text.offsets == [(n, n + 1) for n in range(6)] + [(6, 12)]
     assert text.unknown == 5 / 12
     assert tokenizer.encode("ACGTACGTACGT acgtac").tokens == ["[UNK]", "ACGTAC"]  # as transformers would read it
-    assert tokenize(tokenizer, ["ACG [MASK] ACG"], with_masks=True)[0].tokens[3] == "[MASK]"
+    masked = tokenize(tokenizer, ["ACG [MASK] ACG", "acgtac[MASK]CGTACG ACGTNN"], with_masks=True)
+    assert [text.tokens[3] for text in masked] == ["[MASK]", "[UNK]"]
+    assert masked[1].tokens == ["ACGTAC", "[MASK]", "CGTACG", "[UNK]"]
+    assert [text.unknown for text in masked] == [0, 6 / 24]
+    for sequence in ("ACGTACG[MASK]ACGTAC", "ACGTAC [MASK] ACG\nTACG", "[MASK]ACGT?ACG"):
+        with pytest.raises(DataError, match="6-mers"):
+            tokenize(tokenizer, ["ACG", sequence], with_masks=True)
 
 
 def test_unknown_characters_of_many_texts_are_counted_in_some(monkeypatch: pytest.MonkeyPatch) -> None:

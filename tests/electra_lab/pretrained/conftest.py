@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tokenizers import processors
 from transformers import ElectraForPreTraining, PreTrainedTokenizerFast
 
 from electra_lab.tokenizers.wordpiece import wordpiece
@@ -17,7 +18,10 @@ SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls"
 
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(tokenizer_object=wordpiece(DOCUMENTS, vocab_size=150), **SPECIAL)
+    made = wordpiece(DOCUMENTS, vocab_size=150)
+    ends = [(name, made.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)
 
 
 @pytest.fixture(scope="module")

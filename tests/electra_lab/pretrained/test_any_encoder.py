@@ -12,13 +12,16 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models
 from torch import Tensor
 
+import electra_lab
 from electra_lab.assembly.data import open_data
 from electra_lab.assembly.networks import build_network, make_network
 from electra_lab.backbones._families import FAMILIES
 from electra_lab.config.load import load
 from electra_lab.export.export import export
+from electra_lab.export.model_folder import with_head
 from electra_lab.model.network import Network
 from electra_lab.model.weights import account_for, own_tensors
+from electra_lab.pretrained.families.hugging_face import HEADS
 from electra_lab.pretrained.hugging_face import CONFIG, read_folders, read_part
 from electra_lab.pretrained.trained_model import Part
 from electra_lab.pretrained.writing import describe, their_tensors, write_network
@@ -29,6 +32,7 @@ from tests.electra_lab.jobs.pretraining.tiny import experiment, run
 from tests.electra_lab.model.theirs import saved
 from tests.electra_lab.pretrained.test_encoders import DEBERTA
 from tests.electra_lab.pretrained.test_encoders import MODELS as OWN
+from tests.electra_lab.tokenizers.families import class_of, trained
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -106,9 +110,7 @@ def test_a_pair_leaves_as_models_of_transformers_and_comes_back(name: str, tmp_p
 @pytest.mark.parametrize("name", [name for name in TRIED if name not in RENAMED])
 def test_a_model_of_transformers_comes_in(name: str, tmp_path: Path) -> None:
     """Its config becomes the section; only its head and pooler are unused, and they are named."""
-    family, kind = FAMILIES[name], hf.AutoModel
-    sizes = dict(zip(family.sizes, (WIDTH, 2, 4, 96), strict=False)) | {"vocab_size": SIZE, **family.fixed}
-    config = hf.CONFIG_MAPPING[name](**sizes)
+    kind, config = hf.AutoModel, config_of(name, SIZE)
     narrow = WIDTH if name == "squeezebert" else 8  # the others project narrower embeddings
     values = {"embedding_size": narrow, "input_embedding_size": 8, "num_key_value_heads": 4}
     values |= {f"{role}_token_id": 1 for role in ("pad", "bos", "eos", "cls", "sep", "mask")}
@@ -131,6 +133,72 @@ def test_a_model_of_transformers_comes_in(name: str, tmp_path: Path) -> None:
     unused = set(account_for(part.tensors, own_tensors(network), part.their_name, part.foreign).unused)
     inside = [key for key in unused if kind is hf.AutoModel or key.startswith(f"{theirs.base_model_prefix}.")]
     assert all(map(is_idle, inside)), inside
+
+
+def config_of(name: str, size: int, **options: Any) -> Any:
+    """Return the config of a small model of a family."""
+    family = FAMILIES[name]
+    sizes = dict(zip(family.sizes, (WIDTH, 2, 4, 96), strict=False)) | {"vocab_size": size, **family.fixed}
+    return hf.CONFIG_MAPPING[name](**options | sizes)
+
+
+@pytest.mark.parametrize("ending", ["ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"])
+@pytest.mark.parametrize("name", [*HEADS] if len(TRIED) > 4 else ["roberta", "distilbert", "albert"])
+def test_heads_of_tasks_are_those_of_transformers(name: str, ending: str, tmp_path: Path) -> None:
+    """From the tokens on, and from texts on with a tokenizer of the family, as an owner uses both."""
+    words = trained({"esm": "BertTokenizer", "xlm-roberta-xl": "XLMRobertaTokenizer"}.get(name, class_of(name)))
+    pad = 1 if name == "mpnet" else words.pad_token_id
+    torch.manual_seed(0)
+    if name == "esm" and ending == "ForQuestionAnswering":
+        return  # transformers has no such class
+    config = config_of(name, len(words), num_labels=2 if "Question" in ending else 3, pad_token_id=pad)
+    if name == "squeezebert":
+        config.embedding_size = WIDTH
+    theirs = getattr(hf, f"AutoModel{ending}").from_config(config).eval()
+    for parameter in theirs.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    words.save_pretrained(saved(theirs, tmp_path / "model"))
+    # From tokens on
+    tokens, mask = rows(pad)
+    module = with_head(tmp_path / "model", read_part(tmp_path / "model", "discriminator")).eval()
+    with torch.no_grad():
+        found = module(tokens, mask.long(), torch.zeros_like(tokens))[0]
+        expected = theirs(input_ids=tokens, attention_mask=mask.long())[0]
+    kept = slice(None) if ending == "ForSequenceClassification" else mask
+    torch.testing.assert_close(found[kept], expected[kept], rtol=0, atol=1e-5)
+    assert expected[kept].std() > 0.1
+    if name == "mpnet" or ending == "ForQuestionAnswering":  # its small tokenizer has another padding; pairs
+        return
+    # From texts on
+    ours, read = (
+        electra_lab.load(tmp_path / "model", device="cpu"),
+        hf.AutoTokenizer.from_pretrained(tmp_path / "model"),
+    )
+    text = ["the", "cat", "sat", "on", "[E1]", "7"]
+    if ending == "ForSequenceClassification":
+        with torch.no_grad():
+            logits = theirs(**read(" ".join(text), return_tensors="pt")).logits[0]
+        answer = ours.predict(" ".join(text))
+        assert [*answer.probabilities.values()] == pytest.approx(logits.softmax(-1).tolist(), abs=1e-6)
+        with pytest.raises(ConfigError, match="pairs"):
+            ours.predict(("the cat", "sat"))
+    else:
+        spaced = hf.AutoTokenizer.from_pretrained(tmp_path / "model", add_prefix_space=True)
+        given = spaced(text, is_split_into_words=True, return_tensors="pt")
+        with torch.no_grad():
+            chances = theirs(**given).logits[0].softmax(-1).amax(-1)
+        places = given.word_ids()
+        expected = [float(chances[places.index(word)]) for word in range(len(text))]
+        assert ours.predict(tuple(text)).probabilities == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("name", "ending"), [("distilbert", "QuestionAnswering"), ("xlnet", "TokenClassification")])
+def test_heads_that_are_not_read_are_refused(name: str, ending: str, tmp_path: Path) -> None:
+    words = trained("BertTokenizer")
+    made = getattr(hf, f"AutoModelFor{ending}").from_config(config_of(name, len(words)))
+    words.save_pretrained(saved(made, tmp_path / "model"))
+    with pytest.raises(ConfigError, match=r"cannot read pairs|no head of a task that the lab reads"):
+        electra_lab.load(tmp_path / "model", device="cpu").predict(("the cat", "sat"))
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [

@@ -81,25 +81,30 @@ def _read(theirs: Any, text: str) -> list[int]:
     return ids
 
 
-def rows() -> list[tuple[str, str, str]]:
-    """Return classes of tokenizers, their families, and how the lab reads them."""
-    families: dict[str, list[str]] = {}
+def families() -> dict[str, list[str]]:
+    """Return the families that each class of tokenizers is of."""
+    found: dict[str, list[str]] = {}
     for family in dict.fromkeys(LISTED):
-        families.setdefault(class_of(family), []).append(family)
-    table = []
-    for name, listed in families.items():
-        with TemporaryDirectory() as folder:
-            save(name, listed[0], Path(folder))
-            try:
-                wrong = differences(Path(folder))
-                result = f"equal ids for {len(ODD)} odd sentences" if not wrong else f"differs: {wrong}"
-            except DataError as error:
-                result = f"refused: {str(error).split(': ', 1)[1].split('. ')[0]}"
-        table.append((name, ", ".join(f"`{family}`" for family in listed), result.replace(folder, "")))
-    return table
+        found.setdefault(class_of(family), []).append(family)
+    return found
+
+
+def row(name: str, folder: Path) -> str:
+    """Return the row of the table for a class of tokenizers, of which a folder has one."""
+    try:
+        wrong = differences(folder)
+        result = f"equal ids for {len(ODD)} odd sentences" if not wrong else f"differs: {wrong}"
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        if theirs("a")["input_ids"] != [theirs.cls_token_id, *_read(theirs, "a"), theirs.sep_token_id]:
+            result += "; for training only, as a text has other special tokens around it"
+    except DataError as error:
+        result = f"refused: {str(error).split(': ', 1)[1].split('. ')[0]}"
+    return f"| {name} | {', '.join(f'`{family}`' for family in families()[name])} | {result} |"
 
 
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
-    for row in rows():
-        print("|", " | ".join(row), "|")
+    for name, listed in families().items():
+        with TemporaryDirectory() as folder:
+            save(name, listed[0], Path(folder))
+            print(row(name, Path(folder)))

@@ -7,27 +7,29 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer, ElectraConfig, ElectraForSequenceClassification
+from tokenizers import Tokenizer, processors
+from transformers import (
+    AutoTokenizer,
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+    ElectraForQuestionAnswering,
+    ElectraForSequenceClassification,
+    pipeline,
+)
 
 import electra_lab
 from electra_lab.data.encoding import encode
 from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.data.vocabulary import make_vocabulary, special_ids
 from electra_lab.jobs.finetuning.facts import dry_run
+from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.tokenizers.pretrained import read_tokenizer
-from registry.errors import DataError
-from tests.electra_lab.tokenizers.families import LISTED, ODD, class_of, differences, save, trained
+from registry.errors import ConfigError, DataError
+from tests.electra_lab.tokenizers.families import ODD, differences, families, row, save
 
-CLASSES = {class_of(family): family for family in reversed(LISTED)}
-REFUSED = {
-    "RoFormerTokenizer",
-    "EsmTokenizer",
-    "Qwen2Tokenizer",
-    "GPTNeoXTokenizer",
-    "XLMTokenizer",
-    "FlaubertTokenizer",
-}
+CLASSES = {name: listed[0] for name, listed in families().items()}
+PAGE = (Path(__file__).parents[3] / "docs" / "encoders.md").read_text(encoding="utf-8")
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 ADDED = {
     "content": "<new>",
@@ -64,12 +66,10 @@ def changed(folder: Path, target: Path, change: Change) -> Path:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_listed_family_is_read_as_by_transformers_or_refused(name: str, saved: Any) -> None:
-    folder = saved(name)
-    if name in REFUSED:
-        with pytest.raises(DataError, match=str(folder)):
-            read_tokenizer(folder)
-    else:
-        assert differences(folder) == []
+    """As the table says, in which all families are."""
+    written = row(name, saved(name))
+    assert f"{written}\n" in PAGE
+    assert "equal ids" in written or "refused: " in written
 
 
 SETTINGS: dict[str, Change] = {
@@ -208,25 +208,135 @@ def test_added_markers_are_tokens_everywhere_and_names_of_special_tokens_text(na
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", KINDS)
 def test_predictions_obey_markers_and_the_side_that_is_cut(name: str, side: str, saved: Any, tmp_path: Path) -> None:
-    tokenizer = trained(name)
     folder = changed(saved(name), tmp_path / "a", lambda old: old | {"model_max_length": 16, "truncation_side": side})
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "embedding_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
-    config = ElectraConfig(
-        vocab_size=len(tokenizer), num_hidden_layers=1, max_position_embeddings=32, num_labels=3, initializer_range=0.5,
-        pad_token_id=tokenizer.pad_token_id, **sizes,
-    )  # fmt: skip
-    model = ElectraForSequenceClassification(config).eval()
-    model.save_pretrained(folder)
+    model = with_model(folder, ElectraForSequenceClassification, num_labels=3)
     theirs, ours = AutoTokenizer.from_pretrained(folder), electra_lab.load(folder, device="cpu")
     long = f"the [E1] cat [E1] {' '.join(f'sat {number} dogs' for number in range(9))} on the mat"
     items: list[Any] = [long, "the [E1] cat"]
-    items += [(long, "the mat"), ("the mat", long)] if name == "BertTokenizer" else []  # others have two </s> between
+    pairs = [(long, "the mat"), ("the mat", long)]
+    if name != "BertTokenizer":  # Roberta's has two </s> between them, and Albert's no segments
+        with pytest.raises(ConfigError, match="pairs"):
+            ours.predict(pairs[0])
+    else:
+        items += pairs
     for item in items:
         texts = [item] if isinstance(item, str) else item
         with torch.no_grad():
             expected = model(**theirs(*texts, truncation=True, return_tensors="pt")).logits.softmax(-1)[0].tolist()
         assert [*ours.predict(item).probabilities.values()] == pytest.approx(expected, abs=1e-6)  # type: ignore[union-attr]
+
+
+def with_model(folder: Path, kind: Any, **options: Any) -> Any:
+    """Save a small ELECTRA with large random weights for the tokenizer of a folder."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    sizes = {"hidden_size": 16, "embedding_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    sizes |= {"num_hidden_layers": 1, "max_position_embeddings": 32, "vocab_size": len(tokenizer)}
+    torch.manual_seed(0)
+    made = kind(ElectraConfig(initializer_range=0.5, pad_token_id=tokenizer.pad_token_id, **sizes, **options)).eval()
+    made.save_pretrained(folder)
+    return made
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_masks_are_read_as_by_their_owner(name: str, saved: Any, tmp_path: Path) -> None:
+    """With the space before them or without."""
+    folder = changed(saved(name), tmp_path / "a", lambda old: old)
+    model, theirs = with_model(folder, ElectraForMaskedLM), AutoTokenizer.from_pretrained(folder)
+    pair = electra_lab.load(folder, device="cpu")
+    for text in ("the {} sat", "{} [E1]{} a"):
+        text = text.replace("{}", theirs.mask_token)
+        read = theirs(text, return_tensors="pt")
+        with torch.no_grad():
+            logits = model(**read).logits[read["input_ids"] == theirs.mask_token_id]
+        best = logits.masked_fill(pair.vocabulary.is_special, -torch.inf).softmax(-1).amax(-1).tolist()
+        assert [found[0].probability for found in pair.fill(text).candidates] == pytest.approx(best, abs=1e-6)
+
+
+ROWS = {"nothing": ("$A", "$A $B"), "no end": ("[CLS] $A", "[CLS] $A $B"), "end first": ("$A [SEP] [CLS]", "$A $B"),
+        "as usual": ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]")}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [None, *ROWS])
+def test_a_model_with_other_rows_is_refused_in_use(rows: str | None, saved: Any, tmp_path: Path) -> None:
+    """Here it may be trained further."""
+    generic = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    folder = changed(saved("BertTokenizer"), tmp_path / "a", lambda old: old | generic)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = None
+    if rows:
+        ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+        single, pair = ROWS[rows]
+        tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ends)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with_model(folder, ElectraForSequenceClassification)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    ids = read_tokenizer(folder).encode("the cat", add_special_tokens=False).ids
+    if rows == "as usual":
+        ours = electra_lab.load(folder, device="cpu")
+        assert ours.predict("the cat")
+        with pytest.raises(ConfigError, match="pairs"):
+            ours.predict(("the", "cat"))
+    else:
+        assert theirs("the cat")["input_ids"] != [theirs.cls_token_id, *ids, theirs.sep_token_id]
+        with pytest.raises(ConfigError, match=str(folder)):
+            electra_lab.load(folder, device="cpu")
+    if rows == "as usual":
+        with_model(folder, ElectraForQuestionAnswering)
+        with pytest.raises(ConfigError, match=f"{folder}: cannot read pairs"):
+            electra_lab.load(folder, device="cpu").predict(("who", "the cat"))
+
+
+@pytest.mark.parametrize("name", ["XLNetTokenizer", "GemmaTokenizer"])
+def test_rows_of_some_families_are_refused_in_use(name: str, saved: Any, tmp_path: Path) -> None:
+    """Those of XLNet end with <sep> and <cls>, which its folder names; Gemma's small tokenizer adds nothing."""
+    folder = changed(saved(name), tmp_path / "a", lambda old: old)
+    with_model(folder, ElectraForPreTraining)
+    with pytest.raises(ConfigError, match=str(folder)):
+        electra_lab.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_without_a_class_the_kind_of_model_has_to_fit(name: str, saved: Any, tmp_path: Path) -> None:
+    """Transformers would take that of ELECTRA, which is BERT's."""
+    folder = changed(saved(name), tmp_path / "a", SETTINGS["no_class"])
+    (folder / "config.json").write_text('{"model_type": "electra"}')
+    if name == "BertTokenizer":
+        assert differences(folder) == []
+    else:
+        with pytest.raises(DataError, match=r"tokenizer_config\.json: tokenizer_class: electra"):
+            read_tokenizer(folder)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_padding_that_is_another_token_too_is_refused(name: str, saved: Any, tmp_path: Path) -> None:
+    folder = changed(saved(name), tmp_path / "a", lambda old: old | {"pad_token": old["sep_token"]})
+    with pytest.raises(DataError, match=str(folder)):
+        read_tokenizer(folder)
+
+
+@pytest.mark.usefixtures("no_report")
+@pytest.mark.parametrize("name", KINDS)
+def test_labels_of_a_fine_tuned_model_have_the_order_of_their_numbers(name: str, saved: Any, tmp_path: Path) -> None:
+    """Twelve of them, for transformers too."""
+    folder = changed(saved(name), tmp_path / "model", lambda old: old)
+    with_model(folder, ElectraForPreTraining)
+    texts = [f"the cat [E1] saw {n} dogs" for n in range(12)]
+    rows = "".join(f"{text},{n}\n" for n, text in enumerate(texts))
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.csv").write_text(f"text,label\n{rows.replace('dogs', f'dogs {split}')}")
+    (tmp_path / "f.yaml").write_text(
+        f"name: f\nmodel: {folder}\ntask: {{type: text_classification, head: transformers}}\nseeds: [0]\n"
+        "dataset: {type: table, train: train.csv, validation: validation.csv, text: text, label: label}\n"
+        "train: {epochs: 1, batch_size: 4, precision: fp32}\n"
+    )
+    model = finetune(tmp_path / "f.yaml", [], tmp_path / "out", "cpu") / "seed-0" / "model"
+    classify = pipeline("text-classification", model=str(model), device="cpu")
+    assert list(classify.model.config.id2label.values()) == [*map(str, range(12))]
+    ours = electra_lab.load(model, device="cpu").predict(texts)
+    for answer, scores in zip(ours, classify(texts, top_k=None), strict=True):
+        theirs = {score["label"]: score["score"] for score in scores}
+        assert answer.probabilities == pytest.approx(theirs, abs=1e-6)
+        assert len({round(score, 4) for score in theirs.values()}) > 9  # that another order would swap
 
 
 def test_the_side_stays_in_saved_tokenizers(saved: Any, tmp_path: Path) -> None:
