@@ -26,6 +26,8 @@ EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 ROWS, FIRST = 5, 2  # rows of a batch; the steps before the one that is counted
 # Operations of a step at depth 1, with a few percent to spare.
 OPERATIONS = {"bert_small": 660, "transformer_tiny": 730, "performer_small": 1150, "reformer_small": 1315}
+# Casts of a step in bf16 at depth 1. On a GPU, each is a kernel that the host launches.
+CASTS = {"bert_small": 92, "transformer_tiny": 109, "performer_small": 138, "reformer_small": 86}
 # Passes over logits: the product with the table, log-softmax, the sampler's three, the gradient and its two products.
 PASSES = 8.1
 # Operations whose result the host needs: a number, or a shape that depends on numbers.
@@ -125,6 +127,16 @@ def test_a_step_has_no_more_operations_than_it_needs(name: str) -> None:
         "once a step instead of once a layer; if it is worth it, raise the bound and measure with benchmarks/step.py. "
         f"The most frequent: {counted.most_common(15)}"
     )
+
+
+@every_experiment
+def test_a_step_in_bf16_casts_no_more_than_it_needs(name: str) -> None:
+    trainer = Trainer(name)
+    for _ in range(FIRST):
+        trainer.take(precision="bf16")
+    counted = cost(trainer, precision="bf16").operations
+    assert counted["_to_copy"] <= CASTS[name]
+    assert counted.total() - counted["_to_copy"] <= OPERATIONS[name]
 
 
 @every_experiment

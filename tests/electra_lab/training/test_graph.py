@@ -224,6 +224,21 @@ def test_the_recorder_finds_what_a_graph_would_freeze(frozen: Callable[[Run], No
     assert differing("bert_small", *changes, precision="fp16", before=frozen) != []
 
 
+@pytest.mark.parametrize("name", ["bert_small", "reformer_small", "objectives/sas"])
+def test_after_the_first_steps_addresses_and_operations_stay(name: str) -> None:
+    trainer, seen = Trainer(name, rates=True), []
+    for step in range(4):
+        batch = trainer.prepare(step)
+        with Recorder() as recorder:
+            compute_step(trainer.run, trainer.settings, batch)
+        run = trainer.run
+        rates = [group["lr"] for group in run.optimizer.param_groups]
+        read = [*rates, run.learner.key, run.watch.step, *run.learner.schedules.tensors, *tensors_that_change(run)]
+        names = [str(function) for function, *_ in recorder.calls]
+        seen.append(([tensor.data_ptr() for tensor in read], names))
+    assert seen[1] == seen[2] == seen[3]
+
+
 def test_steps_with_other_decisions_have_other_graphs() -> None:
     """Another shape, or another stage of the objective."""
     trainer = Trainer("objectives/two_stage", "objective.generator_steps=3")
