@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, dataclass_transform
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -185,15 +185,24 @@ def is_masked(masked: Masked) -> Bool[Tensor, "B T"]:
     return torch.zeros_like(masked.inputs).scatter_add(1, masked.positions, masked.valid.to(masked.inputs.dtype)) > 0
 
 
+@dataclass_transform(kw_only_default=True, eq_default=False)
 @dataclass(eq=False, repr=False)
 class Base(Objective, nn.Module):
-    """The constructor of objectives: the fields of a derived dataclass, after these, are the options."""
+    """Base of objectives whose options are annotated in the body of the class, with their defaults.
+
+    Derived classes become dataclasses by themselves, with these fields first; `options=False` leaves a class as it is.
+    """
 
     generator: Network
     discriminator: Network
     masking: Callable[..., Masked]
     sampler: Callable[..., Tensor]
     vocabulary: Vocabulary
+
+    def __init_subclass__(cls, *, options: bool = True) -> None:
+        super().__init_subclass__()
+        if options:
+            dataclass(kw_only=True, eq=False, repr=False)(cls)
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Call nn.Module.__init__ before the constructor of the dataclass assigns fields."""
@@ -210,7 +219,7 @@ class Base(Objective, nn.Module):
         return batch.attention_mask & ~self.vocabulary.is_special[batch.tokens]
 
 
-class Corrupting(Base):
+class Corrupting(Base, options=False):
     """Base of objectives that train a discriminator on text in which a generator has replaced the masked tokens."""
 
     disallow_correct = False  # the original is never drawn (an option of google-research/electra)

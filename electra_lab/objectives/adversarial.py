@@ -1,7 +1,6 @@
 """A generator that learns to mislead the discriminator."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from jaxtyping import Int
@@ -13,7 +12,6 @@ from registry import Batch, Losses, Setup, Streams, objectives
 
 
 @objectives.register("adversarial", initialized_by_lab=True)
-@dataclass(kw_only=True, eq=False, repr=False)
 class Adversarial(Corrupting):
     """The generator maximises the discriminator's loss, by REINFORCE (Clark et al. 2020, section 3.2 and appendix F).
 

@@ -1,7 +1,5 @@
 """Masked language modelling over all tokens, with a copy mechanism."""
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -21,7 +19,6 @@ from registry import Batch, Flops, Losses, Needs, Prediction, Price, Streams, ob
 
 
 @objectives.register("all_tokens_mlm", initialized_by_lab=True)
-@dataclass(kw_only=True, eq=False, repr=False)
 class AllTokensMlm(Corrupting):
     """Predict the original of every token from text in which a generator has replaced some.
 

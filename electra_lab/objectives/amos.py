@@ -1,7 +1,6 @@
 """AMOS: the discriminator's gradient teaches a mixture of generators to mislead it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -26,7 +25,6 @@ from registry import Batch, Flops, Losses, Metric, Needs, Price, Setup, Streams,
 
 
 @objectives.register("amos", initialized_by_lab=True)
-@dataclass(kw_only=True, eq=False, repr=False)
 class Amos(Corrupting):
     """Detection of draws from several exits of one generator, mixed against the detector (Meng et al. 2022, AMOS).
 

@@ -1,7 +1,6 @@
 """COCO-LM: detection, correction, and the contrast of whole rows."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -16,7 +15,6 @@ from registry import Batch, Flops, Losses, Needs, Price, Random, Setup, Streams,
 
 
 @objectives.register("coco_lm")
-@dataclass(kw_only=True, eq=False, repr=False)
 class CocoLm(ElectraCorrect):
     """The terms of `electra_correct`, and a contrast of rows by their [CLS] (Meng et al. 2021, COCO-LM).
 

@@ -1,13 +1,10 @@
 """ELECTRA: a generator fills in masked tokens, a discriminator finds those that it got wrong."""
 
-from dataclasses import dataclass
-
 from electra_lab.objectives._shared import Corrupting, Smoothing, Weight, ZLoss, detect, term
 from registry import Batch, Losses, Streams, objectives
 
 
 @objectives.register("electra")
-@dataclass(kw_only=True, eq=False, repr=False)
 class Electra(Corrupting):
     """Joint masked language modelling and replaced token detection (Clark et al. 2020, section 2).
 

@@ -1,7 +1,6 @@
 """ELECTRA whose discriminator also predicts the original of every masked token."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from jaxtyping import Bool, Float, Int
@@ -15,7 +14,6 @@ ACCURACY = "share of the {} tokens at masked positions whose original the discri
 
 
 @objectives.register("electra_correct")
-@dataclass(kw_only=True, eq=False, repr=False)
 class ElectraCorrect(Electra):
     """Replaced token detection, and correction at the masked positions, as in METRO (Bajaj et al. 2022) and COCO-LM.
 

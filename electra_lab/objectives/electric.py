@@ -1,7 +1,6 @@
 """Noise-contrastive estimation of the probability of every token in its context."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from registry import Batch, Detection, Flops, Losses, Metric, Needs, Prediction,
 
 
 @objectives.register("electric", initialized_by_lab=True)
-@dataclass(kw_only=True, eq=False, repr=False)
 class Electric(Base):
     """Noise-contrastive estimation: the discriminator learns the energy of every token in its context.
 

@@ -1,7 +1,6 @@
 """A discriminator that learns from the generator of an earlier run."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from registry import Batch, Flops, Losses, Price, Setup, Streams, objectives
 
 
 @objectives.register("frozen_generator")
-@dataclass(kw_only=True, eq=False, repr=False)
 class FrozenGenerator(Corrupting):
     """Replaced token detection with a generator that was trained before and no longer learns.
 

@@ -1,7 +1,6 @@
 """MC-BERT: a generator proposes candidates for every token, a discriminator chooses the original or none of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -18,7 +17,6 @@ AT_ONCE = 512  # positions of a batch whose vocabulary logits exist at the same 
 
 
 @objectives.register("mc_bert")
-@dataclass(kw_only=True, eq=False, repr=False)
 class McBert(Corrupting):
     """Choose the original of every token out of k options (Xu et al. 2020, "MC-BERT", and the authors' code).
 

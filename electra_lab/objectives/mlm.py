@@ -1,7 +1,6 @@
 """Masked language modelling: BERT's objective, the baseline."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from jaxtyping import Int
 from torch import Tensor
@@ -11,7 +10,6 @@ from registry import Batch, Losses, Metric, Needs, Streams, objectives
 
 
 @objectives.register("mlm")
-@dataclass(kw_only=True, eq=False, repr=False)
 class MaskedLanguageModelling(Base):
     """Masked language modelling (Devlin et al. 2019) with one network, the one under `discriminator`.
 

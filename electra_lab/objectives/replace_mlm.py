@@ -1,7 +1,6 @@
 """Masked language modelling on a generator's samples instead of [MASK]."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from jaxtyping import Int
 from torch import Tensor
@@ -11,7 +10,6 @@ from registry import Batch, Losses, Masked, Needs, Streams, objectives
 
 
 @objectives.register("replace_mlm")
-@dataclass(kw_only=True, eq=False, repr=False)
 class ReplaceMlm(Corrupting):
     """Predict the originals of the masked tokens from text in which a generator has replaced them.
 

@@ -1,7 +1,6 @@
 """One network that reads its own draws: those of its last visit of the same row."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -17,7 +16,6 @@ EMPTY, UNVISITED = -1, -2  # in the memory, the position of a slot without a rep
 
 
 @objectives.register("sas")
-@dataclass(kw_only=True, eq=False, repr=False)
 class SelfAugmentation(Base):
     """Replaced token detection and MLM by one network, on its own draws (SAS, Xu et al. 2021).
 

@@ -1,7 +1,6 @@
 """TEAMS: a discriminator detects replaced tokens, and chooses the originals of masked ones among candidates."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -16,7 +15,6 @@ from registry import Batch, Detection, Losses, Needs, Streams, objectives
 
 
 @objectives.register("teams")
-@dataclass(kw_only=True, eq=False, repr=False)
 class Teams(Corrupting):
     """Replaced token detection, and a choice at masked positions (Shen et al. 2021, "TEAMS", and tensorflow/models).
 

@@ -1,7 +1,6 @@
 """First the generator alone, then the discriminator alone."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -14,7 +13,6 @@ from registry import Batch, Flops, Losses, Price, Setup, Streams, Term, objectiv
 
 
 @objectives.register("two_stage")
-@dataclass(kw_only=True, eq=False, repr=False)
 class TwoStage(Corrupting):
     """Train the generator, start the discriminator from its weights, then train it while the generator is frozen.
 

@@ -245,7 +245,8 @@ def test_a_step_is_that_of_transformers(apart: bool) -> None:
         by_network(optimizer, set(objective.generator.parameters()), RATIO, apart=True)
     learner = Learner(objective.train())
     Run(learner, optimizer)
-    sums, counts, _ = gradients(learner, batch, 0, 0, rows, "fp32", None)
+    learner.at_step(0, 0)
+    sums, counts, _ = gradients(learner, batch, rows, "fp32", None)
     # Losses and gradients
     for name, expected in (("generator", guess), ("discriminator", found)):
         torch.testing.assert_close(sums[name] / counts[name], expected, atol=2e-5, rtol=0)

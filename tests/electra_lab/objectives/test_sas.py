@@ -18,7 +18,7 @@ from electra_lab.storage.checkpoint import load_newest, read_model, save, tensor
 from electra_lab.testing import vocabulary
 from electra_lab.testing.common import SPECIAL
 from electra_lab.training.loop import advance
-from electra_lab.training.random import Streams
+from electra_lab.training.random import Streams, key_of
 from electra_lab.training.step import Learner
 from registry import Batch, Losses, objectives, samplers
 from registry.errors import CheckpointError
@@ -45,7 +45,7 @@ class Noise(Streams):
     """Random numbers that give these tokens at the first visit."""
 
     def __init__(self, tokens: Tensor) -> None:
-        super().__init__(0, 0, torch.arange(len(tokens)))
+        super().__init__(key_of(0, 0), torch.arange(len(tokens)))
         weights = (vocabulary(SIZE).counts + 1).double().masked_fill(vocabulary(SIZE).is_special, 0.0)
         self.numbers = (weights.cumsum(0) - weights / 2)[tokens] / weights.sum()
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from electra_lab.training.device import recompute
 from electra_lab.training.random import Streams
 from electra_lab.training.step import Learner
 from electra_lab.training.step import gradients as step_gradients
-from registry import Masked, backbones, objectives
+from registry import Masked, backbones, load_plugin, objectives
 from tests.electra_lab.objectives import tiny
+from tests.electra_lab.objectives.tiny import Fixed, Says, tables
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -214,7 +216,8 @@ def test_the_z_loss_is_the_plain_formula_with_its_gradient_in_any_micro_batches(
     for objective, micro in ((off, 6), (on, 6), (on, 4)):
         learner = Learner(objective)
         learner.at_step(0, 0)
-        sums, counts, _ = step_gradients(learner, batch, 0, 0, micro, "fp32", None)
+        learner.at_step(0, 0)
+        sums, counts, _ = step_gradients(learner, batch, micro, "fp32", None)
         found.append({name: p.grad for name, p in objective.named_parameters() if p.grad is not None})
         objective.zero_grad(set_to_none=True)
     # Plainly
@@ -241,3 +244,26 @@ def test_the_z_loss_is_the_plain_formula_with_its_gradient_in_any_micro_batches(
     tiny.assert_close(found[1], expected)
     tiny.assert_close(found[2], expected)
     assert max(float(slope.abs().max()) for slope in slopes.values()) > 1e-3
+
+
+def test_options_of_a_derived_objective_are_the_annotations_of_its_class(tmp_path: Path) -> None:
+    """Without a decorator of dataclasses: with the options of its parents, and hashable, as modules are."""
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(
+        "from electra_lab.objectives.electra import Electra\n"
+        "from registry import objectives\n\n\n"
+        "@objectives.register('sharper')\n"
+        "class Sharper(Electra):\n"
+        "    'Another weight.'\n\n"
+        "    sharpness: float = 2.0\n",
+        encoding="utf-8",
+    )
+    load_plugin(plugin)
+    entry = objectives.get("sharper")
+    parent = objectives.get("electra").schema.model_fields
+    assert {*entry.schema.model_fields} == {*parent, "sharpness"}
+    made = tables("sharper", Fixed(1, 3), Says(6), 6, sharpness=3.0, generator_weight=0.5)
+    assert (made.sharpness, made.generator_weight, made.discriminator_weight) == (3.0, 0.5, 50.0)
+    assert made in {made}
+    with pytest.raises(TypeError):
+        entry.component(*[None] * 5, 3.0)  # options are named
