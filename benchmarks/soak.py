@@ -97,7 +97,6 @@ def _until(true: Any, process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def _slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    pytest.importorskip("submitit", reason="needs the extra: pip install -e '.[clusters]'")
     if why := missing():
         pytest.skip(f"no Slurm can run here: {why}")
     with slurm_here(tmp_path_factory.mktemp("slurm")) as environment:
@@ -150,7 +149,7 @@ def _stop_a_job(dice: random.Random) -> bool:
 
 
 def _kill_a_worker(dice: random.Random) -> bool:
-    found = subprocess.run(["pgrep", "-f", "launchers/_worker.py"], capture_output=True, text=True, check=False).stdout
+    found = subprocess.run(["pgrep", "-f", "electra_lab cell"], capture_output=True, text=True, check=False).stdout
     mine = [int(line) for line in found.split() if _descends(int(line), os.getpid())]
     if not mine:
         return False

@@ -15,7 +15,7 @@ from registry.contracts.corpus import LONGEST, Corpus, Document, Skipped, Split
 from registry.contracts.data import Batch, Batches, BatchSizes, Random, Streams, Vocabulary
 from registry.contracts.dataset import Answer, Dataset, PairExample, QuestionExample, TextExample, WordsExample
 from registry.contracts.head import EmbeddingSizes, Head, Heads
-from registry.contracts.launcher import Launcher, Outcome, Work
+from registry.contracts.launcher import Command, Launcher, Outcome
 from registry.contracts.masking import Masked, MaskingStrategy, count
 from registry.contracts.measure import Measure, MetricWithDocuments, Trained
 from registry.contracts.metric import Metric
@@ -102,14 +102,14 @@ ALL: tuple[Registry[Any], ...] = (
 )  # fmt: skip
 
 __all__ = [
-    "ALL", "LONGEST", "Accumulator", "Answer", "Backbone", "Batch", "BatchSizes", "Batches", "Choice", "Corpus",
-    "Dataset", "Detection", "Document", "EmbeddingSizes", "Encoded", "Encoder", "Ended", "Entry", "Example", "Flops",
-    "Generator", "Head", "Heads", "Judgement", "LabError", "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy",
-    "Measure", "Metric", "MetricWithDocuments", "Needs", "Network", "Objective", "Optimizer", "Outcome", "Packed",
-    "Packing", "PairExample", "Plugin", "Prediction", "Pretrained", "Price", "QuestionExample", "Random", "Registry",
-    "Results", "Row", "Sampler", "Schedule", "Setup", "Skipped", "Split", "Streams", "Table", "Task", "Term",
-    "TextExample", "TokenizerTrainer", "Tokens", "Tracked", "Tracker", "Trained", "Vocabulary", "WordsExample", "Work",
-    "backbones", "blame", "corpora", "count", "datasets", "generators", "heads", "launchers", "load_plugin",
-    "masking_strategies", "measures", "objectives", "optimizers", "packings", "samplers", "schedules", "tasks",
-    "tokenizers", "trackers", "using",
+    "ALL", "LONGEST", "Accumulator", "Answer", "Backbone", "Batch", "BatchSizes", "Batches", "Choice", "Command",
+    "Corpus", "Dataset", "Detection", "Document", "EmbeddingSizes", "Encoded", "Encoder", "Ended", "Entry", "Example",
+    "Flops", "Generator", "Head", "Heads", "Judgement", "LabError", "Launcher", "Listing", "Losses", "Masked",
+    "MaskingStrategy", "Measure", "Metric", "MetricWithDocuments", "Needs", "Network", "Objective", "Optimizer",
+    "Outcome", "Packed", "Packing", "PairExample", "Plugin", "Prediction", "Pretrained", "Price", "QuestionExample",
+    "Random", "Registry", "Results", "Row", "Sampler", "Schedule", "Setup", "Skipped", "Split", "Streams", "Table",
+    "Task", "Term", "TextExample", "TokenizerTrainer", "Tokens", "Tracked", "Tracker", "Trained", "Vocabulary",
+    "WordsExample", "backbones", "blame", "corpora", "count", "datasets", "generators", "heads", "launchers",
+    "load_plugin", "masking_strategies", "measures", "objectives", "optimizers", "packings", "samplers", "schedules",
+    "tasks", "tokenizers", "trackers", "using",
 ]  # fmt: skip

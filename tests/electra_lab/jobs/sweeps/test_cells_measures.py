@@ -24,11 +24,10 @@ from electra_lab.config.load import load
 from electra_lab.jobs import measuring
 from electra_lab.jobs.measured import as_measured, numbers_of
 from electra_lab.jobs.pretraining import execute
-from electra_lab.jobs.sweeps.cells import work
 from electra_lab.storage.ablation_folder import AblationFolder
 from registry import Metric, MetricWithDocuments, Outcome, Tokens, Trained, measures
 from registry.errors import BadResult, CheckpointError, ConfigError, Preempted
-from tests.electra_lab.jobs.sweeps.small import ablate, first, write
+from tests.electra_lab.jobs.sweeps.small import ablate, first, worked, write
 from tests.helpers import rewrite_config
 
 
@@ -264,9 +263,10 @@ def test_a_measure_that_fails_is_named_and_does_not_keep_others_from_being_taken
         (out.parent / "mine.py").write_text(PLUGIN)
         own = {"type": "mine", "options": {}}
     where, id = planned(out, how, **own)
-    outcome = work(str(out), id, device="cpu")
-    assert outcome.status == "failed"
-    assert reason in outcome.error
+    assert worked(out, id).code != 0
+    note = where.failure(id)
+    assert note is not None
+    assert reason in note.error
     assert where.measured(id)["pretraining-2"].keys() >= {"discriminator_auc"}
     assert "broken-1" not in where.measured(id)
     # The folder that a measure prepares is complete or absent.
@@ -276,7 +276,7 @@ def test_a_measure_that_fails_is_named_and_does_not_keep_others_from_being_taken
 
 def test_a_measure_that_is_preempted_ends_the_piece(out: Path) -> None:
     where, id = planned(out, "preempted")
-    assert work(str(out), id, device="cpu") == Outcome("preempted", "saved.")
+    assert worked(out, id) == Outcome(75, "saved.")
     assert "pretraining-2" not in where.measured(id)
 
 

@@ -13,11 +13,10 @@ from electra_lab.analysis.results import cell_result, read
 from electra_lab.analysis.run_comparison import subjects
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.sweeps import cells
-from electra_lab.jobs.sweeps.cells import work
 from electra_lab.presentation.sweep_page import write_report
 from electra_lab.storage.ablation_folder import AblationFolder
 from registry.errors import CheckpointError
-from tests.electra_lab.jobs.sweeps.small import HERE, ablate, contents, stamps, write
+from tests.electra_lab.jobs.sweeps.small import HERE, ablate, contents, stamps, worked, write
 
 Change = Callable[[Path, Path], object]  # of two cells
 
@@ -137,8 +136,8 @@ def test_a_lost_claim_ends_the_work_on_a_cell(out: Path, monkeypatch: pytest.Mon
         (out / "claims" / id).unlink()
 
     monkeypatch.setattr(cells, "_train", lose)
-    outcome = work(str(out), id, device="cpu")
-    assert (outcome.status, str(out / "claims" / id) in outcome.error) == ("lost", True)
+    outcome = worked(out, id)
+    assert (outcome.code, str(out / "claims" / id) in outcome.error) == (4, True)
     assert not (out / "cells" / id / "measures.json").exists()
 
 

@@ -6,18 +6,18 @@ import csv
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from electra_lab.analysis.results import cell_result, read
-from electra_lab.jobs.sweeps import run
+from electra_lab.jobs.sweeps import cells, run
 from electra_lab.jobs.sweeps.file import load_ablation
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.training import device as devices
-from registry import Outcome, Work, discovery, launchers, objectives
+from registry import Command, Outcome, discovery, launchers, objectives
 from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError
 from tests.electra_lab.jobs.sweeps import small
 from tests.electra_lab.jobs.sweeps.small import HERE, STEPS, InProcess, ablate, contents, first, lines, stamps, write
@@ -168,9 +168,9 @@ class Picky(InProcess):
         if self.refusal:
             raise ConfigError(self.refusal)
 
-    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
+    def __call__(self, commands: Mapping[str, Command], folder: Path, /) -> Iterator[tuple[str, Outcome]]:
         self.calls.append("launch")
-        yield from super().__call__(work, folder, ids)
+        yield from super().__call__(commands, folder)
 
 
 class Remote(Picky):
@@ -221,11 +221,11 @@ def test_a_launcher_that_runs_elsewhere_does_not_need_this_machines_devices(here
 def test_the_device_of_the_command_is_that_of_every_cell(here: Path, tmp_path: Path, picky, monkeypatch) -> None:
     asked: list[str] = []
 
-    def work(folder: str, id: str, *, device: str) -> Outcome:
+    def work(folder: Path, id: str, device: str) -> None:
         asked.append(device)
-        return Outcome("failed", "no.")
+        raise RuntimeError("no.")
 
-    monkeypatch.setattr(run, "work", work)
+    monkeypatch.setattr(cells, "work", work)
     with pytest.raises(CellsFailed):
         run.ablate(here, [], tmp_path / "out", "cuda", "remote", None)
     assert set(asked) == {"cuda"}
