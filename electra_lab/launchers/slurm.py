@@ -26,7 +26,6 @@ from registry.errors import ConfigError
 LOOK = 0.5  # seconds between two looks for exit codes
 LATE = 5.0  # seconds until a file system shows the last file of a job on another machine
 SAVING = 90  # seconds between the signal that the time limit is near and the limit
-REQUEUES = 100  # a command that is stopped more often is given up
 ENDING = 120.0  # seconds that Slurm may need to end jobs: they have 30 of them to save, by its defaults
 
 # States of a job that does not come back. Others wait, run, end, or will be requeued.
@@ -35,9 +34,8 @@ ENDED = {
     "TIMEOUT",
 }  # fmt: skip
 
-# Slurm signals all processes of a job that it ends, but only the script if the time limit is near, which passes it on.
-# A command that saved, or had not begun, continues in the same job. Only a job that is still running must be requeued
-# for this: one that was cancelled is over, and one that was preempted or requeued comes back.
+# If the time limit is near, or at the beginning of a preemption, only the command gets SIGTERM: it saves, and its exit
+# code says so. If Slurm ends or requeues the job, all processes get it; then the state of the job says what happens.
 SCRIPT = """\
 #!/bin/sh
 {options}
@@ -45,17 +43,10 @@ SCRIPT = """\
 case $SLURM_ARRAY_TASK_ID in
 {commands}
 esac
-trap 'stopped=yes; kill -TERM $pid' TERM
-"$@" >> "$log" 2>&1 &
-pid=$!
-until wait $pid; code=$?; [ $code -le 128 ] || ! kill -0 $pid 2> /dev/null; do :; done
-case $stopped$code in yes75|yes143)
-    if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {requeues} ]; then
-        [ "$(squeue --noheader --jobs=$SLURM_JOB_ID --format=%T)" = RUNNING ] && scontrol requeue $SLURM_JOB_ID
-        exit
-    fi
-    code=143 ;;
-esac
+trap stopped=yes TERM
+srun --cpus-per-task={threads} "$@" >> "$log" 2>&1
+code=$?
+[ "$stopped" ] && exit
 end={logs}/${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID
 echo $code > "$end.part" && mv "$end.part" "$end.code"
 """
@@ -70,13 +61,13 @@ class Slurm:
     threads    cores per task
     gpus       GPUs per task; an experiment uses one
     partition, account  as for sbatch; None: the site's default
-    minutes    time limit of a task. A longer one is saved shortly before, requeued, and continued
+    minutes    time limit of a task. A longer one is saved shortly before, and continued in another job
     memory_gb  memory per task; None: the site's default
     setup      shell lines to run before each command, such as `module load cuda`
     sbatch     other options of sbatch: {qos: long, constraint: a100}
 
-    A task that Slurm preempts or requeues, or whose node fails, is continued. The output of the tasks is in slurm/ in
-    the folder, which all nodes must see. Start it where sbatch is available.
+    A task that Slurm preempts or requeues, or whose node fails, is continued. Slurm may send SIGTERM twice. What setup
+    prints is in slurm/ in the folder, which all nodes must see. Start it where sbatch is available.
     """
 
     workers: Annotated[int, Field(ge=1, le=100_000)] = 8
@@ -92,7 +83,7 @@ class Slurm:
     here = False
 
     def check(self) -> None:
-        for program in ("sbatch", "squeue", "scancel", "scontrol"):
+        for program in ("sbatch", "srun", "squeue", "scancel"):
             if shutil.which(program) is None:
                 raise ConfigError(
                     f"launcher 'slurm' finds no {program} here. Start it on a machine that can submit jobs to Slurm; "
@@ -107,7 +98,7 @@ class Slurm:
             "cpus-per-task": self.threads, "gpus-per-node": self.gpus or None, "partition": self.partition,
             "account": self.account, "time": self.minutes,
             "mem": self.memory_gb and f"{round(1024 * self.memory_gb)}M", "output": f"{logs}/%A_%a.txt",
-            "open-mode": "append", "requeue": "", "signal": f"B:TERM@{min(SAVING, 15 * self.minutes)}",
+            "open-mode": "append", "requeue": "", "signal": f"TERM@{min(SAVING, 15 * self.minutes)}",
             **(self.sbatch or {}),
         }  # fmt: skip
         chosen = [(name, value) for name, value in options.items() if value is not None]
@@ -118,7 +109,7 @@ class Slurm:
         exports = [f"export {name}={value}" for name, value in variables(self.threads).items()]
         return SCRIPT.format(
             options="\n".join(f"#SBATCH --{name}{'=' if value != '' else ''}{value}" for name, value in chosen),
-            setup="\n".join([*exports, *self.setup]), commands="\n".join(cases), requeues=REQUEUES,
+            setup="\n".join([*exports, *self.setup]), commands="\n".join(cases), threads=self.threads,
             logs=shlex.quote(str(logs)),
         )  # fmt: skip
 
