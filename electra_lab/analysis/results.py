@@ -3,7 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from electra_lab.analysis.comparisons import Comparisons, compare
 from electra_lab.analysis.intervals import Difference, Layers, difference
+from electra_lab.analysis.power import Spread, spread
 from electra_lab.analysis.records import last_number, training_seconds
 from electra_lab.storage.ablation_folder import AblationFolder, Failure
 from electra_lab.storage.plan import Cell, Plan, PlannedMeasure
@@ -190,6 +191,17 @@ class Results:
                 for name in measure.metrics.keys() - cell.metrics.keys() - self.plan.trivial:
                     lacking[name].append(cell)
         return {name: lacking[name] for name in self.plan.metrics if name in lacking}
+
+
+def expected(plan: Plan) -> Spread | None:
+    """Return the spread of the leading metric by the file or its pilot; None if the file has neither, or it is gone."""
+    if plan.sd:
+        return Spread(plan.sd, "by the file")
+    with suppress(CheckpointError):
+        if plan.pilot:
+            differences = read(Path(plan.pilot)).comparisons.against(plan.metric).values()
+            return spread(differences, f"by the pilot {plan.pilot}")
+    return None
 
 
 def read(path: Path) -> Results:

@@ -60,22 +60,6 @@ class PlannedVariant(BaseModel):
     beyond: list[str] = []
 
 
-class Shared(BaseModel):
-    """The variance that shared documents or references add to a difference."""
-
-    units: Annotated[int, Field(gt=1)]
-    variance: Annotated[float, Field(ge=0)]  # of the mean over them, whatever the number of seeds
-    noise: Annotated[float, Field(ge=0)]  # of the same for one seed: the interaction of unit and seed
-
-
-class Expected(BaseModel):
-    """The spread of differences of the leading metric, and its source."""
-
-    sd: Annotated[float, Field(gt=0)]  # of the differences between two variants with the same seed
-    source: str
-    shared: dict[str, Shared] = {}  # by kind, such as documents
-
-
 class Cell(BaseModel):
     """A variant with a seed, or the run that a measure refers to. Its costs assume the largest vocabulary.
 
@@ -98,6 +82,7 @@ class Plan(BaseModel):
 
     base    the files that are varied
     metric  the one that the report leads with
+    sd      the standard deviation of paired differences that the file expects; or `pilot`, an ablation that shows it
     gaps    by task, why its data is not here
     seals   by the id of a cell or reference, the digest of its complete file in plan/
     """
@@ -114,7 +99,8 @@ class Plan(BaseModel):
     seeds: list[int]
     measures: Annotated[list[PlannedMeasure], Field(min_length=1)]
     metric: str
-    expected: Expected | None = None
+    sd: Annotated[float, Field(gt=0)] | None = None
+    pilot: str = ""
     cells: list[Cell]
     gaps: dict[str, str] = {}
     seals: dict[Id, str] = {}

@@ -56,7 +56,7 @@ def ablate(
     refuse_several_processes()
     ablation, launch, path = _prepared(file, overrides, out, launcher, workers)
     console, folder = Console(), AblationFolder(path)
-    if left_to_do(folder, plan_of(ablation, folder)):
+    if left_to_do(folder, plan_of(ablation)):
         launch.check()
     if launch.here:
         choose_device(device)  # once, and not by each cell
@@ -113,7 +113,7 @@ def dry_run(
         if (text := _text_of(loaded)) not in stores:
             stores[text] = prepared(loaded)
         _count(ablation, label, stores[text])
-    plan = plan_of(ablation, folder)
+    plan = plan_of(ablation)
     first = ablation.loaded[plan.cells[0].id]
     for label in ablation.sketches:
         loaded = _sketched(ablation, label)

@@ -77,7 +77,7 @@ def test_nothing_is_done_twice_and_more_seeds_run_alone(here: Path, out: Path, c
     assert stamps(out) == before
     said = capfd.readouterr().err
     assert f"sizes: 4 cells and 2 for measures, 6 already done, in {out}" in said
-    assert "With 2 seeds this is exploratory." in said
+    assert "With 2 seeds this is exploratory:" in said
     assert said.rstrip().endswith(f"report {out / 'report.html'}")
     more = here.with_name("more.yaml")
     more.write_text(here.read_text().replace("seeds: [0, 1]", "seeds: [0, 1, 2]"))
