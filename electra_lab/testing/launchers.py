@@ -60,7 +60,8 @@ class LauncherContract(Contract):
         for name, outcome in results:
             assert outcome.code == int(name.split("-")[0])
             assert bool(outcome.error) == (outcome.code != 0)
-            assert (folder / "logs" / f"{name}.txt").read_text(encoding="utf-8") == f"{name} says something\n"
+            output = (folder / "logs" / f"{name}.txt").read_text(encoding="utf-8")
+            assert output.startswith(f"{name} says something\n")
 
     def test_a_command_that_fails_or_dies_does_not_stop_the_others(self, folder: Path) -> None:
         names = ["0-1", "raises-1", "killed-1", "0-2", "killed-2", "0-3"]
