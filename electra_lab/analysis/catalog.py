@@ -176,8 +176,7 @@ def _ablation(path: Path) -> Job:
     states, seconds = list[State](), 0.0
     for cell in plan.cells:
         folder = path / "cells" / cell.id
-        file = folder / "measures.json"
-        measured = read_measures(file, cell.id) if file.is_file() else {}
+        measured = read_measures(folder / "measures.json", cell.id).numbers
         if all(measure.key in measured for measure in plan.measures_of(cell)):
             states.append("finished")
         elif is_held(path / "claims" / cell.id):
@@ -188,7 +187,7 @@ def _ablation(path: Path) -> Job:
         seconds += training_seconds(last_records(trained / "metrics.jsonl")) or 0
     # That of all together.
     ranks: list[State] = ["running", "failed", "stopped", "finished"]
-    state = min(states, key=ranks.index, default="finished")
+    state: State = min(states, key=ranks.index, default="finished")
     return Job(path, "ablation", plan.name, state, states.count("finished"), len(plan.cells), seconds or None)
 
 

@@ -1,7 +1,7 @@
 """The folder of an ablation as values: the plan, and the result of each cell."""
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from electra_lab.analysis.intervals import Difference, Layers, difference
 from electra_lab.analysis.power import Spread, spread
 from electra_lab.analysis.records import last_number, training_seconds
 from electra_lab.storage.ablation_folder import AblationFolder, Failure
-from electra_lab.storage.plan import Cell, Plan, PlannedMeasure
+from electra_lab.storage.plan import Cell, Measures, Plan, PlannedMeasure
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError
@@ -29,14 +29,16 @@ CONSTANT = f"{AVERAGE}_constant"  # the same of the best constant answers
 class CellResult:
     """The state of a cell, or of a reference run of a measure.
 
-    missing   work left to do: `training`, or the keys of measures; empty if done
-    error     the reason why it is not done, after `attempts`; without attempts, a damaged file
+    missing    work left to do: `training`, or the keys of measures; empty if done
+    documents  by metric, the contribution of each test document
+    error      the reason why it is not done, after `attempts`; without attempts, a damaged file
     """
 
     plan: Cell
     run: RunDirectory
     missing: tuple[str, ...] = ()
     metrics: dict[str, float] = field(default_factory=dict)
+    documents: dict[str, list[float]] = field(default_factory=dict)
     error: str = ""
     attempts: int = 0
 
@@ -153,22 +155,13 @@ class Results:
         for cell in self.cells:
             if metric not in cell.metrics:
                 continue
-            if metric in self._documents[cell.plan.id]:
-                documents[cell.plan.id] = self._documents[cell.plan.id][metric]
+            if metric in cell.documents:
+                documents[cell.plan.id] = cell.documents[metric]
             by_reference = [cell.metrics[part] for part in parts if part in cell.metrics]
             if len(by_reference) == len(parts) > 1:
                 references[cell.plan.id] = by_reference
-        sizes = Counter(map(len, documents.values()))
-        if len(sizes) > 1:  # some are of other text, by an older version
-            usual = max(sizes, key=lambda size: (sizes[size], size))
-            documents = {id: numbers for id, numbers in documents.items() if len(numbers) == usual}
         known = {"documents": documents, "references": references}
         return {name: self._by_variant(units) for name, units in known.items() if units}
-
-    @cached_property
-    def _documents(self) -> dict[str, dict[str, list[float]]]:
-        folder = AblationFolder(self.folder)
-        return {cell.plan.id: folder.by_document(cell.plan.id, self.plan) for cell in self.cells}
 
     def _by_variant(self, units: Mapping[str, Sequence[float]]) -> dict[str, dict[int, Sequence[float]]]:
         by_variant: dict[str, dict[int, Sequence[float]]] = {variant.label: {} for variant in self.plan.variants}
@@ -230,21 +223,22 @@ def cell_result(folder: AblationFolder, plan: Plan, id: str) -> CellResult:
     if id in plan.references:
         used = finished or folder.is_used(id, plan)
         return _failed(CellResult(cell, run, () if used else (TRAINING,)), failure)
-    measured, error = dict[str, dict[str, float | None]](), ""
+    measures, error = Measures(run=id, step=0), ""
     try:
-        measured = folder.measured(id, _last_step(run))
+        measures = folder.measures(id, _last_step(run))
     except CheckpointError as damaged:
         error = str(damaged)
-    metrics, missing = dict[str, float](), list[str]()
+    metrics, documents, missing = dict[str, float](), dict[str, list[float]](), list[str]()
     for measure in plan.measures_of(cell):
-        if measure.key not in measured:
+        if measure.key not in measures.numbers:
             missing.append(measure.key)
-        for name, value in measured.get(measure.key, {}).items():
+        for name, value in measures.numbers.get(measure.key, {}).items():
             if name in measure.metrics and value is not None and math.isfinite(value):
                 metrics[name] = value
+        documents |= measures.documents.get(measure.key, {})
     if missing and not finished:
         missing = [TRAINING]
-    return _failed(CellResult(cell, run, tuple(missing), metrics, error if missing else ""), failure)
+    return _failed(CellResult(cell, run, tuple(missing), metrics, documents, error if missing else ""), failure)
 
 
 def _last_step(run: RunDirectory) -> int | None:

@@ -20,21 +20,28 @@ Id = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]  # the name of a
 
 
 class Measures(BaseModel):
-    """measures.json of a cell: the numbers of the run with the cell's id after a step, by measure and metric."""
+    """measures.json of a cell: the numbers of the run with the cell's id after a step, by measure and metric.
+
+    documents  the contribution of each test document to a number
+    """
 
     run: str
     step: int
     numbers: dict[str, dict[str, StrictFloat | None]] = {}
+    documents: dict[str, dict[str, list[float]]] = {}
 
 
-def read_measures(file: Path, id: str, step: int | None = None) -> dict[str, dict[str, float | None]]:
-    """Return the numbers of a cell by measure and metric; none if they are not of `step`.
+def read_measures(file: Path, id: str, step: int | None = None) -> Measures:
+    """Return the measures of a cell; empty ones if there are none, or none of `step`.
 
-    Raises CheckpointError, also for the numbers of another cell.
+    Raises CheckpointError, also for those of another cell.
     """
+    empty = Measures(run=id, step=step or 0)
+    if not file.is_file():
+        return empty
     found = read_as(Measures, file)
     refuse_other(file, found.run, id)
-    return found.numbers if step in (None, found.step) else {}
+    return found if step in (None, found.step) else empty
 
 
 class PlannedMeasure(BaseModel):

@@ -189,6 +189,13 @@ def measured(id: str, numbers: Mapping[str, Any], step: int = STEPS) -> str:
     return json.dumps({"run": id, "step": step, "numbers": numbers}, indent=1)
 
 
+def add_documents(cell: Path, documents: Mapping[str, Any], key: str = CORRUPTION) -> None:
+    """Give a measured cell the contributions of test documents, by metric."""
+    file = cell / "measures.json"
+    values = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(values | {"documents": {key: documents}}), encoding="utf-8")
+
+
 def write_checkpoint(run: Path, step: int) -> Path:
     """Write the final checkpoint with the parts that `AblationFolder.state` checks: its manifest."""
     checkpoint = run / "checkpoints" / f"step-{step:08d}"

@@ -26,7 +26,7 @@ from tests.electra_lab.presentation.synthetic import (
     STEPS,
     Score,
     add_baselines,
-    measured,
+    add_documents,
     write_folder,
 )
 from tests.electra_lab.presentation.test_ablation_tables import change_plan
@@ -122,32 +122,27 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
             assert row.difference.mean == then.difference.mean
             ratio = row.difference.half / then.difference.half
             assert ratio > 5 if name == METRIC else ratio == 1
-    # Documents of another text or measure and damaged ones are left out; the other seeds show their contribution.
+    # Those of another measure are left out; the other seeds show their contribution.
     text = verdict(folder)
     assert "cover other documents" not in text
     assert "There are only 12 test documents:" in text
-    file = folder / "cells" / "v0-s0" / "documents.json"
-    other = measured("v0-s0", {"fixed_corruption-0000000000": json.loads(file.read_text())["numbers"][CORRUPTION]})
-    short, text = (measured("v0-s0", {CORRUPTION: {METRIC: numbers}}) for numbers in ([0.5] * 7, "x"))
-    for content in (short, other, "{", text):
-        file.write_text(content)
-        for row, then in zip(compared(folder)[METRIC][1:], before[METRIC][1:], strict=True):
-            assert row.difference.half > 5 * then.difference.half
+    add_documents(folder / "cells" / "v0-s0", {METRIC: [0.5] * 12}, "fixed_corruption-0000000000")
+    for row, then in zip(compared(folder)[METRIC][1:], before[METRIC][1:], strict=True):
+        assert row.difference.half > 5 * then.difference.half
     for seed in range(4):
-        (folder / "cells" / f"v1-s{seed}" / "documents.json").write_text("{")
+        add_documents(folder / "cells" / f"v1-s{seed}", {})
     assert re.search(r"The intervals of generator.scale=0.5 .* cover other documents, .* two seeds", verdict(folder))
     # Documents of an earlier measurement are removed when it is repeated.
     for numbers in ({METRIC: [0.5] * 12}, {}):
         kept.note_measure("v0-s0", STEPS, CORRUPTION, {METRIC: 0.5}, *([numbers] if numbers else []))
-        assert kept.by_document("v0-s0", kept.plan) == numbers
+        assert cell_result(kept, kept.plan, "v0-s0").documents == numbers
 
 
 @pytest.mark.parametrize("number", [MANY_DOCUMENTS - 1, MANY_DOCUMENTS])
 def test_few_documents_are_a_warning(tmp_path: Path, number: int) -> None:
     folder, rng = write_folder(tmp_path, SCALES, range(2)), np.random.default_rng(0)
     for cell in folder.glob("cells/*"):
-        numbers = {CORRUPTION: {METRIC: rng.normal(size=number).tolist()}}
-        (cell / "documents.json").write_text(synthetic.measured(cell.name, numbers))
+        add_documents(cell, {METRIC: rng.normal(size=number).tolist()})
     assert (f"only {number} test documents" in verdict(folder)) == (number < MANY_DOCUMENTS)
 
 
@@ -229,8 +224,7 @@ def test_other_documents_count(tmp_path: Path) -> None:
     assert not said(folder)[0].startswith("No variant")
     for cell in folder.glob("cells/*"):
         own = [0.2, 0.9, 0.3, 0.85 + 0.001 * int(cell.name[-1])]
-        units = {"reference_auc": own, "rare": [0.5, 0.5, 0.5, 0.5]}
-        (cell / "documents.json").write_text(measured(cell.name, {CORRUPTION: units}))
+        add_documents(cell, {"reference_auc": own, "rare": [0.5, 0.5, 0.5, 0.5]})
     assert said(folder)[0].startswith(NONE)
 
 

@@ -111,8 +111,7 @@ def contents(out: Path) -> dict[str, Any]:
         id: (
             weights(out / "cells" / id, 4 if id.startswith("reference") else STEPS),
             lines(out / "cells" / id),
-            AblationFolder(out).measured(id),
-            AblationFolder(out).by_document(id, AblationFolder(out).plan),
+            AblationFolder(out).measures(id),
         )
         for id in ids
     }

@@ -309,7 +309,7 @@ def test_it_changes_no_cell(tmp_path: Path) -> None:
 def test_cells_keep_what_each_document_contributes(done: tuple[Path, Path]) -> None:
     """The same documents for all cells, so that intervals can account for the choice of documents, too."""
     folder = AblationFolder(done[1])
-    found = [folder.by_document(cell.id, folder.plan) for cell in folder.plan.cells]
+    found = [cell_result(folder, folder.plan, cell.id).documents for cell in folder.plan.cells]
     parts = [f"corruption_auc_{name}" for name in ("small", "large", "unigram")]
     others = {"corruption_auc", "probe_auc", "head_auc", "corruption_rarity", "corruption_chance", "probe_chance"}
     assert {frozenset(metrics) for metrics in found} == {frozenset({*parts, *others})}

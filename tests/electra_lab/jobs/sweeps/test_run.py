@@ -36,7 +36,7 @@ def test_every_cell_is_trained_measured_and_reported(done: tuple[Path, Path]) ->
     for cell in plan.cells:
         state = cell_result(where, plan, cell.id)
         assert state.status == "done"
-        found = {name.rpartition("-")[0]: values for name, values in where.measured(cell.id).items()}
+        found = {name.rpartition("-")[0]: values for name, values in where.measures(cell.id).numbers.items()}
         assert found.keys() == {"fixed_corruption", "pretraining", "detection_probe"}
         assert all(0 <= value <= 1 for value in found["fixed_corruption"].values())
         last = lines(out / "cells" / cell.id)[-1]
@@ -45,7 +45,7 @@ def test_every_cell_is_trained_measured_and_reported(done: tuple[Path, Path]) ->
         row = next(row for row in table if row[0] == cell.variant)
         assert float(row[1 + cell.seed]) == pytest.approx(found["fixed_corruption"]["corruption_auc"], abs=1e-4)
     assert list(plan.measures[0].references) == ["small", "large"]
-    assert all(where.measured(reference) == {} for reference in plan.references)
+    assert all(where.measures(reference).numbers == {} for reference in plan.references)
     assert not list((out / "failed").iterdir())
     assert (out / "ablation.yaml").read_text() == done[0].read_text()
 
@@ -103,13 +103,13 @@ def test_nothing_is_done_twice_and_more_seeds_run_alone(here: Path, out: Path, c
 def test_other_options_of_a_measure_are_measured_again(here: Path, out: Path) -> None:
     """Numbers of different corruptions are never compared; training is not repeated."""
     id, where = first(out), AblationFolder(out)
-    old, state = where.measured(id), where.run(id).last_checkpoint() / "state.safetensors"
+    old, state = where.measures(id).numbers, where.run(id).last_checkpoint() / "state.safetensors"
     stamp = state.stat().st_mtime_ns
     other = here.with_name("other.yaml")
     other.write_text(here.read_text().replace("steps: 4}", "steps: 4, mask_prob: 0.6}"))
     ablate(other, out)
     [was] = [values for key, values in old.items() if key.startswith("fixed")]
-    [now] = [values for key, values in where.measured(id).items() if key.startswith("fixed") and key not in old]
+    [now] = [values for key, values in where.measures(id).numbers.items() if key.startswith("fixed") and key not in old]
     assert was != now
     table = (out / "table.csv").read_text()
     assert str(now["corruption_auc"]) in table
@@ -125,7 +125,7 @@ def test_what_is_damaged_or_needed_again_is_recreated_and_nothing_else(done, out
     # Results computed from earlier weights belong to a discarded continuation.
     state = runs[0] / "checkpoints" / f"step-{STEPS:08d}" / "state.safetensors"
     state.write_bytes(state.read_bytes()[:-1] + b"x")
-    old = {key: dict.fromkeys(values, 0.5) for key, values in AblationFolder(out).measured(ids[0]).items()}
+    old = {key: dict.fromkeys(values, 0.5) for key, values in AblationFolder(out).measures(ids[0]).numbers.items()}
     old.pop(next(iter(old)))
     (runs[0] / "measures.json").write_text(measured(ids[0], old, STEPS))
     (out / "downstream" / ids[0] / "task").mkdir(parents=True)

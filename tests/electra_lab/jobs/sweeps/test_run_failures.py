@@ -102,7 +102,7 @@ def test_a_reference_that_fails_leaves_its_measure_out_and_no_other(quick: Path,
     for cell in where.plan.cells:
         state = cell_result(where, where.plan, cell.id)
         assert (state.status, state.missing) == ("unmeasured", (corruption.key,))
-        assert where.measured(cell.id).keys() == {own.key}
+        assert where.measures(cell.id).numbers.keys() == {own.key}
     page = Page(out / "report.html").text
     assert "the run that a measure refers to, failed: RuntimeError: it cannot" in page
     assert "Of 2 cells: 0 done; 2 trained, but not fully measured." in page
