@@ -23,9 +23,8 @@ class Comparisons:
         return {key[2]: d for key, d in self._differences.items() if key[:2] == ("against", metric)}
 
     def pairs(self, metric: str) -> dict[tuple[str, str], Difference]:
-        """Return the first variant minus the second, of every two but the baseline, in both orders."""
-        half = {(key[2], key[3]): d for key, d in self._differences.items() if key[:2] == ("pair", metric)}
-        return half | {(b, a): _reversed(d) for (a, b), d in half.items()}
+        """Return the first variant minus the second, of every two but the baseline."""
+        return {(key[2], key[3]): d for key, d in self._differences.items() if key[:2] == ("pair", metric)}
 
     @property
     def over_trivial(self) -> dict[tuple[str, str], Difference]:
@@ -88,11 +87,6 @@ def pairwise(values: Values, baseline: str, layers: Layers | None = None) -> dic
 def _paired(a: str, b: str, values: Values, layers: Layers | None) -> Difference:
     pairs = {name: (units.get(a, {}), units.get(b, {})) for name, units in (layers or {}).items()}
     return difference(values.get(a, {}), values.get(b, {}), pairs)
-
-
-def _reversed(d: Difference) -> Difference:
-    mean, low, high = (None if value is None else -value for value in (d.mean, d.high, d.low))
-    return replace(d, mean=mean, low=low, high=high)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

@@ -1,27 +1,15 @@
 """What the launchers share: the environment of a command, its log, and its end in words."""
 
 import signal
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from registry import LabError, Outcome
-from registry.errors import ConfigError
+from registry import Outcome
 
 
 def variables(threads: int) -> dict[str, str]:
     """Return the environment variables that limit the threads of a process; tokenizers use one."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {**dict.fromkeys(names, str(threads)), "TOKENIZERS_PARALLELISM": "false"}
-
-
-def library(launcher: str, name: str) -> Any:
-    """Import a library that a launcher needs. Raises ConfigError."""
-    try:
-        return import_module(name)
-    except ImportError:
-        cure = "Install it: pip install 'electra-lab[clusters]'."
-        raise ConfigError(f"launcher '{launcher}' needs {name}. {cure}") from None
 
 
 def log_of(folder: Path, name: str) -> Path:
@@ -39,9 +27,3 @@ def ended(code: int, log: Path) -> Outcome:
     how = f"was ended by signal {number} ({name})" if name else f"ended with exit code {code}"
     hint = "; the system sends it when memory runs out" if number == signal.SIGKILL else ""
     return Outcome(-number if name else code, f"{how}{hint}; its output is in {log}.")
-
-
-def sentence(error: BaseException) -> str:
-    """Return `error` on one line; a LabError is already a sentence."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, LabError) and text else f"{type(error).__name__}: {text or 'no details'}"

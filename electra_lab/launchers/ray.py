@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from electra_lab.launchers._command import library, sentence
 from registry import Command, Outcome, launchers
 from registry.errors import ConfigError
 
@@ -44,10 +44,10 @@ class Ray:
     here = False
 
     def check(self) -> None:
-        library("ray", "ray")
+        _ray()
 
     def __call__(self, commands: Mapping[str, Command], folder: Path, /) -> Iterator[tuple[str, Outcome]]:
-        ray = library("ray", "ray")
+        ray = _ray()
         if not commands:
             return
         with _connected(ray, self.address, self.workers, self.gpus) as ours:
@@ -69,6 +69,14 @@ class Ray:
                         yield name, _outcome(ray, future)
             finally:
                 _end(ray, running)
+
+
+def _ray() -> Any:
+    try:
+        return import_module("ray")
+    except ImportError:
+        cure = "Install it: pip install 'electra-lab[clusters]'."
+        raise ConfigError(f"launcher 'ray' needs ray. {cure}") from None
 
 
 def _task(command: list[str], folder: str, name: str, threads: int, gpus: bool) -> Outcome:
@@ -139,7 +147,8 @@ def _refuse_silent(address: str) -> None:
 
 
 def _no_cluster(address: str | None, error: Exception) -> ConfigError:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
     return ConfigError(
-        f"launcher 'ray' finds no cluster at {address} ({sentence(error)}). Start one there with "
+        f"launcher 'ray' finds no cluster at {address} ({reason}). Start one there with "
         "`ray start --head`, or remove address and RAY_ADDRESS to start one on this machine."
     )

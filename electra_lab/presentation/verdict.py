@@ -176,11 +176,10 @@ def _found(
         n = fewest_seeds(measured, baseline)
         common = "in common with the baseline " if any(len(seeds) != n for seeds in measured.values()) else ""
         return f"With {counted(n, 'seed')} {common}this is exploratory: differences are tested from {ENOUGH} seeds on."
-    pairs = compared.pairs(metric)
-    against = {label: d for label, d in compared.against(metric).items() if label in measured}
-    differences = [*against.values(), *pairs.values()]
-    if not any(d.distinguishable for d in differences):
-        tested = "tested " if any(d.holm is None for d in differences) else ""
+    both = {(baseline, label): d for label, d in compared.against(metric).items() if label in measured}
+    both |= compared.pairs(metric)
+    if not any(d.distinguishable for d in both.values()):
+        tested = "tested " if any(d.holm is None for d in both.values()) else ""
         return f"No {tested}variant is distinguishable from another."
     if len({frozenset(seeds) for seeds in measured.values()}) > 1:
         return "Some variants differ, but not all have the same seeds, so none is called the best."
@@ -188,7 +187,8 @@ def _found(
     means = {label: float(np.mean([*seeds.values()])) for label, seeds in measured.items()}
     top = (max if leading.higher_is_better else min)(means.values())
     best = [label for label, mean in means.items() if math.isclose(mean, top, rel_tol=1e-12)]
-    rivals = [label for label in means if label not in best and not _apart(best[0], label, baseline, against, pairs)]
+    apart = {frozenset(pair) for pair, d in both.items() if d.distinguishable}
+    rivals = [label for label in means if label not in best and {best[0], label} not in apart]
     which = "highest" if leading.higher_is_better else "lowest"
     good = f"best (the {which})" if leading.comparable and not {*best} & {*unlearned} else which
     mean = metric if metric == AVERAGE else f"mean {metric}"
@@ -197,15 +197,6 @@ def _found(
         return f"{claim}, but no test distinguishes it from another variant."
     others = f"all but {listed([*map(named, rivals)])}" if rivals else "every other variant"
     return f"{claim}; tests distinguish it from {others}."
-
-
-def _apart(
-    a: str, b: str, baseline: str, against: Mapping[str, Difference], pairs: Mapping[tuple[str, str], Difference]
-) -> bool:
-    """Return True if a test distinguishes two variants."""
-    if baseline in (a, b):
-        return against[b if a == baseline else a].distinguishable
-    return pairs[a, b].distinguishable
 
 
 def _unlearned(measured: Values, higher_is_better: bool, compared: Comparisons) -> list[str]:

@@ -26,7 +26,7 @@ from electra_lab.jobs.sweeps.file import Ablation, metrics_of, unknown_metric
 from electra_lab.jobs.sweeps.variants import Problems
 from electra_lab.metrics import accumulator_of, declared_alone
 from electra_lab.storage.ablation_folder import AblationFolder
-from electra_lab.storage.plan import FORMAT, Cell, Plan, PlannedMeasure, PlannedVariant
+from electra_lab.storage.plan import Cell, Plan, PlannedMeasure, PlannedVariant
 from electra_lab.storage.provenance import flat
 from registry import Metric, measures
 from registry.errors import ConfigError, LabError
@@ -185,7 +185,6 @@ def plan_of(ablation: Ablation) -> Plan:
     power, mark = config.power, mark_at(ablation.marks, ("power", "pilot"))
     pilot = str(absolute(power.pilot, ("power", "pilot"), mark)) if power and power.pilot else ""
     plan = Plan(
-        format=FORMAT,
         name=config.name,
         question=config.question,
         base=", ".join(map(str, config.bases)),

@@ -74,11 +74,3 @@ def test_an_exploratory_primary_metric_leaves_nothing_to_test() -> None:
     assert found.against("loss")["v1"].why == "exploratory"
     assert comparisons.compare({"auc": many, "loss": few}, "auc", "v0").against("auc")["v1"].distinguishable
     assert not comparisons.is_exploratory({"v0": {0: 0.5}}, "v0")  # there is nothing to test
-
-
-def test_pairs_are_known_in_both_orders() -> None:
-    pairs = comparisons.compare({"auc": tiny.far(0.5, 0.6, 0.7)}, "auc", "v0").pairs("auc")
-    forth, back = pairs.pop(("v1", "v2")), pairs.pop(("v2", "v1"))
-    assert pairs == {}
-    assert (forth.mean, forth.low, forth.high) == (-(back.mean or 0), -(back.high or 0), -(back.low or 0))
-    assert forth.holm == back.holm

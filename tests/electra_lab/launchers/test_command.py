@@ -1,11 +1,10 @@
-"""The end of a command, and errors, in words."""
+"""The end of a command in words."""
 
 from pathlib import Path
 
 import pytest
 
-from electra_lab.launchers._command import ended, sentence
-from registry.errors import ConfigError
+from electra_lab.launchers._command import ended
 
 
 @pytest.mark.parametrize(
@@ -21,15 +20,3 @@ def test_an_exit_code_says_what_happened(code: int, expected: int, words: str) -
     assert (outcome.code, bool(outcome.error)) == (expected, code != 0)
     assert words in outcome.error
     assert not outcome.error or outcome.error.endswith("its output is in a.txt.")
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (ValueError("no\n  good"), "ValueError: no good"), (ValueError(), "ValueError: no details"),
-        (ConfigError(""), "ConfigError: no details"),
-        (ConfigError("a.yaml:3: must be\nan integer."), "a.yaml:3: must be an integer."),
-    ],
-)  # fmt: skip
-def test_an_error_is_one_line(error: BaseException, said: str) -> None:
-    assert sentence(error) == said

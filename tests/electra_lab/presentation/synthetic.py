@@ -16,7 +16,6 @@ import yaml
 from electra_lab.metrics import PRETRAINING
 from electra_lab.presentation import run_page
 from electra_lab.presentation import sweep_figures as ablation_figures
-from electra_lab.storage.plan import FORMAT as PLAN_FORMAT
 from electra_lab.storage.provenance import FORMAT
 
 AUC = {"summary": "AUC on one fixed corruption of test text", "higher_is_better": True}
@@ -82,7 +81,7 @@ def write_folder(
     for label, changed in changes.items():
         variants.append({"label": label, "changes": changed, "differs": _differs(changes[labels[0]], changed)})
     written = {
-        "format": PLAN_FORMAT, "name": "generator_size", "question": question, "base": "../reformer_small.yaml",
+        "format": 1, "name": "generator_size", "question": question, "base": "../reformer_small.yaml",
         "budget": {"flops": FLOPS} if budget is None else budget or None, "keys": list(keys),
         "variants": variants,
         "baseline": labels[0], "seeds": list(seeds), "measures": MEASURES, "metric": "reference_auc", "cells": cells,

@@ -18,7 +18,6 @@ from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
 from electra_lab.presentation.text import number
 from electra_lab.storage.ablation_folder import AblationFolder
-from electra_lab.storage.plan import FORMAT
 from registry import discovery, measures, objectives
 from registry.errors import ConfigError
 from tests.electra_lab.jobs.sweeps.small import write
@@ -47,7 +46,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Ablation:
 
 def test_a_plan_has_what_the_file_says(small: Ablation) -> None:
     plan = plan_of(small)
-    assert (plan.format, plan.name, plan.question, plan.base) == (FORMAT, "sizes", "Does it run?", "tiny.yaml")
+    assert (plan.format, plan.name, plan.question, plan.base) == (1, "sizes", "Does it run?", "tiny.yaml")
     assert (plan.budget, plan.keys, plan.seeds, plan.imports) == ({"steps": 8}, ["generator.scale"], [0, 1], [])
     assert (plan.baseline, plan.metric) == (SMALL, "corruption_auc")
     smaller, larger = plan.variants

@@ -20,7 +20,7 @@ from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import checked, write_plan
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.files import seal
-from electra_lab.storage.plan import FORMAT, Plan, PlannedMeasure
+from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.testing.optimizers import STATE
 from registry import launchers, measures
 from tests.electra_lab.jobs.sweeps.small import InProcess, write
@@ -232,7 +232,7 @@ def one(tmp_path: Path) -> tuple[AblationFolder, Plan]:
         for name, references in (("a", {"x": "r"}), ("b", {"x": "q", "y": "r"}), ("c", {"x": "q"}), ("d", {}))
     ]
     return folder, Plan.model_validate({
-        "format": FORMAT, "name": "x", "base": "y", "variants": [{"label": "v"}], "baseline": "v", "seeds": [0],
+        "name": "x", "base": "y", "variants": [{"label": "v"}], "baseline": "v", "seeds": [0],
         "measures": [measure.model_dump() for measure in measures], "metric": "a",
         "cells": [{"id": "v", "variant": "v", "seed": 0}],
     })  # fmt: skip
