@@ -173,18 +173,6 @@ class Results:
     def count(self, status: Status) -> int:
         return sum(cell.status == status for cell in self.cells)
 
-    @property
-    def lacking(self) -> dict[str, list[CellResult]]:
-        """By metric, the measured cells that do not have it."""
-        lacking = defaultdict[str, list[CellResult]](list)
-        for cell in self.cells:
-            if cell.status != "done":
-                continue
-            for measure in self.plan.measures_of(cell.plan):
-                for name in measure.metrics.keys() - cell.metrics.keys() - self.plan.trivial:
-                    lacking[name].append(cell)
-        return {name: lacking[name] for name in self.plan.metrics if name in lacking}
-
 
 def expected(plan: Plan) -> Spread | None:
     """Return the spread of the leading metric by the file or its pilot; None if the file has neither, or it is gone."""

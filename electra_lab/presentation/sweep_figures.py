@@ -159,34 +159,21 @@ def _mark(
 
 
 def compute(results: Results) -> tuple[Chart | None, str]:
-    """Draw the leading metric of each cell against its cost, and return a sentence on the compute.
-
-    At equal FLOPs that would be one column; then the parameters of the networks take their place, if they differ.
-    """
+    """Draw the leading metric of each cell against its FLOPs, if these differ, and return a sentence on them."""
     leading = results.plan.metric
     cells = [cell for cell in results.cells if leading in cell.metrics]
     if not cells:
         return None, f"No cell has a {leading} yet."
-    # Against FLOPs, if these differ.
     unit = "paper_flops" if "paper_flops" in (results.plan.budget or {}) else "flops"
     flops: list[float] = [getattr(cell.costs, unit) for cell in cells]
     if not all(flops):
         return None, "There is no chart of the metric against FLOPs, as these are not known for all measured cells."
     low, high = f"{min(flops):.2e}", f"{max(flops):.2e}"
-    if max(flops) > SAME_COMPUTE * min(flops):
-        sentence = f"The measured cells used between {low} and {high} {UNITS[unit]} each."
-        return _scatter(results, cells, flops, f"training {UNITS[unit]} of the cell"), sentence
-    # Against parameters.
-    size = low if low == high else f"{low} to {high}"
-    sentence = f"All measured cells used the same compute, {size} {UNITS[unit]} each"
-    totals = [float(cell.costs.parameters.get("total", 0)) for cell in cells]
-    if not all(totals):
-        return None, f"{sentence}; the numbers of their parameters are not all known."
-    if max(totals) == min(totals):
-        sentence += ", and their networks have the same number of parameters: neither explains a difference here."
-        return None, sentence
-    sentence += ", so the chart shows the parameters of both networks instead."
-    return _scatter(results, cells, totals, "parameters, both networks"), sentence
+    if max(flops) <= SAME_COMPUTE * min(flops):
+        size = low if low == high else f"{low} to {high}"
+        return None, f"All measured cells used the same compute, {size} {UNITS[unit]} each."
+    sentence = f"The measured cells used between {low} and {high} {UNITS[unit]} each."
+    return _scatter(results, cells, flops, f"training {UNITS[unit]} of the cell"), sentence
 
 
 def _scatter(results: Results, cells: Sequence[CellResult], xs: Sequence[float], title: str) -> Chart:

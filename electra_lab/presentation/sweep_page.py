@@ -112,8 +112,6 @@ def _page(results: Results, unfinished: Unfinished | None) -> str:
         head=Table("All metrics", [*COLUMNS], [], PROSE),
         tables=tables(results),
         by_task=by_task(results),
-        lacking=_lacking(results),
-        nowhere=[name for name in plan.metrics if not results.has(name) and name not in plan.trivial],
         compute=[chart] if chart else [],
         compute_said=compute,
         within=partial(within, results.folder),
@@ -143,16 +141,6 @@ def _differs(results: Results) -> Table:
             rows.append([label, "nothing differs", "", ""])
     columns = ["variant", "key", "baseline", "differs"]
     return Table("What differs from the baseline", columns, rows, columns[1:])
-
-
-def _lacking(results: Results) -> list[tuple[str, str]]:
-    """Return metrics and the measured cells without them, of variants that have some; other variants' rows say so."""
-    by_cells: dict[str, list[str]] = {}  # the metrics that the same cells lack
-    for name, cells in results.lacking.items():
-        values = results.values(name)
-        if partly := [f"{cell.plan.variant}, seed {cell.plan.seed}" for cell in cells if values[cell.plan.variant]]:
-            by_cells.setdefault("; ".join(partly), []).append(name)
-    return [(", ".join(names), cells) for cells, names in by_cells.items()]
 
 
 def _spread(values: Sequence[tuple[str, int]]) -> str:

@@ -121,12 +121,12 @@ def tables(results: Results) -> list[tuple[str, Metric, Table]]:
 def comparison(results: Results, name: str, metric: Metric) -> list[Row]:
     """Return each variant's mean of a metric, and its difference to the baseline."""
     differences = results.comparisons.against(name)
-    lacking = {cell.plan.variant for cell in results.lacking.get(name, ())}
     rows = []
     for label, seeds in results.values(name).items():
         mean = estimate([*seeds.values()], metric.bounds)
         difference = None if label == results.plan.baseline else differences.get(label, Difference(0, None))
-        rows.append(Row(label, mean, difference, metric, label in lacking))
+        lacks = any(cell.status == "done" and name not in cell.metrics for cell in results.of(label))
+        rows.append(Row(label, mean, difference, metric, lacks))
     return rows
 
 

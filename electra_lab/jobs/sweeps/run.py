@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext, suppress
-from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -163,19 +162,9 @@ def _refuse_other(folder: AblationFolder, ablation: Ablation) -> None:
         for cell in ablation.cells:
             found.append(changes(decisive(before), decisive(content(as_planned(ablation.loaded[cell.id], folder)))))
         # The most similar cell is the one that was changed.
-        return f": {described(min(found, key=len)) or _changed_plugins(folder, before.get('imports', []))}"
+        return f": {described(min(found, key=len)) or 'its plug-ins differ from their copies in cells/*/plugins'}"
 
     folder.refuse_other({cell.id for cell in ablation.cells}, differs)
-
-
-def _changed_plugins(folder: AblationFolder, files: Sequence[str]) -> str:
-    """Name the plug-ins that are not those of the begun cells, with a copy to restore each from."""
-    found = list[str]()
-    for file in map(Path, files):
-        copies = sorted(folder.path.glob(f"cells/*/plugins/????????-{escape(file.name)}"))
-        if not copies or not file.is_file() or file.read_bytes() != copies[0].read_bytes():
-            found.append(f"{file}, of which {copies[0] if copies else 'no cell'} is a copy")
-    return f"its plug-ins differ ({'; '.join(found)})"
 
 
 def _tokenize(ablation: Ablation, folder: AblationFolder, console: Console) -> None:

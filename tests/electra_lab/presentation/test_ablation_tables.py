@@ -12,7 +12,6 @@ from scipy import stats
 from electra_lab.analysis.results import read
 from electra_lab.presentation.sweep_page import cells_csv, write_report
 from electra_lab.presentation.verdict import COLUMNS
-from tests.electra_lab.presentation import synthetic
 from tests.electra_lab.presentation.synthetic import GRID, NAMED, SCALES, STEPS, TOKENS_A_STEP, score, write_folder
 from tests.pages import Page
 
@@ -220,25 +219,18 @@ def test_a_difference_over_fewer_seeds_than_its_row_has_says_over_how_many(tmp_p
 
 
 def test_what_lacks_a_metric_is_named(tmp_path: Path) -> None:
-    """For a variant by a dash with a reason, for a single cell once, and a metric that no cell has."""
+    """A variant by a dash with a reason."""
     without = {"mlm": ["reference_auc", "reference_accuracy"]}
     folder = write_folder(tmp_path / "a", NAMED, (0, 1), without=without)
     page, row = Page(write_report(folder)), ["mlm", "0", "-", "-", "-", "not available"]
     assert row in page.table("All metrics")
     assert markdown(folder)[AUC][-1] == row
-    assert "Measured, but without" not in page.text
-    assert "No cell has" not in page.text
     assert r"masked \<b\>only\</b\> & $x$ \| \`all\` of the tokens" in (folder / "table.md").read_text()
     assert {label for label, _ in spreadsheet(folder)} == set(NAMED)
 
     folder = write_folder(tmp_path / "b", SCALES, (0, 1))
-    file = folder / "cells" / "v1-s1" / "measures.json"
-    file.write_text(synthetic.measured("v1-s1", {synthetic.CORRUPTION: {}, synthetic.OWN: {"own_loss": 1.0}}, 360))
-    text = Page(write_report(folder)).text
-    assert "Measured, but without reference_auc, reference_accuracy: generator.scale=0.5, seed 1." in text
     for file in folder.glob("cells/*/measures.json"):
         file.unlink()
     page = Page(write_report(folder))
-    assert "No cell has reference_auc, reference_accuracy, own_loss." in page.text
     assert page.table("All metrics") == [["variant", "seeds", "mean", "difference", "Holm p", "reading"]]
     assert markdown(folder) == {}
