@@ -34,7 +34,7 @@ def ray(work: Any, folder: Path, names: Sequence[str], *words: object, **options
 def _no_other_cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
-        patch.setenv("PYTHONPATH", str(ROOT))  # the workers import this file
+        patch.setenv("PYTHONPATH", str(ROOT))  # the workers import the launcher
         patch.setenv("RAY_AUTH_MODE", "token")  # with a token of these tests, not the one in the home directory
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
         yield
