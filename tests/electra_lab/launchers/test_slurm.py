@@ -168,6 +168,7 @@ def test_the_queue(monkeypatch, code: int, out: str, err: str, expected: dict[st
     ("looks", "code", "said"),
     [
         (["COMPLETED", "PENDING", "PENDING", "RUNNING:0"], 0, ""),  # requeued: it briefly seemed to have ended
+        (["COMPLETED", "RUNNING", "COMPLETED", "COMPLETED:0"], 0, ""),  # twice, and its last file is late
         (["RUNNING", "COMPLETED:5"], 5, "exit code 5"),
         (["CANCELLED"], None, "its job ended as CANCELLED; its output is in a.txt."),
         ([None, "NODE_FAIL"], None, "its job ended as NODE_FAIL"),
