@@ -79,9 +79,12 @@ def test_a_cell_is_tried_again_as_often_as_it_may_be(quick: Path, tmp_path: Path
 def test_a_cell_that_is_lost_once_succeeds_at_its_second_attempt(
     quick: Path, tmp_path: Path, monkeypatch, capfd
 ) -> None:
-    attempts = failing(
-        monkeypatch, lambda id, attempt: OSError(28, "No space left") if attempt == 1 and "1.0-s0" in id else None
-    )
+    def fails(id: str, attempt: int) -> BaseException | None:
+        if attempt == 2:
+            assert not list((tmp_path / "out" / "failed").iterdir()), "the page says that it has failed"
+        return OSError(28, "No space left") if attempt == 1 and "1.0-s0" in id else None
+
+    attempts = failing(monkeypatch, fails)
     where = AblationFolder(ablate(quick, tmp_path / "out"))
     assert sorted(attempts.values()) == [1, 1, 1, 2]
     assert not list((where.path / "failed").iterdir())
@@ -89,6 +92,14 @@ def test_a_cell_that_is_lost_once_succeeds_at_its_second_attempt(
     assert f"{LARGE}, seed 0: a file or standard output: cannot be written (No space left). Trying again." in said
     found = cell_result(where, where.plan, next(id for id in attempts if "1.0-s0" in id)).metrics["corruption_auc"]
     assert f"{LARGE}, seed 0: corruption_auc {found:.4f}" in said
+
+
+def test_a_cell_that_was_stopped_has_not_failed(quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick.write_text(quick.read_text() + "retries: 0\n")
+    stops = {1: Preempted("saved."), 2: Interrupted("saved.")}
+    attempts = failing(monkeypatch, lambda id, attempt: stops.get(attempt))
+    ablate(quick, tmp_path / "out")
+    assert set(attempts.values()) == {3}
 
 
 def test_a_reference_that_fails_leaves_its_measure_out_and_no_other(quick: Path, tmp_path: Path, monkeypatch) -> None:
