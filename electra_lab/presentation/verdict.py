@@ -158,7 +158,7 @@ def conclusions(metric: str, leading: Metric, values: Values, baseline: str, com
     measured = {label: seeds for label, seeds in values.items() if seeds}
     if not measured:
         return [f"Nothing can be said yet: {metric} is missing in every cell."]
-    unlearned = _unlearned(measured, leading.higher_is_better, compared)
+    unlearned = _unlearned(leading.higher_is_better, compared)
     no_better = _no_better(metric, unlearned, measured, compared)
     if len(measured) == 1:
         found = f"Only {named(*measured)} has a value of {metric}: there is nothing to compare."
@@ -199,13 +199,13 @@ def _found(
     return f"{claim}; tests distinguish it from {others}."
 
 
-def _unlearned(measured: Values, higher_is_better: bool, compared: Comparisons) -> list[str]:
+def _unlearned(higher_is_better: bool, compared: Comparisons) -> list[str]:
     """Return the variants that are not better than every untrained baseline: by the tests, or else by the means."""
     labels = dict[str, None]()
     for (label, _), d in compared.over_trivial.items():
         by_means = d.mean is None or (d.mean > 0) == higher_is_better
         better = by_means if d.holm is None else d.found(higher_is_better)
-        if not better and label in measured:
+        if not better:
             labels[label] = None
     return [*labels]
 

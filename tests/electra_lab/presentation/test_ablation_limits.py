@@ -132,6 +132,12 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
     for seed in range(4):
         add_documents(folder / "cells" / f"v1-s{seed}", {})
     assert re.search(r"The intervals of generator.scale=0.5 .* cover other documents, .* two seeds", verdict(folder))
+    # With more reasons for caution, the least important sentence is left out.
+    measures = json.loads((folder / "plan.json").read_text())["measures"]
+    measures[0]["metrics"][METRIC]["comparable"] = False
+    change_plan(folder, measures=measures)
+    assert len(said(folder)) == SENTENCES
+    assert "80% of such ablations" not in " ".join(said(folder))
     # Documents of an earlier measurement are removed when it is repeated.
     for numbers in ({METRIC: [0.5] * 12}, {}):
         kept.note_measure("v0-s0", STEPS, CORRUPTION, {METRIC: 0.5}, *([numbers] if numbers else []))
