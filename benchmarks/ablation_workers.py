@@ -20,7 +20,7 @@ from pathlib import Path
 from electra_lab.jobs.sweeps import run as ablation
 from electra_lab.launchers.local import Local
 from electra_lab.storage.ablation_folder import AblationFolder
-from electra_lab.testing.probes import report
+from electra_lab.testing import probes
 
 BASE = Path(__file__).resolve().parents[1] / "experiments" / "transformer_tiny.yaml"
 FILE = """\
@@ -46,11 +46,12 @@ def timed(file: Path, workers: int) -> float:
 
 
 def launcher_cost(pieces: int) -> float:
-    """Return the seconds per piece of work that writes one file, the start of the workers included."""
+    """Return the seconds per command that writes one file."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        came = list(Local(workers=2)(report, folder, [str(n) for n in range(pieces)]))
-        assert [outcome.status for _, outcome in came] == ["done"] * pieces
+        commands = probes.commands(probes.report, Path(folder), map(str, range(pieces)))
+        came = list(Local(workers=2)(commands, Path(folder)))
+        assert [outcome.code for _, outcome in came] == [0] * pieces
         return (time.perf_counter() - started) / pieces
 
 

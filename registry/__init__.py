@@ -28,6 +28,7 @@ from registry.contracts.data import (
     Vocabulary,
 )
 from registry.contracts.lab import (
+    Command,
     Ended,
     Launcher,
     Measure,
@@ -36,7 +37,6 @@ from registry.contracts.lab import (
     Tracked,
     Tracker,
     Trained,
-    Work,
 )
 from registry.contracts.objective import (
     Accumulator,
@@ -144,14 +144,14 @@ ALL: tuple[Registry[Any], ...] = (
 )  # fmt: skip
 
 __all__ = [
-    "ALL", "LONGEST", "Accumulator", "Answer", "Backbone", "Batch", "BatchSizes", "Batches", "Choice", "Corpus",
-    "Dataset", "Detection", "Document", "EmbeddingSizes", "Encoded", "Encoder", "Ended", "Entry", "Example", "Flops",
-    "Generator", "Head", "Heads", "Judgement", "LabError", "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy",
-    "Measure", "Metric", "MetricWithDocuments", "Needs", "Network", "Objective", "Optimizer", "Outcome", "Packed",
-    "Packing", "PairExample", "Plugin", "Prediction", "Pretrained", "Price", "QuestionExample", "Random", "Registry",
-    "Results", "Row", "Sampler", "Schedule", "Setup", "Skipped", "Split", "Streams", "Table", "Task", "Term",
-    "TextExample", "TokenizerTrainer", "Tokens", "Tracked", "Tracker", "Trained", "Vocabulary", "WordsExample", "Work",
-    "backbones", "blame", "corpora", "count", "datasets", "generators", "heads", "launchers", "load_plugin",
-    "masking_strategies", "measures", "objectives", "optimizers", "packings", "samplers", "schedules", "tasks",
-    "tokenizers", "trackers", "using",
+    "ALL", "LONGEST", "Accumulator", "Answer", "Backbone", "Batch", "BatchSizes", "Batches", "Choice", "Command",
+    "Corpus", "Dataset", "Detection", "Document", "EmbeddingSizes", "Encoded", "Encoder", "Ended", "Entry", "Example",
+    "Flops", "Generator", "Head", "Heads", "Judgement", "LabError", "Launcher", "Listing", "Losses", "Masked",
+    "MaskingStrategy", "Measure", "Metric", "MetricWithDocuments", "Needs", "Network", "Objective", "Optimizer",
+    "Outcome", "Packed", "Packing", "PairExample", "Plugin", "Prediction", "Pretrained", "Price", "QuestionExample",
+    "Random", "Registry", "Results", "Row", "Sampler", "Schedule", "Setup", "Skipped", "Split", "Streams", "Table",
+    "Task", "Term", "TextExample", "TokenizerTrainer", "Tokens", "Tracked", "Tracker", "Trained", "Vocabulary",
+    "WordsExample", "backbones", "blame", "corpora", "count", "datasets", "generators", "heads", "launchers",
+    "load_plugin", "masking_strategies", "measures", "objectives", "optimizers", "packings", "samplers", "schedules",
+    "tasks", "tokenizers", "trackers", "using",
 ]  # fmt: skip

@@ -28,8 +28,7 @@ class Job:
     done, total  steps of a run, seeds of a fine-tuning, cells of an ablation; of a stopped run, the saved steps
     seconds      of training steps; those before the end of a long metrics.jsonl at the speed there
     written      when it last wrote, in seconds since 1970
-    numbers      the metrics that can be compared, the most important one first
-    best         an ablation's variant with the best mean, which `numbers` are of
+    numbers      the metrics that can be compared, the most important one first; not of an ablation, whose page has them
     """
 
     path: Path
@@ -43,7 +42,6 @@ class Job:
     written: float = 0.0
     numbers: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    best: str = ""
     error: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -174,56 +172,23 @@ def _labelled(splits: Mapping[str, Any]) -> dict[str, float]:
 
 def _ablation(path: Path) -> Job:
     plan = read_as(Plan, path / "plan.json")
-    leading = plan.metrics[plan.metric]
-    # The state, the time and the leading metric of each cell.
-    states, seconds, values = list[State](), 0.0, dict[str, dict[int, list[float]]]()
-    tasks = [plan.metric] if plan.metric in plan.tasks else plan.tasks or [""]  # all of them for their average
+    # The state and the time of each cell.
+    states, seconds = list[State](), 0.0
     for cell in plan.cells:
         folder = path / "cells" / cell.id
-        file = folder / "measures.json"
-        measured = read_measures(file, cell.id) if file.is_file() else {}
-        wanted = [measure.key for measure in plan.measures_of(cell)]
-        if all(key in measured for key in wanted):
+        measured = read_measures(folder / "measures.json", cell.id).numbers
+        if all(measure.key in measured for measure in plan.measures_of(cell)):
             states.append("finished")
         elif is_held(path / "claims" / cell.id):
             states.append("running")
         else:
             states.append("failed" if (path / "failed" / f"{cell.id}.json").is_file() else "stopped")
-        for key in wanted if cell.task in tasks else ():
-            value = measured.get(key, {}).get(cell.task or plan.metric)
-            if value is not None:
-                values.setdefault(cell.variant, {}).setdefault(cell.seed, []).append(value)
         trained = folder / f"seed-{cell.seed}" if cell.task else folder
         seconds += training_seconds(last_records(trained / "metrics.jsonl")) or 0
-    # The best mean, and the state of all together.
-    means = _means(values, len(tasks)) if leading.comparable else {}
-    sign = 1 if leading.higher_is_better else -1
-    best = max(means, key=lambda label: (sign * means[label], label == plan.baseline), default="")
+    # That of all together.
     ranks: list[State] = ["running", "failed", "stopped", "finished"]
-    return Job(
-        path,
-        "ablation",
-        plan.name,
-        min(states, key=ranks.index, default="finished"),
-        states.count("finished"),
-        len(plan.cells),
-        seconds or None,
-        numbers={plan.metric: means[best]} if best else {},
-        metrics=plan.metrics,
-        best=best,
-    )
-
-
-def _means(values: Mapping[str, Mapping[int, Sequence[float]]], tasks: int) -> dict[str, float]:
-    """Return the mean of each measured variant over the seeds that all of these have, with a number for each task."""
-    measured, means = dict[str, dict[int, float]](), dict[str, float]()
-    for label, by_seed in values.items():
-        if whole := {seed: fmean(of_tasks) for seed, of_tasks in by_seed.items() if len(of_tasks) == tasks}:
-            measured[label] = whole
-    shared = set[int].intersection(*map(set, measured.values())) if measured else set()
-    for label, whole in measured.items() if shared else ():
-        means[label] = fmean(map(whole.__getitem__, shared))
-    return means
+    state: State = min(states, key=ranks.index, default="finished")
+    return Job(path, "ablation", plan.name, state, states.count("finished"), len(plan.cells), seconds or None)
 
 
 def _state(path: Path, *, finished: bool) -> State:

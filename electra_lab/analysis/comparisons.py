@@ -23,9 +23,8 @@ class Comparisons:
         return {key[2]: d for key, d in self._differences.items() if key[:2] == ("against", metric)}
 
     def pairs(self, metric: str) -> dict[tuple[str, str], Difference]:
-        """Return the first variant minus the second, of every two but the baseline, in both orders."""
-        half = {(key[2], key[3]): d for key, d in self._differences.items() if key[:2] == ("pair", metric)}
-        return half | {(b, a): _reversed(d) for (a, b), d in half.items()}
+        """Return the first variant minus the second, of every two but the baseline."""
+        return {(key[2], key[3]): d for key, d in self._differences.items() if key[:2] == ("pair", metric)}
 
     @property
     def over_trivial(self) -> dict[tuple[str, str], Difference]:
@@ -53,12 +52,13 @@ def compare(
     # Every metric: each variant with the baseline.
     for metric, of_metric in values.items():
         family = planned if metric == primary else others
-        for label, d in against(of_metric, baseline, layers.get(metric)).items():
-            family["against", metric, label] = d
+        for label in filter(baseline.__ne__, of_metric):
+            family["against", metric, label] = _paired(label, baseline, of_metric, layers.get(metric))
 
-    # The primary metric: every pair.
-    for (a, b), d in pairwise(values.get(primary, {}), baseline, layers.get(primary)).items():
-        others["pair", primary, a, b] = d
+    # The primary metric: every other pair, as the best variant is known only after seeing the data.
+    of_primary = values.get(primary, {})
+    for a, b in combinations([label for label in of_primary if label != baseline], 2):
+        others["pair", primary, a, b] = _paired(a, b, of_primary, layers.get(primary))
 
     if is_exploratory(values.get(primary, {}), baseline):
         planned = {key: _untested(d) for key, d in planned.items()}
@@ -70,29 +70,9 @@ def _untested(d: Difference) -> Difference:
     return d if d.p is None else replace(d, p=None, why="exploratory")
 
 
-def against(values: Values, baseline: str, layers: Layers | None = None) -> dict[str, Difference]:
-    """Compare each other variant with the baseline."""
-    return {label: _paired(label, baseline, values, layers) for label in values if label != baseline}
-
-
-def pairwise(values: Values, baseline: str, layers: Layers | None = None) -> dict[tuple[str, str], Difference]:
-    """Compare every two variants but the baseline, the first of both minus the second.
-
-    The best variant is known only after seeing the data, so comparing it with its rivals has to be corrected as if
-    every pair had been compared.
-    """
-    others = [label for label in values if label != baseline]
-    return {(a, b): _paired(a, b, values, layers) for a, b in combinations(others, 2)}
-
-
 def _paired(a: str, b: str, values: Values, layers: Layers | None) -> Difference:
     pairs = {name: (units.get(a, {}), units.get(b, {})) for name, units in (layers or {}).items()}
     return difference(values.get(a, {}), values.get(b, {}), pairs)
-
-
-def _reversed(d: Difference) -> Difference:
-    mean, low, high = (None if value is None else -value for value in (d.mean, d.high, d.low))
-    return replace(d, mean=mean, low=low, high=high)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -133,14 +113,8 @@ def fewest_seeds(values: Values, baseline: str) -> int:
     return min((len(seeds.keys() & (theirs or seeds).keys()) for seeds in measured), default=0)
 
 
-def untested(values: Values, baseline: str) -> list[str]:
-    """Return the measured variants with too few seeds in common with the baseline; without one, with too few seeds."""
-    measured = {label: seeds for label, seeds in values.items() if seeds and label != baseline}
-    theirs = values.get(baseline)
-    return [label for label, seeds in measured.items() if len(seeds.keys() & (theirs or seeds)) < ENOUGH]
-
-
 def is_exploratory(values: Values, baseline: str) -> bool:
-    """Return True if no variant has enough seeds to be tested."""
-    others = [label for label, seeds in values.items() if seeds and label != baseline]
-    return bool(others) and len(untested(values, baseline)) == len(others)
+    """Return True if no variant has enough seeds to be tested, in common with the baseline if that is measured."""
+    base = values.get(baseline)
+    common = [seeds.keys() & (base or seeds) for label, seeds in values.items() if seeds and label != baseline]
+    return bool(common) and max(map(len, common)) < ENOUGH

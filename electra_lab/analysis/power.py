@@ -1,19 +1,31 @@
 """The power of an ablation: the smallest difference that it finds with a probability of 80 %."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.special import nctdtrinc, stdtrit
 
 from electra_lab.analysis.comparisons import PRIMARY
 from electra_lab.analysis.intervals import ALPHA, ENOUGH, Difference, Layer, smallest_found
-from electra_lab.storage.plan import Expected, Shared
 
 POWER = 0.8
 
 
-def spread(differences: Iterable[Difference], source: str) -> Expected | None:
+@dataclass(frozen=True)
+class Spread:
+    """The spread of paired differences between two variants with the same seed, and its source.
+
+    shared  by kind, such as documents, the variance that they add to a difference, for one seed
+    """
+
+    sd: float
+    source: str
+    shared: Mapping[str, Layer] = field(default_factory=dict)
+
+
+def spread(differences: Iterable[Difference], source: str) -> Spread | None:
     """Return the variation of paired differences, pooled over those with an interval; None if none has one."""
     known = [(d, d.error**2) for d in differences if d.error is not None]
     if not known:
@@ -25,13 +37,13 @@ def spread(differences: Iterable[Difference], source: str) -> Expected | None:
     weights = [d.n - 1 for d, _ in known]  # degrees of freedom
     variance = float(np.average([square * d.n for d, square in known], weights=weights))
     shared = {name: _pooled(layers) for name, layers in kinds.items()}
-    return Expected(sd=math.sqrt(variance), source=source, shared=shared)
+    return Spread(sd=math.sqrt(variance), source=source, shared=shared)
 
 
-def _pooled(layers: Sequence[tuple[Difference, float, Layer]]) -> Shared:
+def _pooled(layers: Sequence[tuple[Difference, float, Layer]]) -> Layer:
     variance = float(np.mean([layer.beyond * square for _, square, layer in layers]))
     noise = float(np.mean([layer.noise * square * d.n for d, square, layer in layers]))
-    return Shared(units=min(layer.units for _, _, layer in layers), variance=variance, noise=noise)
+    return Layer(min(layer.units for _, _, layer in layers), variance + noise, noise)
 
 
 def detectable(seeds: int, comparisons: int) -> float | None:
@@ -50,15 +62,15 @@ def _level(comparisons: int) -> float:
     return ALPHA * PRIMARY / comparisons
 
 
-def smallest(expected: Expected, seeds: int, comparisons: int) -> float | None:
+def smallest(known: Spread, seeds: int, comparisons: int) -> float | None:
     """Return the smallest difference that is found, in the metric's unit; None for fewer seeds than are tested."""
     size = detectable(seeds, comparisons)
     if size is None:
         return None
-    if not expected.shared:
-        return size * expected.sd
+    if not known.shared:
+        return size * known.sd
     layers = []
-    for shared in expected.shared.values():
+    for shared in known.shared.values():
         noise = shared.noise / seeds
-        layers.append(Layer(shared.units, shared.variance + noise, noise))
-    return smallest_found(_level(comparisons), POWER, seeds, expected.sd**2 / seeds, layers)
+        layers.append(Layer(shared.units, shared.beyond + noise, noise))
+    return smallest_found(_level(comparisons), POWER, seeds, known.sd**2 / seeds, layers)

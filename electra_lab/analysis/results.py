@@ -1,9 +1,9 @@
 """The folder of an ablation as values: the plan, and the result of each cell."""
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 from electra_lab.analysis.comparisons import Comparisons, compare
 from electra_lab.analysis.intervals import Difference, Layers, difference
+from electra_lab.analysis.power import Spread, spread
 from electra_lab.analysis.records import last_number, training_seconds
 from electra_lab.storage.ablation_folder import AblationFolder, Failure
-from electra_lab.storage.plan import Cell, Plan, PlannedMeasure
+from electra_lab.storage.plan import Cell, Measures, Plan, PlannedMeasure
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError
@@ -28,14 +29,16 @@ CONSTANT = f"{AVERAGE}_constant"  # the same of the best constant answers
 class CellResult:
     """The state of a cell, or of a reference run of a measure.
 
-    missing   work left to do: `training`, or the keys of measures; empty if done
-    error     the reason why it is not done, after `attempts`; without attempts, a damaged file
+    missing    work left to do: `training`, or the keys of measures; empty if done
+    documents  by metric, the contribution of each test document
+    error      the reason why it is not done, after `attempts`; without attempts, a damaged file
     """
 
     plan: Cell
     run: RunDirectory
     missing: tuple[str, ...] = ()
     metrics: dict[str, float] = field(default_factory=dict)
+    documents: dict[str, list[float]] = field(default_factory=dict)
     error: str = ""
     attempts: int = 0
 
@@ -152,22 +155,13 @@ class Results:
         for cell in self.cells:
             if metric not in cell.metrics:
                 continue
-            if metric in self._documents[cell.plan.id]:
-                documents[cell.plan.id] = self._documents[cell.plan.id][metric]
+            if metric in cell.documents:
+                documents[cell.plan.id] = cell.documents[metric]
             by_reference = [cell.metrics[part] for part in parts if part in cell.metrics]
             if len(by_reference) == len(parts) > 1:
                 references[cell.plan.id] = by_reference
-        sizes = Counter(map(len, documents.values()))
-        if len(sizes) > 1:  # some are of other text, by an older version
-            usual = max(sizes, key=lambda size: (sizes[size], size))
-            documents = {id: numbers for id, numbers in documents.items() if len(numbers) == usual}
         known = {"documents": documents, "references": references}
         return {name: self._by_variant(units) for name, units in known.items() if units}
-
-    @cached_property
-    def _documents(self) -> dict[str, dict[str, list[float]]]:
-        folder = AblationFolder(self.folder)
-        return {cell.plan.id: folder.by_document(cell.plan.id, self.plan) for cell in self.cells}
 
     def _by_variant(self, units: Mapping[str, Sequence[float]]) -> dict[str, dict[int, Sequence[float]]]:
         by_variant: dict[str, dict[int, Sequence[float]]] = {variant.label: {} for variant in self.plan.variants}
@@ -179,17 +173,16 @@ class Results:
     def count(self, status: Status) -> int:
         return sum(cell.status == status for cell in self.cells)
 
-    @property
-    def lacking(self) -> dict[str, list[CellResult]]:
-        """By metric, the measured cells that do not have it."""
-        lacking = defaultdict[str, list[CellResult]](list)
-        for cell in self.cells:
-            if cell.status != "done":
-                continue
-            for measure in self.plan.measures_of(cell.plan):
-                for name in measure.metrics.keys() - cell.metrics.keys() - self.plan.trivial:
-                    lacking[name].append(cell)
-        return {name: lacking[name] for name in self.plan.metrics if name in lacking}
+
+def expected(plan: Plan) -> Spread | None:
+    """Return the spread of the leading metric by the file or its pilot; None if the file has neither, or it is gone."""
+    if plan.sd:
+        return Spread(plan.sd, "by the file")
+    with suppress(CheckpointError):
+        if plan.pilot:
+            differences = read(Path(plan.pilot)).comparisons.against(plan.metric).values()
+            return spread(differences, f"by the pilot {plan.pilot}")
+    return None
 
 
 def read(path: Path) -> Results:
@@ -218,21 +211,22 @@ def cell_result(folder: AblationFolder, plan: Plan, id: str) -> CellResult:
     if id in plan.references:
         used = finished or folder.is_used(id, plan)
         return _failed(CellResult(cell, run, () if used else (TRAINING,)), failure)
-    measured, error = dict[str, dict[str, float | None]](), ""
+    measures, error = Measures(run=id, step=0), ""
     try:
-        measured = folder.measured(id, _last_step(run))
+        measures = folder.measures(id, _last_step(run))
     except CheckpointError as damaged:
         error = str(damaged)
-    metrics, missing = dict[str, float](), list[str]()
+    metrics, documents, missing = dict[str, float](), dict[str, list[float]](), list[str]()
     for measure in plan.measures_of(cell):
-        if measure.key not in measured:
+        if measure.key not in measures.numbers:
             missing.append(measure.key)
-        for name, value in measured.get(measure.key, {}).items():
+        for name, value in measures.numbers.get(measure.key, {}).items():
             if name in measure.metrics and value is not None and math.isfinite(value):
                 metrics[name] = value
+        documents |= measures.documents.get(measure.key, {})
     if missing and not finished:
         missing = [TRAINING]
-    return _failed(CellResult(cell, run, tuple(missing), metrics, error if missing else ""), failure)
+    return _failed(CellResult(cell, run, tuple(missing), metrics, documents, error if missing else ""), failure)
 
 
 def _last_step(run: RunDirectory) -> int | None:

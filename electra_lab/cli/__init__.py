@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from electra_lab.cli import (
     ablate,
+    cell,
     check,
     clean,
     compare,
@@ -68,9 +69,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS: tuple[Callable[..., None], ...] = (
-    new.new, prepare.prepare, run.run, resume.resume, replay.replay, ablate.ablate, finetune.finetune, report.report,
-    list_.list_, clean.clean, compare.compare, check.check, export.export, push.push, detect.detect, corrupt.corrupt,
-    fill.fill, embed.embed, score.score, predict.predict, schema.schema,
+    new.new, prepare.prepare, run.run, resume.resume, replay.replay, ablate.ablate, cell.cell, finetune.finetune,
+    report.report, list_.list_, clean.clean, compare.compare, check.check, export.export, push.push, detect.detect,
+    corrupt.corrupt, fill.fill, embed.embed, score.score, predict.predict, schema.schema,
 )  # fmt: skip
 for verb in VERBS:
     app.command(verb.__name__.rstrip("_"))(answering()(verb))

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sys
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -46,7 +47,7 @@ from electra_lab.data.splits import HELD_OUT, Unsplittable
 from electra_lab.data.vocabulary import special_ids
 from electra_lab.storage.files import MANIFEST as SEAL
 from electra_lab.storage.files import damage, flush, load_tokenizer, new_file, read_as, seal, sha256, write_text
-from registry import Corpus, Launcher, Outcome, Split, Work
+from registry import Command, Corpus, Launcher, Outcome, Split
 from registry.errors import CheckpointError, DataError
 
 if TYPE_CHECKING:
@@ -219,19 +220,21 @@ def _runs_of(texts: Texts, chosen: NDArray[np.bool_]) -> Hashes:
 
 def _encode(folder: Path, names: Sequence[str], recipe: Recipe, characters: int, progress: Progress) -> None:
     missing = [name for name in names if not is_complete(folder, name)]
-    launch: Callable[..., Iterator[tuple[str, Outcome]]] = recipe.launcher(len(missing)) or _one_by_one
+    launch = recipe.launcher(len(missing)) or _one_by_one
     done = len(names) - len(missing)
-    for name, outcome in launch(encode_shard, str(folder), missing):
-        if outcome.status != "done":
+    encoder = [sys.executable, "-P", "-m", encode_shard.__module__, str(folder.resolve())]
+    for name, outcome in launch({name: [*encoder, name] for name in missing}, folder):
+        if outcome.code != 0:
             raise Unfinished(f"{name}: {outcome.error} Progress is saved; rerun the command to continue.")
         done += 1
         progress("tokenizing", characters * done // len(names), characters)
 
 
-def _one_by_one(work: Work, folder: str, names: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
-    """A launcher that works in this process."""
-    for name in names:
-        yield name, work(folder, name)
+def _one_by_one(commands: Mapping[str, Command], folder: Path) -> Iterator[tuple[str, Outcome]]:
+    """Encode shards in this process."""
+    for name in commands:
+        encode_shard(folder, name)
+        yield name, Outcome(0)
 
 
 def _finish(

@@ -11,6 +11,7 @@ agree.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +25,6 @@ from electra_lab.data.encoding import encode
 from electra_lab.data.overlap import Known, without_overlap
 from electra_lab.data.raw_documents import read_piece
 from electra_lab.storage.files import damage, load_tokenizer, new_file, read_as, seal, sha256, write_text
-from registry import Outcome
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -57,11 +57,10 @@ class Shard(BaseModel):
     bytes: dict[str, int] = {}
 
 
-def encode_shard(folder: str, name: str) -> Outcome:
-    """Encode a piece of the training text, unless it is complete. The work of a launcher."""
-    place = Path(folder)
+def encode_shard(place: Path, name: str) -> None:
+    """Encode a piece of the training text, unless it is complete. The command of a launcher: see below."""
     if is_complete(place, name):
-        return Outcome("done")
+        return
     plan, known = read_as(Plan, place / PLAN), Known.load(place)
     texts = read_piece(place / RAW, "train", int(name.removeprefix("train-")))
     file = place / TOKENIZER
@@ -72,7 +71,6 @@ def encode_shard(folder: str, name: str) -> Outcome:
     account = write_shard(place, name, encoded, keep, plan, sufficient)
     write_text(place / f"{name}.json", account.model_dump_json(indent=1))
     seal(place, *_sealed(name))
-    return Outcome("done")
 
 
 def is_complete(place: Path, name: str) -> bool:
@@ -150,3 +148,7 @@ def encode_texts(tokenizer: Tokenizer, documents: list[str], plan: Plan) -> Text
 @lru_cache(maxsize=1)
 def _tokenizer(file: Path, _written: int) -> Tokenizer:
     return load_tokenizer(file)
+
+
+if __name__ == "__main__":
+    encode_shard(Path(sys.argv[1]), sys.argv[2])

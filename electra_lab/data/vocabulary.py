@@ -9,13 +9,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from registry import Vocabulary
 from registry.contracts.data import LONGER, SPECIAL_TOKENS, UNKNOWN
 from registry.errors import DataError
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
@@ -76,6 +76,8 @@ def make_vocabulary(tokenizer: Tokenizer, counts: torch.Tensor, device: torch.de
 
     Raises DataError if the tokenizer lacks a special token.
     """
+    import torch  # here, as the processes that encode shards need none
+
     size, ids = tokenizer.get_vocab_size(), special_ids(tokenizer)
     is_special = torch.zeros(size, dtype=torch.bool)
     is_special[list(ids.values())] = True
@@ -100,6 +102,8 @@ def make_vocabulary(tokenizer: Tokenizer, counts: torch.Tensor, device: torch.de
 
 def stand_in_vocabulary(size: int, device: torch.device | None = None) -> Vocabulary:
     """Return a vocabulary of the given size without words, for computations that depend only on shapes."""
+    import torch
+
     ids = torch.arange(size, device=device)
     pad, cls, sep, mask = range(4)
     special = ids < 4

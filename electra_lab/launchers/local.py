@@ -1,33 +1,33 @@
-"""Pieces of work in processes on this machine."""
+"""Commands as processes of this machine."""
 
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
-from multiprocessing.connection import Pipe, wait
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from electra_lab.launchers import _worker
-from electra_lab.launchers._piece import variables
-from registry import Outcome, Work, launchers
+from electra_lab.launchers._command import ended, log_of, variables
+from registry import Command, Outcome, launchers
 from registry.errors import ConfigError
 
 GRACE = 60.0  # seconds that a run has to save, once it was asked to stop
+LOOK = 0.05  # seconds between two looks for commands that have ended
+
+Place = tuple[dict[str, str], tuple[int, ...]]  # an environment, and cores or ()
 
 
 @launchers.register("local")
 @dataclass(kw_only=True)
 class Local:
-    """Run pieces of work in processes on this machine. Each process does one piece after the other.
+    """Run commands in processes on this machine.
 
     workers  number of processes; each needs the memory of a whole run
     threads  per process, for OpenMP, MKL and OpenBLAS; tokenizers use one
@@ -36,7 +36,8 @@ class Local:
     pin      bind each process to `threads` separate cores, if there are enough for all. Turn it off if other work,
              such as another local launcher's, is bound to cores of this machine
 
-    A running piece has a minute to save once it is asked to stop. A second Ctrl-C ends it at once.
+    A running command has a minute to save once it is asked to stop. A second Ctrl-C ends it at once. If the launcher is
+    killed, running commands continue to their end.
     """
 
     workers: Annotated[int, Field(ge=1, le=100_000)] = 1
@@ -49,45 +50,72 @@ class Local:
     def check(self) -> None:
         _devices(self.gpus)
 
-    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
-        places = _places(min(self.workers, len(ids)), self.threads, self.gpus, self.pin)
-        waiting = deque(ids)
-        team: list[_Worker] = []
+    def __call__(self, commands: Mapping[str, Command], folder: Path, /) -> Iterator[tuple[str, Outcome]]:
+        waiting, free = (
+            deque(commands),
+            deque(_places(min(self.workers, len(commands)), self.threads, self.gpus, self.pin)),
+        )
+        running = dict[str, tuple[subprocess.Popen[bytes], Place]]()
         try:
-            for place in places:
-                team.append(_Worker(*place))
-                team[-1].give(work, folder, waiting.popleft())
-            while busy := [worker for worker in team if worker.piece is not None]:
-                # Collect outcomes, and give new work to the workers that are free.
-                wait([worker.connection for worker in busy], timeout=0.5)  # then look anyway: see _Worker.outcome
-                came: list[tuple[str, Outcome]] = []
-                for worker in busy:
-                    outcome = worker.outcome()
-                    if worker.piece is None or outcome is None:
-                        continue
-                    came.append((worker.piece, outcome))
-                    worker.piece = None
-                    if not waiting:
-                        worker.connection.close()  # so that it ends: others can use its memory and its GPU
-                        continue
-                    if not worker.alive():
-                        team.remove(worker)
-                        worker = _Worker(*worker.place)
-                        team.append(worker)
-                    worker.give(work, folder, waiting.popleft())
-                for worker in team:
-                    worker.alive()  # collects those that have ended
-                yield from came  # after all have new work: the consumer may take its time
+            while waiting or running:
+                # Collect the commands that have ended, and start others in their places.
+                came = list[tuple[str, Outcome]]()
+                for name, (process, place) in [*running.items()]:
+                    if process.poll() is not None:
+                        del running[name]
+                        _kill(process)
+                        free.append(place)
+                        came.append((name, ended(process.returncode, log_of(folder, name))))
+                while waiting and free:
+                    name, place = waiting.popleft(), free.popleft()
+                    running[name] = _start(commands[name], log_of(folder, name), place), place
+                yield from came  # now that all places are taken: the consumer may take its time
+                if not came:
+                    time.sleep(LOOK)
         finally:
-            _end(team)
+            _end([process for process, _ in running.values()])
 
 
-def _places(number: int, threads: int, gpus: int | None, pin: bool) -> list[tuple[dict[str, str], tuple[int, ...]]]:
+def _start(command: Command, log: Path, place: Place) -> subprocess.Popen[bytes]:
+    environment, cores = place
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,  # protects it from the terminal's Ctrl-C, which the launcher handles
+        )  # fmt: skip
+    if cores:
+        with suppress(ProcessLookupError):  # it has ended already
+            os.sched_setaffinity(process.pid, cores)  # before any library counts them
+    return process
+
+
+def _end(running: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Ask processes to stop, wait, and kill those that do not."""
+    deadline = time.monotonic() + GRACE
+    try:
+        for process in running:
+            process.terminate()
+        for process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+    finally:  # also at a second Ctrl-C
+        for process in running:
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process, if it is still there, and those that it started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _places(number: int, threads: int, gpus: int | None, pin: bool) -> list[Place]:
     """Return the share of the machine that each worker gets: its environment, and its cores or ()."""
     allowed = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else []
     pinned = number * threads <= len(allowed)
     devices = _devices(gpus)
-    places = []
+    places = list[Place]()
     for n in range(number):
         environment = {**os.environ, **variables(threads)}
         if devices:
@@ -119,92 +147,3 @@ def _nvidia_gpus() -> int:
     except (OSError, subprocess.SubprocessError):
         return 0
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
-
-
-class _Worker:
-    """A worker process, seen by its launcher. `piece` is the id of its current piece."""
-
-    def __init__(self, environment: dict[str, str], cpus: tuple[int, ...]) -> None:
-        self.place = environment, cpus
-        self.piece: str | None = None
-        self.connection, theirs = Pipe()
-        ending, self._lifeline = Pipe(duplex=False)
-        with theirs, ending:
-            # -P: nothing must be imported from the worker's folder, which has a ray.py. A new session protects it from
-            # the terminal's Ctrl-C, which the launcher handles.
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", str(Path(_worker.__file__)), str(theirs.fileno()), str(ending.fileno())],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), ending.fileno()),
-                start_new_session=True,
-            )
-        self._send((sys.path, sys.argv, cpus, GRACE))
-
-    def give(self, work: Work, folder: str, piece: str) -> None:
-        self.piece = piece
-        self._send((work, folder, piece))
-
-    def _send(self, message: object) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # it has died; `outcome` will notice
-            self.connection.send(message)
-
-    def outcome(self) -> Outcome | None:
-        """Return the outcome of its piece; None while it is running."""
-        # The connection ends with the worker, unless a process that the work forked holds it open. Asked before the
-        # connection: a message that a worker sent before it died can then be read.
-        alive = self.alive()
-        try:
-            if self.connection.poll():
-                outcome: Outcome = self.connection.recv()
-                return outcome
-        except (EOFError, ConnectionResetError):
-            alive = False
-        if alive:
-            return None
-        self.end(patience=5.0)
-        return Outcome("lost", _death(self.process.returncode))
-
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
-    def stop(self) -> None:
-        """Ask it to stop, by one SIGTERM if it is running a piece.
-
-        It sends the signal to itself, as when the launcher is killed by SIGKILL. So it is asked only once: a second
-        SIGTERM means to stop without saving.
-        """
-        self.connection.close()
-        if self.piece is not None:
-            self._lifeline.close()
-
-    def end(self, patience: float) -> None:
-        """Wait for its end, then kill it and the processes that it started."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(max(0.0, patience))
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self.connection.close()
-        self._lifeline.close()
-
-
-def _end(team: list[_Worker]) -> None:
-    for worker in team:
-        worker.stop()
-    deadline = time.monotonic() + 1.1 * GRACE  # a worker ends itself after GRACE, if it still can
-    try:
-        for worker in team:
-            with suppress(subprocess.TimeoutExpired):
-                worker.process.wait(max(0.0, deadline - time.monotonic()))
-    finally:  # also at a second Ctrl-C
-        for worker in team:
-            worker.end(patience=0.0)
-
-
-def _death(code: int) -> str:
-    if code >= 0:
-        return f"the worker process ended with exit code {code} before its work was finished."
-    name = next((known.name for known in signal.Signals if known == -code), "a real-time signal")
-    hint = "; the system sends it when memory runs out" if -code == signal.SIGKILL else ""
-    return f"the worker process died by signal {-code} ({name}{hint})."

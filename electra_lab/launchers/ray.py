@@ -1,30 +1,31 @@
-"""Pieces of work as tasks of a Ray cluster: an existing one, or a temporary one on this machine."""
+"""Commands as tasks of a Ray cluster: an existing one, or a temporary one on this machine."""
 
 import os
 import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from electra_lab.launchers._piece import library, sentence
-from registry import Outcome, Work, launchers
+from registry import Command, Outcome, launchers
 from registry.errors import ConfigError
 
-SAVING = 70.0  # seconds to wait for pieces to stop; launcher 'local', which runs them there, gives them a minute
+SAVING = 70.0  # seconds to wait for commands to stop; launcher 'local', which runs them there, gives them a minute
 STORE = 80 * 2**20  # bytes of shared memory for the objects of a temporary cluster: outcomes are small
 
 
 @launchers.register("ray")
 @dataclass(kw_only=True)
 class Ray:
-    """Run pieces of work as Ray tasks, each in a separate process.
+    """Run commands as Ray tasks, each in a separate process.
 
     workers  maximum number of tasks at a time
     threads  CPUs per task
@@ -43,58 +44,62 @@ class Ray:
     here = False
 
     def check(self) -> None:
-        library("ray", "ray")
+        _ray()
 
-    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
-        ray = library("ray", "ray")
-        if not ids:
+    def __call__(self, commands: Mapping[str, Command], folder: Path, /) -> Iterator[tuple[str, Outcome]]:
+        ray = _ray()
+        if not commands:
             return
         with _connected(ray, self.address, self.workers, self.gpus) as ours:
             # A shared cluster counts CPUs; a temporary one has `workers` places, and a task takes one.
             share = {"num_cpus": 1 if ours else self.threads, "num_gpus": self.gpus}
             task = ray.remote(max_retries=0, max_calls=1, **share)(_task)
-            waiting: deque[str] = deque(ids)
+            waiting = deque(commands)
             running: dict[Future[Outcome], tuple[str, Any]] = {}
             try:
                 while waiting or running:
                     while waiting and len(running) < self.workers:
-                        reference = task.remote(work, folder, waiting[0], self.threads, bool(self.gpus))
-                        running[reference.future()] = (waiting.popleft(), reference)
+                        name = waiting.popleft()
+                        reference = task.remote([*commands[name]], str(folder), name, self.threads, bool(self.gpus))
+                        running[reference.future()] = (name, reference)
                     # Not Ray's own wait: it holds back the exception of a signal handler until something is done.
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in done:
-                        piece, _ = running.pop(future)
-                        yield piece, _outcome(ray, future)
+                        name, _ = running.pop(future)
+                        yield name, _outcome(ray, future)
             finally:
                 _end(ray, running)
 
 
-def _task(work: Work, folder: str, piece: str, threads: int, gpus: bool) -> Outcome:
-    """Run one piece in a worker of Ray, by launcher 'local', which can ask it to stop and survives its death.
+def _ray() -> Any:
+    try:
+        return import_module("ray")
+    except ImportError:
+        cure = "Install it: pip install 'electra-lab[clusters]'."
+        raise ConfigError(f"launcher 'ray' needs ray. {cure}") from None
+
+
+def _task(command: list[str], folder: str, name: str, threads: int, gpus: bool) -> Outcome:
+    """Run one command in a worker of Ray, by launcher 'local', which can ask it to stop.
 
     Ray cancels a task by KeyboardInterrupt, which closes the launcher.
     """
     local: Any = launchers.get("local").component(workers=1, threads=threads, gpus=None if gpus else 0, pin=False)
-    with closing(local(work, folder, [piece])) as outcomes:
-        try:
-            outcome: Outcome = dict(outcomes)[piece]
-            return outcome
-        except KeyboardInterrupt:
-            return Outcome("preempted", "was stopped by Ray")
+    with closing(local({name: command}, Path(folder))) as outcomes:
+        outcome: Outcome = dict(outcomes)[name]
+        return outcome
 
 
 def _outcome(ray: Any, future: Future[Outcome]) -> Outcome:
     try:
         return future.result()
-    except ray.exceptions.RayTaskError as error:
-        return Outcome("failed", f"Ray could not start the piece ({sentence(error.cause or error)})")
     except ray.exceptions.RayError as error:
         first = next(iter(str(error).splitlines()), "")
-        return Outcome("lost", f"Ray lost it ({type(error).__name__}: {first})")
+        return Outcome(None, f"Ray lost it ({type(error).__name__}: {first})")
 
 
 def _end(ray: Any, running: dict[Future[Outcome], tuple[str, Any]]) -> None:
-    """Ask the running pieces to stop, and wait for them."""
+    """Ask the running commands to stop, and wait for them."""
     for _, reference in running.values():
         ray.cancel(reference, force=False)
     for future in wait(running, timeout=SAVING).not_done:
@@ -142,7 +147,8 @@ def _refuse_silent(address: str) -> None:
 
 
 def _no_cluster(address: str | None, error: Exception) -> ConfigError:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
     return ConfigError(
-        f"launcher 'ray' finds no cluster at {address} ({sentence(error)}). Start one there with "
+        f"launcher 'ray' finds no cluster at {address} ({reason}). Start one there with "
         "`ray start --head`, or remove address and RAY_ADDRESS to start one on this machine."
     )

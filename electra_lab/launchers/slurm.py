@@ -1,35 +1,31 @@
-"""Pieces of work as the tasks of one Slurm job array, submitted by submitit.
+"""Commands as the tasks of one Slurm job array.
 
-A piece writes its outcome to a small JSON file next to its logs; the state of the others comes from Slurm's queue. So
-neither the accounting database nor a connection to the nodes is needed, and running pieces survive the launcher.
+The script of a task writes the exit code of its command to a small file; the state of the others comes from Slurm's
+queue. So neither the accounting database nor a connection to the nodes is needed, and running commands survive the
+launcher.
 """
 
-import json
 import os
+import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
-from electra_lab.launchers._piece import attempt, library, variables
-from registry import Outcome, Work, launchers
+from electra_lab.launchers._command import ended, log_of, variables
+from registry import Command, Outcome, launchers
 from registry.errors import ConfigError
 
-LOGS = "slurm"  # folder
-LOOK = 0.5  # seconds between two looks for outcomes
+LOOK = 0.5  # seconds between two looks for exit codes
 LATE = 5.0  # seconds until a file system shows the last file of a job on another machine
 SAVING = 90  # seconds between the signal that the time limit is near and the limit
-REQUEUES = 100  # a piece that is stopped more often is given up
 ENDING = 120.0  # seconds that Slurm may need to end jobs: they have 30 of them to save, by its defaults
 
 # States of a job that does not come back. Others wait, run, end, or will be requeued.
@@ -38,23 +34,40 @@ ENDED = {
     "TIMEOUT",
 }  # fmt: skip
 
+# If the time limit is near, or at the beginning of a preemption, only the command gets SIGTERM: it saves, and its exit
+# code says so. If Slurm ends or requeues the job, all processes get it; then the state of the job says what happens.
+SCRIPT = """\
+#!/bin/sh
+{options}
+{setup}
+case $SLURM_ARRAY_TASK_ID in
+{commands}
+esac
+trap stopped=yes TERM
+srun --cpus-per-task={threads} "$@" >> "$log" 2>&1
+code=$?
+[ "$stopped" ] && exit
+end={logs}/${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID
+echo $code > "$end.part" && mv "$end.part" "$end.code"
+"""
+
 
 @launchers.register("slurm")
 @dataclass(kw_only=True)
 class Slurm:
-    """Run pieces of work as a Slurm job array, one task each.
+    """Run commands as a Slurm job array, one task each.
 
     workers    maximum number of tasks at a time
     threads    cores per task
     gpus       GPUs per task; an experiment uses one
     partition, account  as for sbatch; None: the site's default
-    minutes    time limit of a task. A longer one is saved shortly before, requeued, and continued
+    minutes    time limit of a task. A longer one is saved shortly before, and continued in another job
     memory_gb  memory per task; None: the site's default
-    setup      shell lines to run before each piece, such as `module load cuda`
+    setup      shell lines to run before each command, such as `module load cuda`
     sbatch     other options of sbatch: {qos: long, constraint: a100}
 
-    A task that Slurm preempts or requeues, or whose node fails, is continued. The logs are in slurm/ in the folder,
-    which all nodes must see. Start it where sbatch is available.
+    A task that Slurm preempts or requeues, or whose node fails, is continued. Slurm may send SIGTERM twice. What setup
+    prints is in slurm/ in the folder, which all nodes must see. Start it where sbatch is available.
     """
 
     workers: Annotated[int, Field(ge=1, le=100_000)] = 8
@@ -70,163 +83,86 @@ class Slurm:
     here = False
 
     def check(self) -> None:
-        _submitit()
+        for program in ("sbatch", "srun", "squeue", "scancel"):
+            if shutil.which(program) is None:
+                raise ConfigError(
+                    f"launcher 'slurm' finds no {program} here. Start it on a machine that can submit jobs to Slurm; "
+                    "without such a cluster, use launcher 'local' or 'ray'."
+                )
 
-    def script(self, folder: str, pieces: int, /) -> str:
-        """Return the batch script for a number of pieces, without writing or submitting it. Raises ConfigError."""
-        executor = self._executor(_submitit(), Path(folder, LOGS))._executor
-        if pieces > 1:
-            executor.parameters["map_count"] = pieces  # as submitit does for an array
-        text: str = executor._make_submission_file_text(executor._submitit_command_str, "")
-        return text
-
-    def _executor(self, submitit: Any, logs: Path) -> Any:
-        executor = submitit.AutoExecutor(folder=logs, cluster="slurm")
-        optional = {"slurm_partition": self.partition, "slurm_account": self.account, "mem_gb": self.memory_gb,
-                    "gpus_per_node": self.gpus or None}  # fmt: skip
+    def script(self, commands: Mapping[str, Command], folder: Path, /) -> str:
+        """Return the batch script for some commands, without writing or submitting anything."""
+        logs = (folder / "slurm").absolute()
+        options = {
+            "job-name": "electra-lab", "array": f"0-{len(commands) - 1}%{self.workers}", "nodes": 1, "ntasks": 1,
+            "cpus-per-task": self.threads, "gpus-per-node": self.gpus or None, "partition": self.partition,
+            "account": self.account, "time": self.minutes,
+            "mem": self.memory_gb and f"{round(1024 * self.memory_gb)}M", "output": f"{logs}/%A_%a.txt",
+            "open-mode": "append", "requeue": "", "signal": f"TERM@{min(SAVING, 15 * self.minutes)}",
+            **(self.sbatch or {}),
+        }  # fmt: skip
+        chosen = [(name, value) for name, value in options.items() if value is not None]
+        cases = []
+        for number, (name, command) in enumerate(commands.items()):
+            log = shlex.quote(str((folder / "logs" / f"{name}.txt").absolute()))
+            cases.append(f"{number}) log={log}; set -- {shlex.join(command)} ;;")
         exports = [f"export {name}={value}" for name, value in variables(self.threads).items()]
-        # SIGTERM instead of submitit's SIGUSR2, so that a run sees the same signal whoever stops it.
-        limit = {"requeue": True, "signal": f"TERM@{min(SAVING, 15 * self.minutes)}"}
-        executor.update_parameters(
-            name="electra-lab",
-            timeout_min=self.minutes,
-            cpus_per_task=self.threads,
-            slurm_array_parallelism=self.workers,
-            slurm_setup=[*exports, *self.setup],
-            slurm_srun_args=[f"--cpus-per-task={self.threads}"],  # since 22.05 srun does not take it from the job
-            slurm_additional_parameters={**limit, **(self.sbatch or {})},
-            **{name: value for name, value in optional.items() if value is not None},
-        )
-        return executor
+        return SCRIPT.format(
+            options="\n".join(f"#SBATCH --{name}{'=' if value != '' else ''}{value}" for name, value in chosen),
+            setup="\n".join([*exports, *self.setup]), commands="\n".join(cases), threads=self.threads,
+            logs=shlex.quote(str(logs)),
+        )  # fmt: skip
 
-    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
-        submitit = _submitit()
-        if not ids:
+    def __call__(self, commands: Mapping[str, Command], folder: Path, /) -> Iterator[tuple[str, Outcome]]:
+        self.check()
+        if not commands:
             return
-        logs = _logs(folder)
-        executor = self._executor(submitit, logs)
+        logs = {name: log_of(folder, name) for name in commands}
+        (folder / "slurm").mkdir(exist_ok=True)
+        # Without the launcher's own job, if it is one.
+        environment = {name: text for name, text in os.environ.items() if name == "SLURM_CONF" or name[:6] != "SLURM_"}
+        submitted = _ask("sbatch", "--parsable", text=self.script(commands, folder), environment=environment)
+        if submitted.returncode:
+            reason = " ".join(submitted.stderr.split())
+            raise ConfigError(f"launcher 'slurm': sbatch refuses the jobs: {reason}")
+        array = submitted.stdout.strip().partition(";")[0]  # without the name of the cluster
         try:
-            with _outside_of_a_job():
-                submitted = executor.submit_array([_Piece(work, folder, piece) for piece in ids])
-        except submitit.core.utils.FailedJobError as error:
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"launcher 'slurm': sbatch refuses the jobs: {reason}") from None
-        array = submitted[0].job_id.split("_")[0]
-        try:
-            yield from _outcomes(array, {piece: job.job_id for piece, job in zip(ids, submitted, strict=True)}, logs)
+            yield from _outcomes(array, logs, folder / "slurm")
         except BaseException:  # closed, or stopped by a signal
             _end(array)
             raise
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """A task of the array: a function, given by its name, and its two arguments."""
-
-    work: Work
-    folder: str
-    piece: str
-
-    def __call__(self) -> None:
-        job = _submitit().JobEnvironment()
-        file = _logs(self.folder) / f"{job.job_id}.json"
-        for stale in (file, job.paths.result_pickle):  # from before it was requeued
-            stale.unlink(missing_ok=True)
-        with _stops() as stops:
-            try:
-                outcome = attempt(self.work, self.folder, self.piece)
-            except KeyboardInterrupt:
-                outcome = Outcome("preempted", "was stopped by Slurm")
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one must not interrupt the report
-            stopped = outcome.status == "preempted" and stops() > 0
-            self._report(job.job_id, file, outcome, stopped)
-
-    def _report(self, job: str, file: Path, outcome: Outcome, stopped: bool) -> None:
-        if stopped and int(os.environ.get("SLURM_RESTART_COUNT", "0")) >= REQUEUES:
-            outcome, stopped = Outcome("lost", f"was stopped and requeued {REQUEUES} times."), False
-        writing = file.with_suffix(".tmp")
-        writing.write_text(json.dumps({**asdict(outcome), "stopped": stopped}), encoding="utf-8")
-        writing.rename(file)
-        # A job that was warned of its time limit or preemption is still running, and must be requeued. One that was
-        # cancelled or requeued already is not.
-        if stopped and _ask("squeue", "--noheader", f"--jobs={job}", "--format=%T").stdout.strip() == "RUNNING":
-            _ask("scontrol", "requeue", job)
-
-
-@contextmanager
-def _stops() -> Iterator[Callable[[], int]]:
-    """Turn SIGTERM into KeyboardInterrupt, and count it. A repeated one does nothing.
-
-    Slurm ends a job by one SIGTERM to its processes and another that srun passes on, some milliseconds later. Signals
-    that training handled itself do not come here, but Python's wakeup descriptor shows them.
-    """
-    reading, writing = os.pipe()
-    for end in (reading, writing):
-        os.set_blocking(end, False)
-    number = 0
-
-    def stops() -> int:
-        nonlocal number
-        with suppress(BlockingIOError):
-            number += os.read(reading, 2**16).count(signal.SIGTERM)
-        return number
-
-    def stop(_: int, __: FrameType | None) -> None:
-        if stops() == 1:
-            raise KeyboardInterrupt
-
-    handler = signal.signal(signal.SIGTERM, stop)
-    descriptor = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    try:
-        yield stops
-    finally:
-        signal.set_wakeup_fd(descriptor)
-        signal.signal(signal.SIGTERM, handler)
-        os.close(reading)
-        os.close(writing)
-
-
-def _outcomes(array: str, jobs: dict[str, str], logs: Path) -> Iterator[tuple[str, Outcome]]:
-    """Yield the outcome of each piece once it is known. `jobs` has the id of each piece's job."""
+def _outcomes(array: str, logs: Mapping[str, Path], folder: Path) -> Iterator[tuple[str, Outcome]]:
+    """Yield the outcome of each command once it is known. `logs` has the log of each, in the order of the array."""
+    jobs = {name: f"{array}_{number}" for number, name in enumerate(logs)}
     started = next_question = time.monotonic()
-    ended: dict[str, float] = {}  # when Slurm first showed it as ended, without an outcome or likely to come back
+    over: dict[str, float] = {}  # when Slurm first showed a job as ended, without an exit code
     while jobs:
-        # Ask Slurm now and then, and look for files of outcomes each time.
+        # Ask Slurm now and then, and look for exit codes each time.
         states, now = None, time.monotonic()
         if now >= next_question:
             states = _states(array)
             next_question = now + min(30.0, 1.0 + (now - started) / 20)
-        files = set(os.listdir(logs))  # a listing is fresh, while the look-up of one file may come from a cache
-        for piece, job in list(jobs.items()):
-            report = None
-            if f"{job}.json" in files:
-                with suppress(FileNotFoundError):  # the job has begun again, and removed it
-                    report = json.loads((logs / f"{job}.json").read_text(encoding="utf-8"))
-            state = states.get(job, "forgotten") if states is not None else None
-            over = state == "forgotten" or state in ENDED
-            final = report is not None and not report["stopped"]  # a stopped job may come back
-            if not final and not over:
-                if state is not None:
-                    ended.pop(piece, None)
+        files = set(os.listdir(folder))  # a listing is fresh, while the look-up of one file may come from a cache
+        for name, job in list(jobs.items()):
+            if f"{job}.code" in files:
+                outcome = ended(int((folder / f"{job}.code").read_text()), logs[name])
+                (folder / f"{job}.code").unlink()
+            elif states is None:
                 continue
-            # Slurm may show a job that it requeues as ended for a moment.
-            if not final and now - ended.setdefault(piece, now) < LATE:
+            elif (state := states.get(job, "")) and state not in ENDED:
+                over.pop(name, None)
+                continue
+            elif now - over.setdefault(name, now) < LATE:  # Slurm may show a job that it requeues as ended for a moment
                 next_question = now
                 continue
-            del jobs[piece]
-            yield piece, _outcome(report, state, f"{job}_0_result.pkl" in files, logs / f"{job}_0_log.err")
-            for name in (f"{job}.json", f"{job}_submitted.pkl", f"{job}_0_result.pkl"):
-                (logs / name).unlink(missing_ok=True)
+            else:
+                end = f"its job ended as {state}" if state else "Slurm has forgotten its job"
+                outcome = Outcome(None, f"{end}; its output is in {logs[name]}.")
+            del jobs[name]
+            yield name, outcome
         time.sleep(LOOK if jobs else 0)
-
-
-def _outcome(report: Mapping[str, Any] | None, state: str | None, began: bool, log: Path) -> Outcome:
-    if report and not (report["stopped"] and state == "CANCELLED"):
-        return Outcome(report["status"], report["error"])
-    if began and not report:  # submitit caught an exception from outside the piece
-        return Outcome("failed", f"the job could not start its work; the log is {log}.")
-    end = "Slurm has forgotten its job" if state == "forgotten" else f"its job ended as {state}"
-    return Outcome("lost", f"{end}{', after it was saved' if report else ''}; the log is {log}.")
 
 
 def _states(array: str) -> dict[str, str] | None:
@@ -249,40 +185,14 @@ def _end(array: str) -> None:
     warnings.warn(f"Slurm has not ended job {array}; see squeue --jobs={array}", stacklevel=2)
 
 
-def _ask(*command: str) -> subprocess.CompletedProcess[str]:
+def _ask(
+    *command: str, text: str = "", environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run one of Slurm's commands, again if a signal to the whole job interrupts it."""
     for _ in range(3):
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, input=text, env=environment, check=False)
         if done.returncode >= 0:
             break
     if done.returncode:
-        print(f"{' '.join(command)}: {done.stderr.strip()}", file=sys.stderr)
+        print(f"{shlex.join(command)}: {done.stderr.strip()}", file=sys.stderr)
     return done
-
-
-def _submitit() -> Any:
-    submitit = library("slurm", "submitit")
-    for program in ("sbatch", "srun", "squeue", "scancel", "scontrol"):
-        if shutil.which(program) is None:
-            raise ConfigError(
-                f"launcher 'slurm' finds no {program} here. Start it on a machine that can submit jobs to Slurm; "
-                "without such a cluster, use launcher 'local' or 'ray'."
-            )
-    return submitit
-
-
-@contextmanager
-def _outside_of_a_job() -> Iterator[None]:
-    """Hide the launcher's own job, if it is one, from the jobs that it submits."""
-    names = [name for name in os.environ if name.startswith(("SLURM_", "SUBMITIT_")) and name != "SLURM_CONF"]
-    own = {name: os.environ.pop(name) for name in names}
-    try:
-        yield
-    finally:
-        os.environ.update(own)
-
-
-def _logs(folder: str) -> Path:
-    path = Path(folder, LOGS)
-    path.mkdir(parents=True, exist_ok=True)
-    return path

@@ -61,8 +61,7 @@ def _result(job: Job, sort: str) -> str:
     if not name:
         return ""
     metric = job.metrics[name]
-    best = f", {'highest' if metric.higher_is_better else 'lowest'} mean: {job.best}" if job.best else ""
-    return f"{job.numbers[name]:.4g} {metric.title or name}{best}"
+    return f"{job.numbers[name]:.4g} {metric.title or name}"
 
 
 def _width(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,13 +23,6 @@ if TYPE_CHECKING:
 
 SPREAD = 20  # an axis is logarithmic if its largest number is this many times its smallest
 UNITS = {"flops": "FLOPs", "paper_flops": "FLOPs as the ELECTRA paper counts"}
-# Where a label may be broken. Each place is used only in pieces that the ones before it have left too long.
-BREAKS = (
-    r"(?<=\S)(?=[(\[{])|(?:(?=\s)|(?<=[,;]))(?![^(\[{]*[)\]}])",  # before a bracket, and between words outside brackets
-    r"(?<=[,;])",  # inside brackets
-    r"(?=\s)",
-    r"(?<==)|(?<=[._/])(?=[^\W\d_])",  # between the words of a key, but not within a number
-)
 SAME_COMPUTE = 1.02  # FLOPs that differ by less are equal: a budget ends at a whole step
 
 
@@ -165,34 +159,21 @@ def _mark(
 
 
 def compute(results: Results) -> tuple[Chart | None, str]:
-    """Draw the leading metric of each cell against its cost, and return a sentence on the compute.
-
-    At equal FLOPs that would be one column; then the parameters of the networks take their place, if they differ.
-    """
+    """Draw the leading metric of each cell against its FLOPs, if these differ, and return a sentence on them."""
     leading = results.plan.metric
     cells = [cell for cell in results.cells if leading in cell.metrics]
     if not cells:
         return None, f"No cell has a {leading} yet."
-    # Against FLOPs, if these differ.
     unit = "paper_flops" if "paper_flops" in (results.plan.budget or {}) else "flops"
     flops: list[float] = [getattr(cell.costs, unit) for cell in cells]
     if not all(flops):
         return None, "There is no chart of the metric against FLOPs, as these are not known for all measured cells."
     low, high = f"{min(flops):.2e}", f"{max(flops):.2e}"
-    if max(flops) > SAME_COMPUTE * min(flops):
-        sentence = f"The measured cells used between {low} and {high} {UNITS[unit]} each."
-        return _scatter(results, cells, flops, f"training {UNITS[unit]} of the cell"), sentence
-    # Against parameters.
-    size = low if low == high else f"{low} to {high}"
-    sentence = f"All measured cells used the same compute, {size} {UNITS[unit]} each"
-    totals = [float(cell.costs.parameters.get("total", 0)) for cell in cells]
-    if not all(totals):
-        return None, f"{sentence}; the numbers of their parameters are not all known."
-    if max(totals) == min(totals):
-        sentence += ", and their networks have the same number of parameters: neither explains a difference here."
-        return None, sentence
-    sentence += ", so the chart shows the parameters of both networks instead."
-    return _scatter(results, cells, totals, "parameters, both networks"), sentence
+    if max(flops) <= SAME_COMPUTE * min(flops):
+        size = low if low == high else f"{low} to {high}"
+        return None, f"All measured cells used the same compute, {size} {UNITS[unit]} each."
+    sentence = f"The measured cells used between {low} and {high} {UNITS[unit]} each."
+    return _scatter(results, cells, flops, f"training {UNITS[unit]} of the cell"), sentence
 
 
 def _scatter(results: Results, cells: Sequence[CellResult], xs: Sequence[float], title: str) -> Chart:
@@ -276,26 +257,12 @@ def _text(value: Any) -> str:
     return f"{value:g}" if is_number(value) and float(f"{value:g}") == value else str(value)
 
 
+class _Wrapper(textwrap.TextWrapper):
+    """Breaks labels between the words of a key and before brackets as well, but not within a number."""
+
+    wordsep_re = re.compile(r"(\s+)|(?<=[=,;])|(?=[(\[{])|(?<=[._/])(?=[^\W\d_])")
+
+
 def _wrapped(label: str, width: int = 22) -> str:
     """Wrap a label in at most three short lines; the tables have the whole label."""
-    lines = [""]
-    for piece in _pieces(" ".join(label[:500].split()), width):
-        longer = lines[-1] + piece
-        if len(longer.rstrip(",;")) <= width:  # a comma alone is not worth a line
-            lines[-1] = longer
-        else:
-            lines.append(piece.lstrip())
-    shown = "\n".join(line.rstrip() for line in lines[:3])
-    return shown if len(lines) <= 3 else f"{shown.rstrip('.')}..."
-
-
-def _pieces(text: str, width: int, breaks: Sequence[str] = BREAKS) -> Iterator[str]:
-    """Yield pieces of at most this width, between which a line may end."""
-    if len(text.strip().rstrip(",;")) <= width:
-        yield text
-    elif breaks:
-        for part in re.split(breaks[0], text):
-            yield from _pieces(part, width, breaks[1:])
-    else:
-        for start in range(0, len(text), width):
-            yield text[start : start + width]
+    return "\n".join(_Wrapper(width, max_lines=3, placeholder="...").wrap(label[:500]))

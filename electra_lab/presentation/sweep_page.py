@@ -3,8 +3,7 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
@@ -12,17 +11,14 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from electra_lab.analysis.comparisons import is_exploratory
-from electra_lab.analysis.intervals import MANY_DOCUMENTS, Difference, Estimate, estimate
 from electra_lab.analysis.results import AVERAGE, CONSTANT, CellResult, Results, Status, read
 from electra_lab.presentation import sweep_figures as figures
-from electra_lab.presentation import verdict
-from electra_lab.presentation.limits import limits
 from electra_lab.presentation.pages import Unfinished, render
 from electra_lab.presentation.tables import Table, escaped
-from electra_lab.presentation.text import counted, data_facts, interval, listed, named, number, p_text, shown, within
+from electra_lab.presentation.text import counted, data_facts, named, number, shown, within
+from electra_lab.presentation.verdict import COLUMNS, MEANS, PROSE, comparison, note, tables, verdict
 from electra_lab.storage.files import write_whole
 from electra_lab.storage.provenance import Provenance
-from registry import Metric
 
 STATES: dict[Status, str] = {
     "done": "done",
@@ -46,69 +42,6 @@ def write_report(folder: Path, unfinished: Unfinished | None = None) -> Path:
     return folder / "report.html"
 
 
-@dataclass(frozen=True)
-class Row:
-    """A variant's row in the table of one metric."""
-
-    variant: str
-    mean: Estimate
-    difference: Difference | None  # None for the baseline itself
-    metric: Metric
-    lacks: bool  # some of its cells were measured and do not have the metric
-
-    @property
-    def mean_text(self) -> str:
-        """`0.7123 ± 0.0045`, or `0.9900 [0.9100, 1.0000]` at a bound of the metric."""
-        mean = self.mean
-        if mean.half is None or mean.low is None or mean.high is None:
-            return number(mean.mean)
-        at_bound = self.metric.bounds and (mean.low <= self.metric.bounds[0] or mean.high >= self.metric.bounds[1])
-        limits = f"[{number(mean.low)}, {number(mean.high)}]" if at_bound else f"± {number(mean.half)}"
-        return f"{number(mean.mean)} {limits}"
-
-    @property
-    def difference_text(self) -> str:
-        """`+0.0042 [-0.0021, +0.0105]`, with the number of pairs if that is not the row's number of seeds."""
-        d = self.difference
-        if d is None or d.mean is None:
-            return "baseline" if d is None else "-"
-        return _with_interval(d) + (f" over {counted(d.n, 'pair')}" if d.n != self.mean.n else "")
-
-    @property
-    def reading(self) -> str:
-        """The conclusion that the difference allows."""
-        d = self.difference
-        if self.mean.mean is None:
-            return "not available" if self.lacks else self.mean.why
-        if d is None or not d.distinguishable:
-            return (d.why if d else "") or self.mean.why
-        higher = d.found(higher=True)
-        if not self.metric.comparable:
-            return "higher" if higher else "lower"
-        return "better" if higher == self.metric.higher_is_better else "worse"
-
-
-def _with_interval(d: Difference) -> str:
-    return f"{number(d.mean, sign=True)} {interval(d)}".rstrip()
-
-
-def _p(d: Difference | None) -> str:
-    return p_text(d.holm).removeprefix("p = ").removeprefix("p ") if d and d.holm is not None else "-"
-
-
-# The columns of the table of a metric, with the text of a row in each.
-MEANS = "Mean ± half of its 95% t interval over seeds; where that meets a bound of the metric, its ends in brackets."
-COLUMNS: dict[str, Callable[[Row], str]] = {
-    "variant": lambda row: row.variant,
-    "seeds": lambda row: str(row.mean.n),
-    "mean": lambda row: row.mean_text,
-    "difference": lambda row: row.difference_text,
-    "Holm p": lambda row: _p(row.difference),
-    "reading": lambda row: row.reading,
-}
-PROSE = ["reading"]  # columns of words, not of numbers
-
-
 def by_task(results: Results) -> list[Table]:
     """Return the means of the variants on each task, and their differences; none if there is one task or none."""
     plan = results.plan
@@ -121,33 +54,6 @@ def by_task(results: Results) -> list[Table]:
         means.append([rows[0].variant, *(row.mean_text for row in rows)])
         differences.append([rows[0].variant, *(row.difference_text for row in rows)])
     return [Table("The tasks", ["variant", *names], means), Table("Differences", ["variant", *names], differences)]
-
-
-def tables(results: Results) -> list[tuple[str, Metric, Table]]:
-    """Return the table of each metric that some cell has, the leading one first."""
-    of_metrics, nothing = [], Difference(0, None, why="needs no training")
-    for name, metric in results.plan.metrics.items():
-        if results.has(name) and name not in results.plan.trivial:
-            rows = comparison(results, name, metric)
-            for title, mean in results.trivial(name).items():
-                rows.append(Row(title, Estimate(len(results.plan.seeds), mean), nothing, metric, False))
-            lines = []
-            for row in rows:
-                lines.append([text(row) for text in COLUMNS.values()])
-            of_metrics.append((name, metric, Table(f"{name}, {metric.direction}", [*COLUMNS], lines, PROSE)))
-    return of_metrics
-
-
-def comparison(results: Results, name: str, metric: Metric) -> list[Row]:
-    """Return each variant's mean of a metric, and its difference to the baseline."""
-    differences = results.comparisons.against(name)
-    lacking = {cell.plan.variant for cell in results.lacking.get(name, ())}
-    rows = []
-    for label, seeds in results.values(name).items():
-        mean = estimate([*seeds.values()], metric.bounds)
-        difference = None if label == results.plan.baseline else differences.get(label, Difference(0, None))
-        rows.append(Row(label, mean, difference, metric, label in lacking))
-    return rows
 
 
 def cells_csv(results: Results) -> str:
@@ -174,10 +80,8 @@ def _whole(number: float | None) -> float | None:
 def variants_markdown(results: Results) -> str:
     """Return the verdict, then a table per metric, the leading one first, with a row per variant."""
     plan = results.plan
-    judged = _verdict(results)
-    sentences = {sentence: escaped(sentence) for sentence in judged.sentences}
-    conclusions = " ".join((sentences | {judged.main: f"**{escaped(judged.main)}**"}).values())
-    parts = [f"# {escaped(plan.name)}", escaped(plan.question), conclusions]
+    main, *others = map(escaped, verdict(results))
+    parts = [f"# {escaped(plan.name)}", escaped(plan.question), " ".join([f"**{main}**", *others])]
     if task_tables := by_task(results):
         parts += ["## The tasks", *(table.markdown() for table in task_tables)]
     parts.append(f"{MEANS} The difference is to the baseline {escaped(plan.baseline)}, with a 95% interval.")
@@ -186,23 +90,9 @@ def variants_markdown(results: Results) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _verdict(results: Results) -> verdict.Verdict:
-    """Return the conclusions about the leading metric, and their limits."""
-    plan, leading = results.plan, results.plan.metrics[results.plan.metric]
-    judged = verdict.judge(
-        plan.metric, results.values(plan.metric), plan.baseline, leading.higher_is_better, plan.axis,
-        key=next(iter(plan.keys), ""), compared=results.comparisons, comparable=leading.comparable,
-    )  # fmt: skip
-    conclusions = [*judged.sentences]
-    if not leading.comparable:
-        conclusions.append("Each cell is measured on its own task, so the best number may not mean the best model.")
-    if plan.gaps and plan.metric == AVERAGE and not results.has(AVERAGE):
-        conclusions.append(f"There is no average without {listed([*plan.gaps])}, whose data is not here.")
-    return verdict.Verdict([*conclusions, *limits(results)], judged.main)
-
-
 def _page(results: Results, unfinished: Unfinished | None) -> str:
     plan = results.plan
+    exploratory = results.has(plan.metric) and is_exploratory(results.values(plan.metric), plan.baseline)
     chart, compute = figures.compute(results)
     provenance, begun = _provenance(results), sum(cell.provenance is not None for cell in results.cells)
     numbers = {state: results.count(state) for state in STATES}
@@ -214,17 +104,14 @@ def _page(results: Results, unfinished: Unfinished | None) -> str:
         results=results,
         states=[(numbers[state], meaning) for state, meaning in STATES.items() if numbers[state] or state == "done"],
         broken=[cell for cell in results.cells if cell.error or cell.status == "failed"],
-        verdict=_verdict(results),
-        means=MEANS,
-        many_documents=MANY_DOCUMENTS,
-        exploratory=results.has(plan.metric) and is_exploratory(results.values(plan.metric), plan.baseline),
+        verdict=verdict(results),
+        exploratory=exploratory,
+        note=note(plan.metric, named(plan.baseline), exploratory=exploratory),
         differs=_differs(results),
         pictures=[*filter(None, (figures.leading(results), figures.differences(results)))],
         head=Table("All metrics", [*COLUMNS], [], PROSE),
         tables=tables(results),
         by_task=by_task(results),
-        lacking=_lacking(results),
-        nowhere=[name for name in plan.metrics if not results.has(name) and name not in plan.trivial],
         compute=[chart] if chart else [],
         compute_said=compute,
         within=partial(within, results.folder),
@@ -248,21 +135,12 @@ def _differs(results: Results) -> Table:
     for variant in results.plan.variants:
         label = variant.label
         for key, values in variant.differs.items():
-            rows.append([label, key, *(within(results.folder, shown(value)) for value in values)])
+            named_key = key if key not in variant.beyond else f"{key} (not named)"
+            rows.append([label, named_key, *(within(results.folder, shown(value)) for value in values)])
         if not variant.differs and label != results.plan.baseline:
             rows.append([label, "nothing differs", "", ""])
     columns = ["variant", "key", "baseline", "differs"]
     return Table("What differs from the baseline", columns, rows, columns[1:])
-
-
-def _lacking(results: Results) -> list[tuple[str, str]]:
-    """Return metrics and the measured cells without them, of variants that have some; other variants' rows say so."""
-    by_cells: dict[str, list[str]] = {}  # the metrics that the same cells lack
-    for name, cells in results.lacking.items():
-        values = results.values(name)
-        if partly := [f"{cell.plan.variant}, seed {cell.plan.seed}" for cell in cells if values[cell.plan.variant]]:
-            by_cells.setdefault("; ".join(partly), []).append(name)
-    return [(", ".join(names), cells) for cells, names in by_cells.items()]
 
 
 def _spread(values: Sequence[tuple[str, int]]) -> str:

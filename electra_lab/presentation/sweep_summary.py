@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from electra_lab.analysis.results import TRAINING
-from electra_lab.presentation.limits import power
+from electra_lab.analysis.results import TRAINING, expected
 from electra_lab.presentation.tables import Table
 from electra_lab.presentation.text import counted, seconds, shown
+from electra_lab.presentation.verdict import power
 from electra_lab.storage.plan import Plan, PlannedVariant
 
 NETWORKS = ("discriminator", "generator")
@@ -105,7 +105,7 @@ def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path
     if needs:
         lines += [_table(needs.values()), ""]
     # The comparison.
-    known = [plan.expected] if plan.expected else []
+    known = [*filter(None, [expected(plan)])]
     sentence = power(plan.metric, len(plan.seeds), len(plan.variants) - 1, known)
     lines += [*differences(plan), ""]
     if sentence:

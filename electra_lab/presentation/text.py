@@ -70,20 +70,6 @@ def interval(mean: Estimate) -> str:
     return "" if mean.low is None else f"[{number(mean.low, sign=True)}, {number(mean.high, sign=True)}]"
 
 
-def p_text(p: float | None) -> str:
-    """`p = 0.31`, `p < 0.001`, `p = 0.0504`, which is not below the limit."""
-    from electra_lab.analysis.intervals import ALPHA  # here, as listings need no numpy
-
-    if p is None:
-        return "p undefined"
-    if p < 0.001:
-        return "p < 0.001"
-    digits = 2 if p >= 0.0995 else 3
-    while (round(p, digits) <= ALPHA) != (p <= ALPHA):
-        digits += 1
-    return f"p = {p:.{digits}f}"
-
-
 def shown(value: Any) -> str:
     """Format a value of a config as YAML would."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

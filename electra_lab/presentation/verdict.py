@@ -1,269 +1,267 @@
-"""The verdict of an ablation in words. Variants are said to differ only if a test says so, and never to be equal."""
+"""The verdict of an ablation: a table of the leading metric, and at most four sentences. All words about p values.
+
+Variants are said to differ only if a test says so, and never to be equal.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
-from electra_lab.analysis.comparisons import Comparisons, compare, fewest_seeds, is_exploratory, untested
-from electra_lab.analysis.intervals import ENOUGH, Difference, Values
-from electra_lab.analysis.results import AVERAGE
-from electra_lab.presentation.text import are, interval, listed, named, number, p_text
+from electra_lab.analysis.comparisons import Comparisons, fewest_seeds, is_exploratory
+from electra_lab.analysis.intervals import ALPHA, ENOUGH, MANY_DOCUMENTS, Difference, Estimate, Values, estimate
+from electra_lab.analysis.power import POWER, Spread, detectable, smallest, spread
+from electra_lab.analysis.results import AVERAGE, Results, expected
+from electra_lab.presentation.tables import Table
+from electra_lab.presentation.text import are, counted, interval, listed, named, number
+from registry import Metric
 
-Axis = Mapping[str, float]  # by variant, the number that it sets, if the ablation varies one numeric key
+MEANS = "Mean ± half of its 95% t interval over seeds; where that meets a bound of the metric, its ends in brackets."
+SENTENCES = 4
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Sentences. The main one says that none has learned anything, that no test tells them apart, or which is best."""
+class Row:
+    """A variant's row in the table of one metric."""
 
-    sentences: list[str]
-    main: str = ""
+    variant: str
+    mean: Estimate
+    difference: Difference | None  # None for the baseline itself
+    metric: Metric
+    lacks: bool  # some of its cells were measured and do not have the metric
+
+    @property
+    def mean_text(self) -> str:
+        """`0.7123 ± 0.0045`, or `0.9900 [0.9100, 1.0000]` at a bound of the metric."""
+        mean = self.mean
+        if mean.half is None or mean.low is None or mean.high is None:
+            return number(mean.mean)
+        at_bound = self.metric.bounds and (mean.low <= self.metric.bounds[0] or mean.high >= self.metric.bounds[1])
+        limits = f"[{number(mean.low)}, {number(mean.high)}]" if at_bound else f"± {number(mean.half)}"
+        return f"{number(mean.mean)} {limits}"
+
+    @property
+    def difference_text(self) -> str:
+        """`+0.0042 [-0.0021, +0.0105]`, with the number of pairs if that is not the row's number of seeds."""
+        d = self.difference
+        if d is None or d.mean is None:
+            return "baseline" if d is None else "-"
+        pairs = f" over {counted(d.n, 'pair')}" if d.n != self.mean.n else ""
+        return f"{number(d.mean, sign=True)} {interval(d)}".rstrip() + pairs
+
+    @property
+    def reading(self) -> str:
+        """The conclusion that the difference allows."""
+        d = self.difference
+        if self.mean.mean is None:
+            return "not available" if self.lacks else self.mean.why
+        if d is None or not d.distinguishable:
+            return (d.why if d else "") or self.mean.why
+        higher = d.found(higher=True)
+        if not self.metric.comparable:
+            return "higher" if higher else "lower"
+        return "better" if higher == self.metric.higher_is_better else "worse"
 
 
-def judge(
-    metric: str,
-    values: Values,
-    baseline: str,
-    higher_is_better: bool = True,
-    axis: Axis | None = None,
-    key: str = "",
-    compared: Comparisons | None = None,
-    comparable: bool = True,
-) -> Verdict:
-    """Return the limits that the number of seeds sets, then the best variant.
+# The columns of the table of a metric, with the text of a row in each.
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "variant": lambda row: row.variant,
+    "seeds": lambda row: str(row.mean.n),
+    "mean": lambda row: row.mean_text,
+    "difference": lambda row: row.difference_text,
+    "Holm p": lambda row: p_text(row.difference.holm if row.difference else None),
+    "reading": lambda row: row.reading,
+}
+PROSE = ["reading"]  # columns of words, not of numbers
 
-    If no variant is better than the baselines that need no training, that comes first, and none is called the best. If
-    no test distinguishes any two of them, that comes before the best mean.
 
-    key         the name of the key that `axis` has the numbers of
-    compared    the comparisons of the whole report; without them, the metric is the only one
-    comparable  False if each run has its own task, so that a higher number is not a better one
+def p_text(p: float | None) -> str:
+    """`0.31`, `< 0.001`, `0.0504`, which is not below the limit; a dash for a difference that is not tested."""
+    if p is None:
+        return "-"
+    if p < 0.001:
+        return "< 0.001"
+    digits = 2 if p >= 0.0995 else 3
+    while (round(p, digits) <= ALPHA) != (p <= ALPHA):
+        digits += 1
+    return f"{p:.{digits}f}"
 
-    The best is judged over the seeds that all have: over its own, a variant would win by lacking an unlucky one.
+
+def note(metric: str, baseline: str, *, exploratory: bool) -> str:
+    """Explain the columns of the tables of all metrics."""
+    text = (
+        f"{MEANS} The difference is to the baseline {baseline}, seed by seed, with a 95% interval for this comparison "
+        "alone, which includes other documents and references where they were measured, and holds from about "
+        f"{MANY_DOCUMENTS} documents on; Holm's p accounts for all comparisons of this page together: four fifths of "
+        f"the error rate are reserved for the planned comparisons, of {metric} with the baseline; all other metrics "
+        f"are secondary. The reading is better or worse if p is at most {ALPHA}; higher or lower if each cell has its "
+        "own task, as a better number does not mean a better model then."
+    )
+    few = f" With fewer than {ENOUGH} seeds nothing is tested: take differences as a reason to look again."
+    return text + few if exploratory else text
+
+
+def tables(results: Results) -> list[tuple[str, Metric, Table]]:
+    """Return the table of each metric that some cell has, the leading one first."""
+    of_metrics, nothing = [], Difference(0, None, why="needs no training")
+    for name, metric in results.plan.metrics.items():
+        if results.has(name) and name not in results.plan.trivial:
+            rows = comparison(results, name, metric)
+            for title, mean in results.trivial(name).items():
+                rows.append(Row(title, Estimate(len(results.plan.seeds), mean), nothing, metric, False))
+            lines = []
+            for row in rows:
+                lines.append([text(row) for text in COLUMNS.values()])
+            of_metrics.append((name, metric, Table(f"{name}, {metric.direction}", [*COLUMNS], lines, PROSE)))
+    return of_metrics
+
+
+def comparison(results: Results, name: str, metric: Metric) -> list[Row]:
+    """Return each variant's mean of a metric, and its difference to the baseline."""
+    differences = results.comparisons.against(name)
+    rows = []
+    for label, seeds in results.values(name).items():
+        mean = estimate([*seeds.values()], metric.bounds)
+        difference = None if label == results.plan.baseline else differences.get(label, Difference(0, None))
+        lacks = any(cell.status == "done" and name not in cell.metrics for cell in results.of(label))
+        rows.append(Row(label, mean, difference, metric, lacks))
+    return rows
+
+
+def verdict(results: Results) -> list[str]:
+    """Return the conclusions about the leading metric, the main one first, and their limits."""
+    plan = results.plan
+    leading, values = plan.metrics[plan.metric], results.values(plan.metric)
+    sentences = conclusions(plan.metric, leading, values, plan.baseline, results.comparisons)
+    if not leading.comparable:
+        sentences.append("Each cell is measured on its own task, so the best number may not mean the best model.")
+    if plan.gaps and plan.metric == AVERAGE and not results.has(AVERAGE):
+        sentences.append(f"There is no average without {listed([*plan.gaps])}, whose data is not here.")
+    compared = results.comparisons.against(plan.metric)
+    sentences += _narrow(compared)
+    differences = [d for d in compared.values() if d.n]
+    if differences and not is_exploratory(values, plan.baseline):
+        tested = [d.n for d in differences if d.p is not None]
+        known = [expected(plan), spread(differences, "by these cells")]
+        sentences.append(power(plan.metric, min(tested, default=0), len(tested), [*filter(None, known)]))
+    return [*filter(None, sentences)][:SENTENCES]
+
+
+def conclusions(metric: str, leading: Metric, values: Values, baseline: str, compared: Comparisons) -> list[str]:
+    """Return whether variants differ and which is the best, and which have not learned anything.
+
+    The best is judged over the same seeds of all: over its own, a variant would win by lacking an unlucky one. If no
+    variant is better than the baselines that need no training, that comes first, and none is called the best.
     """
-    compared = compared or compare({metric: values}, metric, baseline)
-    values = {named(label): seeds for label, seeds in values.items()}
-    axis = {named(label): at for label, at in (axis or {}).items()}
     measured = {label: seeds for label, seeds in values.items() if seeds}
     if not measured:
-        return Verdict([f"Nothing can be said yet: {metric} is missing in every cell."])
-    say = _Sentences(metric, measured, named(baseline), higher_is_better, compared, comparable)
-    no_better, seeds = say.no_better(), say.seeds()
+        return [f"Nothing can be said yet: {metric} is missing in every cell."]
+    unlearned = _unlearned(leading.higher_is_better, compared)
+    no_better = _no_better(metric, unlearned, measured, compared)
     if len(measured) == 1:
-        [(label, by_seed)] = measured.items()
-        mean = number(float(np.mean([*by_seed.values()])))
-        alone = f"Only {label} has a value of {metric}, {mean}: there is nothing to compare."
-        return Verdict([*filter(None, [no_better, seeds, alone])], no_better or alone)
-    # If none of several has learned anything, that comes first.
-    best, leader = say.leader()
-    praised = "" if not comparable or best in say.unlearned else best
-    nothing_learned = len(say.unlearned) == len(measured)
-    none = say.none()
-    sentences = [seeds, none, leader, "" if none else say.others(best), say.rivals(praised)]
-    sentences.append(say.place(praised, axis, key))
-    sentences.insert(0 if nothing_learned else 3, no_better)
-    if lacking := [label for label, by_seed in values.items() if not by_seed]:
-        sentences.append(f"{listed(lacking)} {'has' if len(lacking) == 1 else 'have'} no value of {metric}.")
-    if len({tuple(sorted(by_seed)) for by_seed in measured.values()}) > 1:
-        sentences.append("The means below are not all over the same seeds; the differences are, pair by pair.")
-    main = no_better if nothing_learned else seeds if say.exploratory else none or leader
-    return Verdict([*filter(None, sentences)], main)
+        found = f"Only {named(*measured)} has a value of {metric}: there is nothing to compare."
+    else:
+        found = _found(metric, leading, measured, baseline, compared, unlearned)
+    sentences = [no_better, found] if len(unlearned) == len(measured) else [found, no_better]
+    return [*filter(None, sentences)]
 
 
-@dataclass(frozen=True)
-class _Sentences:
-    """The sentences about measured variants; each is "" if there is nothing to say."""
-
-    metric: str
-    measured: Values
-    baseline: str
-    higher_is_better: bool
-    compared: Comparisons
-    comparable: bool = True
-
-    @cached_property
-    def unlearned(self) -> list[str]:
-        """The variants that are not better than every untrained baseline: by the tests; without one, by the means."""
-        no_better = []
-        for (label, _), d in self.compared.over_trivial.items():
-            if d.holm is not None:
-                better = d.found(self.higher_is_better)
-            else:
-                better = d.mean is None or (d.mean > 0) == self.higher_is_better
-            if not better and named(label) in self.measured:
-                no_better.append(named(label))
-        return list(dict.fromkeys(no_better))
-
-    def no_better(self) -> str:
-        """Say which variants are not better than the baselines that need no training."""
-        if not self.unlearned:
-            return ""
-        titles = list(dict.fromkeys(title for _, title in self.compared.over_trivial))
-        tested = any(d.holm is not None for d in self.compared.over_trivial.values())
-        how = "distinguishably better" if tested else "better"
-        better = f"{how} than the baselines that need no training ({listed(titles)})"
-        if len(self.unlearned) < len(self.measured):
-            return f"{are(self.unlearned)} not {better}."
-        return f"No variant is {better}, so {self.metric} does not show that any of them has learned something."
-
-    def none(self) -> str:
-        """Say that no test distinguishes two variants."""
-        compared = [*self.differences.values(), *self.pairs.values()]
-        if any(d.distinguishable for d in compared) or all(d.holm is None for d in compared):
-            return ""
-        tested = "tested " if any(d.holm is None for d in self.differences.values()) else ""
+def _found(
+    metric: str, leading: Metric, measured: Values, baseline: str, compared: Comparisons, unlearned: Sequence[str]
+) -> str:
+    """Say whether tests distinguish variants, and if so, which one has the best mean."""
+    if is_exploratory(measured, baseline):
+        n = fewest_seeds(measured, baseline)
+        common = "in common with the baseline " if any(len(seeds) != n for seeds in measured.values()) else ""
+        return f"With {counted(n, 'seed')} {common}this is exploratory: differences are tested from {ENOUGH} seeds on."
+    both = {(baseline, label): d for label, d in compared.against(metric).items() if label in measured}
+    both |= compared.pairs(metric)
+    if not any(d.distinguishable for d in both.values()):
+        tested = "tested " if any(d.holm is None for d in both.values()) else ""
         return f"No {tested}variant is distinguishable from another."
-
-    @cached_property
-    def exploratory(self) -> bool:
-        return is_exploratory(self.measured, self.baseline)
-
-    @cached_property
-    def differences(self) -> dict[str, Difference]:
-        differences = {named(label): d for label, d in self.compared.against(self.metric).items()}
-        return {label: d for label, d in differences.items() if label in self.measured}
-
-    @cached_property
-    def pairs(self) -> dict[tuple[str, str], Difference]:
-        return {(named(a), named(b)): d for (a, b), d in self.compared.pairs(self.metric).items()}
-
-    def seeds(self) -> str:
-        """Say how far the number of seeds allows tests."""
-        n, few = fewest_seeds(self.measured, self.baseline), untested(self.measured, self.baseline)
-        if few and not self.exploratory:
-            common = f" in common with the baseline {self.baseline}" if self.baseline in self.measured else ""
-            return f"{are(few)} not tested, with fewer than {ENOUGH} seeds{common}."
-        if all(len(by_seed) == 1 for by_seed in self.measured.values()):
-            return "With 1 seed this is exploratory: nothing can be distinguished from seed noise."
-        others = [len(by_seed) for label, by_seed in self.measured.items() if label != self.baseline]
-        if n < min([ENOUGH, *others]):
-            pairs = f"only {_seeds(n)}" if n else "no seed"
-            return f"As a variant shares {pairs} with the baseline {self.baseline}, this is exploratory."
-        if n == 1:
-            return "As not every variant has more than 1 seed, this is exploratory."
-        return f"With {n} seeds this is exploratory." if n < ENOUGH else f"Every variant has {n} seeds or more."
-
-    def leader(self) -> tuple[str, str]:
-        """Return the best mean over the seeds that all have, "" if none may be called so; and a sentence about it."""
-        measured, baseline = self.measured, self.baseline
-        alone = ""
-        if baseline not in measured:
-            alone = f"; the baseline {baseline} was not measured, so nothing is compared to it"
-        # The seeds that all have.
-        shared = sorted(set.intersection(*map(set, measured.values())))
-        partial = any(len(by_seed) > len(shared) for by_seed in measured.values())
-        if not shared:
-            return "", f"There is no seed that all have, so none is called the best{alone}."
-        # The best mean over them; of equal means, the baseline's.
-        means = {label: _mean(by_seed, shared) for label, by_seed in measured.items()}
-        top = max(means.values()) if self.higher_is_better else min(means.values())
-        equal = [label for label, mean in means.items() if math.isclose(mean, top, rel_tol=1e-12)]
-        best = baseline if baseline in equal else equal[0]
-        which = "highest" if self.higher_is_better else "lowest"
-        mean = self.metric if self.metric == AVERAGE else f"mean {self.metric}"
-        if partial:
-            mean += f" over the {_seeds(len(shared))} that all have"
-        if partial and self.exploratory:
-            return "", f"{best} has the {which} {mean}; with so few, none is called the best{alone}."
-        # No variant is the best if a test over more seeds finds another one better.
-        ahead = {label: self._ahead(label) if partial else [] for label in means}
-        if ahead[best]:
-            sentence = f"{best} has the {which} {mean}, but {are(ahead[best])} distinguishably better by more seeds"
-            return "", f"{sentence}, so none is called the best{alone}."
-        # The sentence.
-        title = f"{best} (the baseline)" if best == baseline else best
-        good = which if not self.comparable or best in self.unlearned else f"best (the {which})"
-        sentence = f"{title} has the {good} {mean}, {number(means[best])}"
-        ties = [label for label in equal if label != best and not ahead[label]]
-        if ties:
-            sentence += f", as has {listed(ties)}"
-        if alone or best == baseline:
-            return best, f"{sentence}{alone}."
-        d = self.differences[best]
-        both = f" over the {_seeds(d.n)} that both have" if d.n > len(shared) else ""
-        return best, f"{sentence}; its difference to the baseline {baseline}{both}, {_described(d)}."
-
-    def _ahead(self, label: str) -> list[str]:
-        """Return the variants that a corrected test, against the baseline or of all pairs, finds better than this."""
-        higher = self.higher_is_better
-        better = [b for (a, b), d in self.pairs.items() if a == label and d.found(not higher)]
-        if label == self.baseline:
-            better += [other for other, d in self.differences.items() if d.found(higher)]
-        elif self.differences[label].found(not higher):
-            better.append(self.baseline)
-        return list(dict.fromkeys(better))
-
-    def others(self, best: str) -> str:
-        """Say which of the variants, except the best, the corrected tests distinguish from the baseline."""
-        rest = {label: d for label, d in self.differences.items() if label != best}
-        if not rest or self.baseline not in self.measured or self.exploratory:
-            return ""
-        # The distinguishable ones, then the others that were tested.
-        words = {"higher": True, "lower": False}
-        if self.comparable:
-            words = {"better": self.higher_is_better, "worse": not self.higher_is_better}
-        clauses = []
-        for how, higher in words.items():
-            clear = [f"{label} (Holm {p_text(d.holm)})" for label, d in rest.items() if d.found(higher)]
-            if clear:
-                clauses.append(f"{are(clear)} distinguishably {how} than the baseline")
-        if not clauses:
-            other = "other " if best not in ("", self.baseline) else ""
-            tested = "tested " if any(d.holm is None for d in rest.values()) else ""
-            return f"No {other}{tested}variant is distinguishable from the baseline."
-        if unclear := [label for label, d in rest.items() if d.holm is not None and not d.distinguishable]:
-            clauses.append(f"{are(unclear)} not distinguishable from it")
-        return f"{'; '.join(clauses)}."
-
-    def rivals(self, best: str) -> str:
-        """Say which variants the best cannot be distinguished from, beyond the baseline, its planned comparison."""
-        others = [label for label in self.measured if label not in (best, self.baseline)]
-        if best in ("", self.baseline) or not others or self.exploratory:
-            return ""
-        pairs = {label: self.pairs[best, label] for label in others}
-        rivals = [label for label, d in pairs.items() if d.p is not None and not d.found(self.higher_is_better)]
-        few = [label for label, d in pairs.items() if d.p is None and d.n < ENOUGH]
-        same = [label for label, d in pairs.items() if d.p is None and d.n >= ENOUGH]
-        clauses = []
-        if rivals:
-            clauses.append(f"cannot be distinguished from {listed(rivals)}")
-        if few:
-            clauses.append(f"is not tested against {listed(few)}, as they share too few seeds")
-        if same:
-            clauses.append(f"is not tested against {listed(same)}, as the difference is the same with every seed")
-        if clauses:
-            return f"The best {', and '.join(clauses)}."
-        beyond = " beyond the baseline" if self.baseline in self.measured else ""
-        return f"The best can be distinguished from every variant{beyond}."
-
-    def place(self, best: str, axis: Mapping[str, float], key: str) -> str:
-        """Say where on a numeric key the best mean lies."""
-        line = sorted({axis[label] for label in self.measured if label in axis})
-        if best not in axis or len(line) < 2:
-            return ""
-        at = line.index(axis[best])
-        place = f"Of the values of {key} from {line[0]:g} to {line[-1]:g} the best mean lies at {line[at]:g}"
-        if at in (0, len(line) - 1):
-            return f"{place}, an end of the range: values beyond it were not tried."
-        return f"{place}, between {line[at - 1]:g} and {line[at + 1]:g}."
+    if len({frozenset(seeds) for seeds in measured.values()}) > 1:
+        return "Some variants differ, but not all have the same seeds, so none is called the best."
+    # The best mean, and the variants that a test distinguishes from it.
+    means = {label: float(np.mean([*seeds.values()])) for label, seeds in measured.items()}
+    top = (max if leading.higher_is_better else min)(means.values())
+    best = [label for label, mean in means.items() if math.isclose(mean, top, rel_tol=1e-12)]
+    apart = {frozenset(pair) for pair, d in both.items() if d.distinguishable}
+    rivals = [label for label in means if label not in best and {best[0], label} not in apart]
+    which = "highest" if leading.higher_is_better else "lowest"
+    good = f"best (the {which})" if leading.comparable and not {*best} & {*unlearned} else which
+    mean = metric if metric == AVERAGE else f"mean {metric}"
+    claim = f"{listed([*map(named, best)])} {'has' if len(best) == 1 else 'have'} the {good} {mean}, {number(top)}"
+    if len(best) + len(rivals) == len(means):
+        return f"{claim}, but no test distinguishes it from another variant."
+    others = f"all but {listed([*map(named, rivals)])}" if rivals else "every other variant"
+    return f"{claim}; tests distinguish it from {others}."
 
 
-def _described(d: Difference) -> str:
-    """`+0.004 [-0.002, +0.010], is not distinguishable from seed noise (Holm p = 0.31)`."""
-    if d.low is None:
-        return f"{number(d.mean, sign=True)}, cannot be tested ({d.why})"
-    if d.holm is None:
-        return f"{number(d.mean, sign=True)} {interval(d)}, is not tested"
-    noise = f"is{'' if d.distinguishable else ' not'} distinguishable from seed noise"
-    return f"{number(d.mean, sign=True)} {interval(d)}, {noise} (Holm {p_text(d.holm)})"
+def _unlearned(higher_is_better: bool, compared: Comparisons) -> list[str]:
+    """Return the variants that are not better than every untrained baseline: by the tests, or else by the means."""
+    labels = dict[str, None]()
+    for (label, _), d in compared.over_trivial.items():
+        by_means = d.mean is None or (d.mean > 0) == higher_is_better
+        better = by_means if d.holm is None else d.found(higher_is_better)
+        if not better:
+            labels[label] = None
+    return [*labels]
 
 
-def _mean(by_seed: Mapping[int, float], seeds: Sequence[int]) -> float:
-    return float(np.mean([by_seed[seed] for seed in seeds]))
+def _no_better(metric: str, unlearned: Sequence[str], measured: Values, compared: Comparisons) -> str:
+    """Say which variants are not better than the baselines that need no training."""
+    if not unlearned:
+        return ""
+    titles = list(dict.fromkeys(title for _, title in compared.over_trivial))
+    tested = any(d.holm is not None for d in compared.over_trivial.values())
+    how = "distinguishably better" if tested else "better"
+    better = f"{how} than the baselines that need no training ({listed(titles)})"
+    if len(unlearned) < len(measured):
+        return f"{are([*map(named, unlearned)])} not {better}."
+    return f"No variant is {better}, so {metric} does not show that any of them has learned something."
 
 
-def _seeds(n: int) -> str:
-    return "one seed" if n == 1 else f"{n} seeds"
+def _narrow(compared: Mapping[str, Difference]) -> Iterator[str]:
+    """Yield the reasons why intervals may be too narrow: other documents or references that they do not cover."""
+    layered = {label: d.layers for label, d in compared.items() if d.error is not None}
+    for name in dict.fromkeys(chain(*layered.values())):
+        if lacking := [named(label) for label, layers in layered.items() if name not in layers]:
+            yield (
+                f"The intervals of {listed(lacking)} are too narrow: they do not cover other {name}, which are known "
+                "for fewer than two seeds."
+            )
+    documents = [layers["documents"].units for layers in layered.values() if "documents" in layers]
+    if documents and min(documents) < MANY_DOCUMENTS:
+        yield (
+            f"There are only {min(documents)} test documents: if a few of them make most of a difference, its interval "
+            f"is too narrow and its p value too small. From {MANY_DOCUMENTS} documents on, they hold."
+        )
+
+
+def power(metric: str, seeds: int, comparisons: int, known: Sequence[Spread]) -> str:
+    """Describe the differences that can be found, given their known spread; "" if there is nothing to compare."""
+    size = detectable(seeds, comparisons)
+    if size is None:
+        few = f"With {counted(seeds, 'seed')} no difference is tested; from {ENOUGH} seeds on, they are."
+        return few if seeds < ENOUGH else ""
+    found = f"With {seeds} seeds, {POWER:.0%} of such ablations find a difference of"
+    if not known:
+        return (
+            f"{found} {size:.2g} standard deviations (of the differences between two variants with the same seed). "
+            "Pilot runs tell how much that is: set `power` in the file of the ablation."
+        )
+    sizes = [_size(each, metric, seeds, comparisons) for each in known]
+    return f"{found} {', and of '.join(sizes)}."
+
+
+def _size(known: Spread, metric: str, seeds: int, comparisons: int) -> str:
+    """Describe the smallest difference that is found, and the spread that it follows from."""
+    size = number(smallest(known, seeds, comparisons))
+    varies = f"standard deviation of paired differences {number(known.sd)}"
+    deviations = {name: math.sqrt(layer.beyond) for name, layer in known.shared.items()}
+    shares = [f"{number(deviation)} by other {name}" for name, deviation in deviations.items() if deviation]
+    if shares:
+        varies += f", and {listed(shares)}, which more seeds do not reduce"
+    return f"{size} in {metric}, judging {known.source} ({varies})"

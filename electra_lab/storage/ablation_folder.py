@@ -1,13 +1,12 @@
 """The folder of an ablation: its files, and the state of each cell.
 
 ablation.yaml  as written      plan.json  all cells       plan/<id>.yaml  the complete experiment of each
-cells/<id>/    run directories, or folders of fine-tunings, with measures.json, documents.json; also of references
+cells/<id>/    run directories, or folders of fine-tunings, with measures.json; also of references
 shared/        data of measures, shared by all cells      failed/<id>.json   why a cell is not done
 damaged/       what could no longer be used
 logs/<id>.txt  the output of a cell                       report.html, table.csv, table.md
 """
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +17,7 @@ from pydantic import BaseModel
 
 from electra_lab.storage.files import Hold, disk, lock, read_as, refuse_unusable, write_whole
 from electra_lab.storage.finetuning_folder import FinetuningFolder
-from electra_lab.storage.plan import Plan, PlannedMeasure, read_measures
+from electra_lab.storage.plan import Measures, Plan, PlannedMeasure, read_measures
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError
 
@@ -32,14 +31,6 @@ class Failure(BaseModel):
 
     error: str
     attempts: int = 1
-
-
-class Documents(BaseModel):
-    """cells/<id>/documents.json: contributions to the numbers in measures.json, by measure, metric and document."""
-
-    run: str
-    step: int
-    numbers: dict[str, dict[str, list[float]]] = {}
 
 
 class AblationFolder:
@@ -87,33 +78,14 @@ class AblationFolder:
         note = self.path / "failed" / f"{id}.json"
         return read_as(Failure, note, "Remove it.") if note.is_file() else None
 
-    def measured(self, id: str, step: int | None = None) -> dict[str, dict[str, float | None]]:
-        """Return the numbers of a cell, by the keys of measures; none if they are of another step.
-
-        Raises CheckpointError, also for those of another cell.
-        """
-        file = self.run(id).path / "measures.json"
-        return read_measures(file, id, step) if file.is_file() else {}
+    def measures(self, id: str, step: int | None = None) -> Measures:
+        """Return the measures of a cell. Raises CheckpointError, also for those of another cell."""
+        return read_measures(self.run(id).path / "measures.json", id, step)
 
     def is_used(self, reference: str, plan: Plan) -> bool:
         """Return True if every measure that refers to a run has used it."""
         using = [measure for measure in plan.measures if reference in measure.references.values()]
         return all(self.shared(measure).is_dir() for measure in using)
-
-    def by_document(self, id: str, plan: Plan) -> dict[str, list[float]]:
-        """Return the contribution of each test document to a cell's metrics."""
-        kept, found = self._documents(id, None), dict[str, list[float]]()
-        for measure in plan.measures:
-            found |= kept.get(measure.key, {})
-        return found
-
-    def _documents(self, id: str, step: int | None) -> dict[str, dict[str, list[float]]]:
-        file = self.run(id).path / "documents.json"
-        try:
-            found = read_as(Documents, file)
-        except CheckpointError:
-            return {}
-        return found.numbers if found.run == id and step in (None, found.step) else {}
 
     def note_measure(
         self, id: str, step: int, key: str, numbers: dict[str, float], documents: dict[str, list[float]] | None = None
@@ -124,16 +96,12 @@ class AblationFolder:
         """
         if id in self._claims:
             self._claims[id].refuse_lost()
-        kept, whose = self._documents(id, step), {"run": id, "step": step}
-        if documents or key in kept:  # those of an earlier measurement do not belong to these numbers
-            written = {**whose, "numbers": {**kept, key: documents or {}}}
-            self.write(f"cells/{id}/documents.json", json.dumps(written) + "\n")
         try:
-            measured = self.measured(id, step)
+            measures = self.measures(id, step)
         except CheckpointError:
-            measured = {}
-        written = {**whose, "numbers": {**measured, key: numbers}}
-        self.write(f"cells/{id}/measures.json", json.dumps(written, indent=1) + "\n")
+            measures = Measures(run=id, step=step)
+        measures.numbers[key], measures.documents[key] = dict(numbers), documents or {}
+        self.write(f"cells/{id}/measures.json", measures.model_dump_json() + "\n")
 
     def note_failure(self, id: str, error: str | None, attempts: int = 1) -> None:
         """Note why a cell is not done; None removes the note."""

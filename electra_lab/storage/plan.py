@@ -1,40 +1,44 @@
 """plan.json: all cells of an ablation, and everything that its reports need to know of them."""
 
 import math
-from collections.abc import Hashable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, StrictFloat, model_validator
-from pydantic_core import PydanticCustomError
 
 from electra_lab.storage.files import read_as
 from electra_lab.storage.provenance import refuse_other
 from registry import Metric
 
-FORMAT = 1  # raise it when an older plan could be misread
 REFERENCE = "reference"  # stands for the variant of a run that is trained for a measure alone
 
 Id = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]  # the name of a folder, which leads nowhere else
 
 
 class Measures(BaseModel):
-    """measures.json of a cell: the numbers of the run with the cell's id after a step, by measure and metric."""
+    """measures.json of a cell: the numbers of the run with the cell's id after a step, by measure and metric.
+
+    documents  the contribution of each test document to a number
+    """
 
     run: str
     step: int
     numbers: dict[str, dict[str, StrictFloat | None]] = {}
+    documents: dict[str, dict[str, list[float]]] = {}
 
 
-def read_measures(file: Path, id: str, step: int | None = None) -> dict[str, dict[str, float | None]]:
-    """Return the numbers of a cell by measure and metric; none if they are not of `step`.
+def read_measures(file: Path, id: str, step: int | None = None) -> Measures:
+    """Return the measures of a cell; empty ones if there are none, or none of `step`.
 
-    Raises CheckpointError, also for the numbers of another cell.
+    Raises CheckpointError, also for those of another cell.
     """
+    empty = Measures(run=id, step=step or 0)
+    if not file.is_file():
+        return empty
     found = read_as(Measures, file)
     refuse_other(file, found.run, id)
-    return found.numbers if step in (None, found.step) else {}
+    return found if step in (None, found.step) else empty
 
 
 class PlannedMeasure(BaseModel):
@@ -60,22 +64,6 @@ class PlannedVariant(BaseModel):
     beyond: list[str] = []
 
 
-class Shared(BaseModel):
-    """The variance that shared documents or references add to a difference."""
-
-    units: Annotated[int, Field(gt=1)]
-    variance: Annotated[float, Field(ge=0)]  # of the mean over them, whatever the number of seeds
-    noise: Annotated[float, Field(ge=0)]  # of the same for one seed: the interaction of unit and seed
-
-
-class Expected(BaseModel):
-    """The spread of differences of the leading metric, and its source."""
-
-    sd: Annotated[float, Field(gt=0)]  # of the differences between two variants with the same seed
-    source: str
-    shared: dict[str, Shared] = {}  # by kind, such as documents
-
-
 class Cell(BaseModel):
     """A variant with a seed, or the run that a measure refers to. Its costs assume the largest vocabulary.
 
@@ -98,11 +86,12 @@ class Plan(BaseModel):
 
     base    the files that are varied
     metric  the one that the report leads with
+    sd      the standard deviation of paired differences that the file expects; or `pilot`, an ablation that shows it
     gaps    by task, why its data is not here
     seals   by the id of a cell or reference, the digest of its complete file in plan/
     """
 
-    format: int
+    format: Literal[1] = 1  # raise it when an older plan could be misread
     name: str
     question: str = ""
     base: str
@@ -114,39 +103,18 @@ class Plan(BaseModel):
     seeds: list[int]
     measures: Annotated[list[PlannedMeasure], Field(min_length=1)]
     metric: str
-    expected: Expected | None = None
+    sd: Annotated[float, Field(gt=0)] | None = None
+    pilot: str = ""
     cells: list[Cell]
     gaps: dict[str, str] = {}
     seals: dict[Id, str] = {}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _is_of_this_format(cls, values: Any) -> Any:
-        if isinstance(values, dict) and (written := values.get("format")) != FORMAT:
-            reason = (
-                f"was written by another version of electra_lab, in format {written}; this version reads format "
-                f"{FORMAT}. Use that version, or start the ablation in another folder."
-            )
-            raise PydanticCustomError("lab", "{reason}", {"reason": reason})
-        return values
-
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        labels = [variant.label for variant in self.variants]
-        ids = [cell.id for cell in self.cells]
-        contents = [(cell.variant, cell.seed, cell.task) for cell in self.cells]
-        names: list[str] = []
-        for measure in self.measures:
-            names += measure.metrics
-        lists: dict[str, Sequence[Hashable]] = {
-            "variants": labels, "metrics": names, "cell ids": ids, "cells": contents
-        }  # fmt: skip
-        for kind, items in lists.items():
-            if len(set(items)) < len(items):
-                raise ValueError(f"two {kind} are the same")
-        if unknown := {self.baseline, *(cell.variant for cell in self.cells)} - set(labels):
+        labels = {variant.label for variant in self.variants}
+        if unknown := {self.baseline, *(cell.variant for cell in self.cells)} - labels:
             raise ValueError(f"{min(unknown)} is not one of the variants")
-        if self.metric not in names:
+        if not any(self.metric in measure.metrics for measure in self.measures):
             raise ValueError(f"{self.metric} is not a metric of any measure")
         return self
 

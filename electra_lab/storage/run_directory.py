@@ -57,7 +57,7 @@ _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")  # files that a killed proc
 # How the page of a job begins that is not at its end, see presentation/page.html.j2.
 UNFINISHED = '<!doctype html>\n<html lang="en" class="unfinished">'
 # Files computed from the last weights; an ablation's measures are among them.
-_DERIVED = ("report.html", "examples.json", "measures.json", "documents.json", "best.json")
+_DERIVED = ("report.html", "examples.json", "measures.json", "best.json")
 # Files that a run directory may have before its provenance.json, which comes last: none would be missed.
 _BEGINNING = {".lock", "source.yaml", "config.yaml", "plugins", "tokenizer.json", _COUNTS}
 

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from registry.errors import Preempted
 class LauncherContract(Contract):
     """Laws of launchers. Override `folder` if the workers do not see pytest's temporary folder.
 
-    patience  seconds that two pieces of work may need to run side by side, and to end once they are asked to
+    patience  seconds that two commands may need to run side by side, and to end once they are asked to
     """
 
     registry = launchers
@@ -44,74 +43,65 @@ class LauncherContract(Contract):
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def launch(
-        self, work: Callable[[str, str], Outcome], folder: Path, ids: Sequence[str], workers: int = 2, threads: int = 1
+        self, work: Callable[..., None], folder: Path, names: Sequence[str], *options: object, **chosen: int
     ) -> Iterator[tuple[str, Outcome]]:
-        launcher: Launcher = self.component()(workers=workers, threads=threads)
-        return launcher(work, str(folder), ids)
+        launcher: Launcher = self.component()(**{"workers": 2, "threads": 1} | chosen)
+        return launcher(probes.commands(work, folder, names, *options), folder)
 
-    def test_it_says_where_pieces_run_and_that_nothing_is_missing(self) -> None:
+    def test_it_says_where_commands_run_and_that_nothing_is_missing(self) -> None:
         launcher = self.component()(workers=1, threads=1)
         assert isinstance(launcher.here, bool)
         assert launcher.check() is None
 
-    def test_every_id_comes_once_with_its_outcome(self, folder: Path) -> None:
-        statuses = ("done", "failed", "lost", "preempted", "elsewhere")
-        ids = [f"{status}-{number}" for status, number in product(statuses, range(2))]
-        results = list(self.launch(probes.behave, folder, ids))
-        assert Counter(name for name, _ in results) == Counter(ids)
+    def test_every_command_comes_once_with_its_exit_code_and_its_output(self, folder: Path) -> None:
+        names = [f"{code}-{number}" for code, number in product((0, 1, 5, 75, 130), range(2))]
+        results = list(self.launch(probes.behave, folder, names))
+        assert Counter(name for name, _ in results) == Counter(names)
         for name, outcome in results:
-            assert outcome == Outcome(name.split("-")[0], f"said {name}")  # type: ignore[arg-type]
+            assert outcome.code == int(name.split("-")[0])
+            assert bool(outcome.error) == (outcome.code != 0)
+            output = (folder / "logs" / f"{name}.txt").read_text(encoding="utf-8")
+            assert output.startswith(f"{name} says something\n")
 
-    def test_an_exception_fails_its_own_piece_alone(self, folder: Path) -> None:
-        ids = ["done-1", "raises-1", "exits-1", "done-2"]
-        outcomes = dict(self.launch(probes.behave, folder, ids, workers=1))
-        expected = dict(zip(ids, ["done", "failed", "failed", "done"], strict=True))
-        assert {name: outcome.status for name, outcome in outcomes.items()} == expected
-        assert "ValueError: raises-1 is no good" in outcomes["raises-1"].error, "it does not say why, on one line"
-        assert "exits-1 exits" in outcomes["exits-1"].error
-
-    def test_a_process_that_dies_is_lost_and_the_others_finish(self, folder: Path) -> None:
-        ids = ["done-1", "killed-1", "done-2", "gone-1", "killed-2", "done-3"]
-        results = list(self.launch(probes.behave, folder, ids))
-        assert Counter(name for name, _ in results) == Counter(ids)
-        for name, outcome in results:
-            assert outcome.status == ("done" if name.startswith("done") else "lost")
-            assert outcome.error, "it does not say why"
+    def test_a_command_that_fails_or_dies_does_not_stop_the_others(self, folder: Path) -> None:
+        names = ["0-1", "raises-1", "killed-1", "0-2", "killed-2", "0-3"]
+        outcomes = dict(self.launch(probes.behave, folder, names))
+        assert [outcomes[name].code for name in names if name[0] == "0"] == [0, 0, 0]
+        assert outcomes["raises-1"].code == 1
+        assert "ValueError: raises-1 is no good" in (folder / "logs" / "raises-1.txt").read_text(encoding="utf-8")
+        for name in ("killed-1", "killed-2"):
+            assert outcomes[name].code in (-signal.SIGKILL, None)
+            assert outcomes[name].error, "it does not say why"
 
     def test_never_more_at_once_than_there_are_workers(self, folder: Path) -> None:
-        results = list(self.launch(probes.crowd, folder, [f"piece-{n}" for n in range(6)]))
-        assert {outcome.error for _, outcome in results} <= {"1", "2"}
+        list(self.launch(probes.crowd, folder, [f"command-{n}" for n in range(6)]))
+        assert {file.read_text(encoding="utf-8") for file in folder.glob("*.number")} <= {"1", "2"}
 
     def test_workers_work_side_by_side(self, folder: Path) -> None:
-        work = partial(probes.meet, number=2, patience=self.patience)
-        assert list(dict(self.launch(work, folder, ["one", "two"])).values()) == [Outcome("done")] * 2
+        outcomes = dict(self.launch(probes.meet, folder, ["one", "two"], 2, self.patience))
+        assert outcomes == dict.fromkeys(("one", "two"), Outcome(0))
 
     def test_what_is_done_first_comes_first(self, folder: Path) -> None:
-        """A slow piece delays neither the others nor their outcomes."""
+        """A slow command delays neither the others nor their outcomes."""
         order = []
-        work = partial(probes.follow, patience=self.patience)
-        for name, outcome in self.launch(work, folder, ["last", "one", "two"]):
-            assert outcome == Outcome("done")
+        for name, outcome in self.launch(probes.follow, folder, ["last", "one", "two"], self.patience):
+            assert outcome == Outcome(0)
             order.append(name)
             if len(order) == 2:
                 (folder / "go").touch()
         assert order == ["one", "two", "last"]
 
     @pytest.mark.parametrize("threads", [1, 2])
-    def test_work_runs_elsewhere_with_its_share_of_threads(self, folder: Path, threads: int) -> None:
-        work = partial(probes.report, names=("OMP_NUM_THREADS",))
-        assert dict(self.launch(work, folder, ["one"], threads=threads)) == {"one": Outcome("done")}
-        where = reported(folder)["one"]
-        assert (where["host"], where["pid"]) != (socket.gethostname(), os.getpid())
-        assert where["environment"] == {"OMP_NUM_THREADS": str(threads)}
+    def test_a_command_has_its_share_of_threads(self, folder: Path, threads: int) -> None:
+        assert dict(self.launch(probes.report, folder, ["one"], "OMP_NUM_THREADS", threads=threads))["one"].code == 0
+        assert reported(folder)["one"]["environment"] == {"OMP_NUM_THREADS": str(threads)}
 
     def test_nothing_to_do(self, folder: Path) -> None:
         assert list(self.launch(probes.report, folder, [])) == []
 
     def test_closing_the_iterator_stops_what_runs(self, folder: Path) -> None:
-        ids = ["slow-1", "quick", "slow-2", "slow-3"]
-        results = self.launch(partial(probes.linger, patience=self.patience), folder, ids)
-        assert next(results) == ("quick", Outcome("done"))
+        results = self.launch(probes.linger, folder, ["slow-1", "quick", "slow-2", "slow-3"], self.patience)
+        assert next(results) == ("quick", Outcome(0))
         results.close()  # type: ignore[attr-defined]
         self.assert_all_stopped(folder)
 
@@ -127,7 +117,7 @@ class LauncherContract(Contract):
         with on_signal(signal.SIGTERM, Preempted("stop")):
             sender.start()
             with pytest.raises(Preempted):
-                list(self.launch(partial(probes.linger, patience=self.patience), folder, ["slow-1", "slow-2"]))
+                list(self.launch(probes.linger, folder, ["slow-1", "slow-2"], self.patience))
             sender.join()
         self.assert_all_stopped(folder)
 
@@ -141,7 +131,7 @@ class LauncherContract(Contract):
 
 
 def reported(folder: Path) -> dict[str, Any]:
-    """Return the facts that the pieces have written about the place where they run."""
+    """Return the facts that the commands have written about the place where they run."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
 
 

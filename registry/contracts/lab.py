@@ -71,30 +71,27 @@ class Measure(Protocol):
         """
 
 
+Command = Sequence[str]
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a piece of work; `error` is the reason of a failure.
+    """The end of a command.
 
-    done       finished, now or before
-    failed     another attempt would fail in the same way
-    lost       another attempt may succeed: the process died, the disk was full
-    preempted  asked to stop, and saved its state
-    elsewhere  another process is working on it
+    code   its exit code; negative: the signal that ended it; None: not known, as its machine was lost
+    error  what happened if it is not 0, in one sentence
     """
 
-    status: Literal["done", "failed", "lost", "preempted", "elsewhere"]
+    code: int | None
     error: str = ""
 
 
-Work = Callable[[str, str], Outcome]
-
-
 class Launcher(Protocol):
-    """Run independent pieces of work, given as (folder, id), on this machine or on others that see the folder.
+    """Run independent commands, on this machine or on others that see the folder.
 
     Registered as a class: __init__(self, /, *, workers, threads, <options>).
 
-    here  the pieces run on this machine and its devices
+    here  the commands run on this machine and its devices
     """
 
     here: bool
@@ -102,12 +99,12 @@ class Launcher(Protocol):
     def check(self) -> None:
         """Raise ConfigError if a requirement of the launcher is missing."""
 
-    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
-        """Call work(folder, id) once for each id, in other processes, at most `workers` at a time.
+    def __call__(self, commands: Mapping[str, Command], folder: Path, /) -> Iterator[tuple[str, Outcome]]:
+        """Run each command once, in a process of its own, at most `workers` at a time.
 
-        Yields each outcome as soon as it is known. `work` is a function of a module or a functools.partial of one. A
-        process that dies is a `lost` piece, an exception of `work` a `failed` one; the others continue. Closing the
-        iterator (or Ctrl-C, or SIGTERM) asks the running pieces to stop and waits for them.
+        Yields the name and the outcome of each as soon as it ends. What it prints is appended to logs/NAME.txt in the
+        folder. A command that fails does not stop the others. Closing the iterator (or Ctrl-C, or SIGTERM) sends those
+        that run a SIGTERM, and waits for them.
         """
 
 

@@ -1,13 +1,12 @@
-"""One piece of work: train a cell, or resume it, and measure it. Runs in a process that a launcher started."""
+"""One cell: train it, or resume it, and measure it. The command `cell`, which launchers run for each."""
 
 import glob
 import hashlib
 import json
 import os
 import shutil
-import traceback
 from collections.abc import Callable
-from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -35,8 +34,8 @@ from electra_lab.storage.files import disk
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.training.device import choose_device
-from registry import Outcome, Trained, load_plugin, measures
-from registry.errors import CheckpointError, ConfigError, DataError, InUse, LabError, OutOfMemoryError, Stopped, shown
+from registry import Trained, load_plugin, measures
+from registry.errors import CheckpointError, ConfigError, DataError, InUse, LabError, Preempted, Stopped, did_you_mean
 from registry.signature import validate
 
 EXAMPLES = "the examples have changed since the ablation began, so its cells cannot be compared. Restore them"
@@ -44,38 +43,30 @@ EXAMPLES = "the examples have changed since the ablation began, so its cells can
 Opened = Callable[[str], tuple[Trained, Callable[[], Any]]]
 
 
-def work(path: str, id: str, *, device: str) -> Outcome:
-    """Advance a cell as far as possible: train it, then take the measures that can be taken. Repeats nothing."""
-    folder = AblationFolder(Path(path))
-    try:
-        with folder.claimed(id) as mine, ExitStack() as stack:
-            if not mine:
-                return Outcome("elsewhere")
-            log = stack.enter_context((folder.path / "logs" / f"{id}.txt").open("a", encoding="utf-8", buffering=1))
-            stack.enter_context(redirect_stderr(log))
-            stack.enter_context(redirect_stdout(log))
-            try:
-                plan = folder.plan
-                if cell_result(folder, plan, id).missing:
-                    _train(folder, plan, id, device)
-                    _measure(folder, plan, id, device)
-                folder.note_failure(id, None)
-            except BaseException as error:
-                if isinstance(error, LabError):
-                    print(shown(str(error)))
-                else:
-                    traceback.print_exc()
-                raise
-    except InUse:  # somebody resumes it by hand
-        return Outcome("elsewhere")
-    except (Stopped, KeyboardInterrupt) as error:
-        return Outcome("preempted", str(error))
-    except (CheckpointError, OSError) as error:
-        return Outcome("lost", _sentence(error))
-    except (Exception, SystemExit) as error:
-        problem = known(error) or error
-        return Outcome("lost" if isinstance(problem, OutOfMemoryError) else "failed", _sentence(problem))
-    return Outcome("done")
+def work(path: Path, id: str, device: str) -> None:
+    """Advance a cell as far as possible: train it, then take the measures that can be taken. Repeats nothing.
+
+    Raises the error that prevents it, once it is noted in failed/; Preempted if another process is working on the cell.
+    """
+    folder = AblationFolder(path)
+    plan = folder.plan
+    if id not in plan.by_id:
+        raise ConfigError(f"{path}: no cell has the id {id!r}.{did_you_mean(id, plan.by_id)}")
+    with folder.claimed(id) as mine:
+        if not mine:
+            raise Preempted(f"another process is working on {id}.")
+        try:
+            if cell_result(folder, plan, id).missing:
+                _train(folder, plan, id, device)
+                _measure(folder, plan, id, device)
+            folder.note_failure(id, None)
+        except InUse as error:  # somebody resumes it by hand
+            raise Preempted(str(error)) from None
+        except (Exception, SystemExit) as error:
+            if not isinstance(error, Stopped):
+                with suppress(CheckpointError):  # the disk may be full
+                    folder.note_failure(id, _sentence(known(error) or error))
+            raise
 
 
 def _sentence(error: BaseException) -> str:

@@ -3,14 +3,12 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from electra_lab.analysis.power import spread
-from electra_lab.analysis.results import AVERAGE, CONSTANT, read
+from electra_lab.analysis.results import AVERAGE, CONSTANT, expected
 from electra_lab.analysis.run_comparison import TEST
 from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import sketch
@@ -27,11 +25,11 @@ from electra_lab.jobs.measured import reference
 from electra_lab.jobs.sweeps.file import Ablation, metrics_of, unknown_metric
 from electra_lab.jobs.sweeps.variants import Problems
 from electra_lab.metrics import accumulator_of, declared_alone
-from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
-from electra_lab.storage.plan import FORMAT, Cell, Expected, Plan, PlannedMeasure, PlannedVariant
+from electra_lab.storage.ablation_folder import AblationFolder
+from electra_lab.storage.plan import Cell, Plan, PlannedMeasure, PlannedVariant
 from electra_lab.storage.provenance import flat
 from registry import Metric, measures
-from registry.errors import CheckpointError, ConfigError, LabError
+from registry.errors import ConfigError, LabError
 
 
 def checked(ablation: Ablation) -> Ablation:
@@ -178,17 +176,15 @@ def _finetunings(measure: Component) -> list[Loaded[FinetuningConfig]]:
     return [load_finetuning(file) for file in getattr(component, "finetunings", ())]
 
 
-def plan_of(ablation: Ablation, begun: AblationFolder | None = None) -> Plan:
-    """Return the plan for plan.json. Raises ConfigError if the pilot does not have the metric.
-
-    begun  where the ablation may have begun: the estimate of its pilot that is stored in the plan is used again
-    """
+def plan_of(ablation: Ablation) -> Plan:
+    """Return the plan for plan.json. Raises ConfigError if the pilot does not show the spread of the metric."""
     config, variants = ablation.config, planned_variants(ablation)
     cells = [cell.model_copy(update=_costs(ablation, cell.variant)) for cell in ablation.cells]
     planned = _measures(ablation, variants)
     metric = config.metric or (AVERAGE if len(ablation.bases) > 1 else next(iter(planned[0].metrics)))
-    return Plan(
-        format=FORMAT,
+    power, mark = config.power, mark_at(ablation.marks, ("power", "pilot"))
+    pilot = str(absolute(power.pilot, ("power", "pilot"), mark)) if power and power.pilot else ""
+    plan = Plan(
         name=config.name,
         question=config.question,
         base=", ".join(map(str, config.bases)),
@@ -200,10 +196,17 @@ def plan_of(ablation: Ablation, begun: AblationFolder | None = None) -> Plan:
         seeds=config.seeds,
         measures=planned,
         metric=metric,
-        expected=_expected(ablation, metric, begun),
+        sd=power.sd if power else None,
+        pilot=pilot,
         cells=cells,
         gaps=ablation.gaps,
     )
+    if pilot and not expected(plan):
+        reason = (
+            f"is not an ablation that has {metric} of two variants with two seeds that both have, or it does not vary"
+        )
+        raise ConfigError(f"{mark}: power.pilot: {pilot} {reason}.")
+    return plan
 
 
 def planned_variants(ablation: Ablation) -> list[PlannedVariant]:
@@ -291,27 +294,6 @@ def _key(ablation: Ablation, measure: Component, references: dict[str, str], tun
     return f"{measure.type}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
 
 
-def _expected(ablation: Ablation, metric: str, begun: AblationFolder | None) -> Expected | None:
-    """Return the spread of the leading metric by the file or its pilot. Raises ConfigError."""
-    power, loc = ablation.config.power, ("power", "pilot")
-    if power is None or power.pilot is None:
-        return Expected(sd=power.sd, source="by the file") if power and power.sd else None
-    mark, source = mark_at(ablation.marks, loc), f"by the pilot {power.pilot}"
-    with suppress(CheckpointError):
-        if begun and (then := begun.plan.expected) and then.source == source:
-            return then
-    folder = absolute(power.pilot, loc, mark)
-    if not is_ablation_folder(folder):
-        raise ConfigError(f"{mark}: power.pilot: {folder} is not the folder of an ablation.")
-    try:
-        if found := spread(read(folder).comparisons.against(metric).values(), source):
-            return found
-    except CheckpointError as error:
-        raise ConfigError(f"{mark}: power.pilot: {error}") from None
-    reason = f"{folder} does not have {metric} of two variants with two seeds that both have"
-    raise ConfigError(f"{mark}: power.pilot: {reason}, or their difference does not vary.")
-
-
 def as_planned(loaded: Loaded[Any], folder: AblationFolder) -> Any:
     """Return the complete config of a piece as plan/ has it."""
     return loaded.within(folder.path / "plan")
@@ -319,7 +301,7 @@ def as_planned(loaded: Loaded[Any], folder: AblationFolder) -> Any:
 
 def write_plan(ablation: Ablation, folder: AblationFolder) -> Plan:
     """Write the plan, and the complete file of each piece, to its folder."""
-    plan = plan_of(ablation, folder)
+    plan = plan_of(ablation)
     for cell in ablation.pieces:
         loaded = ablation.loaded[cell.id]
         config = as_planned(loaded, folder)

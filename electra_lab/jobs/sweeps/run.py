@@ -1,11 +1,10 @@
 """Run an ablation: plan, launch missing cells, measure, report."""
 
 import signal
+import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext, suppress
-from functools import partial
-from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +21,30 @@ from electra_lab.jobs.identity import decisive, rows_of
 from electra_lab.jobs.lifecycle import enough_memory, refuse_several_processes
 from electra_lab.jobs.progress import LivePage
 from electra_lab.jobs.provenance import content
-from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of, work
+from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import as_planned, checked, plan_of, write_plan
 from electra_lab.presentation import sweep_summary as summary
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.sweep_page import write_report
 from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
-from electra_lab.storage.catalog import has_diverged, refuse_to_hold
+from electra_lab.storage.catalog import refuse_to_hold
 from electra_lab.storage.plan import Cell, Plan
 from electra_lab.storage.provenance import changes, described
 from electra_lab.training.device import choose_device, planned_device, threads
 from registry import Launcher, Outcome
-from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError, Interrupted, LabError, Preempted
+from registry.errors import (
+    CellsFailed,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    Interrupted,
+    LabError,
+    Preempted,
+)
 
+STOPPED = Preempted.exit_code, Interrupted.exit_code  # or another process is working on it
 PATIENCE = 2.0  # seconds between two looks at the cells that other processes are working on
 
 
@@ -46,7 +55,7 @@ def ablate(
     refuse_several_processes()
     ablation, launch, path = _prepared(file, overrides, out, launcher, workers)
     console, folder = Console(), AblationFolder(path)
-    if left_to_do(folder, plan_of(ablation, folder)):
+    if left_to_do(folder, plan_of(ablation)):
         launch.check()
     if launch.here:
         choose_device(device)  # once, and not by each cell
@@ -103,7 +112,7 @@ def dry_run(
         if (text := _text_of(loaded)) not in stores:
             stores[text] = prepared(loaded)
         _count(ablation, label, stores[text])
-    plan = plan_of(ablation, folder)
+    plan = plan_of(ablation)
     first = ablation.loaded[plan.cells[0].id]
     for label in ablation.sketches:
         loaded = _sketched(ablation, label)
@@ -116,12 +125,10 @@ def dry_run(
         needs[label] = summary.Need(title, *costs, None if isinstance(time, str) else time.total)
     missing = {id: cell_result(folder, plan, id).missing for id in plan.wanted}
     text = summary.forecast(plan, needs, missing, path, getattr(launch, "workers", workers or 1))
-    number = len(waiting_work(folder, plan, list(left_to_do(folder, plan))))
-    if number and hasattr(launch, "script"):
-        try:
-            text += f"\n\n  The first jobs would be submitted by this script:\n\n{launch.script(str(path), number)}"
-        except ConfigError as error:
-            text += f"\n\n  note: there is no batch script to show: {error}"
+    first_jobs = waiting_work(folder, plan, list(left_to_do(folder, plan)))
+    if first_jobs and hasattr(launch, "script"):
+        script = launch.script(_commands(folder, first_jobs, device), path)
+        text += f"\n\n  The first jobs would be submitted by this script:\n\n{script}"
     return text
 
 
@@ -155,19 +162,9 @@ def _refuse_other(folder: AblationFolder, ablation: Ablation) -> None:
         for cell in ablation.cells:
             found.append(changes(decisive(before), decisive(content(as_planned(ablation.loaded[cell.id], folder)))))
         # The most similar cell is the one that was changed.
-        return f": {described(min(found, key=len)) or _changed_plugins(folder, before.get('imports', []))}"
+        return f": {described(min(found, key=len)) or 'its plug-ins differ from their copies in cells/*/plugins'}"
 
     folder.refuse_other({cell.id for cell in ablation.cells}, differs)
-
-
-def _changed_plugins(folder: AblationFolder, files: Sequence[str]) -> str:
-    """Name the plug-ins that are not those of the begun cells, with a copy to restore each from."""
-    found = list[str]()
-    for file in map(Path, files):
-        copies = sorted(folder.path.glob(f"cells/*/plugins/????????-{escape(file.name)}"))
-        if not copies or not file.is_file() or file.read_bytes() != copies[0].read_bytes():
-            found.append(f"{file}, of which {copies[0] if copies else 'no cell'} is a copy")
-    return f"its plug-ins differ ({'; '.join(found)})"
 
 
 def _tokenize(ablation: Ablation, folder: AblationFolder, console: Console) -> None:
@@ -239,13 +236,13 @@ def _work(
         if not folder.is_claimed(id):
             folder.note_failure(id, None)
 
-    def failed(id: str, error: str, *, lost: bool = False) -> None:
+    def failed(id: str, code: int | None, error: str) -> None:
         attempts[id] += 1
-        trainings = [folder.run(id).path, *folder.path.glob(f"downstream/{id}/*")]
-        diverged = not lost and any(has_diverged(path) for path in trainings)
-        if attempts[id] > retries or diverged:  # as it would again
+        if attempts[id] > retries or code == DivergedError.exit_code:  # as it would again
             left.remove(id)
             folder.note_failure(id, error, attempts[id])
+        else:
+            folder.note_failure(id, None)
         console.say(f"{names[id]}: {error}{' Trying again.' if id in left else ''}")
 
     with console.progress(len(names) - len(left), len(names), "ablation", "cells"):
@@ -253,17 +250,18 @@ def _work(
             moved = False
             free = [id for id in waiting if not folder.is_claimed(id)]
             for id, outcome in _launched(launch, folder, free, device):
-                moved = moved or outcome.status != "elsewhere"
-                if outcome.status in ("failed", "lost"):
-                    failed(id, outcome.error, lost=outcome.status == "lost")
-                elif outcome.status == "done":
-                    result = cell_result(folder, plan, id)
-                    if not result.missing:
-                        left.remove(id)
-                        console.say(f"{names[id]}: {_reached(result, plan)}")
-                        page()
-                    elif result.missing == waiting[id]:
-                        failed(id, f"came back without {result.missing[0]}.")
+                if outcome.code in STOPPED:
+                    continue
+                moved, result = True, cell_result(folder, plan, id)
+                if outcome.code != 0:
+                    note = folder.failure(id) if outcome.code and outcome.code > 0 else None
+                    failed(id, outcome.code, note.error if note else outcome.error)
+                elif not result.missing:
+                    left.remove(id)
+                    console.say(f"{names[id]}: {_reached(result, plan)}")
+                    page()
+                elif result.missing == waiting[id]:
+                    failed(id, None, f"came back without {result.missing[0]}.")
                 console.advance(len(names) - len(left))
             if not moved:  # another launcher is working on all of them
                 time.sleep(PATIENCE)
@@ -275,8 +273,13 @@ def _reached(result: CellResult, plan: Plan) -> str:
     return f"{metric} {result.metrics[metric]:.4f}" if metric in result.metrics else "trained"
 
 
+def _commands(folder: AblationFolder, ids: Iterable[str], device: str) -> dict[str, list[str]]:
+    cell = [sys.executable, "-P", "-m", "electra_lab", "cell", "--device", device, "--", str(folder.path.resolve())]
+    return {id: [*cell, id] for id in ids}
+
+
 def _launched(launch: Launcher, folder: AblationFolder, ids: list[str], device: str) -> Iterator[tuple[str, Outcome]]:
-    outcomes = launch(partial(work, device=device), str(folder.path.resolve()), ids)
+    outcomes = launch(_commands(folder, ids, device), folder.path)
     with closing(outcomes) if isinstance(outcomes, Generator) else nullcontext():
         yield from outcomes
 

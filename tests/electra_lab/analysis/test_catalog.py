@@ -116,34 +116,7 @@ def test_a_fine_tuning_is_judged_by_the_first_split_with_labels_and_was_written_
     assert (job.numbers, job.written) == ({"matthews": 0.5}, 2e9)
 
 
-# By variant and seed. The luckiest cells, with seed 0 of v1 and with seed 3 of v2, are not of the best mean.
-LUCK = [[0.7, 0.75, 0.65, 0.5], [0.9, 0.5, 0.5, 0.5], [0.5, 0.6, 0.55, 0.95], [0.7, 0.6, 0.8, 0.45]]
-
-
-@pytest.mark.parametrize(
-    ("lost", "metric", "best", "mean"),
-    [
-        ({}, "reference_auc", 0, 0.65),  # of equal means, the baseline's
-        ({}, "own_loss", 0, 6 - 3 * 0.65),
-        ({"v2-s3": "missing"}, "reference_auc", 0, 0.7),  # over the seeds that all have
-        ({"v0-s1": "failed"}, "own_loss", 2, 6 - 3 * 2.0 / 3),
-        ({f"v0-s{seed}": "missing" for seed in range(4)}, "own_loss", 2, 6 - 3 * 0.65),
-        ({"v0-s0": "missing", "v1-s1": "missing", "v2-s2": "missing", "v3-s3": "missing"}, "own_loss", None, None),
-    ],
-)  # fmt: skip
-def test_an_ablation_has_its_best_mean(tmp_path: Path, lost, metric: str, best: int | None, mean) -> None:
-    folder = tmp_path / "sweep"
-    write_folder(folder, SCALES, range(4), state=lost, scores=lambda v, seed: LUCK[v][seed], metric=metric)
-    job = by_name(tmp_path)["sweep"]
-    assert job.best == ("" if best is None else list(SCALES)[best])
-    assert job.numbers == ({} if mean is None else {metric: pytest.approx(mean)})
-    (shown,) = table([job], tmp_path, "newest", None).rows
-    assert (f"mean: {job.best}" in shown[-1]) == (best is not None)
-    assert ("lowest" in shown[-1]) == (best is not None and metric == "own_loss")
-
-
-@pytest.mark.parametrize(("metric", "best", "mean"), [("average", "a", 0.4), ("cola", "b", 0.7), ("rte", "a", 0.7)])
-def test_an_ablation_of_fine_tunings_has_a_mean_over_tasks(tmp_path: Path, metric: str, best: str, mean: float) -> None:
+def test_an_ablation_of_fine_tunings_has_the_cells_and_the_time_of_all_tasks(tmp_path: Path) -> None:
     scores = {"a": {"cola": (0.1, 0.3), "rte": (0.7, 0.9)}, "b": {"cola": (0.6, 0.8), "rte": (0.1, None)}}
     measures = [{"type": "fine-tuning", "key": task, "metrics": {task: {}}} for task in ("cola", "rte")]
     measures.append({"type": "average", "key": "average", "metrics": {"average": {}}})
@@ -153,7 +126,7 @@ def test_an_ablation_of_fine_tunings_has_a_mean_over_tasks(tmp_path: Path, metri
             for seed, value in enumerate(found):
                 cells.append({"id": f"{variant}-{task}-{seed}", "variant": variant, "seed": seed, "task": task})
                 numbers[cells[-1]["id"]] = {} if value is None else {task: {task: value}}
-    write_folder(tmp_path / "sweep", {"a": {}, "b": {}}, cells=cells, measures=measures, metric=metric, seeds=[0, 1])
+    write_folder(tmp_path / "sweep", {"a": {}, "b": {}}, cells=cells, measures=measures, metric="average", seeds=[0, 1])
     for id, found in numbers.items():
         trained = tmp_path / "sweep" / "cells" / id / f"seed-{id[-1]}"
         trained.mkdir(parents=True)
@@ -161,7 +134,6 @@ def test_an_ablation_of_fine_tunings_has_a_mean_over_tasks(tmp_path: Path, metri
         record = {"step": 1, "split": "train", "tokens": 64, "tokens_per_second": 32.0}
         (trained / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     job = by_name(tmp_path)["sweep"]
-    assert (job.best, job.numbers) == (best, {metric: pytest.approx(mean)})  # seed 1 of b has no rte
     assert (job.state, job.done, job.total, job.seconds) == ("stopped", 7, 8, 8 * 64 / 32)
 
 

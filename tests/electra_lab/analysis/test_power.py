@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from electra_lab.analysis.intervals import difference
-from electra_lab.analysis.power import detectable, smallest, spread
-from electra_lab.storage.plan import Expected, Shared
+from electra_lab.analysis.intervals import Layer, difference
+from electra_lab.analysis.power import Spread, detectable, smallest, spread
 
 
 def test_the_spread_by_seeds_is_not_that_by_documents() -> None:
     """More seeds reduce only the former; estimates from 5 seeds predict 20."""
-    rng, pooled = np.random.default_rng(15), list[Expected]()
+    rng, pooled = np.random.default_rng(15), list[Spread]()
     for _ in range(200):
         numbers = rng.normal(0, 0.01, (5, 1)) + rng.normal(0, 0.05, (1, 10)) + rng.normal(0, 0.03, (5, 10))
         units = {"documents": (dict(enumerate(numbers.tolist())), {seed: [0.0] * 10 for seed in range(5)})}
@@ -21,7 +20,7 @@ def test_the_spread_by_seeds_is_not_that_by_documents() -> None:
         pooled.append(known)
     sd, shared = math.sqrt(np.mean([known.sd**2 for known in pooled])), [known.shared["documents"] for known in pooled]
     assert sd == pytest.approx(math.sqrt(0.01**2 + 0.03**2 / 10), rel=0.1)
-    assert np.mean([layer.variance for layer in shared]) == pytest.approx(0.05**2 / 10, rel=0.15)
+    assert np.mean([layer.beyond for layer in shared]) == pytest.approx(0.05**2 / 10, rel=0.15)
     assert np.mean([layer.noise for layer in shared]) == pytest.approx(0.03**2 / 10, rel=0.1)
     assert {layer.units for layer in shared} == {10}
 
@@ -30,9 +29,9 @@ def test_the_spread_by_seeds_is_not_that_by_documents() -> None:
 def test_four_of_five_find_it_where_references_differ(by_seed: float, both: float) -> None:
     """Also where most of the variance is that of a seed and a reference together."""
     rng, trials, hits, seeds, apart = np.random.default_rng(16), 200, 0, 5, 0.004
-    shared = {"references": Shared(units=3, variance=apart**2 / 3, noise=both**2 / 3)}
-    known = Expected(sd=math.sqrt(by_seed**2 + both**2 / 3), source="", shared=shared)
-    size, plain = smallest(known, seeds, 2), smallest(known.model_copy(update={"shared": {}}), seeds, 2)
+    shared = {"references": Layer(3, (apart**2 + both**2) / 3, both**2 / 3)}
+    known = Spread(math.sqrt(by_seed**2 + both**2 / 3), "", shared)
+    size, plain = smallest(known, seeds, 2), smallest(Spread(known.sd, ""), seeds, 2)
     assert size > 1.05 * plain
     for _ in range(trials):
         numbers = rng.normal(0, apart, (1, 3)) + rng.normal(0, by_seed, (seeds, 1)) + rng.normal(0, both, (seeds, 3))

@@ -5,7 +5,7 @@ import resource
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import cycle
@@ -19,9 +19,10 @@ from electra_lab.data import build as module
 from electra_lab.data import raw_documents
 from electra_lab.data.build import Unfinished
 from electra_lab.data.rows import Stream
+from electra_lab.data.shards import encode_shard
 from electra_lab.data.store import _allow_open_files, load_store, open_store
 from electra_lab.launchers.local import Local
-from registry import Document, Outcome, Work, tokenizers
+from registry import Command, Document, Outcome, tokenizers
 from registry.errors import DataError
 from tests.electra_lab.data.test_store import Documents, contents, flip, left, recipe, sides, stream, words
 from tests.scorecard.lab import Lab, Running
@@ -67,11 +68,13 @@ def test_reading_across_shards(tmp_path: Path) -> None:
     assert (len(tokens), tokens.lengths.tolist()) == (12, [5, 7])
 
 
-def losing(work: Work, folder: str, ids: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
-    """A launcher whose first process dies."""
-    for piece in ids[1:]:
-        yield piece, work(folder, piece)
-    yield ids[0], Outcome("lost", "the worker process died by signal 9 (SIGKILL).")
+def losing(commands: Mapping[str, Command], folder: Path) -> Iterator[tuple[str, Outcome]]:
+    """A launcher whose first command dies."""
+    first, *others = commands
+    for name in others:
+        encode_shard(folder, name)
+        yield name, Outcome(0)
+    yield first, Outcome(-9, "was ended by signal 9 (SIGKILL).")
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -99,10 +102,12 @@ def test_a_build_that_another_release_began_begins_again(tmp_path: Path, monkeyp
 
 
 def test_what_a_launcher_leaves_behind_is_removed(tmp_path: Path) -> None:
-    def logging(work: Work, folder: str, ids: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
+    def logging(commands: Mapping[str, Command], folder: Path) -> Iterator[tuple[str, Outcome]]:
         """A launcher that keeps its logs in the folder, as Slurm does."""
-        (Path(folder) / "slurm" / "logs").mkdir(parents=True)
-        yield from ((piece, work(folder, piece)) for piece in ids)
+        (folder / "slurm" / "logs").mkdir(parents=True)
+        for name in commands:
+            encode_shard(folder, name)
+            yield name, Outcome(0)
 
     store = open_store(tmp_path, recipe(Documents(TEXT), words, launcher=lambda _: logging), [].append)
     assert {*contents(store.folder)} == {"manifest.json", *store.manifest.all_bytes}

@@ -6,10 +6,8 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +26,15 @@ pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)
 PATIENCE = 40.0
 
 
-def ray(work: Any, folder: str, ids: Sequence[str], **options: Any) -> Any:
-    return Ray(**options)(work, folder, ids)
-
-
-linger = partial(probes.linger, patience=PATIENCE)
+def ray(work: Any, folder: Path, names: Sequence[str], *words: object, **options: Any) -> Any:
+    return Ray(**options)(probes.commands(work, folder, names, *words), folder)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_other_cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
-        patch.setenv("PYTHONPATH", str(ROOT))  # the workers import this file
+        patch.setenv("PYTHONPATH", str(ROOT))  # the workers import the launcher
         patch.setenv("RAY_AUTH_MODE", "token")  # with a token of these tests, not the one in the home directory
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
         yield
@@ -81,32 +76,24 @@ class TestRayCluster(LauncherContract):
         monkeypatch.setenv("RAY_ADDRESS", address)
 
 
-def kill_ray(folder: str, piece: str) -> Outcome:
-    """End Ray's worker process, the parent of this one, as if its machine had died."""
-    if piece == "a" and not Path(folder, "a.json").exists():
-        probes.report(folder, piece)
-        os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(PATIENCE)
-    return Outcome("done")
-
-
-def test_a_worker_of_ray_that_dies_is_a_lost_piece(tmp_path: Path) -> None:
-    results = dict(ray(kill_ray, str(tmp_path), ["a", "b"], workers=1))
-    assert results["a"].status == "lost"
+def test_a_worker_of_ray_that_dies_is_a_lost_command(tmp_path: Path) -> None:
+    """As if its machine had died; the worker is the parent of the command."""
+    commands = {"a": ["sh", "-c", f"kill -9 $PPID; sleep {PATIENCE}"], "b": ["true"]}
+    results = dict(Ray(workers=1)(commands, tmp_path))
+    assert results["a"].code is None
     assert "Ray" in results["a"].error
-    assert results["b"] == Outcome("done")
-    assert probes.until(lambda: ended(reported(tmp_path)["a"]["pid"]), PATIENCE), "the piece outlives Ray's worker"
+    assert results["b"] == Outcome(0)
 
 
 def test_a_cluster_of_its_own_ends_and_what_is_there_stays(tmp_path: Path, address: str) -> None:
     import ray as library
 
     for where in (None, address):
-        assert dict(ray(probes.report, str(tmp_path), ["a"], address=where)) == {"a": Outcome("done")}
+        assert dict(ray(probes.report, tmp_path, ["a"], address=where)) == {"a": Outcome(0)}
         assert not library.is_initialized()
     library.init(address=address, logging_level="ERROR")
     try:
-        assert dict(ray(probes.report, str(tmp_path), ["a"])) == {"a": Outcome("done")}
+        assert dict(ray(probes.report, tmp_path, ["a"])) == {"a": Outcome(0)}
         assert library.is_initialized()
     finally:
         library.shutdown()
@@ -114,30 +101,30 @@ def test_a_cluster_of_its_own_ends_and_what_is_there_stays(tmp_path: Path, addre
 
 def test_tasks_wait_for_room_in_the_cluster(tmp_path: Path, address: str) -> None:
     """It has two CPUs: one task of two threads at a time, for any number of workers."""
-    results = list(ray(probes.crowd, str(tmp_path), list("abc"), workers=3, threads=2, address=address))
-    assert {outcome.error for _, outcome in results} == {"1"}
+    list(ray(probes.crowd, tmp_path, list("abc"), workers=3, threads=2, address=address))
+    assert {file.read_text() for file in tmp_path.glob("*.number")} == {"1"}
 
 
 def test_closing_asks_once(tmp_path: Path) -> None:
-    with closing(ray(linger, str(tmp_path), ["quick", "a", "b"], workers=2)) as results:
-        assert next(results) == ("quick", Outcome("done"))
+    with closing(ray(probes.linger, tmp_path, ["quick", "a", "b"], PATIENCE, workers=2)) as results:
+        assert next(results) == ("quick", Outcome(0))
     assert (tmp_path / "a.stopped").read_text() == "1"
 
 
 LAUNCH = """
-import functools, sys
+import pathlib, sys
 from electra_lab.testing import probes
 from registry import launchers
-work = functools.partial(probes.linger, patience=60)
-for piece in launchers.get("ray").component(workers=2)(work, sys.argv[1], ["a", "b"]):
-    print(piece)
+folder = pathlib.Path(sys.argv[1])
+for outcome in launchers.get("ray").component(workers=2)(probes.commands(probes.linger, folder, "ab", 60), folder):
+    print(outcome)
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_runs_on_without_its_launcher(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C goes to all processes of the terminal, and running tasks save. If a launcher is killed, Ray ends all its
-    processes at once."""
+    """Ctrl-C goes to all processes of the terminal, and running tasks save. If a launcher is killed, Ray ends its
+    tasks."""
     process = subprocess.Popen([sys.executable, "-c", LAUNCH, str(tmp_path)], start_new_session=True)
     assert probes.until(lambda: set(reported(tmp_path)) == {"a", "b"}, PATIENCE)
     if number == signal.SIGKILL:

@@ -1,15 +1,13 @@
-"""The slurm launcher where there is no Slurm, and its parts that need none; on a real one: test_cluster_slurm.py."""
+"""The slurm launcher where there is no Slurm: its script under sh, its queue; on a real one: test_cluster_slurm.py."""
 
+import itertools
 import json
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
 
 import pytest
 
@@ -19,166 +17,137 @@ from electra_lab.testing import probes
 from registry import Outcome
 from registry.errors import ConfigError
 
-PROGRAMS = ["sbatch", "srun", "squeue", "scancel", "scontrol"]
-
-
-def programs(folder: Path, names: list[str]) -> str:
-    folder.mkdir()
-    for name in names:
-        (folder / name).write_text("#!/bin/sh\n")
-        (folder / name).chmod(0o755)
-    return str(folder)
+PROGRAMS = ["sbatch", "srun", "squeue", "scancel"]
+TWO = {"one": ["true"], "a 'b'": ["sh", "-c", 'echo "$0"; exit 5', "it's $HOME"]}
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Path:
-    """The folder of the work; nothing may be left in it."""
-    folder = tmp_path / "work"
+def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of programs like Slurm's, which note how they are called."""
+    folder = tmp_path / "bin"
     folder.mkdir()
+    for name in PROGRAMS:
+        program(folder / name, 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"' if name == "srun" else "")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return folder
 
 
-def refusals(folder: Path, reason: str) -> None:
-    """The check reports what is missing, and so does a launch, even of no work."""
-    for ask in (Slurm().check, lambda: next(Slurm()(probes.report, str(folder), ["a"])),
-                lambda: list(Slurm()(probes.report, str(folder), []))):  # fmt: skip
-        with pytest.raises(ConfigError, match=rf"launcher 'slurm' {reason}"):
-            ask()
-    assert list(folder.iterdir()) == []
+def program(file: Path, act: str) -> None:
+    file.write_text(f'#!/bin/sh\necho "{file.name} $*" >> {file.parents[1]}/calls\n{act}\n')
+    file.chmod(0o755)
 
 
-def test_without_submitit_there_is_a_cure(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    refusals(work, r"needs submitit\. Install it: pip install 'electra-lab\[")
-
-
-@pytest.mark.parametrize("missing", PROGRAMS)
-def test_a_machine_that_cannot_submit_jobs(work: Path, tmp_path: Path, monkeypatch, missing: str) -> None:
-    monkeypatch.setitem(sys.modules, "submitit", ModuleType("submitit"))
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin", [name for name in PROGRAMS if name != missing]))
-    refusals(work, rf"finds no {missing} here\. Start it on a machine that c")
-
-
-def test_where_nothing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "submitit", ModuleType("submitit"))
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin", PROGRAMS))
-    assert Slurm().check() is None
-    assert Slurm.here is False
-    assert list(Slurm()(probes.report, str(tmp_path), [])) == []
-
-
-class Executor:
-    """The part of submitit's AutoExecutor that the launcher uses."""
-
-    made: ClassVar[list[Any]] = []
-    refusal: ClassVar[Exception | None] = None
-
-    def __init__(self, folder: Path, cluster: str) -> None:
-        self.folder, self.cluster = folder, cluster
-        self.parameters: dict[str, Any] = {}
-        self.pieces: list[Any] = []
-        self.environment: dict[str, str] = {}
-        self.made.append(self)
-
-    def update_parameters(self, **parameters: Any) -> None:
-        self.parameters = parameters
-
-    def submit_array(self, pieces: list[Any]) -> list[Any]:
-        self.pieces, self.environment = pieces, dict(os.environ)
-        if self.refusal is not None:
-            raise self.refusal
-        return [SimpleNamespace(job_id=f"31_{number}") for number in range(len(pieces))]
-
-
-class FailedJobError(Exception): ...
+def calls(bin: Path) -> list[str]:
+    file = bin.parent / "calls"
+    return file.read_text().splitlines() if file.exists() else []
 
 
 @pytest.fixture
-def executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Executor]:
-    """Replaces submitit's executors and returns those created; jobs are done when they are submitted."""
-    monkeypatch.setattr(Executor, "made", [])
-    utils = SimpleNamespace(FailedJobError=FailedJobError)
-    library = SimpleNamespace(AutoExecutor=Executor, core=SimpleNamespace(utils=utils))
-    monkeypatch.setitem(sys.modules, "submitit", library)
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin", PROGRAMS))
-
-    def outcomes(array: str, jobs: dict[str, str], logs: Path) -> Iterator[tuple[str, Outcome]]:
-        yield from ((piece, Outcome("done", f"{array} {job}")) for piece, job in jobs.items())
-
-    monkeypatch.setattr(module, "_outcomes", outcomes)
-    return Executor.made
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "a folder"
+    made.mkdir()
+    return made
 
 
-def test_options_reach_sbatch(executors: list[Executor], work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "7")
-    monkeypatch.setenv("SLURM_CONF", "here.conf")
-    launcher = Slurm(
+@pytest.mark.parametrize("missing", PROGRAMS)
+def test_a_machine_that_cannot_submit_jobs(bin: Path, folder: Path, monkeypatch, missing: str) -> None:
+    (bin / missing).unlink()
+    monkeypatch.setenv("PATH", str(bin))
+    for commands in (TWO, {}):
+        with pytest.raises(ConfigError, match=rf"launcher 'slurm' finds no {missing} here\. Start it on a machine"):
+            list(Slurm()(commands, folder))
+    assert list(folder.iterdir()) == []
+
+
+def options(script: str) -> set[str]:
+    return {line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")}
+
+
+def test_options_reach_sbatch(folder: Path) -> None:
+    chosen = Slurm(
         workers=3, threads=2, gpus=1, partition="long", account="lab", minutes=7, memory_gb=5.5,
         setup=("module load cuda",), sbatch={"qos": "high", "nice": 3},
-    )  # fmt: skip
-    found = list(launcher(probes.behave, str(work), ["one", "two"]))
-    assert found == [("one", Outcome("done", "31 31_0")), ("two", Outcome("done", "31 31_1"))]
-    [executor] = executors
-    assert (executor.folder, executor.cluster) == (work / "slurm", "slurm")
-    exports = [f"export {name}=2" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")]
-    exports.append("export TOKENIZERS_PARALLELISM=false")
-    assert executor.parameters == {
-        "name": "electra-lab", "timeout_min": 7, "cpus_per_task": 2, "slurm_array_parallelism": 3,
-        "slurm_setup": [*exports, "module load cuda"], "slurm_srun_args": ["--cpus-per-task=2"],
-        "slurm_additional_parameters": {"requeue": True, "signal": "TERM@90", "qos": "high", "nice": 3},
-        "slurm_partition": "long", "slurm_account": "lab", "mem_gb": 5.5, "gpus_per_node": 1,
+    ).script(TWO, folder)  # fmt: skip
+    common = {
+        "--job-name=electra-lab", "--nodes=1", "--ntasks=1", f"--output={folder}/slurm/%A_%a.txt", "--open-mode=append",
+        "--requeue",
     }  # fmt: skip
-    assert [(piece.work, piece.folder, piece.piece) for piece in executor.pieces] == [
-        (probes.behave, str(work), "one"), (probes.behave, str(work), "two"),
-    ]  # fmt: skip
-    assert "SLURM_ARRAY_TASK_ID" not in executor.environment, "variables of the launcher's own job leak"
-    assert executor.environment["SLURM_CONF"] == "here.conf"
-    assert os.environ["SLURM_ARRAY_TASK_ID"] == "7"
+    assert options(chosen) == common | {
+        "--array=0-1%3", "--cpus-per-task=2", "--gpus-per-node=1", "--partition=long", "--account=lab", "--time=7",
+        "--mem=5632M", "--signal=TERM@90", "--qos=high", "--nice=3",
+    }  # fmt: skip
+    exports = [f"export {name}=2" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")]
+    assert "\n".join([*exports, "export TOKENIZERS_PARALLELISM=false", "module load cuda"]) in chosen
+    # What is not set is left to the site; a short time limit leaves less time to save.
+    least = Slurm(minutes=2).script({"one": ["true"]}, folder)
+    assert options(least) == common | {"--array=0-0%8", "--cpus-per-task=1", "--time=2", "--signal=TERM@30"}
+    assert list(folder.iterdir()) == []
 
 
-def test_what_is_not_set_is_left_to_the_site(executors: list[Executor], work: Path) -> None:
-    """A short time limit leaves less time to save."""
-    list(Slurm(minutes=2)(probes.behave, str(work), ["one"]))
-    parameters = executors[0].parameters
-    assert not {"slurm_partition", "slurm_account", "mem_gb", "gpus_per_node"} & parameters.keys()
-    assert parameters["slurm_additional_parameters"] == {"requeue": True, "signal": "TERM@30"}
+def start(bin: Path, folder: Path, commands: dict[str, list[str]], task: int = 0) -> subprocess.Popen[bytes]:
+    """Start the script of a task, as Slurm does."""
+    (folder / "slurm").mkdir(exist_ok=True)
+    (folder / "logs").mkdir(exist_ok=True)
+    script = bin.parent / "script"
+    script.write_text(Slurm().script(commands, folder))
+    job = {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_JOB_ID": "31", "SLURM_JOB_ID": str(40 + task)}
+    return subprocess.Popen(["sh", str(script)], env={**os.environ, **job}, start_new_session=True)
 
 
-def test_a_refusal_of_sbatch_is_one_sentence(executors: list[Executor], work: Path, monkeypatch) -> None:
-    monkeypatch.setattr(Executor, "refusal", FailedJobError("invalid\n  partition"))
+def test_a_task_runs_its_command_and_leaves_its_exit_code(bin: Path, folder: Path) -> None:
+    for task, code in enumerate((0, 5)):
+        assert start(bin, folder, TWO, task).wait(20) == 0
+        assert (folder / "slurm" / f"31_{task}.code").read_text() == f"{code}\n"
+    assert (folder / "logs" / "a 'b'.txt").read_text() == "it's $HOME\n"
+    assert start(bin, folder, {"one": ["sh", "-c", "kill -9 $$"]}).wait(20) == 0
+    assert (folder / "slurm" / "31_0.code").read_text() == "137\n"
+    assert calls(bin)[0] == "srun --cpus-per-task=1 true"
+
+
+@pytest.mark.parametrize(("whom", "code"), [("command", "75\n"), ("all", "")])
+def test_a_task_that_is_stopped_saves(bin: Path, folder: Path, whom: str, code: str) -> None:
+    """If Slurm signals all processes, it ends the job or requeues it: then its state says more than the exit code."""
+    task = start(bin, folder, probes.commands(probes.linger, folder, ["a"], 20))
+    assert probes.until((folder / "a.json").exists, 20.0)
+    if whom == "all":
+        os.killpg(task.pid, signal.SIGTERM)
+    else:
+        os.kill(json.loads((folder / "a.json").read_text())["pid"], signal.SIGTERM)
+    task.wait(20)
+    assert (folder / "a.stopped").exists(), "it was not waited for"
+    file = folder / "slurm" / "31_0.code"
+    assert (file.read_text() if file.exists() else "") == code
+
+
+def test_the_array_is_submitted_without_the_launchers_own_job(bin: Path, folder: Path, monkeypatch) -> None:
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "7")
+    monkeypatch.setenv("SLURM_CONF", "here.conf")
+    program(bin / "sbatch", f"cat > {bin.parent}/script; env > {bin.parent}/environment; echo '31;cluster'")
+    monkeypatch.setattr(module, "_outcomes", lambda array, logs, _: iter([(array, [*logs])]))
+    assert list(Slurm()(TWO, folder)) == [("31", [*TWO])]
+    assert (bin.parent / "script").read_text() == Slurm().script(TWO, folder)
+    seen = (bin.parent / "environment").read_text()
+    assert "SLURM_CONF=here.conf" in seen
+    assert "SLURM_ARRAY_TASK_ID" not in seen
+    assert calls(bin) == ["sbatch --parsable"]
+
+
+def test_a_refusal_of_sbatch_is_one_sentence(bin: Path, folder: Path) -> None:
+    program(bin / "sbatch", "printf 'invalid\\n  partition\\n' >&2; exit 1")
     with pytest.raises(ConfigError, match=r"launcher 'slurm': sbatch refuses the jobs: invalid partition$"):
-        next(Slurm()(probes.behave, str(work), ["one"]))
+        next(Slurm()(TWO, folder))
 
 
-def test_closing_cancels_the_array(executors: list[Executor], work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[str] = []
-    monkeypatch.setattr(module, "_end", ended.append)
-    results = Slurm()(probes.behave, str(work), ["one", "two"])
-    next(results)
-    results.close()
-    assert ended == ["31"]
-    list(Slurm()(probes.behave, str(work), ["one", "two"]))
-    assert ended == ["31"]
-
-
-DONE = {"status": "done", "error": "", "stopped": False}
-SAVED = {"status": "preempted", "error": "saved", "stopped": True}
-
-
-@pytest.mark.parametrize(
-    ("said", "state", "began", "expected"),
-    [
-        (DONE, "COMPLETED", True, Outcome("done")),
-        ({"status": "failed", "error": "no", "stopped": False}, "CANCELLED", True, Outcome("failed", "no")),
-        (SAVED, "COMPLETED", True, Outcome("preempted", "saved")),
-        (SAVED, "CANCELLED", True, Outcome("lost", "its job ended as CANCELLED, after it was saved; the log is err.")),
-        (None, "COMPLETED", True, Outcome("failed", "the job could not start its work; the log is err.")),
-        (None, "NODE_FAIL", False, Outcome("lost", "its job ended as NODE_FAIL; the log is err.")),
-        (None, "forgotten", False, Outcome("lost", "Slurm has forgotten its job; the log is err.")),
-    ],
-)
-def test_outcomes(said: dict[str, Any] | None, state: str, began: bool, expected: Outcome) -> None:
-    assert module._outcome(said, state, began, Path("err")) == expected
+def test_closing_cancels_the_array_and_waits(bin: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(bin / "sbatch", "echo 31")
+    program(bin / "squeue", f"[ -e {bin.parent}/asked ] || echo 31_0 COMPLETING; touch {bin.parent}/asked")
+    monkeypatch.setattr(module, "_outcomes", lambda *_: iter([("one", Outcome(0))] * 2))
+    monkeypatch.setattr(module, "LOOK", 0.01)
+    with closing(Slurm()(TWO, folder)) as results:
+        next(results)
+    assert [line.split()[0] for line in calls(bin)] == ["sbatch", "scancel", "squeue", "squeue"]
+    list(Slurm()(TWO, folder))  # to its end
+    assert calls(bin)[4:] == ["sbatch --parsable"]
 
 
 @pytest.mark.parametrize(
@@ -195,53 +164,37 @@ def test_the_queue(monkeypatch, code: int, out: str, err: str, expected: dict[st
     assert module._states("31") == expected
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_the_first_signal_stops_and_repeated_ones_do_nothing(training: bool) -> None:
-    """Also if training handles the first."""
-    with module._stops() as stops:
-        if training:
-            before = signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, before))
-        with nullcontext() if training else pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-        assert stops() == 2
+@pytest.mark.parametrize(
+    ("looks", "code", "said"),
+    [
+        (["COMPLETED", "PENDING", "PENDING", "RUNNING:0"], 0, ""),  # requeued: it briefly seemed to have ended
+        (["COMPLETED", "RUNNING", "COMPLETED", "COMPLETED:0"], 0, ""),  # twice, and its last file is late
+        (["RUNNING", "COMPLETED:5"], 5, "exit code 5"),
+        (["CANCELLED"], None, "its job ended as CANCELLED; its output is in a.txt."),
+        ([None, "NODE_FAIL"], None, "its job ended as NODE_FAIL"),
+        (["RUNNING", ""], None, "Slurm has forgotten its job"),
+    ],
+)
+def test_what_may_come_back_is_waited_for_though_it_has_ended(folder: Path, monkeypatch, looks, code, said) -> None:
+    """Each look of the queue is a state, and the exit code that the task has left by then; None: no answer."""
+    seen = iter(looks)
+    last = looks[-1]
 
-
-@pytest.mark.parametrize("comes_back", [True, False])
-def test_what_may_come_back_is_waited_for_though_it_has_ended(tmp_path: Path, monkeypatch, comes_back: bool) -> None:
-    """Slurm may briefly show a requeued job as completed; one that stays completed has ended."""
-    looks = 0
-    (tmp_path / "7_0.json").write_text(json.dumps(SAVED))
-
-    def states(array: str) -> dict[str, str]:
-        nonlocal looks
-        looks += 1
-        if comes_back and looks == 3:  # it begins again
-            (tmp_path / "7_0.json").unlink()
-        if comes_back and looks == 4:
-            (tmp_path / "7_0.json").write_text(json.dumps(DONE))
-        return {"7_0": "PENDING" if comes_back and looks in (2, 3) else "COMPLETED"}
+    def states(array: str) -> dict[str, str] | None:
+        look = next(seen, last)
+        if look is None:
+            return None
+        state, _, left = look.partition(":")
+        if left:
+            (folder / "31_0.code").write_text(f"{left}\n")
+        return {"31_0": state} if state else {}
 
     monkeypatch.setattr(module, "_states", states)
     monkeypatch.setattr(module, "LOOK", 0.01)
     monkeypatch.setattr(module, "LATE", 0.1)
-    expected = Outcome("done") if comes_back else Outcome("preempted", "saved")
-    assert list(module._outcomes("7", {"a": "7_0"}, tmp_path)) == [("a", expected)]
-
-
-def test_the_batch_script_is_shown_and_nothing_is_submitted(work: Path, tmp_path: Path, monkeypatch) -> None:
-    pytest.importorskip("submitit")
-    folder = programs(tmp_path / "bin", PROGRAMS)
-    for name in PROGRAMS:
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
-    monkeypatch.setenv("PATH", folder)
-    script = Slurm(workers=2, threads=3, partition="gpu", setup=("module load x",), sbatch={"qos": "long"}).script
-    several, alone = script(str(work), 4), script(str(work), 1)
-    for line in ("--cpus-per-task=3", "--partition=gpu", "--qos=long", "--signal=TERM@90", "--time=240", "--requeue"):
-        assert f"#SBATCH {line}\n" in several
-    assert "#SBATCH --array=0-3%2\n" in several
-    assert "--array" not in alone
-    assert "\nmodule load x\n" in several
-    assert f"submitit.core._submit {work}/slurm" in several
-    assert list(work.iterdir()) == []
-    assert not (tmp_path / "called").exists()
+    monkeypatch.setattr(module.time, "monotonic", partial(next, itertools.count(0.0, 0.05)))
+    ((name, outcome),) = module._outcomes("31", {"a": Path("a.txt")}, folder)
+    assert (name, outcome.code) == ("a", code)
+    assert said in outcome.error
+    assert next(seen, None) is None
+    assert list(folder.iterdir()) == []

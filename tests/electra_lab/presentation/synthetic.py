@@ -16,7 +16,6 @@ import yaml
 from electra_lab.metrics import PRETRAINING
 from electra_lab.presentation import run_page
 from electra_lab.presentation import sweep_figures as ablation_figures
-from electra_lab.storage.plan import FORMAT as PLAN_FORMAT
 from electra_lab.storage.provenance import FORMAT
 
 AUC = {"summary": "AUC on one fixed corruption of test text", "higher_is_better": True}
@@ -82,7 +81,7 @@ def write_folder(
     for label, changed in changes.items():
         variants.append({"label": label, "changes": changed, "differs": _differs(changes[labels[0]], changed)})
     written = {
-        "format": PLAN_FORMAT, "name": "generator_size", "question": question, "base": "../reformer_small.yaml",
+        "format": 1, "name": "generator_size", "question": question, "base": "../reformer_small.yaml",
         "budget": {"flops": FLOPS} if budget is None else budget or None, "keys": list(keys),
         "variants": variants,
         "baseline": labels[0], "seeds": list(seeds), "measures": MEASURES, "metric": "reference_auc", "cells": cells,
@@ -187,6 +186,13 @@ def write_cell(
 def measured(id: str, numbers: Mapping[str, Any], step: int = STEPS) -> str:
     """Return the text of measures.json of a cell."""
     return json.dumps({"run": id, "step": step, "numbers": numbers}, indent=1)
+
+
+def add_documents(cell: Path, documents: Mapping[str, Any], key: str = CORRUPTION) -> None:
+    """Give a measured cell the contributions of test documents, by metric."""
+    file = cell / "measures.json"
+    values = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(values | {"documents": {key: documents}}), encoding="utf-8")
 
 
 def write_checkpoint(run: Path, step: int) -> Path:

@@ -187,14 +187,9 @@ def test_the_plan_is_described(folder: Path) -> None:
     assert "Nothing has been logged yet." in page.text
     marked = {item.text.strip() for item in page.all("li") if "(baseline)" in item.text}
     assert marked == {"generator.scale=0.5 (baseline)"}
-    assert "Each cell gets the same FLOPs" in page.text
-    for budget, fact, said in (
-        ({"steps": 1000.0}, "1,000 steps", "This plan gives each cell the same steps"),
-        (None, "as long as the base", "This plan trains each cell as long as the base"),
-    ):
+    for budget, fact in (({"steps": 1000.0}, "1,000 steps"), (None, "as long as the base")):
         change_plan(folder, budget=budget)
-        page = reread(folder)
-        assert (page.facts()["each cell trains for"], said in page.text) == (fact, True)
+        assert reread(folder).facts()["each cell trains for"] == fact
 
 
 @pytest.mark.usefixtures("plain")

@@ -47,15 +47,15 @@ def test_a_folder_that_cannot_be_made_or_written_to_is_a_sentence(tmp_path: Path
 
 
 def test_measures_are_added_to_those_that_are_there(folder: AblationFolder) -> None:
-    assert folder.measured("a") == {}
+    assert folder.measures("a").numbers == {}
     folder.note_measure("a", 4, "one-1", {"auc": 0.5})
     folder.note_measure("a", 4, "two-2", {})
-    assert folder.measured("a") == {"one-1": {"auc": 0.5}, "two-2": {}}
+    assert folder.measures("a").numbers == {"one-1": {"auc": 0.5}, "two-2": {}}
     folder.note_measure("a", 4, "one-1", {"auc": 0.25})
-    assert folder.measured("a") == folder.measured("a", 4) == {"one-1": {"auc": 0.25}, "two-2": {}}
-    assert folder.measured("a", 8) == {}
+    assert folder.measures("a").numbers == folder.measures("a", 4).numbers == {"one-1": {"auc": 0.25}, "two-2": {}}
+    assert folder.measures("a", 8).numbers == {}
     folder.note_measure("a", 8, "two-2", {"auc": 0.75})  # those of an earlier step are not mixed with it
-    assert folder.measured("a") == {"two-2": {"auc": 0.75}}
+    assert folder.measures("a").numbers == {"two-2": {"auc": 0.75}}
 
 
 DAMAGED_MEASURES = [
@@ -78,9 +78,9 @@ def test_damaged_measures_are_named_and_measured_again(folder: AblationFolder, t
     file = folder.path / "cells" / "a" / "measures.json"
     file.write_text(text)
     with pytest.raises(CheckpointError, match=f"^{file}: [^\n]*$"):
-        folder.measured("a")
+        folder.measures("a")
     folder.note_measure("a", 4, "two", {"loss": 1.0})
-    assert folder.measured("a") == {"two": {"loss": 1.0}}
+    assert folder.measures("a").numbers == {"two": {"loss": 1.0}}
 
 
 def test_a_failure_is_noted_with_its_attempts_until_it_is_removed(finished: AblationFolder) -> None:

@@ -32,7 +32,7 @@ MEMBERS = {  # with a ? where any type is allowed, and the number of typed param
     "measures": "same_rows metrics references1 prepare?3 __call__2",
     "datasets": "splits read1 fingerprint",
     "tasks": "metrics fit_labels1 set_labels?1 rows3 truncation2 head2 losses2 results3",
-    "launchers": "here check? __call__3",
+    "launchers": "here check? __call__2",
     "trackers": "rewinds check? start1 record?2 close?1",
 }
 CONTRACTS = sorted((ROOT / "registry/contracts").glob("*.py"))

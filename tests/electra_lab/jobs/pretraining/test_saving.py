@@ -180,7 +180,7 @@ def test_a_shorter_run_has_no_checkpoint_after_its_end(path: Path) -> None:
 
 def test_a_run_that_goes_back_is_not_finished_before_its_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its page, examples and measures belong to discarded weights; a run that does not go back keeps them."""
-    derived = ("report.html", "examples.json", "measures.json", "documents.json")
+    derived = ("report.html", "examples.json", "measures.json")
     for name in derived:
         (path / name).write_text("[]")
     execute.resume(path, "cpu")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from electra_lab.jobs.sweeps import run
+from electra_lab.jobs.endings import exit_code
+from electra_lab.jobs.sweeps import cells, run
+from electra_lab.launchers._command import log_of
 from electra_lab.storage.ablation_folder import AblationFolder
-from registry import Outcome, Work
+from registry import Command, Outcome
 from tests.electra_lab.jobs.pretraining.tiny import timeless as lines
 from tests.helpers import ROOT, write_experiment
 
@@ -36,7 +39,7 @@ HERE = "{type: in_process}"
 
 
 class InProcess:
-    """Run pieces of work one after the other in this process, for tests that are not about processes."""
+    """Run the cells one after the other in this process, for tests that are not about processes."""
 
     here = True
 
@@ -44,9 +47,24 @@ class InProcess:
 
     def check(self) -> None: ...
 
-    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
-        for id in ids:
-            yield id, work(folder, id)
+    def __call__(self, commands: Mapping[str, Command], folder: Path, /) -> Iterator[tuple[str, Outcome]]:
+        for id, (*_, device, _, path, _) in commands.items():
+            log = log_of(folder, id).open("a", encoding="utf-8", buffering=1)
+            with log, redirect_stderr(log), redirect_stdout(log):
+                outcome = worked(Path(path), id, device)
+            yield id, outcome
+
+
+def worked(path: Path, id: str, device: str = "cpu") -> Outcome:
+    """Do the work of the command `cell` in this process."""
+    try:
+        cells.work(path, id, device)
+    except BaseException as error:
+        print(error)
+        here = error.__traceback__
+        error.__traceback__ = here and here.tb_next  # without this file, which counts as a plug-in
+        return Outcome(exit_code(error), str(error))
+    return Outcome(0)
 
 
 def write(
@@ -93,8 +111,7 @@ def contents(out: Path) -> dict[str, Any]:
         id: (
             weights(out / "cells" / id, 4 if id.startswith("reference") else STEPS),
             lines(out / "cells" / id),
-            AblationFolder(out).measured(id),
-            AblationFolder(out).by_document(id, AblationFolder(out).plan),
+            AblationFolder(out).measures(id),
         )
         for id in ids
     }

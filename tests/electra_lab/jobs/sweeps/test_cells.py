@@ -6,7 +6,7 @@ import fcntl
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -14,49 +14,50 @@ import torch
 
 from electra_lab.analysis.results import cell_result
 from electra_lab.jobs.sweeps import cells
-from electra_lab.jobs.sweeps.cells import quarantine_damaged, work
+from electra_lab.jobs.sweeps.cells import quarantine_damaged
 from electra_lab.jobs.sweeps.file import load_ablation
 from electra_lab.jobs.sweeps.plan import checked, write_plan
 from electra_lab.storage.ablation_folder import AblationFolder
 from registry import Outcome, errors
-from tests.electra_lab.jobs.sweeps.small import first, lines, state_of, weights, write
+from tests.electra_lab.jobs.sweeps.small import first, lines, state_of, weights, worked, write
 
 SMALLER = "Use a smaller corpus, batch or network."
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "said"),
+    ("error", "code", "said"),
     [
-        (errors.Preempted("saved."), "preempted", "saved."),
-        (errors.Interrupted("stopped."), "preempted", "stopped."),
-        (KeyboardInterrupt(), "preempted", ""),
-        (errors.CheckpointError("the disk is full."), "lost", "the disk is full."),
-        (errors.OutOfMemoryError("too large."), "lost", "too large."),
-        (MemoryError("3 TiB"), "lost", f"there is not enough memory (3 TiB). {SMALLER}"),
-        (RuntimeError("std::bad_alloc"), "lost", f"there is not enough memory (std::bad_alloc). {SMALLER}"),
-        (OSError(28, "No space left"), "lost", "OSError: [Errno 28] No space left"),
-        (errors.DataError("gone."), "failed", "gone."),
-        (errors.InUse("by hand."), "elsewhere", ""),
-        (RuntimeError("one\ntwo"), "failed", "RuntimeError: one"),
-        (SystemExit(3), "failed", "SystemExit: 3"),
+        (errors.Preempted("saved."), 75, ""),
+        (errors.Interrupted("stopped."), 130, ""),
+        (errors.DivergedError("not finite."), 5, "not finite."),
+        (errors.CheckpointError("cannot be read."), 4, "cannot be read."),
+        (errors.OutOfMemoryError("too large."), 6, "too large."),
+        (MemoryError("3 TiB"), 6, f"there is not enough memory (3 TiB). {SMALLER}"),
+        (RuntimeError("std::bad_alloc"), 6, f"there is not enough memory (std::bad_alloc). {SMALLER}"),
+        (OSError(28, "No space left"), 3, "a file or standard output: cannot be written (No space left)."),
+        (errors.DataError("gone."), 3, "gone."),
+        (errors.InUse("by hand."), 75, ""),
+        (RuntimeError("one\ntwo"), 1, "RuntimeError: one"),
+        (SystemExit(3), 1, "SystemExit: 3"),
     ],
 )
-def test_what_is_raised_decides_whether_another_attempt_may_succeed(out, monkeypatch, error, status, said) -> None:
+def test_an_error_decides_the_exit_code_and_is_noted(out, monkeypatch, error, code, said) -> None:
     (out / "cells" / first(out) / "measures.json").unlink()
 
     def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(cells, "_train", fail)
-    assert work(str(out), first(out), device="cpu") == Outcome(status, said)
-    assert (str(error) or type(error).__name__) in (out / "logs" / f"{first(out)}.txt").read_text()
+    assert worked(out, first(out)).code == code
+    note = AblationFolder(out).failure(first(out))
+    assert (note.error if note else "") == said
 
 
 def test_a_cell_that_is_done_is_not_touched_and_its_old_failure_forgotten(out: Path, monkeypatch) -> None:
     for name in ("_train", "_measure"):
         monkeypatch.setattr(cells, name, lambda *_: pytest.fail("nothing is left to do"))
     AblationFolder(out).note_failure(first(out), "an earlier one", 1)
-    assert work(str(out), first(out), device="cpu") == Outcome("done")
+    assert worked(out, first(out)) == Outcome(0)
     assert not (out / "failed" / f"{first(out)}.json").exists()
 
 
@@ -71,7 +72,7 @@ def test_a_cell_that_another_process_has_is_left_alone(out: Path, monkeypatch, b
         else:
             monkeypatch.setattr(cells, "_train", lambda *_: pytest.fail("it is claimed"))
             held.enter_context(AblationFolder(out).claimed(first(out)))
-        assert work(str(out), first(out), device="cpu") == Outcome("elsewhere")
+        assert worked(out, first(out)).code == 75
 
 
 def test_a_cell_goes_on_where_it_stopped(out: Path) -> None:
@@ -86,9 +87,10 @@ def test_a_cell_goes_on_where_it_stopped(out: Path) -> None:
     (runs[3] / "provenance.json").unlink()
     (runs[3] / "report.html").unlink()
     for id in ids:
-        assert work(str(out), id, device="cpu") == Outcome("done")
+        with (out / "logs" / f"{id}.txt").open("w") as log, redirect_stderr(log):
+            assert worked(out, id) == Outcome(0)
     assert {id: (weights(out / "cells" / id), lines(out / "cells" / id)) for id in ids} == before
-    said = [(out / "logs" / f"{id}.txt").read_text().split("report ", 1)[1] for id in ids]
+    said = [(out / "logs" / f"{id}.txt").read_text() for id in ids]
     assert "resuming after step 6" in said[0]
     assert "trying the checkpoint before it" in said[1]
     assert "resuming after step 6" in said[1]
@@ -105,8 +107,8 @@ def test_a_cell_is_begun_resumed_and_measured_on_the_device_of_its_ablation(out:
         (out / "moved").rename(run)
     for name in left:
         shutil.rmtree(run / name) if name == "checkpoints" else (run / name).unlink()
-    outcome = work(str(out), first(out), device="cuda")
-    assert (outcome.status, "torch finds no CUDA device" in outcome.error) == ("failed", True)
+    outcome = worked(out, first(out), "cuda")
+    assert (outcome.code, "torch finds no CUDA device" in outcome.error) == (2, True)
     assert (run / "checkpoints").exists() == (left == ("measures.json",)), "it was trained on another device"
 
 
@@ -119,10 +121,9 @@ def test_a_plug_in_that_changes_on_the_way_trains_nothing(tmp_path: Path) -> Non
     where.experiment(plan["cells"][0]["id"]).rename(where.experiment("other-s0-0123456789"))
     plan["cells"][0]["id"] = "other-s0-0123456789"
     (where.path / "plan.json").write_text(json.dumps(plan))
-    outcome = work(str(where.path), "other-s0-0123456789", device="cpu")
-    assert (outcome.status, outcome.error.split(": ", 1)[1]) == (
-        "failed", "a plug-in changed since the plan was made. Start the ablation again."
-    )  # fmt: skip
+    outcome = worked(where.path, "other-s0-0123456789")
+    assert outcome.code == 2
+    assert outcome.error.endswith("a plug-in changed since the plan was made. Start the ablation again.")
 
 
 Damage = Callable[[Path], object]

@@ -24,11 +24,10 @@ from electra_lab.config.load import load
 from electra_lab.jobs import measuring
 from electra_lab.jobs.measured import as_measured, numbers_of
 from electra_lab.jobs.pretraining import execute
-from electra_lab.jobs.sweeps.cells import work
 from electra_lab.storage.ablation_folder import AblationFolder
 from registry import Metric, MetricWithDocuments, Outcome, Tokens, Trained, measures
 from registry.errors import BadResult, CheckpointError, ConfigError, Preempted
-from tests.electra_lab.jobs.sweeps.small import ablate, first, write
+from tests.electra_lab.jobs.sweeps.small import ablate, first, worked, write
 from tests.helpers import rewrite_config
 
 
@@ -190,7 +189,7 @@ def test_a_measure_is_prepared_once_with_a_cell_and_its_references(spied: Ablati
 def test_the_numbers_of_a_measure_are_noted_under_its_key_and_its_output_is_in_the_log(spied, capsys) -> None:
     key, other = (measure.key for measure in spied.plan.measures)
     for cell in spied.plan.cells:
-        measured, name = spied.measured(cell.id), "generator_loss"
+        measured, name = spied.measures(cell.id).numbers, "generator_loss"
         if cell.variant == "predictor":
             name = "discriminator_token_loss"
         assert measured.keys() == {key, other}
@@ -264,11 +263,12 @@ def test_a_measure_that_fails_is_named_and_does_not_keep_others_from_being_taken
         (out.parent / "mine.py").write_text(PLUGIN)
         own = {"type": "mine", "options": {}}
     where, id = planned(out, how, **own)
-    outcome = work(str(out), id, device="cpu")
-    assert outcome.status == "failed"
-    assert reason in outcome.error
-    assert where.measured(id)["pretraining-2"].keys() >= {"discriminator_auc"}
-    assert "broken-1" not in where.measured(id)
+    assert worked(out, id).code != 0
+    note = where.failure(id)
+    assert note is not None
+    assert reason in note.error
+    assert where.measures(id).numbers["pretraining-2"].keys() >= {"discriminator_auc"}
+    assert "broken-1" not in where.measures(id).numbers
     # The folder that a measure prepares is complete or absent.
     assert [folder.name for folder in (where.path / "shared").iterdir()].count("broken-1") == (how != "prepare")
     assert not list((where.path / "shared").glob(".broken*"))
@@ -276,8 +276,8 @@ def test_a_measure_that_fails_is_named_and_does_not_keep_others_from_being_taken
 
 def test_a_measure_that_is_preempted_ends_the_piece(out: Path) -> None:
     where, id = planned(out, "preempted")
-    assert work(str(out), id, device="cpu") == Outcome("preempted", "saved.")
-    assert "pretraining-2" not in where.measured(id)
+    assert worked(out, id) == Outcome(75, "saved.")
+    assert "pretraining-2" not in where.measures(id).numbers
 
 
 def test_a_result_must_be_numbers_that_the_measure_declares() -> None:
@@ -310,7 +310,7 @@ def test_the_numbers_are_those_of_an_ablation_and_are_kept(out: Path, monkeypatc
     key = next(measure.key for measure in folder.plan.measures if measure.type == "fixed_corruption")
     assert len(cells) == 4
     for cell in cells[1:]:
-        assert found.numbers[cell.label] == folder.measured(cell.directory.path.name)[key]
+        assert found.numbers[cell.label] == folder.measures(cell.directory.path.name).numbers[key]
     assert len({numbers["corruption_auc"] for numbers in found.numbers.values()}) == 3
 
     # Nothing is opened or trained again; a fourth run is measured with the existing references.
@@ -323,7 +323,7 @@ def test_the_numbers_are_those_of_an_ablation_and_are_kept(out: Path, monkeypatc
     cells[0] = Subject(cells[0].label, cells[0].directory, cells[0].began.model_copy(update={"started": begun + "1"}),
                        cells[0].records, cells[0].config)  # fmt: skip
     more = measuring.measure(cells, ON, "cpu").numbers
-    assert more[cells[0].label] == folder.measured(cells[0].directory.path.name)[key]
+    assert more[cells[0].label] == folder.measures(cells[0].directory.path.name).numbers[key]
     assert opened == [cells[0].directory.path]
 
     # Numbers of another checkpoint are measured again, and so are damaged ones.

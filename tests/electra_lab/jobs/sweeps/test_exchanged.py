@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,11 @@ from electra_lab.analysis.results import cell_result, read
 from electra_lab.analysis.run_comparison import subjects
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.sweeps import cells
-from electra_lab.jobs.sweeps.cells import work
 from electra_lab.presentation.sweep_page import write_report
 from electra_lab.storage.ablation_folder import AblationFolder
-from registry.errors import CheckpointError
-from tests.electra_lab.jobs.sweeps.small import HERE, ablate, contents, stamps, write
+from registry import discovery, samplers
+from registry.errors import CheckpointError, ConfigError
+from tests.electra_lab.jobs.sweeps.small import HERE, ablate, contents, stamps, worked, write
 
 Change = Callable[[Path, Path], object]  # of two cells
 
@@ -137,29 +138,18 @@ def test_a_lost_claim_ends_the_work_on_a_cell(out: Path, monkeypatch: pytest.Mon
         (out / "claims" / id).unlink()
 
     monkeypatch.setattr(cells, "_train", lose)
-    outcome = work(str(out), id, device="cpu")
-    assert (outcome.status, str(out / "claims" / id) in outcome.error) == ("lost", True)
+    outcome = worked(out, id)
+    assert (outcome.code, str(out / "claims" / id) in outcome.error) == (4, True)
     assert not (out / "cells" / id / "measures.json").exists()
 
 
-def test_changed_plug_ins_are_named_with_their_copies(tmp_path: Path) -> None:
+def test_changed_plug_ins_are_another_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "from registry import samplers\n\n\n@samplers.register('greedy')\ndef greedy(logits, rng, /):\n    'Best.'\n"
-    plugin = tmp_path / "greedy.py"
-    plugin.write_text(f"{text}    return logits.argmax(-1)\n")
     file = write(tmp_path, seeds="[0]", launcher=HERE, imports="[greedy.py]", sampler="{type: greedy}")
     file.write_text(file.read_text().split("measure:")[0] + f"measure: [{{type: pretraining}}]\nlauncher: {HERE}\n")
-    out = ablate(file, tmp_path / "out")
-    copies = sorted(out.glob("cells/*/plugins/*-greedy.py"))
-    assert len(copies) == 2
-    other = AblationFolder(out)
-    plugin.write_text(f"{text}    return logits.argmin(-1)\n")
-    said = cells_differ(other, plugin)
-    assert (str(plugin) in said, str(copies[0]) in said) == (True, True)
-    plugin.write_bytes(copies[0].read_bytes())
-    assert str(plugin) not in cells_differ(other, plugin)
-
-
-def cells_differ(folder: AblationFolder, plugin: Path) -> str:
-    from electra_lab.jobs.sweeps.run import _changed_plugins  # the file is loaded once in a process
-
-    return _changed_plugins(folder, [str(plugin)])
+    for result, refused in (("argmax", nullcontext()), ("argmin", pytest.raises(ConfigError, match="plug-ins differ"))):
+        monkeypatch.setattr(discovery, "_loaded", {})  # the file is loaded once in a process
+        (tmp_path / "greedy.py").write_text(f"{text}    return logits.{result}(-1)\n")
+        with samplers.isolated(), refused:
+            ablate(file, tmp_path / "out")
+    assert len([*(tmp_path / "out").glob("cells/*/plugins/*-greedy.py")]) == 2

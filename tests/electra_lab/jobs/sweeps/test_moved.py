@@ -110,7 +110,7 @@ def test_what_is_missing_is_measured(moved: Moved) -> None:
         for results in folder.path.glob("downstream/*/*/seed-0/results.json"):
             results.unlink()
     ablate(project / "sizes.yaml", [], folder.path, "cpu", None, None)
-    assert all(folder.measured(cell.id) for cell in folder.plan.cells)
+    assert all(folder.measures(cell.id).numbers for cell in folder.plan.cells)
     assert not before.exists()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from electra_lab.analysis.power import detectable
-from electra_lab.analysis.results import cell_result, read
+from electra_lab.analysis.results import cell_result, expected, read
 from electra_lab.assembly.build import sketch
 from electra_lab.config.load import load
 from electra_lab.jobs.sweeps import run
@@ -18,7 +18,6 @@ from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
 from electra_lab.presentation.text import number
 from electra_lab.storage.ablation_folder import AblationFolder
-from electra_lab.storage.plan import FORMAT, Expected
 from registry import discovery, measures, objectives
 from registry.errors import ConfigError
 from tests.electra_lab.jobs.sweeps.small import write
@@ -47,7 +46,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Ablation:
 
 def test_a_plan_has_what_the_file_says(small: Ablation) -> None:
     plan = plan_of(small)
-    assert (plan.format, plan.name, plan.question, plan.base) == (FORMAT, "sizes", "Does it run?", "tiny.yaml")
+    assert (plan.format, plan.name, plan.question, plan.base) == (1, "sizes", "Does it run?", "tiny.yaml")
     assert (plan.budget, plan.keys, plan.seeds, plan.imports) == ({"steps": 8}, ["generator.scale"], [0, 1], [])
     assert (plan.baseline, plan.metric) == (SMALL, "corruption_auc")
     smaller, larger = plan.variants
@@ -247,7 +246,7 @@ def powered(folder: Path, power: str) -> Ablation:
 
 def test_by_a_stated_deviation(tmp_path: Path) -> None:
     found = powered(tmp_path, "power: {sd: 0.02}")
-    assert plan_of(found).expected == Expected(sd=0.02, source="by the file")
+    assert (plan_of(found).sd, plan_of(found).pilot) == (0.02, "")
     size = detectable(5, 1) or 0
     said = f"{number(0.02 * size)} in corruption_auc, judging by the file (standard deviation of paired differences"
     assert said in run.dry_run(tmp_path / "sizes.yaml", [], tmp_path / "out", "cpu", None, None)
@@ -266,25 +265,18 @@ def test_by_a_pilot(tmp_path: Path) -> None:
     rename(pilot, "auc", "corruption_auc")
     errors = [d.error for d in read(pilot).comparisons.against("corruption_auc").values()]
     found = powered(tmp_path / "here", "power: {pilot: ../there/pilot}")
-    expected = plan_of(found).expected
-    assert expected.sd == pytest.approx(math.sqrt(sum(3 * (error or 0) ** 2 for error in errors) / len(errors)))
-    assert expected.source == "by the pilot ../there/pilot"
-
-
-def test_what_a_pilot_said_stands_while_the_ablation_runs(tmp_path: Path) -> None:
-    """Moving or damaging the pilot later has no effect; a new ablation gets an error at the line that names it."""
-    pilot = write_folder(tmp_path / "pilot", SCALES, (0, 1, 2))
-    rename(pilot, "reference_auc", "corruption_auc")
-    found, folder = powered(tmp_path, "power: {pilot: pilot}"), AblationFolder.create(tmp_path / "runs")
-    plan = write_plan(found, folder)
-    assert plan.expected is not None
+    plan = plan_of(found)
+    known = expected(plan)
+    assert known is not None
+    assert known.sd == pytest.approx(math.sqrt(sum(3 * (error or 0) ** 2 for error in errors) / len(errors)))
+    assert (known.source, plan.pilot) == (f"by the pilot {pilot}", str(pilot))
+    # The report of an ablation whose pilot was damaged or removed later does without; a new start is refused.
     (pilot / "plan.json").write_text("{")
-    assert plan_of(found, folder).expected == plan.expected
-    with pytest.raises(ConfigError, match=r"sizes\.yaml:\d+: power\.pilot: .*plan\.json"):
-        plan_of(found)
-    shutil.rmtree(pilot)
-    assert plan_of(found, folder).expected == plan.expected
-    assert plan_of(powered(tmp_path, "power: {sd: 0.5}"), folder).expected == Expected(sd=0.5, source="by the file")
+    for _ in range(2):
+        assert expected(plan) is None
+        with pytest.raises(ConfigError, match=r"sizes\.yaml:\d+: power\.pilot: .*pilot is not an ablation that has"):
+            plan_of(found)
+        shutil.rmtree(pilot, ignore_errors=True)
 
 
 @pytest.mark.parametrize(
@@ -293,8 +285,11 @@ def test_what_a_pilot_said_stands_while_the_ablation_runs(tmp_path: Path) -> Non
         ("{}", "power: needs either `sd` or `pilot`."),
         ("{sd: 0.1, pilot: there}", "power: needs either `sd` or `pilot`."),
         ("{sd: 0}", "power.sd: must be greater than 0"),
-        ("{pilot: nowhere}", "power.pilot: {folder}/nowhere is not the folder of an ablation."),
-        ("{pilot: pilot}", "power.pilot: {folder}/pilot does not have corruption_auc of two variants with two seeds"),
+        (
+            "{pilot: nowhere}",
+            "power.pilot: {folder}/nowhere is not an ablation that has corruption_auc of two variants",
+        ),
+        ("{pilot: pilot}", "power.pilot: {folder}/pilot is not an ablation that has corruption_auc of two variants"),
     ],
 )
 def test_mistakes_are_named_at_their_line(tmp_path: Path, power: str, reason: str) -> None:
@@ -313,7 +308,7 @@ def test_it_changes_no_cell(tmp_path: Path) -> None:
 def test_cells_keep_what_each_document_contributes(done: tuple[Path, Path]) -> None:
     """The same documents for all cells, so that intervals can account for the choice of documents, too."""
     folder = AblationFolder(done[1])
-    found = [folder.by_document(cell.id, folder.plan) for cell in folder.plan.cells]
+    found = [cell_result(folder, folder.plan, cell.id).documents for cell in folder.plan.cells]
     parts = [f"corruption_auc_{name}" for name in ("small", "large", "unigram")]
     others = {"corruption_auc", "probe_auc", "head_auc", "corruption_rarity", "corruption_chance", "probe_chance"}
     assert {frozenset(metrics) for metrics in found} == {frozenset({*parts, *others})}

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from electra_lab.analysis.results import cell_result, read
-from electra_lab.jobs.sweeps import run
+from electra_lab.jobs.sweeps import cells, run
 from electra_lab.jobs.sweeps.file import load_ablation
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.training import device as devices
-from registry import Outcome, Work, discovery, launchers, objectives
+from registry import Command, Outcome, discovery, launchers, objectives
 from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError
 from tests.electra_lab.jobs.sweeps import small
 from tests.electra_lab.jobs.sweeps.small import HERE, STEPS, InProcess, ablate, contents, first, lines, stamps, write
@@ -37,7 +37,7 @@ def test_every_cell_is_trained_measured_and_reported(done: tuple[Path, Path]) ->
     for cell in plan.cells:
         state = cell_result(where, plan, cell.id)
         assert state.status == "done"
-        found = {name.rpartition("-")[0]: values for name, values in where.measured(cell.id).items()}
+        found = {name.rpartition("-")[0]: values for name, values in where.measures(cell.id).numbers.items()}
         assert found.keys() == {"fixed_corruption", "pretraining", "detection_probe"}
         assert all(0 <= value <= 1 for value in found["fixed_corruption"].values())
         last = lines(out / "cells" / cell.id)[-1]
@@ -46,7 +46,7 @@ def test_every_cell_is_trained_measured_and_reported(done: tuple[Path, Path]) ->
         row = next(row for row in table if row[0] == cell.variant)
         assert float(row[1 + cell.seed]) == pytest.approx(found["fixed_corruption"]["corruption_auc"], abs=1e-4)
     assert list(plan.measures[0].references) == ["small", "large"]
-    assert all(where.measured(reference) == {} for reference in plan.references)
+    assert all(where.measures(reference).numbers == {} for reference in plan.references)
     assert not list((out / "failed").iterdir())
     assert (out / "ablation.yaml").read_text() == done[0].read_text()
 
@@ -79,7 +79,7 @@ def test_nothing_is_done_twice_and_more_seeds_run_alone(here: Path, out: Path, c
     assert stamps(out) == before
     said = capfd.readouterr().err
     assert f"sizes: 4 cells and 2 for measures, 6 already done, in {out}" in said
-    assert "With 2 seeds this is exploratory." in said
+    assert "With 2 seeds this is exploratory:" in said
     assert said.rstrip().endswith(f"report {out / 'report.html'}")
     more = here.with_name("more.yaml")
     more.write_text(here.read_text().replace("seeds: [0, 1]", "seeds: [0, 1, 2]"))
@@ -105,13 +105,13 @@ def test_nothing_is_done_twice_and_more_seeds_run_alone(here: Path, out: Path, c
 def test_other_options_of_a_measure_are_measured_again(here: Path, out: Path) -> None:
     """Numbers of different corruptions are never compared; training is not repeated."""
     id, where = first(out), AblationFolder(out)
-    old, state = where.measured(id), where.run(id).last_checkpoint() / "state.safetensors"
+    old, state = where.measures(id).numbers, where.run(id).last_checkpoint() / "state.safetensors"
     stamp = state.stat().st_mtime_ns
     other = here.with_name("other.yaml")
     other.write_text(here.read_text().replace("steps: 4}", "steps: 4, mask_prob: 0.6}"))
     ablate(other, out)
     [was] = [values for key, values in old.items() if key.startswith("fixed")]
-    [now] = [values for key, values in where.measured(id).items() if key.startswith("fixed") and key not in old]
+    [now] = [values for key, values in where.measures(id).numbers.items() if key.startswith("fixed") and key not in old]
     assert was != now
     table = (out / "table.csv").read_text()
     assert str(now["corruption_auc"]) in table
@@ -127,7 +127,7 @@ def test_what_is_damaged_or_needed_again_is_recreated_and_nothing_else(done, out
     # Results computed from earlier weights belong to a discarded continuation.
     state = runs[0] / "checkpoints" / f"step-{STEPS:08d}" / "state.safetensors"
     state.write_bytes(state.read_bytes()[:-1] + b"x")
-    old = {key: dict.fromkeys(values, 0.5) for key, values in AblationFolder(out).measured(ids[0]).items()}
+    old = {key: dict.fromkeys(values, 0.5) for key, values in AblationFolder(out).measures(ids[0]).numbers.items()}
     old.pop(next(iter(old)))
     (runs[0] / "measures.json").write_text(measured(ids[0], old, STEPS))
     (out / "downstream" / ids[0] / "task").mkdir(parents=True)
@@ -170,9 +170,9 @@ class Picky(InProcess):
         if self.refusal:
             raise ConfigError(self.refusal)
 
-    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
+    def __call__(self, commands: Mapping[str, Command], folder: Path, /) -> Iterator[tuple[str, Outcome]]:
         self.calls.append("launch")
-        yield from super().__call__(work, folder, ids)
+        yield from super().__call__(commands, folder)
 
 
 class Remote(Picky):
@@ -223,11 +223,11 @@ def test_a_launcher_that_runs_elsewhere_does_not_need_this_machines_devices(here
 def test_the_device_of_the_command_is_that_of_every_cell(here: Path, tmp_path: Path, picky, monkeypatch) -> None:
     asked: list[str] = []
 
-    def work(folder: str, id: str, *, device: str) -> Outcome:
+    def work(folder: Path, id: str, device: str) -> None:
         asked.append(device)
-        return Outcome("failed", "no.")
+        raise RuntimeError("no.")
 
-    monkeypatch.setattr(run, "work", work)
+    monkeypatch.setattr(cells, "work", work)
     with pytest.raises(CellsFailed):
         run.ablate(here, [], tmp_path / "out", "cuda", "remote", None)
     assert set(asked) == {"cuda"}

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +16,11 @@ import pytest
 
 from electra_lab.analysis.results import TRAINING, cell_result
 from electra_lab.jobs.sweeps import cells
-from electra_lab.jobs.sweeps.cells import work
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.plan import Plan
-from registry import Outcome, Work
+from registry import Command, Outcome
 from registry.errors import CellsFailed, CheckpointError, Interrupted, OutOfMemoryError, Preempted
-from tests.electra_lab.jobs.sweeps.small import InProcess, ablate, stamps
+from tests.electra_lab.jobs.sweeps.small import InProcess, ablate, stamps, worked
 from tests.pages import Page
 
 SMALL, LARGE = "generator.scale=0.5", "generator.scale=1.0"
@@ -80,16 +79,27 @@ def test_a_cell_is_tried_again_as_often_as_it_may_be(quick: Path, tmp_path: Path
 def test_a_cell_that_is_lost_once_succeeds_at_its_second_attempt(
     quick: Path, tmp_path: Path, monkeypatch, capfd
 ) -> None:
-    attempts = failing(
-        monkeypatch, lambda id, attempt: OSError(28, "No space left") if attempt == 1 and "1.0-s0" in id else None
-    )
+    def fails(id: str, attempt: int) -> BaseException | None:
+        if attempt == 2:
+            assert not list((tmp_path / "out" / "failed").iterdir()), "the page says that it has failed"
+        return OSError(28, "No space left") if attempt == 1 and "1.0-s0" in id else None
+
+    attempts = failing(monkeypatch, fails)
     where = AblationFolder(ablate(quick, tmp_path / "out"))
     assert sorted(attempts.values()) == [1, 1, 1, 2]
     assert not list((where.path / "failed").iterdir())
     said = capfd.readouterr().err
-    assert f"{LARGE}, seed 0: OSError: [Errno 28] No space left Trying again." in said
+    assert f"{LARGE}, seed 0: a file or standard output: cannot be written (No space left). Trying again." in said
     found = cell_result(where, where.plan, next(id for id in attempts if "1.0-s0" in id)).metrics["corruption_auc"]
     assert f"{LARGE}, seed 0: corruption_auc {found:.4f}" in said
+
+
+def test_a_cell_that_was_stopped_has_not_failed(quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick.write_text(quick.read_text() + "retries: 0\n")
+    stops = {1: Preempted("saved."), 2: Interrupted("saved.")}
+    attempts = failing(monkeypatch, lambda id, attempt: stops.get(attempt))
+    ablate(quick, tmp_path / "out")
+    assert set(attempts.values()) == {3}
 
 
 def test_a_reference_that_fails_leaves_its_measure_out_and_no_other(quick: Path, tmp_path: Path, monkeypatch) -> None:
@@ -103,7 +113,7 @@ def test_a_reference_that_fails_leaves_its_measure_out_and_no_other(quick: Path,
     for cell in where.plan.cells:
         state = cell_result(where, where.plan, cell.id)
         assert (state.status, state.missing) == ("unmeasured", (corruption.key,))
-        assert where.measured(cell.id).keys() == {own.key}
+        assert where.measures(cell.id).numbers.keys() == {own.key}
     page = Page(out / "report.html").text
     assert "the run that a measure refers to, failed: RuntimeError: it cannot" in page
     assert "Of 2 cells: 0 done; 2 trained, but not fully measured." in page
@@ -117,7 +127,7 @@ def test_a_reference_that_fails_leaves_its_measure_out_and_no_other(quick: Path,
 def test_a_piece_that_comes_back_without_what_it_was_sent_for_has_failed(quick, tmp_path: Path, monkeypatch) -> None:
     """Otherwise it would be launched forever."""
     # An iterator without a close method works, too.
-    come_back = lambda self, work, folder, ids: iter([(id, Outcome("done")) for id in ids])  # noqa: E731
+    come_back = lambda self, commands, folder: iter([(id, Outcome(0)) for id in commands])  # noqa: E731
     monkeypatch.setattr(InProcess, "__call__", come_back)
     with pytest.raises(CellsFailed, match="4 of 4 runs failed"):
         ablate(quick, tmp_path / "out")
@@ -147,14 +157,14 @@ def test_a_second_launcher_leaves_alone_what_the_first_is_doing(quick: Path, out
 
     monkeypatch.setattr(cells, "_train", slow)
     outcomes: list[Outcome] = []
-    thread = threading.Thread(name="other", target=lambda: outcomes.append(work(str(out), other, device="cpu")))
+    thread = threading.Thread(name="other", target=lambda: outcomes.append(worked(out, other)))
     thread.start()
     assert held.wait(30)
     quick.write_text(quick.read_text().replace("seeds: [0]", "seeds: [0, 1]"))
     ablate(quick, out)
     thread.join(30)
     assert trained == [(other, "other"), (here_id, "MainThread")]
-    assert outcomes == [Outcome("done")]
+    assert outcomes == [Outcome(0)]
     assert {cell_result(where, where.plan, id).status for id in ids} == {"done"}
 
 
@@ -190,9 +200,10 @@ def test_an_ablation_that_is_stopped_closes_its_launcher_and_says_how_to_continu
 ) -> None:
     page, pages, closed = tmp_path / "out" / "report.html", list[str](), list[bool]()
 
-    def stop(self: InProcess, work: Work, folder: str, ids: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
+    def stop(self: InProcess, commands: Mapping[str, Command], folder: Path) -> Iterator[tuple[str, Outcome]]:
+        id = next(iter(commands))
         try:
-            yield ids[0], work(folder, ids[0])
+            yield id, worked(folder, id)
             pages.append(Page(page).text)
             os.kill(os.getpid(), number)
             threading.Event().wait(10)  # the handler raises
@@ -214,10 +225,10 @@ def test_an_ablation_that_is_stopped_closes_its_launcher_and_says_how_to_continu
 def test_a_launcher_is_closed_if_its_outcomes_cannot_be_used(quick: Path, tmp_path: Path, monkeypatch) -> None:
     closed: list[bool] = []
 
-    def endless(self: InProcess, work: Work, folder: str, ids: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
+    def endless(self: InProcess, commands: Mapping[str, Command], folder: Path) -> Iterator[tuple[str, Outcome]]:
         try:
             while True:
-                yield ids[0], Outcome("failed", "again")
+                yield next(iter(commands)), Outcome(1, "again")
         finally:
             closed.append(True)
 

@@ -16,12 +16,11 @@ import torch
 
 from electra_lab.analysis.results import TRAINING, CellResult, cell_result, is_ready, waiting_work
 from electra_lab.jobs.sweeps import cells, run
-from electra_lab.jobs.sweeps.cells import work
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import checked, write_plan
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.files import seal
-from electra_lab.storage.plan import FORMAT, Plan, PlannedMeasure
+from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.testing.optimizers import STATE
 from registry import launchers, measures
 from tests.electra_lab.jobs.sweeps.small import InProcess, write
@@ -214,8 +213,7 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
     for kind in {measure.type for measure in plan.measures}:
         monkeypatch.setattr(measures.get(kind).component, "__call__", lambda self, run, shared: {})
     for id in reversed(found):  # references last, so that cells still see it in this state
-        outcome = work(str(laid.path), id, device="cpu")
-        assert outcome.status == "done", outcome
+        cells.work(laid.path, id, "cpu")
 
     for id, state in found.items():
         if id in plan.references or TRAINING not in state.missing:
@@ -234,7 +232,7 @@ def one(tmp_path: Path) -> tuple[AblationFolder, Plan]:
         for name, references in (("a", {"x": "r"}), ("b", {"x": "q", "y": "r"}), ("c", {"x": "q"}), ("d", {}))
     ]
     return folder, Plan.model_validate({
-        "format": FORMAT, "name": "x", "base": "y", "variants": [{"label": "v"}], "baseline": "v", "seeds": [0],
+        "name": "x", "base": "y", "variants": [{"label": "v"}], "baseline": "v", "seeds": [0],
         "measures": [measure.model_dump() for measure in measures], "metric": "a",
         "cells": [{"id": "v", "variant": "v", "seed": 0}],
     })  # fmt: skip

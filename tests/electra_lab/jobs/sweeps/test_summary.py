@@ -144,7 +144,7 @@ def test_the_last_lines_are_the_verdict_and_the_leading_table_whatever_words_are
     folder = write_folder(tmp_path / "out", labels, question=question)
     write_report(folder)
     said = closing(folder)
-    assert "With 3 seeds this is exploratory." in said
+    assert "With 3 seeds this is exploratory:" in said
     rows = said.removesuffix(f"\n\nreport {folder / 'report.html'}").splitlines()[-3:]
     for row, label in zip(rows, ("a ## b", "c ## d |", "e | ## f"), strict=True):
         assert row.startswith(f"| {label} ")
