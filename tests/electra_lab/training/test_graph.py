@@ -348,6 +348,7 @@ def test_a_graph_with_other_numbers_is_noticed_and_not_used(frozen: Callable[[Ru
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("name", NAMES)
