@@ -233,15 +233,29 @@ def test_steps_with_other_decisions_have_other_graphs() -> None:
     assert signature(trainer.run, batch[:4]) != signature(trainer.run, batch)
 
 
+def test_preparing_a_step_does_not_wait_for_the_device() -> None:
+    """Numbers are arguments of kernels; of a tensor, the host must not wait until it is copied."""
+    run = Trainer("bert_small", "schedules.sampler.temperature={type: linear, start: 3.0, end: 0.5}").run
+    elsewhere = torch.device("meta")
+    run.learner.to(elsewhere)
+    rates_on(elsewhere, run.optimizer)
+    run.watch = Watch(elsewhere)
+    with Recorder() as recorder:
+        prepare(run.learner, run.optimizer, seed=3, step=1, rate=0.5, watch=run.watch)
+    copies = [args[2:] for function, args, _, _ in recorder.calls if function is torch.ops.aten.copy_.default]
+    assert copies == [(True,)]
+    assert not any(function is torch.ops.aten._to_copy.default for function, *_ in recorder.calls)
+
+
 def test_rows_are_copied_to_where_a_graph_reads_them() -> None:
     trainer = Trainer("bert_small")
-    batch, other = trainer.prepare(1), trainer.prepare(2)
+    batch, other = (replace(trainer.prepare(step), labels={"answers": torch.full((ROWS,), step)}) for step in (1, 2))
     static = copied(batch)
     places = {name: tensor.data_ptr() for name, tensor in tensors_of(static).items()}
     refill(static, other)
     assert places == {name: tensor.data_ptr() for name, tensor in tensors_of(static).items()}
     assert all(torch.equal(tensor, tensors_of(other)[name]) for name, tensor in tensors_of(static).items())
-    assert {"tokens", "attention_mask", "segments", "example_ids", "row_ids"} <= {*places}
+    assert {"tokens", "attention_mask", "segments", "example_ids", "row_ids", "answers"} <= {*places}
 
 
 @pytest.mark.parametrize(
