@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from electra_lab.training.loop import Run, Settings, compute_step
 from electra_lab.training.random import seed_global
-from electra_lab.training.step import StepResult
+from electra_lab.training.step import StepResult, parameters_of
 from registry import Batch
 
 Graph = Literal["auto", "on", "off"]
@@ -84,15 +84,17 @@ def tensors_that_change(run: Run) -> list[Tensor]:
     return tensors if run.window.totals is None else [*tensors, run.window.totals]
 
 
-def signature(run: Run, batch: Batch) -> Signature:
+def signature(run: Run, batch: Batch, micro_batch_size: int) -> Signature:
     """Return everything that the host decides in a step. A graph holds for steps with the same decisions alone.
 
-    These are the shapes of the batch, the bound of its documents, and whatever `at_step` of a component has set.
+    These are the shapes of the batch, the bound of documents in each micro-batch, the parameters that learn, and
+    whatever `at_step` of a component has set.
     """
     shapes = tuple((name, tensor.shape) for name, tensor in tensors_of(batch).items())
     counts = batch.document_counts
-    documents = None if counts is None else (int(counts.sum()) - 1).bit_length()
-    decided: list[Any] = []
+    parts = () if counts is None else counts.split(micro_batch_size)
+    documents = tuple((int(part.sum()) - 1).bit_length() for part in parts)
+    decided: list[Any] = [tuple(parameter.requires_grad for parameter in parameters_of(run.optimizer))]
     for module in run.learner.changing:
         plain = (int, float, str, type(None))
         decided.append(tuple((name, value) for name, value in vars(module).items() if isinstance(value, plain)))
@@ -140,7 +142,7 @@ class Recorded:
         self.graphs: dict[Signature, tuple[Callable[[], None], Batch, StepResult]] = {}
 
     def __call__(self, run: Run, settings: Settings, batch: Batch) -> StepResult:
-        key = () if self.gave_up else signature(run, batch)
+        key = () if self.gave_up else signature(run, batch, settings.micro_batch_size)
         self.steps[key] += 1
         if len(self.steps) > MOST and not self.gave_up:
             self._give_up(f"they differ in more than {MOST} ways")

@@ -134,11 +134,11 @@ def differing(
             if step < 2:
                 compute_step(recorded.run, recorded.settings, batch)
             elif step == 2:
-                static, decided = copied(batch), signature(recorded.run, batch)
+                static, decided = copied(batch), signature(recorded.run, batch, recorded.settings.micro_batch_size)
                 with recorder:
                     compute_step(recorded.run, recorded.settings, static)
             else:
-                assert signature(recorded.run, batch) == decided
+                assert signature(recorded.run, batch, recorded.settings.micro_batch_size) == decided
                 refill(static, batch)
                 recorder.replay()
     found = recorded.state()
@@ -227,10 +227,25 @@ def test_the_recorder_finds_what_a_graph_would_freeze(frozen: Callable[[Run], No
 def test_steps_with_other_decisions_have_other_graphs() -> None:
     """Another shape, or another stage of the objective."""
     trainer = Trainer("objectives/two_stage", "objective.generator_steps=3")
-    signatures = [signature(trainer.run, trainer.prepare(step)) for step in range(5)]
+    signatures = [signature(trainer.run, trainer.prepare(step), ROWS) for step in range(5)]
     assert signatures[0] == signatures[1] == signatures[2] != signatures[3] == signatures[4]
     batch = trainer.prepare(3)
-    assert signature(trainer.run, batch[:4]) != signature(trainer.run, batch)
+    assert signature(trainer.run, batch[:4], ROWS) != signature(trainer.run, batch, ROWS)
+    before = signature(trainer.run, batch, ROWS)
+    trainer.run.optimizer.param_groups[0]["params"][0].requires_grad_(False)
+    assert signature(trainer.run, batch, ROWS) != before
+
+
+def test_each_micro_batch_has_the_bound_of_its_documents() -> None:
+    """A kernel that reads more documents than a graph was recorded for would end the process."""
+    trainer = Trainer("bert_small")
+    batches = [
+        replace(trainer.prepare(1), document_counts=torch.tensor(counts))
+        for counts in ([2, 2, 2, 2, 2, 2, 2, 3], [2, 2, 2, 3, 2, 2, 2, 2], [1, 2, 2, 2, 2, 2, 3, 3])
+    ]
+    whole, in_parts = ([signature(trainer.run, batch, size) for batch in batches] for size in (ROWS, ROWS // 2))
+    assert whole[0] == whole[1] == whole[2]
+    assert in_parts[0] == in_parts[2] != in_parts[1]
 
 
 def test_preparing_a_step_does_not_wait_for_the_device() -> None:
