@@ -128,8 +128,8 @@ class CudaGraphs:
 class Recorded:
     """Does the device's part of each step: eagerly at first, then by a graph for each signature. See `Run.compute`.
 
-    The second step that a graph does is also done eagerly, from the same state. Unless all bits are equal, or if a step
-    cannot be recorded, all further steps are eager.
+    The first two steps that a graph does are also done eagerly, from the same state: the second has other numbers than
+    the recorded one. Unless all bits are equal, or if a step cannot be recorded, all further steps are eager.
 
     say     is told once why
     graphs  of each signature: the function that runs it, the rows that it reads, and its result
@@ -152,7 +152,7 @@ class Recorded:
             self._record(key, run, settings, batch)
         if self.gave_up:
             return compute_step(run, settings, batch)
-        if self.steps[key] == WARM_UP + 2:
+        if self.steps[key] <= WARM_UP + 2:
             return self._compared(key, run, settings, batch)
         return self._replayed(key, run, batch)
 
@@ -179,24 +179,27 @@ class Recorded:
     @torch.no_grad()
     def _compared(self, key: Signature, run: Run, settings: Settings, batch: Batch) -> StepResult:
         """Do a step eagerly and by its graph; keep the eager numbers if they differ."""
-        state, steps = tensors_that_change(run), run.window.steps
+        state, steps, learner = tensors_that_change(run), run.window.steps, run.learner
         before = [tensor.clone() for tensor in state]
         with torch.enable_grad():
             result = compute_step(run, settings, batch)
+        learner.updating = True  # an error from here on finds the weights of no step
         expected = [tensor.clone() for tensor in state]
         # Again, from the same state and with the same random numbers.
         for tensor, value in zip(state, before, strict=True):
             tensor.copy_(value)
         run.window.steps = steps
-        seed_global(settings.seed, run.step, run.learner.world.rank)
-        again = self._replayed(key, run, batch)
-        if all(torch.equal(tensor, value) for tensor, value in zip(state, expected, strict=True)):
-            return again
-        self._give_up("a recorded step has other numbers than an eager one")
-        for tensor, value in zip(state, expected, strict=True):
-            tensor.copy_(value)
+        seed_global(settings.seed, run.step, learner.world.rank)
+        self._replayed(key, run, batch)
+        learner.updating = True
+        if not all(torch.equal(tensor, value) for tensor, value in zip(state, expected, strict=True)):
+            self._give_up("a recorded step has other numbers than an eager one")
+            for tensor, value in zip(state, expected, strict=True):
+                tensor.copy_(value)
+        learner.updating = False
         return result
 
     def _give_up(self, reason: str) -> None:
         self.gave_up = True
+        self.graphs.clear()  # their memory is for the eager steps
         self.say(f"note: steps are not recorded as CUDA graphs: {reason}")

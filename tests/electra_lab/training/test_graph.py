@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -320,8 +320,9 @@ def trained(
 ) -> tuple[Trainer, list[str], Any]:
     """Return a trainer after twelve steps, the messages, and what recorded them."""
     trainer, said = Trainer(name, *changes, rates=True), list[str]()
-    recorder = graphs(trainer.run) if graphs else None
+    recorder: Any = graphs(trainer.run) if graphs else None
     compute: Any = Recorded(trainer.run, recorder, CPU, said.append) if recorder else compute_step
+    trainer.run.compute = compute
     with patch.object(random, "_in_numpy", return_value=False):
         for step in range(12):
             before(trainer.run)
@@ -368,9 +369,42 @@ def test_a_graph_with_other_numbers_is_noticed_and_not_used(frozen: Callable[[Ru
     recorded, said, _ = trained("bert_small", graphs=CpuGraphs, before=frozen)
     assert len(said) == 1
     assert "other numbers" in said[0]
-    # Only the first step of the graph, before the comparison, has them.
-    frozen_steps = trained("bert_small", before=frozen)[0]
-    assert recorded.run.window.steps == frozen_steps.run.window.steps
+    assert same(trained("bert_small", before=frozen)[0], recorded)
+    assert recorded.run.compute.graphs == {}  # type: ignore[attr-defined]
+
+
+class WrongAt(CpuGraphs):
+    """Its graphs change a weight too much at one of their replays."""
+
+    at = 1
+
+    def record(self, step: Callable[[], StepResult]) -> tuple[Callable[[], None], StepResult]:
+        replay, result = super().record(step)
+        numbers = iter(range(1, 100))
+
+        @torch.no_grad()
+        def wrong() -> None:
+            replay()
+            if next(numbers) == self.at:
+                next(self.run.learner.objective.parameters()).add_(1)
+
+        return wrong, result
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_no_step_of_a_wrong_graph_is_kept(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WrongAt, "at", at)
+    recorded, said, _ = trained("bert_small", graphs=WrongAt)
+    assert len(said) == 1
+    assert same(trained("bert_small")[0], recorded)
+
+
+def test_an_error_in_a_comparison_leaves_nothing_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Run] = []
+    monkeypatch.setattr(torch, "equal", Mock(side_effect=RuntimeError("out of memory")))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trained("bert_small", graphs=WrongAt, before=runs.append)
+    assert runs[0].learner.updating
 
 
 # With CUDA graphs
