@@ -264,13 +264,19 @@ def test_preparing_a_step_does_not_wait_for_the_device() -> None:
 
 def test_rows_are_copied_to_where_a_graph_reads_them() -> None:
     trainer = Trainer("bert_small")
-    batch, other = (replace(trainer.prepare(step), labels={"answers": torch.full((ROWS,), step)}) for step in (1, 2))
+    batch, other = trainer.prepare(1), trainer.prepare(2)
+    batch = replace(batch, labels={"answers": torch.zeros(ROWS)})
+    other = replace(
+        other, segments=batch.segments + 1, example_ids=batch.example_ids + 1, labels={"answers": torch.ones(ROWS)}
+    )
     static = copied(batch)
     places = {name: tensor.data_ptr() for name, tensor in tensors_of(static).items()}
     refill(static, other)
     assert places == {name: tensor.data_ptr() for name, tensor in tensors_of(static).items()}
-    assert all(torch.equal(tensor, tensors_of(other)[name]) for name, tensor in tensors_of(static).items())
-    assert {"tokens", "attention_mask", "segments", "example_ids", "row_ids", "answers"} <= {*places}
+    assert {*places} == {"tokens", "attention_mask", "segments", "example_ids", "row_ids", "answers"}
+    for name, tensor in tensors_of(static).items():
+        assert torch.equal(tensor, tensors_of(other)[name])
+        assert not torch.equal(tensor, tensors_of(batch)[name])
 
 
 @pytest.mark.parametrize(
