@@ -7,10 +7,12 @@ shape of a batch, and reads what `prepare` wrote: keys, rates, scheduled numbers
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -109,20 +111,45 @@ class CudaGraphs:
         self.stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.graph_pool_handle()
 
-    def eagerly(self, step: Step) -> StepResult:
-        """Run a step that is not recorded yet."""
+    def eagerly(self, step: Step) -> tuple[StepResult, str]:
+        """Run a step that is not recorded yet; returns its result, and where the host waits in it for the device.
+
+        After a recording that failed, older versions of torch can draw no dropout and free no memory.
+        """
+        mode = torch.cuda.get_sync_debug_mode()
         self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            result = step()
+        with warnings.catch_warnings(record=True) as raised, torch.cuda.stream(self.stream):
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                result = step()
+            finally:
+                torch.cuda.set_sync_debug_mode(mode)
         torch.cuda.current_stream().wait_stream(self.stream)
-        return result
+        return result, waits_in(raised)
 
     def record(self, step: Step) -> tuple[Callable[[], None], StepResult]:
-        """Record a step without running it; returns the function that runs it, and where its result will be."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"):
-            result = step()
+        """Record a step without running it; returns the function that runs it, and where its result will be.
+
+        Raises MemoryError unless an eager step, an evaluation or the comparison, fits next to the graph's memory.
+        """
+        free, _ = torch.cuda.mem_get_info()
+        free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        if 2 * torch.cuda.max_memory_allocated() > free:
+            raise MemoryError("a graph keeps the memory of a step, and there is too little for another one")
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            with torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"):
+                result = step()
+        finally:
+            torch.cuda.set_stream(stream)  # a recording that fails leaves its own
         return graph.replay, result
+
+
+def waits_in(raised: Sequence[warnings.WarningMessage]) -> str:
+    """Return the last place where torch has warned that the host waits for the device, "" if there is none."""
+    places = [f"{Path(w.filename).name}:{w.lineno}" for w in raised if "a synchronizing CUDA" in str(w.message)]
+    return f"the host waits for the device ({places[-1]})" if places else ""
 
 
 class Recorded:
@@ -147,7 +174,10 @@ class Recorded:
         if len(self.steps) > MOST and not self.gave_up:
             self._give_up(f"they differ in more than {MOST} ways")
         if not self.gave_up and self.steps[key] <= WARM_UP:
-            return self.recorder.eagerly(partial(compute_step, run, settings, batch))
+            result, waits = self.recorder.eagerly(partial(compute_step, run, settings, batch))
+            if waits and self.steps[key] == WARM_UP:  # the first steps may check components
+                self._give_up(waits)
+            return result
         if not self.gave_up and key not in self.graphs:
             self._record(key, run, settings, batch)
         if self.gave_up:

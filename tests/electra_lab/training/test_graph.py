@@ -4,6 +4,7 @@ The recorder keeps the operations of one step with their tensors, and runs them 
 graph does. Whatever the host passed as a number is frozen in them, which changes the weights of later steps.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from electra_lab.training.graph import (
     signature,
     tensors_of,
     tensors_that_change,
+    waits_in,
 )
 from electra_lab.training.loop import Run, compute_step
 from electra_lab.training.step import StepResult, prepare
@@ -301,8 +303,8 @@ class CpuGraphs:
     def __init__(self, run: Run) -> None:
         self.run, self.recorded = run, 0
 
-    def eagerly(self, step: Callable[[], StepResult]) -> StepResult:
-        return step()
+    def eagerly(self, step: Callable[[], StepResult]) -> tuple[StepResult, str]:
+        return step(), ""
 
     def record(self, step: Callable[[], StepResult]) -> tuple[Callable[[], None], StepResult]:
         self.recorded += 1
@@ -319,6 +321,21 @@ class Unrecordable(CpuGraphs):
     def record(self, step: Callable[[], StepResult]) -> Any:
         step()
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+
+class Waiting(CpuGraphs):
+    """The host waits in some of the first steps, and torch warns of it."""
+
+    waits = (True, True, True)
+
+    def eagerly(self, step: Callable[[], StepResult]) -> tuple[StepResult, str]:
+        with warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always")
+            warnings.warn("something else", stacklevel=1)
+            if self.waits[self.run.step]:
+                warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
+            result = step()
+        return result, waits_in(raised)
 
 
 def trained(
@@ -359,6 +376,18 @@ def test_what_cannot_be_recorded_is_trained_eagerly() -> None:
     assert "operation not permitted" in said[0]
     assert "and more" not in said[0]
     assert not recorded.run.learner.updating
+
+
+@pytest.mark.parametrize("waits", [(True, True, False), (False, False, True), (True, True, True)])
+def test_a_step_in_which_the_host_waits_is_not_recorded(
+    waits: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first steps may wait: recording would fail, and leave torch unable to go on."""
+    monkeypatch.setattr(Waiting, "waits", waits)
+    recorded, said, recorder = trained("bert_small", graphs=Waiting)
+    assert (len(said), recorder.recorded) == ((1, 0) if waits[2] else (0, 1))
+    assert not said or f"({Path(__file__).name}:" in said[0]
+    assert same(trained("bert_small")[0], recorded)
 
 
 def test_steps_that_are_never_alike_are_trained_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
