@@ -7,10 +7,12 @@ shape of a batch, and reads what `prepare` wrote: keys, rates, scheduled numbers
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -19,7 +21,7 @@ from torch.optim import Optimizer
 
 from electra_lab.training.loop import Run, Settings, compute_step
 from electra_lab.training.random import seed_global
-from electra_lab.training.step import StepResult
+from electra_lab.training.step import StepResult, parameters_of
 from registry import Batch
 
 Graph = Literal["auto", "on", "off"]
@@ -84,15 +86,17 @@ def tensors_that_change(run: Run) -> list[Tensor]:
     return tensors if run.window.totals is None else [*tensors, run.window.totals]
 
 
-def signature(run: Run, batch: Batch) -> Signature:
+def signature(run: Run, batch: Batch, micro_batch_size: int) -> Signature:
     """Return everything that the host decides in a step. A graph holds for steps with the same decisions alone.
 
-    These are the shapes of the batch, the bound of its documents, and whatever `at_step` of a component has set.
+    These are the shapes of the batch, the bound of documents in each micro-batch, the parameters that learn, and
+    whatever `at_step` of a component has set.
     """
     shapes = tuple((name, tensor.shape) for name, tensor in tensors_of(batch).items())
     counts = batch.document_counts
-    documents = None if counts is None else (int(counts.sum()) - 1).bit_length()
-    decided: list[Any] = []
+    parts = () if counts is None else counts.split(micro_batch_size)
+    documents = tuple((int(part.sum()) - 1).bit_length() for part in parts)
+    decided: list[Any] = [tuple(parameter.requires_grad for parameter in parameters_of(run.optimizer))]
     for module in run.learner.changing:
         plain = (int, float, str, type(None))
         decided.append(tuple((name, value) for name, value in vars(module).items() if isinstance(value, plain)))
@@ -107,27 +111,52 @@ class CudaGraphs:
         self.stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.graph_pool_handle()
 
-    def eagerly(self, step: Step) -> StepResult:
-        """Run a step that is not recorded yet."""
+    def eagerly(self, step: Step) -> tuple[StepResult, str]:
+        """Run a step that is not recorded yet; returns its result, and where the host waits in it for the device.
+
+        After a recording that failed, older versions of torch can draw no dropout and free no memory.
+        """
+        mode = torch.cuda.get_sync_debug_mode()
         self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            result = step()
+        with warnings.catch_warnings(record=True) as raised, torch.cuda.stream(self.stream):
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                result = step()
+            finally:
+                torch.cuda.set_sync_debug_mode(mode)
         torch.cuda.current_stream().wait_stream(self.stream)
-        return result
+        return result, waits_in(raised)
 
     def record(self, step: Step) -> tuple[Callable[[], None], StepResult]:
-        """Record a step without running it; returns the function that runs it, and where its result will be."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"):
-            result = step()
+        """Record a step without running it; returns the function that runs it, and where its result will be.
+
+        Raises MemoryError unless an eager step, an evaluation or the comparison, fits next to the graph's memory.
+        """
+        free, _ = torch.cuda.mem_get_info()
+        free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        if 2 * torch.cuda.max_memory_allocated() > free:
+            raise MemoryError("a graph keeps the memory of a step, and there is too little for another one")
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            with torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"):
+                result = step()
+        finally:
+            torch.cuda.set_stream(stream)  # a recording that fails leaves its own
         return graph.replay, result
+
+
+def waits_in(raised: Sequence[warnings.WarningMessage]) -> str:
+    """Return the last place where torch has warned that the host waits for the device, "" if there is none."""
+    places = [f"{Path(w.filename).name}:{w.lineno}" for w in raised if "a synchronizing CUDA" in str(w.message)]
+    return f"the host waits for the device ({places[-1]})" if places else ""
 
 
 class Recorded:
     """Does the device's part of each step: eagerly at first, then by a graph for each signature. See `Run.compute`.
 
-    The second step that a graph does is also done eagerly, from the same state. Unless all bits are equal, or if a step
-    cannot be recorded, all further steps are eager.
+    The first two steps that a graph does are also done eagerly, from the same state: the second has other numbers than
+    the recorded one. Unless all bits are equal, or if a step cannot be recorded, all further steps are eager.
 
     say     is told once why
     graphs  of each signature: the function that runs it, the rows that it reads, and its result
@@ -140,17 +169,20 @@ class Recorded:
         self.graphs: dict[Signature, tuple[Callable[[], None], Batch, StepResult]] = {}
 
     def __call__(self, run: Run, settings: Settings, batch: Batch) -> StepResult:
-        key = () if self.gave_up else signature(run, batch)
+        key = () if self.gave_up else signature(run, batch, settings.micro_batch_size)
         self.steps[key] += 1
         if len(self.steps) > MOST and not self.gave_up:
             self._give_up(f"they differ in more than {MOST} ways")
         if not self.gave_up and self.steps[key] <= WARM_UP:
-            return self.recorder.eagerly(partial(compute_step, run, settings, batch))
+            result, waits = self.recorder.eagerly(partial(compute_step, run, settings, batch))
+            if waits and self.steps[key] == WARM_UP:  # the first steps may check components
+                self._give_up(waits)
+            return result
         if not self.gave_up and key not in self.graphs:
             self._record(key, run, settings, batch)
         if self.gave_up:
             return compute_step(run, settings, batch)
-        if self.steps[key] == WARM_UP + 2:
+        if self.steps[key] <= WARM_UP + 2:
             return self._compared(key, run, settings, batch)
         return self._replayed(key, run, batch)
 
@@ -177,24 +209,27 @@ class Recorded:
     @torch.no_grad()
     def _compared(self, key: Signature, run: Run, settings: Settings, batch: Batch) -> StepResult:
         """Do a step eagerly and by its graph; keep the eager numbers if they differ."""
-        state, steps = tensors_that_change(run), run.window.steps
+        state, steps, learner = tensors_that_change(run), run.window.steps, run.learner
         before = [tensor.clone() for tensor in state]
         with torch.enable_grad():
             result = compute_step(run, settings, batch)
+        learner.updating = True  # an error from here on finds the weights of no step
         expected = [tensor.clone() for tensor in state]
         # Again, from the same state and with the same random numbers.
         for tensor, value in zip(state, before, strict=True):
             tensor.copy_(value)
         run.window.steps = steps
-        seed_global(settings.seed, run.step, run.learner.world.rank)
-        again = self._replayed(key, run, batch)
-        if all(torch.equal(tensor, value) for tensor, value in zip(state, expected, strict=True)):
-            return again
-        self._give_up("a recorded step has other numbers than an eager one")
-        for tensor, value in zip(state, expected, strict=True):
-            tensor.copy_(value)
+        seed_global(settings.seed, run.step, learner.world.rank)
+        self._replayed(key, run, batch)
+        learner.updating = True
+        if not all(torch.equal(tensor, value) for tensor, value in zip(state, expected, strict=True)):
+            self._give_up("a recorded step has other numbers than an eager one")
+            for tensor, value in zip(state, expected, strict=True):
+                tensor.copy_(value)
+        learner.updating = False
         return result
 
     def _give_up(self, reason: str) -> None:
         self.gave_up = True
+        self.graphs.clear()  # their memory is for the eager steps
         self.say(f"note: steps are not recorded as CUDA graphs: {reason}")

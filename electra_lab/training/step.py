@@ -52,7 +52,7 @@ class Learner:
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step: seed torch's generator, set scheduled numbers, let components draw their own numbers."""
         seed_global(seed, step, self.world.rank)
-        self.key.copy_(key_of(seed, step))
+        self.key.copy_(key_of(seed, step), non_blocking=True)
         self.schedules.at_step(step)
         for module in self.changing:
             # The objective comes first and may freeze a network; a frozen one, in eval mode, no longer changes.

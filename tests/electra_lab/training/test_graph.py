@@ -4,11 +4,12 @@ The recorder keeps the operations of one step with their tensors, and runs them 
 graph does. Whatever the host passed as a number is frozen in them, which changes the weights of later steps.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -33,6 +34,7 @@ from electra_lab.training.graph import (
     signature,
     tensors_of,
     tensors_that_change,
+    waits_in,
 )
 from electra_lab.training.loop import Run, compute_step
 from electra_lab.training.step import StepResult, prepare
@@ -134,11 +136,11 @@ def differing(
             if step < 2:
                 compute_step(recorded.run, recorded.settings, batch)
             elif step == 2:
-                static, decided = copied(batch), signature(recorded.run, batch)
+                static, decided = copied(batch), signature(recorded.run, batch, recorded.settings.micro_batch_size)
                 with recorder:
                     compute_step(recorded.run, recorded.settings, static)
             else:
-                assert signature(recorded.run, batch) == decided
+                assert signature(recorded.run, batch, recorded.settings.micro_batch_size) == decided
                 refill(static, batch)
                 recorder.replay()
     found = recorded.state()
@@ -242,21 +244,56 @@ def test_after_the_first_steps_addresses_and_operations_stay(name: str) -> None:
 def test_steps_with_other_decisions_have_other_graphs() -> None:
     """Another shape, or another stage of the objective."""
     trainer = Trainer("objectives/two_stage", "objective.generator_steps=3")
-    signatures = [signature(trainer.run, trainer.prepare(step)) for step in range(5)]
+    signatures = [signature(trainer.run, trainer.prepare(step), ROWS) for step in range(5)]
     assert signatures[0] == signatures[1] == signatures[2] != signatures[3] == signatures[4]
     batch = trainer.prepare(3)
-    assert signature(trainer.run, batch[:4]) != signature(trainer.run, batch)
+    assert signature(trainer.run, batch[:4], ROWS) != signature(trainer.run, batch, ROWS)
+    before = signature(trainer.run, batch, ROWS)
+    trainer.run.optimizer.param_groups[0]["params"][0].requires_grad_(False)
+    assert signature(trainer.run, batch, ROWS) != before
+
+
+def test_each_micro_batch_has_the_bound_of_its_documents() -> None:
+    """A kernel that reads more documents than a graph was recorded for would end the process."""
+    trainer = Trainer("bert_small")
+    batches = [
+        replace(trainer.prepare(1), document_counts=torch.tensor(counts))
+        for counts in ([2, 2, 2, 2, 2, 2, 2, 3], [2, 2, 2, 3, 2, 2, 2, 2], [1, 2, 2, 2, 2, 2, 3, 3])
+    ]
+    whole, in_parts = ([signature(trainer.run, batch, size) for batch in batches] for size in (ROWS, ROWS // 2))
+    assert whole[0] == whole[1] == whole[2]
+    assert in_parts[0] == in_parts[2] != in_parts[1]
+
+
+def test_preparing_a_step_does_not_wait_for_the_device() -> None:
+    """Numbers are arguments of kernels; of a tensor, the host must not wait until it is copied."""
+    run = Trainer("bert_small", "schedules.sampler.temperature={type: linear, start: 3.0, end: 0.5}").run
+    elsewhere = torch.device("meta")
+    run.learner.to(elsewhere)
+    rates_on(elsewhere, run.optimizer)
+    run.watch = Watch(elsewhere)
+    with Recorder() as recorder:
+        prepare(run.learner, run.optimizer, seed=3, step=1, rate=0.5, watch=run.watch)
+    copies = [args[2:] for function, args, _, _ in recorder.calls if function is torch.ops.aten.copy_.default]
+    assert copies == [(True,)]
+    assert not any(function is torch.ops.aten._to_copy.default for function, *_ in recorder.calls)
 
 
 def test_rows_are_copied_to_where_a_graph_reads_them() -> None:
     trainer = Trainer("bert_small")
     batch, other = trainer.prepare(1), trainer.prepare(2)
+    batch = replace(batch, labels={"answers": torch.zeros(ROWS)})
+    other = replace(
+        other, segments=batch.segments + 1, example_ids=batch.example_ids + 1, labels={"answers": torch.ones(ROWS)}
+    )
     static = copied(batch)
     places = {name: tensor.data_ptr() for name, tensor in tensors_of(static).items()}
     refill(static, other)
     assert places == {name: tensor.data_ptr() for name, tensor in tensors_of(static).items()}
-    assert all(torch.equal(tensor, tensors_of(other)[name]) for name, tensor in tensors_of(static).items())
-    assert {"tokens", "attention_mask", "segments", "example_ids", "row_ids"} <= {*places}
+    assert {*places} == {"tokens", "attention_mask", "segments", "example_ids", "row_ids", "answers"}
+    for name, tensor in tensors_of(static).items():
+        assert torch.equal(tensor, tensors_of(other)[name])
+        assert not torch.equal(tensor, tensors_of(batch)[name])
 
 
 @pytest.mark.parametrize(
@@ -281,8 +318,8 @@ class CpuGraphs:
     def __init__(self, run: Run) -> None:
         self.run, self.recorded = run, 0
 
-    def eagerly(self, step: Callable[[], StepResult]) -> StepResult:
-        return step()
+    def eagerly(self, step: Callable[[], StepResult]) -> tuple[StepResult, str]:
+        return step(), ""
 
     def record(self, step: Callable[[], StepResult]) -> tuple[Callable[[], None], StepResult]:
         self.recorded += 1
@@ -301,13 +338,29 @@ class Unrecordable(CpuGraphs):
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
 
+class Waiting(CpuGraphs):
+    """The host waits in some of the first steps, and torch warns of it."""
+
+    waits = (True, True, True)
+
+    def eagerly(self, step: Callable[[], StepResult]) -> tuple[StepResult, str]:
+        with warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always")
+            warnings.warn("something else", stacklevel=1)
+            if self.waits[self.run.step]:
+                warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
+            result = step()
+        return result, waits_in(raised)
+
+
 def trained(
     name: str, *changes: str, graphs: type[CpuGraphs] | None = None, before: Callable[[Run], None] = lambda _: None
 ) -> tuple[Trainer, list[str], Any]:
     """Return a trainer after twelve steps, the messages, and what recorded them."""
     trainer, said = Trainer(name, *changes, rates=True), list[str]()
-    recorder = graphs(trainer.run) if graphs else None
+    recorder: Any = graphs(trainer.run) if graphs else None
     compute: Any = Recorded(trainer.run, recorder, CPU, said.append) if recorder else compute_step
+    trainer.run.compute = compute
     with patch.object(random, "_in_numpy", return_value=False):
         for step in range(12):
             before(trainer.run)
@@ -340,6 +393,18 @@ def test_what_cannot_be_recorded_is_trained_eagerly() -> None:
     assert not recorded.run.learner.updating
 
 
+@pytest.mark.parametrize("waits", [(True, True, False), (False, False, True), (True, True, True)])
+def test_a_step_in_which_the_host_waits_is_not_recorded(
+    waits: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first steps may wait: recording would fail, and leave torch unable to go on."""
+    monkeypatch.setattr(Waiting, "waits", waits)
+    recorded, said, recorder = trained("bert_small", graphs=Waiting)
+    assert (len(said), recorder.recorded) == ((1, 0) if waits[2] else (0, 1))
+    assert not said or f"({Path(__file__).name}:" in said[0]
+    assert same(trained("bert_small")[0], recorded)
+
+
 def test_steps_that_are_never_alike_are_trained_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("electra_lab.training.graph.MOST", 2)
     numbers = iter(range(100))
@@ -354,15 +419,49 @@ def test_a_graph_with_other_numbers_is_noticed_and_not_used(frozen: Callable[[Ru
     recorded, said, _ = trained("bert_small", graphs=CpuGraphs, before=frozen)
     assert len(said) == 1
     assert "other numbers" in said[0]
-    # Only the first step of the graph, before the comparison, has them.
-    frozen_steps = trained("bert_small", before=frozen)[0]
-    assert recorded.run.window.steps == frozen_steps.run.window.steps
+    assert same(trained("bert_small", before=frozen)[0], recorded)
+    assert recorded.run.compute.graphs == {}  # type: ignore[attr-defined]
+
+
+class WrongAt(CpuGraphs):
+    """Its graphs change a weight too much at one of their replays."""
+
+    at = 1
+
+    def record(self, step: Callable[[], StepResult]) -> tuple[Callable[[], None], StepResult]:
+        replay, result = super().record(step)
+        numbers = iter(range(1, 100))
+
+        @torch.no_grad()
+        def wrong() -> None:
+            replay()
+            if next(numbers) == self.at:
+                next(self.run.learner.objective.parameters()).add_(1)
+
+        return wrong, result
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_no_step_of_a_wrong_graph_is_kept(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WrongAt, "at", at)
+    recorded, said, _ = trained("bert_small", graphs=WrongAt)
+    assert len(said) == 1
+    assert same(trained("bert_small")[0], recorded)
+
+
+def test_an_error_in_a_comparison_leaves_nothing_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Run] = []
+    monkeypatch.setattr(torch, "equal", Mock(side_effect=RuntimeError("out of memory")))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trained("bert_small", graphs=WrongAt, before=runs.append)
+    assert runs[0].learner.updating
 
 
 # With CUDA graphs
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("name", NAMES)
