@@ -24,7 +24,8 @@ from electra_lab.storage.checkpoint import (
     tensors_of,
 )
 from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.training.loop import Run, non_finite_weights
+from electra_lab.training.execution import non_finite_weights
+from electra_lab.training.loop import Run
 
 if TYPE_CHECKING:
     from electra_lab.jobs.lifecycle import Job

@@ -190,7 +190,7 @@ def is_masked(masked: Masked) -> Bool[Tensor, "B T"]:
 class Base(Objective, nn.Module):
     """Base of objectives whose options are annotated in the body of the class, with their defaults.
 
-    Derived classes become dataclasses by themselves, with these fields first; `options=False` leaves a class as it is.
+    Derived classes become dataclasses by themselves, with these fields first, unless they have a constructor, or `options=False`.
     """
 
     generator: Network
@@ -201,7 +201,7 @@ class Base(Objective, nn.Module):
 
     def __init_subclass__(cls, *, options: bool = True) -> None:
         super().__init_subclass__()
-        if options:
+        if options and "__init__" not in vars(cls):
             dataclass(kw_only=True, eq=False, repr=False)(cls)
 
     def __new__(cls, *_: Any, **__: Any) -> Self:

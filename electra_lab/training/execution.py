@@ -11,6 +11,9 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from electra_lab.parallel.session import World
+from registry.errors import DivergedError
+
 Precision = Literal["bf16", "fp16", "fp32"]
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}  # the types of products; all else is in fp32
 START, FACTOR = 2.0**16, 2.0
@@ -176,3 +179,46 @@ class Watch:
         cls, state: Mapping[str, Any], device: torch.device | None = None, factor: float | None = None
     ) -> Self:
         return cls(device, factor, **state)
+
+
+@torch.no_grad()
+def non_finite_parameters(module: nn.Module, world: World) -> list[str]:
+    """Return the names of the parameters that are not finite. All ranks must call it."""
+    named = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    own = {name: p.to_local() if hasattr(p, "to_local") else p for name, p in named.items()}
+    wrong = world.sum({name: (~p.isfinite()).sum() for name, p in own.items()})
+    counts = torch.stack([count.double() for count in wrong.values()]).tolist() if wrong else []
+    return [name for name, count in zip(wrong, counts, strict=True) if count]
+
+
+def non_finite_weights(names: list[str], step: int) -> DivergedError:
+    """Return the error for parameters, or state of the optimizer, that are not finite after `step` steps."""
+    which = f"{names[0]} is" if len(names) == 1 else f"{names[0]} (and {len(names) - 1:,} more tensors) are"
+    return DivergedError(
+        f"step {step:,}: {which} no longer finite, although the loss and the gradient were: the update overflowed. "
+        "Training cannot recover from this, and nothing is saved. In a new run, lower train.learning_rate or "
+        "optimizer.weight_decay, or raise optimizer.epsilon."
+    )
+
+
+def rejected_steps(
+    number: int, first: int, spiked: bool, step: int, *, factor: float | None, limit: tuple[int, int] | None = None
+) -> DivergedError:
+    """Return the error for steps that were not taken; the weights are sound.
+
+    number, first  their number since the last log line, and the first of them, from 0
+    step           steps done
+    limit          steps rejected in total, and their largest allowed number
+    """
+    steps = f"{number:,} of the steps since the last log line"
+    what = f"the loss or gradient of {steps} was not finite (first at step {first + 1:,})"
+    if spiked:
+        what = (
+            f"in {steps}, first in step {first + 1:,}, the norm of the gradient was above {factor:g} times its average"
+        )
+    over = f" That makes {limit[0]:,} in all, more than train.skip_limit ({limit[1]:,})." if limit else ""
+    cure = "set train.on_non_finite: skip" if limit is None else "raise train.skip_limit"
+    return DivergedError(
+        f"step {step:,}: {what}. They were not taken, so no weight is damaged.{over} Lower "
+        f"train.learning_rate, lengthen the warm-up (schedules.learning_rate.warmup_steps), or {cure}."
+    )

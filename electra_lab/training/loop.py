@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
@@ -9,18 +10,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
-from torch import nn
+from torch import Tensor
 from torch.optim import Optimizer
 
-from electra_lab.parallel.session import World
 from electra_lab.training.evaluation import Accumulate, Evaluation, evaluation
-from electra_lab.training.execution import LossScale, Precision, Watch
-from electra_lab.training.step import Learner, StepResult, Window, compute, prepare
+from electra_lab.training.execution import (
+    LossScale,
+    Precision,
+    Watch,
+    non_finite_parameters,
+    non_finite_weights,
+    rejected_steps,
+)
+from electra_lab.training.step import NETWORKS, Learner, StepResult, compute, prepare
 from registry import Batch, Batches, BatchSizes, Flops, Split
-from registry.errors import DivergedError
 
 Policy = Literal["stop", "skip"]
 
@@ -52,6 +58,70 @@ class Settings:
     def batches(self) -> BatchSizes:
         """The rows of each step."""
         return self.warmup or BatchSizes(self.batch_size)
+
+
+@dataclass
+class Window:
+    """The steps since the last log line: summed on the device, read by the host once.
+
+    totals: taken steps, their gradient norms, then sum, count and weighted sum of each term, then the norm of each
+    network if each is clipped by its own, then clipped norms. Part of a checkpoint, so that a log line after a resume
+    is the one that an uninterrupted run writes.
+    """
+
+    steps: int = 0
+    names: tuple[str, ...] = ()
+    totals: Tensor | None = None
+
+    def add(self, result: StepResult, clip_norm: float = math.inf) -> None:
+        self.names = tuple(result.sums)
+        numbers = [result.finite, result.gradient_norm]
+        for name, total in result.sums.items():
+            numbers += [total, result.counts[name], result.weights[name] * total.double()]
+        numbers += [result.norms[network] for network in NETWORKS if result.norms]
+        numbers.append(result.clipped_norm(clip_norm))
+        values = torch.stack([number.double() for number in numbers])
+        taken = torch.where(result.finite, values, 0.0)
+        if self.totals is None:
+            self.totals = taken
+        else:
+            self.totals.add_(taken)
+        self.steps += 1
+
+    def clear(self) -> None:
+        """Begin a new window, at a log line."""
+        self.steps = 0
+        if self.totals is not None:
+            self.totals.zero_()
+
+    def read(self) -> tuple[int, dict[str, float]]:
+        """Return the number of steps that were not finite, and the means of the window. The one host sync."""
+        taken, norm, *terms, clipped = self.totals.tolist() if self.totals is not None else (0.0, 0.0, 0.0)
+        terms, apart = terms[: 3 * len(self.names)], terms[3 * len(self.names) :]
+        # A term without a count has no mean: the objective is in another stage.
+        parts = zip(self.names, terms[::3], terms[1::3], terms[2::3], strict=True)
+        losses, loss = {}, 0.0
+        for name, sum_, count, weighted in parts:
+            if count:
+                losses[f"{name}_loss"] = sum_ / count
+                loss += weighted / count
+        if not taken:  # no step was taken in this window; do not report a loss of 0
+            loss = norm = clipped = math.nan
+            apart = [math.nan] * len(apart)
+        norms = {"gradient_norm": norm, "clipped_gradient_norm": clipped}
+        norms |= {f"{network}_gradient_norm": total for network, total in zip(NETWORKS, apart, strict=False)}
+        means = {name: total / max(taken, 1) for name, total in norms.items()}
+        return self.steps - int(taken), {"loss": loss, **losses, **means}
+
+    def state(self) -> dict[str, Any]:
+        if self.totals is None or not self.steps:
+            return {"steps": 0, "names": (), "totals": None}
+        return {"steps": self.steps, "names": self.names, "totals": self.totals.tolist()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        names, totals = tuple(state["names"]), state["totals"]
+        return cls(state["steps"], names, None if totals is None else torch.tensor(totals, dtype=torch.float64))
 
 
 @dataclass
@@ -303,46 +373,3 @@ def peak_memory(device: torch.device) -> dict[str, int]:
         if found := re.search(r"VmHWM:\s+(\d+) kB", status):  # ru_maxrss would be the parent's, if that is larger
             return {"peak_memory_bytes": 1024 * int(found[1])}
     return {}
-
-
-@torch.no_grad()
-def non_finite_parameters(module: nn.Module, world: World) -> list[str]:
-    """Return the names of the parameters that are not finite. All ranks must call it."""
-    named = {name: parameter.detach() for name, parameter in module.named_parameters()}
-    own = {name: p.to_local() if hasattr(p, "to_local") else p for name, p in named.items()}
-    wrong = world.sum({name: (~p.isfinite()).sum() for name, p in own.items()})
-    counts = torch.stack([count.double() for count in wrong.values()]).tolist() if wrong else []
-    return [name for name, count in zip(wrong, counts, strict=True) if count]
-
-
-def non_finite_weights(names: list[str], step: int) -> DivergedError:
-    """Return the error for parameters, or state of the optimizer, that are not finite after `step` steps."""
-    which = f"{names[0]} is" if len(names) == 1 else f"{names[0]} (and {len(names) - 1:,} more tensors) are"
-    return DivergedError(
-        f"step {step:,}: {which} no longer finite, although the loss and the gradient were: the update overflowed. "
-        "Training cannot recover from this, and nothing is saved. In a new run, lower train.learning_rate or "
-        "optimizer.weight_decay, or raise optimizer.epsilon."
-    )
-
-
-def rejected_steps(
-    number: int, first: int, spiked: bool, step: int, *, factor: float | None, limit: tuple[int, int] | None = None
-) -> DivergedError:
-    """Return the error for steps that were not taken; the weights are sound.
-
-    number, first  their number since the last log line, and the first of them, from 0
-    step           steps done
-    limit          steps rejected in total, and their largest allowed number
-    """
-    steps = f"{number:,} of the steps since the last log line"
-    what = f"the loss or gradient of {steps} was not finite (first at step {first + 1:,})"
-    if spiked:
-        what = (
-            f"in {steps}, first in step {first + 1:,}, the norm of the gradient was above {factor:g} times its average"
-        )
-    over = f" That makes {limit[0]:,} in all, more than train.skip_limit ({limit[1]:,})." if limit else ""
-    cure = "set train.on_non_finite: skip" if limit is None else "raise train.skip_limit"
-    return DivergedError(
-        f"step {step:,}: {what}. They were not taken, so no weight is damaged.{over} Lower "
-        f"train.learning_rate, lengthen the warm-up (schedules.learning_rate.warmup_steps), or {cure}."
-    )

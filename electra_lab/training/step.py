@@ -1,10 +1,9 @@
 """One optimizer step, and the numbers of components that change from step to step."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -140,70 +139,6 @@ class StepResult:
         if not self.norms:
             return self.gradient_norm.clamp(max=largest)
         return _together([norm.clamp(max=largest) for norm in self.norms.values()])
-
-
-@dataclass
-class Window:
-    """The steps since the last log line: summed on the device, read by the host once.
-
-    totals: taken steps, their gradient norms, then sum, count and weighted sum of each term, then the norm of each
-    network if each is clipped by its own, then clipped norms. Part of a checkpoint, so that a log line after a resume
-    is the one that an uninterrupted run writes.
-    """
-
-    steps: int = 0
-    names: tuple[str, ...] = ()
-    totals: Tensor | None = None
-
-    def add(self, result: StepResult, clip_norm: float = math.inf) -> None:
-        self.names = tuple(result.sums)
-        numbers = [result.finite, result.gradient_norm]
-        for name, total in result.sums.items():
-            numbers += [total, result.counts[name], result.weights[name] * total.double()]
-        numbers += [result.norms[network] for network in NETWORKS if result.norms]
-        numbers.append(result.clipped_norm(clip_norm))
-        values = torch.stack([number.double() for number in numbers])
-        taken = torch.where(result.finite, values, 0.0)
-        if self.totals is None:
-            self.totals = taken
-        else:
-            self.totals.add_(taken)
-        self.steps += 1
-
-    def clear(self) -> None:
-        """Begin a new window, at a log line."""
-        self.steps = 0
-        if self.totals is not None:
-            self.totals.zero_()
-
-    def read(self) -> tuple[int, dict[str, float]]:
-        """Return the number of steps that were not finite, and the means of the window. The one host sync."""
-        taken, norm, *terms, clipped = self.totals.tolist() if self.totals is not None else (0.0, 0.0, 0.0)
-        terms, apart = terms[: 3 * len(self.names)], terms[3 * len(self.names) :]
-        # A term without a count has no mean: the objective is in another stage.
-        parts = zip(self.names, terms[::3], terms[1::3], terms[2::3], strict=True)
-        losses, loss = {}, 0.0
-        for name, sum_, count, weighted in parts:
-            if count:
-                losses[f"{name}_loss"] = sum_ / count
-                loss += weighted / count
-        if not taken:  # no step was taken in this window; do not report a loss of 0
-            loss = norm = clipped = math.nan
-            apart = [math.nan] * len(apart)
-        norms = {"gradient_norm": norm, "clipped_gradient_norm": clipped}
-        norms |= {f"{network}_gradient_norm": total for network, total in zip(NETWORKS, apart, strict=False)}
-        means = {name: total / max(taken, 1) for name, total in norms.items()}
-        return self.steps - int(taken), {"loss": loss, **losses, **means}
-
-    def state(self) -> dict[str, Any]:
-        if self.totals is None or not self.steps:
-            return {"steps": 0, "names": (), "totals": None}
-        return {"steps": self.steps, "names": self.names, "totals": self.totals.tolist()}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        names, totals = tuple(state["names"]), state["totals"]
-        return cls(state["steps"], names, None if totals is None else torch.tensor(totals, dtype=torch.float64))
 
 
 def prepare(

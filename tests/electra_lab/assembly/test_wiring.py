@@ -21,8 +21,7 @@ from electra_lab.config.load import load
 from electra_lab.config.schema import Evaluate, Process, Train
 from electra_lab.config.sections import Checkpoint
 from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.training import device
-from electra_lab.training import divergence as trouble
+from electra_lab.training import device, execution
 from registry.errors import DivergedError
 from tests.electra_lab.assembly import plain_loop
 from tests.electra_lab.assembly.plain_loop import BATCH, LENGTH, STEPS, adafactor, adamw, at, by_hand, equal, overrides
@@ -157,7 +156,7 @@ def check_budgets(file: Path, out: Path) -> None:
 
 def check_skip_limit(file: Path, out: Path) -> None:
     spiky = {"train.steps": 20, "train.log_every": 20, "train.spike": 1.0001, "train.on_non_finite": "skip"}
-    with patch.object(trouble, "LEAD", 1):
+    with patch.object(execution, "LEAD", 1):
         path, _, _ = seen(file, out, spiky)
         skipped = lines(path, "train")[-1]["skipped_steps"]
         seen(file, out.with_name("just"), {**spiky, "train.skip_limit": skipped})

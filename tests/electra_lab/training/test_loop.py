@@ -14,8 +14,8 @@ from torch import nn
 
 from electra_lab.storage import state
 from electra_lab.training import loop
-from electra_lab.training.loop import Record, Run, Settings, Training, train
-from electra_lab.training.step import Learner, StepResult, Window
+from electra_lab.training.loop import Record, Run, Settings, Training, Window, train
+from electra_lab.training.step import Learner, StepResult
 from registry import Batch, BatchSizes, Flops, Losses, Objective, Term
 from registry.errors import DivergedError
 from tests.electra_lab.training.tiny import CPU

@@ -14,7 +14,7 @@ from electra_lab.cli.replay import replay as command
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.pretraining.replay import replay
 from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.training import divergence
+from electra_lab.training import execution
 from registry.errors import DataError, DivergedError, InUse
 from tests.electra_lab.jobs.pretraining.tiny import assert_same, experiment, lines, run, spying, stop_at
 from tests.scorecard.lab import Lab
@@ -24,7 +24,7 @@ STEPS = 16
 
 
 def test_a_spike_counts_as_a_step_that_is_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(divergence, "LEAD", 3)
+    monkeypatch.setattr(execution, "LEAD", 3)
     train = f"{{steps: {STEPS}, batch_size: 4, precision: fp32, log_every: 5, on_non_finite: skip, spike: 1.02}}"
     file = experiment(tmp_path, train=train, checkpoint="{every: 4}")
     whole, path = run(file, tmp_path / "whole"), tmp_path / "run"
@@ -93,7 +93,7 @@ def test_an_update_that_spoils_weights(tmp_path: Path, setting: str) -> None:
 
 
 def test_a_spike_is_named_by_its_norm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(divergence, "LEAD", 2)
+    monkeypatch.setattr(execution, "LEAD", 2)
     path = diverged(experiment(tmp_path), tmp_path / "run", "train.spike=1.0001")
     found = replay(path, "cpu")
     assert found.kind == "norm"
