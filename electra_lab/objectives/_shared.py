@@ -190,7 +190,8 @@ def is_masked(masked: Masked) -> Bool[Tensor, "B T"]:
 class Base(Objective, nn.Module):
     """Base of objectives whose options are annotated in the body of the class, with their defaults.
 
-    Derived classes become dataclasses by themselves, with these fields first, unless they have a constructor, or `options=False`.
+    Derived classes become dataclasses by themselves, with these fields first. Those that have a constructor, or are
+    declared with `options=False`, stay as they are.
     """
 
     generator: Network
