@@ -94,7 +94,7 @@ def signature(run: Run, batch: Batch, micro_batch_size: int) -> Signature:
     """
     shapes = tuple((name, tensor.shape) for name, tensor in tensors_of(batch).items())
     counts = batch.document_counts
-    parts = () if counts is None else counts.split(micro_batch_size)
+    parts = () if counts is None else counts.split(micro_batch_size)  # type: ignore[no-untyped-call]
     documents = tuple((int(part.sum()) - 1).bit_length() for part in parts)
     decided: list[Any] = [tuple(parameter.requires_grad for parameter in parameters_of(run.optimizer))]
     for module in run.learner.changing:
