@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn, optim
 
-from electra_lab.optimizers.adamw import decayed
+from electra_lab.optimizers.adamw import decayed, rate_of
 from registry import optimizers
 
 
@@ -55,9 +55,10 @@ class Adafactor(optim.Optimizer):
             else:
                 state["variance"] = torch.zeros_like(gradient)
         state["step"] += 1
+        rate = rate_of(group, parameter)
         forget, tiny = state["step"] ** group["decay"], torch.finfo(parameter.dtype).eps
-        size = state["step"].rsqrt().clamp(max=group["lr"]) * _root_mean_square(parameter).clamp(min=group["epsilon"])
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        size = state["step"].rsqrt().clamp(max=rate) * _root_mean_square(parameter).clamp(min=group["epsilon"])
+        parameter.mul_(1 - rate * group["weight_decay"])
         squares = gradient.square()
         if gradient.ndim > 1:
             state["rows"].lerp_(squares.mean(-1, keepdim=True), forget)

@@ -1,8 +1,9 @@
 """AdamW."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn, optim
 
@@ -18,6 +19,12 @@ def decayed(parameters: Sequence[tuple[str, nn.Parameter]], weight_decay: float)
         {"params": [p for _, p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def rate_of(group: Mapping[str, Any], parameter: Tensor) -> Tensor:
+    """Return a group's rate on the parameter's device: a number and a tensor would round differently in arithmetic."""
+    rate: float | Tensor = group["lr"]
+    return rate if isinstance(rate, Tensor) else parameter.new_full((), rate, dtype=torch.float32)
 
 
 @optimizers.register("adamw", elementwise=True)

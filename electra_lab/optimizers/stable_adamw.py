@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn, optim
 from torch.optim.adamw import adamw
 
-from electra_lab.optimizers.adamw import Beta, decayed
+from electra_lab.optimizers.adamw import Beta, decayed, rate_of
 from registry import optimizers
 
 
@@ -69,7 +69,7 @@ class StableAdamW(optim.Optimizer):
             expected = squares.div_(share).clamp_(min=epsilon**2).sqrt_()
             norms.append(torch.linalg.vector_norm(torch.div(gradient, expected, out=expected)))
         sizes = torch._foreach_div(norms, [parameter.numel() ** 0.5 for parameter in learning])
-        rates = (group["lr"] / torch.stack(sizes).clamp(min=1.0)).float()
+        rates = (rate_of(group, learning[0]) / torch.stack(sizes).clamp(min=1.0)).float()
         # The rest is AdamW, at the rate of each tensor
         peak = group.get("initial_lr", group["lr"]) if group["decoupled"] else 1.0
         for parameter, gradient, state, rate in zip(learning, gradients, states, rates, strict=True):

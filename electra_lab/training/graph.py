@@ -121,10 +121,8 @@ class CudaGraphs:
         with warnings.catch_warnings(record=True) as raised, torch.cuda.stream(self.stream):
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
-            try:
-                result = step()
-            finally:
-                torch.cuda.set_sync_debug_mode(mode)
+            result = step()
+            torch.cuda.set_sync_debug_mode(mode)
         torch.cuda.current_stream().wait_stream(self.stream)
         return result, waits_in(raised)
 
@@ -133,8 +131,7 @@ class CudaGraphs:
 
         Raises MemoryError unless an eager step, an evaluation or the comparison, fits next to the graph's memory.
         """
-        free, _ = torch.cuda.mem_get_info()
-        free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         if 2 * torch.cuda.max_memory_allocated() > free:
             raise MemoryError("a graph keeps the memory of a step, and there is too little for another one")
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()

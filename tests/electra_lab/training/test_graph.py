@@ -117,7 +117,6 @@ class Trainer:
 def differing(
     name: str,
     *changes: str,
-    eager_rates: bool = False,
     before: Callable[[Run], None] = lambda _: None,
     **settings: Any,
 ) -> list[str]:
@@ -125,7 +124,7 @@ def differing(
 
     before  is called before each of the latter
     """
-    eager = Trainer(name, *changes, rates=eager_rates, **settings)
+    eager = Trainer(name, *changes, **settings)
     for step in range(6):
         compute_step(eager.run, eager.settings, eager.prepare(step))
     recorded, recorder = Trainer(name, *changes, rates=True, **settings), Recorder()
@@ -177,8 +176,8 @@ def test_a_recorded_step_is_the_eager_step(name: str) -> None:
         (("schedules.sampler.temperature={type: linear, start: 3.0, end: 0.5}",), {}),
         (("schedules.objective.generator_weight={type: linear, start: 3.0, end: 0.5}",), {}),
         (("optimizer={type: adamw_no_bias_correction}",), {}),
-        (("optimizer={type: adafactor}",), {"eager_rates": True}),
-        (("optimizer={type: stable_adamw}",), {"eager_rates": True}),
+        (("optimizer={type: adafactor}",), {}),
+        (("optimizer={type: stable_adamw}",), {}),
     ],
     ids=str,
 )
