@@ -121,8 +121,10 @@ class CudaGraphs:
         with warnings.catch_warnings(record=True) as raised, torch.cuda.stream(self.stream):
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
-            result = step()
-            torch.cuda.set_sync_debug_mode(mode)
+            try:
+                result = step()
+            finally:
+                torch.cuda.set_sync_debug_mode(mode)
         torch.cuda.current_stream().wait_stream(self.stream)
         return result, waits_in(raised)
 

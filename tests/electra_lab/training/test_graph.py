@@ -456,6 +456,19 @@ def test_an_error_in_a_comparison_leaves_nothing_to_save(monkeypatch: pytest.Mon
     assert runs[0].learner.updating
 
 
+def test_a_rejected_step_leaves_the_memory_of_its_rows() -> None:
+    trainer = Trainer("objectives/sas")
+    memory = trainer.run.learner.objective.row_memory
+    compute_step(trainer.run, trainer.settings, trainer.prepare(0))
+    written = {name: held.clone() for name, held in memory.items()}
+    assert any(held.any() for held in written.values())
+    trainer.run.watch.taken.fill_(100)
+    trainer.run.watch.average.fill_(1e-30)  # every norm is a spike
+    compute_step(trainer.run, trainer.settings, trainer.prepare(1))
+    assert int(trainer.run.watch.first) == 1
+    assert all(torch.equal(held, written[name]) for name, held in memory.items())
+
+
 # With CUDA graphs
 
 
