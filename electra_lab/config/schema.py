@@ -106,8 +106,8 @@ class Train(Budget):
     graph: Literal["auto", "on", "off"] = Field(
         "auto",
         description="Record the device's part of a step as a CUDA graph, which the host launches at once. The numbers "
-        "are those of eager steps: the second step of each graph is compared with one. auto: on a GPU, in one process, "
-        "for at least 100 steps. Where a step cannot be recorded, a run says why and goes on without.",
+        "are those of eager steps: the first two steps of each graph are compared with them. auto: on a GPU, in one "
+        "process, for at least 100 steps. Where a step cannot be recorded, a run says why and goes on without.",
     )
     activation_checkpointing: bool = Field(
         False,
