@@ -1,7 +1,4 @@
-"""Disentangled attention, row by row and block by block, without a gather.
-
-Shapes: B rows, H heads (h of them at a time), T positions, E distances, d width of a head.
-"""
+"""Disentangled attention, row by row and block by block, without a gather."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+# Shapes: B rows, H heads (h of them at a time), T positions, E distances, d width of a head.
 BLOCK = 128  # positions
 CACHED = 1 << 20  # scores that are computed at a time
 

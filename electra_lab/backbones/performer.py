@@ -54,7 +54,7 @@ def favor_attention(
         k = key @ projection.T - key.square().sum(-1, keepdim=True) / 2
         k = k.masked_fill(hidden, float("-inf"))
         # Two shifts that cancel too: each feature's largest exponent moves from the keys to the queries, then each
-        # query's largest is taken off. Some product of the two is exp(0), so the weights add up to at least 1: a division
+        # query's largest is taken off. Some product of the two is exp(0), so the weights sum to at least 1: a division
         # by next to nothing cannot happen, and the division needs no epsilon, which would bias the estimate.
         peak = k.amax(-2, keepdim=True).detach()
         q = q + peak

@@ -1,7 +1,4 @@
-"""Attention in long rows: documents apart, each by itself, and dropout that keeps a bit for each weight.
-
-Shapes: B rows, H heads, T queries and S keys, of width d, values of width e; n positions of a block, N sequences.
-"""
+"""Attention in long rows: documents apart, each by itself, and dropout that keeps a bit for each weight."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+# Shapes: B rows, H heads, T queries and S keys, of width d, values of width e; n positions of a block, N sequences.
 Mask = Bool[Tensor, " B #H #T S"]  # True at the keys that a query sees
 
 SHORT = 256  # positions; on a CPU, shorter rows are attended to at once, whatever the mask and the dropout

@@ -1,7 +1,4 @@
-"""A network: embeddings, a projection if widths differ, a backbone, heads; inner states; initial weights.
-
-Shapes: B rows of T positions, K chosen ones; E width of the embeddings, D of the states, V size of the vocabulary.
-"""
+"""A network: embeddings, a projection if widths differ, a backbone, heads; inner states; initial weights."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Literal, Self
@@ -15,6 +12,7 @@ from registry import Backbone
 from registry.core import place
 from registry.errors import BadResult
 
+# Shapes: B rows of T positions, K chosen ones; E width of the embeddings, D of the states, V size of the vocabulary.
 LAYER_NORM_EPS = 1e-12  # as in google-research/electra
 SEGMENTS = 2
 

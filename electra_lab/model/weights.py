@@ -77,8 +77,8 @@ def account_for(
     for name in [name for name in left if name not in unused]:
         wrong.append(f"{name_of(name)} is {'not tied to the token table' if name in OUTPUT_TABLES else 'left over'}")
     if not wrong:  # numbers are checked once everything fits
-        buffers = {name for name, tensor in expected.items() if not isinstance(tensor, nn.Parameter)}
-        wrong += not_finite(tensors, name_of, buffers - {*VOCABULARY_SIZED})
+        buffers = [name for name, tensor in expected.items() if not isinstance(tensor, nn.Parameter)]
+        wrong += not_finite(tensors, name_of, {*buffers} - {*VOCABULARY_SIZED})
     if wrong:
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise ValueError(f"{'; '.join(wrong[:SHOWN])}{more}.")

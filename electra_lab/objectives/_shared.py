@@ -1,7 +1,4 @@
-"""Steps that objectives share: mask a batch, predict the masked tokens, draw replacements, count losses.
-
-Shapes: B rows of T positions, K masked ones, n chosen ones; D width of the states, V size of the vocabulary.
-"""
+"""Steps that objectives share: mask a batch, predict the masked tokens, draw replacements, count losses."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +27,7 @@ from registry import (
     Vocabulary,
 )
 
+# Shapes: B rows of T positions, K masked ones, n chosen ones; D width of the states, V size of the vocabulary.
 Weight = Annotated[float, Field(ge=0)]  # weight of a term of the loss
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
 ZLoss = Annotated[float, Field(ge=0)] | None  # weight of the z-loss; None leaves the term out, 0 only reports it

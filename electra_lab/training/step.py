@@ -302,8 +302,7 @@ def gradients(
         totals = world.sum(_total(counted))
 
     # Forward and backward of each micro-batch; ranks exchange gradients in the last one alone.
-    sums: dict[str, Tensor] = {}
-    counts: dict[str, Tensor] = {}
+    sums, counts = dict[str, Tensor](), dict[str, Tensor]()
     learner.memory_updates.clear()
     for part in parts:
         world.synchronize(learner.module, part is parts[-1])
@@ -362,9 +361,7 @@ def clip(optimizer: Optimizer, clip_norm: float, device: torch.device) -> tuple[
     for group in optimizer.param_groups:
         parts.setdefault(group.get("clipped_with", ""), []).extend(group["params"])
     # A network without gradients, which does not learn yet, has a norm of zero on the host.
-    norms = {}
-    for name, parameters in parts.items():
-        norms[name] = whole(nn.utils.clip_grad_norm_(parameters, clip_norm)).to(device)
+    norms = {name: whole(nn.utils.clip_grad_norm_(part, clip_norm)).to(device) for name, part in parts.items()}
     if "" in norms:
         return norms[""], {}
     return _together(list(norms.values())), norms
