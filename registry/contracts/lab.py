@@ -12,16 +12,16 @@ from registry.contracts.training import Metric, Network
 class MetricWithDocuments(float):
     """A metric of a sample of documents, with the contribution of each document.
 
-    documents  the jackknife's pseudo-values, n value - (n - 1) (value without the document), in the same order for all
+    documents  jackknife's pseudo-values, n value - (n - 1) (value without the document), in the same order for all
                cells. Intervals then include the variance over documents
     """
 
     documents: tuple[float, ...]
 
     def __new__(cls, value: float, documents: Iterable[float]) -> Self:
-        made = super().__new__(cls, value)
-        made.documents = tuple(map(float, documents))
-        return made
+        metric = super().__new__(cls, value)
+        metric.documents = tuple(map(float, documents))
+        return metric
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Trained:
 class Measure(Protocol):
     """A component that compares the cells of an ablation. Registered as a class: __init__(self, /, *, <options>).
 
-    metrics      by name, the most important one first; they may depend on the options. A metric that a run does not
+    metrics      metrics by name, the most important one first; they may depend on the options. One that a run does not
                  have is left out of its numbers
-    same_rows    the cells must read the same rows: equal corpus, tokenizer and data
+    same_rows    True if the cells must read the same rows: equal corpus, tokenizer and data
     finetunings  optional: paths of the fine-tuning files that it uses, which are checked before training
     """
 
@@ -75,11 +75,11 @@ class Measure(Protocol):
 class Outcome:
     """The result of a piece of work; `error` is the reason of a failure.
 
-    done       finished, now or before
-    failed     another attempt would fail in the same way
-    lost       another attempt may succeed: the process died, the disk was full
-    preempted  asked to stop, and saved its state
-    elsewhere  another process is working on it
+    done       end of the work, now or before
+    failed     failure that another attempt would repeat
+    lost       failure that another attempt may avoid: the process died, the disk was full
+    preempted  stop on request, with the state saved
+    elsewhere  work by another process
     """
 
     status: Literal["done", "failed", "lost", "preempted", "elsewhere"]
@@ -90,11 +90,11 @@ Work = Callable[[str, str], Outcome]
 
 
 class Launcher(Protocol):
-    """Run independent pieces of work, given as (folder, id), on this machine or on others that see the folder.
+    """Run independent pieces of work, each a (folder, id), on this machine or on others that see the folder.
 
     Registered as a class: __init__(self, /, *, workers, threads, <options>).
 
-    here  the pieces run on this machine and its devices
+    here  True if the pieces run on this machine and its devices
     """
 
     here: bool
@@ -105,7 +105,7 @@ class Launcher(Protocol):
     def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
         """Call work(folder, id) once for each id, in other processes, at most `workers` at a time.
 
-        Yields each outcome as soon as it is known. `work` is a function of a module or a functools.partial of one. A
+        Yields each outcome at the end of its piece. `work` is a function of a module or a functools.partial of one. A
         process that dies is a `lost` piece, an exception of `work` a `failed` one; the others continue. Closing the
         iterator (or Ctrl-C, or SIGTERM) asks the running pieces to stop and waits for them.
         """
@@ -118,7 +118,7 @@ Ended = Literal["done", "stopped", "failed"]
 class Tracked:
     """A run, as trackers see it."""
 
-    name: str  # of its experiment and its folder
+    name: str  # names of its experiment and its folder
     group: str  # the name of its experiment, fine-tuning or ablation
     folder: Path  # the run directory
     config: Mapping[str, Any]  # the complete config, as plain values
@@ -132,8 +132,8 @@ class Tracker(Protocol):
     It may raise any exception at any time: the run continues without it, and tries it again when it is resumed. It must
     not print, handle signals or end the process, and must not import its libraries before `start`.
 
-    rewinds  a run that was killed goes back to its last checkpoint. True if the tracker then drops its records of later
-             steps and receives them again; False if it never receives a record twice
+    rewinds  True if the tracker drops the records of later steps and receives them again when a run that was killed
+             goes back to its last checkpoint; False if it never receives a record twice
     """
 
     rewinds: bool
