@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Sizes(Strict):
-    """The sizes of a backbone, next to its own options."""
+    """The sizes of a backbone, next to its options."""
 
     dim: Annotated[int, Field(gt=0, le=65_536)]
     depth: Annotated[int, Field(gt=0, le=1_000)]
@@ -49,8 +49,8 @@ class Component:
 
     def declared(self, registry: Registry[Any], name: str) -> Any:
         """Return a declaration of the component in `registry`, evaluated for these options if it depends on them."""
-        found = registry.get(self.type).declared[name]
-        return found(**self.keywords()) if callable(found) and not isinstance(found, type) else found
+        fact = registry.get(self.type).declared[name]
+        return fact(**self.keywords()) if callable(fact) and not isinstance(fact, type) else fact
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Of:
     optional: bool = False  # the field may be null
     default: str | None = None  # the type if none is written
 
-    _describing: ClassVar[list[Registry[Any]]] = []  # whose JSON schemas are being made, from the outside in
+    _describing: ClassVar[list[Registry[Any]]] = []  # registries whose JSON schemas are begun, from the outside in
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_plain_validator_function(
@@ -136,13 +136,13 @@ class Of:
 
 def loadable(registry: Registry[Any]) -> list[Entry[Any]]:
     """Return the components that can be loaded: one broken package must not take the schema from all others."""
-    found = []
+    entries = []
     for name in registry.names():
         try:
-            found.append(registry.get(name))
+            entries.append(registry.get(name))
         except LabError:
             continue
-    return found
+    return entries
 
 
 def entries_of(registry: Registry[Any], component: Component) -> Iterator[Entry[Any]]:

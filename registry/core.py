@@ -108,8 +108,8 @@ class Registry(Generic[T]):
             file, line = _source(component)
             at, which = f"{short(file)}:{line}", f"{self.singular} '{name}'"
             if unknown := declared.keys() - self.declares.keys():
-                known = did_you_mean(min(unknown), self.declares)
-                raise BadSignature(f"{at}: {self.plural}.register has no argument '{min(unknown)}'.{known}")
+                hint = did_you_mean(min(unknown), self.declares)
+                raise BadSignature(f"{at}: {self.plural}.register has no argument '{min(unknown)}'.{hint}")
             if taken := self._taken(name, component.__module__, file):
                 raise DuplicateName(f"{at}: {which} is already defined at {taken}. Choose another name.")
             if not name.isidentifier():
@@ -211,8 +211,8 @@ class Registry(Generic[T]):
             listing = Listing(name, entry.summary, entry.place, entry.package)
         else:
             source = offered[0].source()
-            found = read(source, self.plural, name) if source else None
-            listing = Listing(name, found.summary if found else "", offered[0].module, offered[0].package)
+            definition = read(source, self.plural, name) if source else None
+            listing = Listing(name, definition.summary if definition else "", offered[0].module, offered[0].package)
         return replace(listing, problem=self._conflict(offered)) if offered else listing
 
     def _offers(self, name: str) -> list[Offer]:
@@ -236,8 +236,8 @@ class Registry(Generic[T]):
         return {path.stem: path for path in files if not path.stem.startswith("_")}
 
     def _built_in(self, path: Path) -> Listing:
-        found = read(path, self.plural, path.stem)
-        return found or Listing(path.stem, "(registers nothing)", f"{short(path)}:1")
+        definition = read(path, self.plural, path.stem)
+        return definition or Listing(path.stem, "(registers nothing)", f"{short(path)}:1")
 
     def plugged_in(self) -> list[Entry[T]]:
         """Return the components of plug-in files and installed packages."""
@@ -246,7 +246,7 @@ class Registry(Generic[T]):
 
     @classmethod
     def all_plugged_in(cls) -> list[Entry[Any]]:
-        """Return the same of all registries."""
+        """Return the components of plug-in files and installed packages in all registries."""
         return [*chain.from_iterable(registry.plugged_in() for registry in cls.instances)]
 
     @classmethod

@@ -107,7 +107,7 @@ def using(*entries: Entry[Any]) -> Iterator[None]:
 def blame(error: BaseException) -> PluginError | None:
     """Return an error that names the plug-in whose code raised `error`, or called the code that did, with its line.
 
-    Otherwise it names the plug-ins that are known to have been used. None if there were none.
+    Otherwise it names the plug-ins that were used. None if there were none.
     """
     entries = Registry.all_plugged_in()
     files, used = {str(entry.file) for entry in entries}, getattr(error, "used", [])

@@ -96,7 +96,7 @@ class BadResult(ConfigError):
 
 
 class Signalled(BaseException):
-    """A signal arrived. Not an Exception, so that no library handles it as its own failure."""
+    """A signal arrived. Not an Exception, so that no library handles it as a failure."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -128,7 +128,7 @@ def is_shortage(error: BaseException) -> bool:
 
 
 def said(error: BaseException) -> str:
-    """Return the message of an error, whose own code for it may fail."""
+    """Return the message of an error, whose code for it may fail."""
     try:
         return str(error)
     except (KeyboardInterrupt, Signalled):
@@ -137,9 +137,9 @@ def said(error: BaseException) -> str:
         return f"its message cannot be shown ({type(other).__name__})"
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the tail of an error: the nearest known word, and all of them unless they are very many."""
-    names = sorted(known)
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """Return the tail of an error: the nearest of the candidates, and all of them unless they are very many."""
+    names = sorted(candidates)
     close = get_close_matches(word, names[:10_000], n=1) or [name for name in names if name.startswith(word)]
     hint = f" Did you mean '{close[0]:.80}'?" if len(close) == 1 else ""
     return f"{hint} Known: {shortened(names) or 'none'}."
@@ -176,4 +176,4 @@ def guide(name: str) -> str:
 
 def shown(text: str) -> str:
     """Escape the control characters other than tab and newline, which command a terminal, and what is not UTF-8."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", lambda found: repr(found[0])[1:-1], text)
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", lambda match: repr(match[0])[1:-1], text)

@@ -1,4 +1,4 @@
-"""Components known without importing them: from source text, and plug-ins by entry point from metadata."""
+"""Components without importing them: from source text, and plug-ins by entry point from metadata."""
 
 import ast
 import sys
@@ -21,7 +21,7 @@ class Listing:
     summary: str
     place: str
     package: str | None = None  # the installed package that offers it, with its version
-    problem: str | None = None  # the reason why it cannot be used, as far as that is known without importing it
+    problem: str | None = None  # the reason why it cannot be used, as far as it shows without an import
 
 
 def read(path: Path, plural: str, name: str) -> Listing | None:
@@ -40,8 +40,8 @@ def read(path: Path, plural: str, name: str) -> Listing | None:
 def _registers(decorator: ast.expr, plural: str, name: str) -> bool:
     """Return True for `samplers.register("name", ...)` and `registry.samplers.register("name", ...)`."""
     match decorator:
-        case ast.Call(ast.Attribute(ast.Name(owner) | ast.Attribute(_, owner), "register"), [ast.Constant(given), *_]):
-            return owner == plural and given == name
+        case ast.Call(ast.Attribute(ast.Name(owner) | ast.Attribute(_, owner), "register"), [ast.Constant(first), *_]):
+            return owner == plural and first == name
     return False
 
 
@@ -77,7 +77,7 @@ class Offer:
         return module == self.module or module.startswith(f"{self.module}.")
 
     def source(self) -> Path | None:
-        """Return the file of the module, found without importing the packages around it."""
+        """Return the file of the module without importing the packages around it."""
         top, *rest = self.module.split(".")
         try:
             spec = find_spec(top)  # of a top-level name, this imports nothing
@@ -97,12 +97,12 @@ def offers(plural: str) -> list[Offer]:
 
 @lru_cache(maxsize=1)
 def _scan(path: tuple[str, ...]) -> tuple[Offer, ...]:
-    found: list[Offer] = []
+    offered: list[Offer] = []
     seen: set[str] = set()
-    known = list(distributions(path=list(path)))
-    if not any(map(_may_offer, known)):  # the names of all packages take a tenth of a second
+    installed = list(distributions(path=list(path)))
+    if not any(map(_may_offer, installed)):  # the names of all packages take a tenth of a second
         return ()
-    for distribution in known:
+    for distribution in installed:
         with suppress(Exception):  # a package with unreadable metadata offers nothing
             name = distribution.metadata["Name"]
             if name in seen:  # Python imports the first of a name on the path
@@ -110,9 +110,9 @@ def _scan(path: tuple[str, ...]) -> tuple[Offer, ...]:
             package = f"{name} {distribution.version}"
             points = [point for point in distribution.entry_points if point.group.startswith(PREFIX)]
             valid = [point for point in points if point.pattern.match(point.value)]
-            found += [Offer(point.group, point.name, point.module, package) for point in valid]
+            offered += [Offer(point.group, point.name, point.module, package) for point in valid]
             seen.add(name)
-    return tuple(found)
+    return tuple(offered)
 
 
 def _may_offer(distribution: Distribution) -> bool:

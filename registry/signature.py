@@ -52,11 +52,11 @@ def problem(loc: Loc, reason: str, value: Any = None) -> ValidationError:
     return problems([(loc, reason, value)])
 
 
-def problems(found: Iterable[tuple[Loc, str, Any]]) -> ValidationError:
-    """The same for several, each with its key, the reason and its value."""
+def problems(failures: Iterable[tuple[Loc, str, Any]]) -> ValidationError:
+    """Return one validation error of several failures, each with its key, the reason and its value."""
     details = [
         InitErrorDetails(type=PydanticCustomError("lab", "{reason}", {"reason": reason}), loc=loc, input=value)
-        for loc, reason, value in found
+        for loc, reason, value in failures
     ]
     return ValidationError.from_exception_data("experiment", details)
 
@@ -76,23 +76,23 @@ def validate(schema: type[M], values: Mapping[str, Any]) -> M:
         return schema.model_validate_json(json.dumps(_whole(values, refused)))
     except ValidationError as error:
         details = [cast("dict[str, Any]", detail) for detail in error.errors(include_url=False)]
-        found = [_explained(detail, schema) for detail in _one_for_each_union(details, values)]
-        raise ValidationError.from_exception_data(error.title, found) from None
+        explained = [_explained(detail, schema) for detail in _one_for_each_union(details, values)]
+        raise ValidationError.from_exception_data(error.title, explained) from None
 
 
 def _one_for_each_union(details: Iterable[dict[str, Any]], values: Any) -> list[dict[str, Any]]:
     """Return the errors without the members of unions: pydantic has an error for each, below a tag that no file has."""
-    found = list[dict[str, Any]]()
+    merged = list[dict[str, Any]]()
     unions: dict[Loc, dict[str, Any]] = {}  # by key, the error of the first member
     for detail in details:
         loc = detail["loc"] if detail["type"] in ("lab", "missing") else _without_tags(detail["loc"], values)
         if loc in unions:
             unions[loc]["msg"] += " or " + detail["msg"].removeprefix("Input should be ")
             continue
-        found.append(detail | {"loc": loc})
+        merged.append(detail | {"loc": loc})
         if loc != detail["loc"]:
-            unions[loc] = found[-1]
-    return found
+            unions[loc] = merged[-1]
+    return merged
 
 
 def _without_tags(loc: Loc, values: Any) -> Loc:
@@ -138,33 +138,33 @@ def _explained(error: dict[str, Any], schema: type[BaseModel]) -> InitErrorDetai
 
 def _worded(message: str, value: Any) -> str:
     """Put pydantic's message in the words of a YAML author, with the value that was written."""
-    for theirs, ours in _WORDS.items():
-        message = message.replace(theirs, ours)
+    for phrase, replacement in _WORDS.items():
+        message = message.replace(phrase, replacement)
     written = "" if isinstance(value, list | dict) else f", is {json.dumps(value, ensure_ascii=False)[:60]}"
     return f"{message}{written}."
 
 
 def _meant(schema: type[BaseModel], loc: Loc) -> str:
-    """Return a hint for an unknown key: the places that know it, otherwise the nearest key of its own section."""
+    """Return a hint for an unknown key: the places that have it, otherwise the nearest key of its section."""
     key, top = str(loc[-1]), schema.model_fields
-    known = _fields_at(schema, loc[:-1])
+    fields = _fields_at(schema, loc[:-1])
     elsewhere = (
         [key] if key in top else [f"{section}.{key}" for section in top if key in _fields_at(schema, (section,))]
     )
     if not elsewhere:
-        return did_you_mean(key, known)
+        return did_you_mean(key, fields)
     places = " or ".join(f"'{place}'" for place in elsewhere)
-    return f" Did you mean {places}? Known here: {shortened(sorted(known))}."
+    return f" Did you mean {places}? Known here: {shortened(sorted(fields))}."
 
 
 def _fields_at(schema: type[BaseModel], loc: Loc) -> list[str]:
     """Return the fields of the model at `loc` below `schema`; none where there is no model."""
     for key in loc:
-        if isinstance(key, int):  # an item of a list, whose model the list was found with
+        if isinstance(key, int):  # an item of a list, whose model is that of the list
             continue
         field = schema.model_fields.get(key)
-        found = (field.annotation, *typing.get_args(field.annotation)) if field else ()
-        models = [model for model in found if inspect.isclass(model) and issubclass(model, BaseModel)]
+        annotations = (field.annotation, *typing.get_args(field.annotation)) if field else ()
+        models = [model for model in annotations if inspect.isclass(model) and issubclass(model, BaseModel)]
         if not models:
             return []
         schema = models[-1]
@@ -179,8 +179,8 @@ def schema_of(
 ) -> tuple[tuple[str, ...], type[Strict]]:
     """Return the positional parameters of `component` and the schema of its options. Raises BadSignature.
 
-    leads     the names that the contract allows for the positional parameters
-    required  the options that it demands, and their types
+    leads     names that the contract allows for the positional parameters
+    required  options that the contract demands, with their types
     place     file:line for errors
     """
     required = required or {}
@@ -201,8 +201,8 @@ def schema_of(
         allowed = " or ".join(f"({', '.join(lead)})" for lead in leads)
         raise refuse(f"must take {allowed} before its options, takes ({', '.join(positional)}).")
 
-    known = {parameter.name for parameter in options}
-    if missing := [name for name in required if name not in known]:
+    names = {parameter.name for parameter in options}
+    if missing := [name for name in required if name not in names]:
         raise refuse(f"must have the option {' and '.join(missing)}, which its contract demands.")
     for parameter in options:
         if reason := _unusable(parameter):

@@ -59,7 +59,7 @@ def steps_of(epochs: float, rows: int, batches: BatchSizes) -> int:
 
 
 def with_steps(loaded: Loaded, rows: int) -> Loaded:
-    """Return the same with the steps of `train.epochs`, if given, for `rows` training rows. Raises ConfigError.
+    """Return the experiment with the steps of `train.epochs`, if set, for `rows` training rows. Raises ConfigError.
 
     Only for building: the file of a run keeps the epochs.
     """
@@ -74,7 +74,7 @@ def with_steps(loaded: Loaded, rows: int) -> Loaded:
 def budgeted_steps(loaded: Loaded, flops: Flops, paper_flops: Flops) -> int | None:
     """Return the number of steps that the budget buys: whole ones, at least one. Raises ConfigError.
 
-    None for epochs, until `with_steps` knows the number of rows.
+    None for epochs, until `with_steps` has the number of rows.
     """
     config, train = loaded.config, loaded.config.train
     if train.steps is not None or train.epochs is not None:
@@ -105,10 +105,10 @@ def count_parameters(networks: Mapping[str, nn.Module]) -> dict[str, int]:
 
 
 def largest_mask_prob(config: ExperimentConfig) -> float:
-    """Return the largest mask_prob of the whole training, in doubles, looked for at every thousandth."""
-    given: float = config.masking.keywords()["mask_prob"]
+    """Return the largest mask_prob of the whole training, in doubles, at the thousandths of its progress."""
+    constant: float = config.masking.keywords()["mask_prob"]
     schedule = config.schedules.get("masking.mask_prob")
-    return max(map(value_of(schedule), (i / 1000 for i in range(1001)))) if schedule else given
+    return max(map(value_of(schedule), (i / 1000 for i in range(1001)))) if schedule else constant
 
 
 def size_of(module: nn.Module) -> int:

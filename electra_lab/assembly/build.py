@@ -49,21 +49,21 @@ from registry.errors import DataError, LabError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-BERT_VOCABULARY = 30_522  # google-research/electra's too; assumed where a tokenizer's options do not say
+BERT_VOCABULARY = 30_522  # google-research/electra's too; assumed where a tokenizer's options set no size
 
 
 @dataclass(frozen=True)
 class Built:
-    """The objective of an experiment with its networks; those of an outline have no memory."""
+    """The objective of an experiment with its networks, which have no memory in an outline."""
 
     learner: Learner
     networks: dict[str, nn.Module]  # `generator`, if there is one, and `discriminator`
     model: Network
-    flops: Flops  # of matrix products
-    paper_flops: Flops  # as Clark et al. (2020) count
+    flops: Flops  # FLOPs of matrix products
+    paper_flops: Flops  # FLOPs as Clark et al. (2020) count
     steps: int | None  # None if `train.epochs` decides and the rows are not counted yet
     vocabulary: Vocabulary
-    brought: Set[nn.Parameter]  # by components, which the lab does not initialize
+    brought: Set[nn.Parameter]  # weights of components, which the lab does not initialize
 
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters of the objective that no network has, such as those of a gate."""
@@ -83,7 +83,7 @@ def outline(loaded: Loaded, vocabulary: Vocabulary, place: AbstractContextManage
 
     Components that read numbers while they are built, such as the rates of layers, are built with memory.
 
-    place  `shapes_only()` if something will be computed with them; by default nothing can be
+    place  context of the construction: `shapes_only()` to compute with the networks; by default they cannot compute
     """
     try:
         with place or without_numbers():
@@ -99,15 +99,15 @@ def outline(loaded: Loaded, vocabulary: Vocabulary, place: AbstractContextManage
 def used(loaded: Loaded) -> list[Entry[Any]]:
     """Return the components of a step, dependencies first."""
     config, chosen = loaded.config, loaded.config.generator
-    found: list[Entry[Any]] = [backbones.get(config.discriminator.type), objectives.get(config.objective.type)]
+    main: list[Entry[Any]] = [backbones.get(config.discriminator.type), objectives.get(config.objective.type)]
     if chosen:
-        found.insert(0, (backbones if chosen.sizes else generators).get(chosen.type))
-    asked = [heads.get(name) for name, _ in config.needs.all_heads]
-    return [packings.get(config.packing.type), *asked, *found]
+        main.insert(0, (backbones if chosen.sizes else generators).get(chosen.type))
+    of_heads = [heads.get(name) for name, _ in config.needs.all_heads]
+    return [packings.get(config.packing.type), *of_heads, *main]
 
 
 def vocabulary_size(loaded: Loaded) -> int | None:
-    """Return the largest possible vocabulary, None if the options of the tokenizer do not say. Raises ConfigError."""
+    """Return the largest possible vocabulary, None if the tokenizer's options set none. Raises ConfigError."""
     if tokenizer := untrained_tokenizer(loaded):
         return tokenizer.get_vocab_size()
     return getattr(loaded.config.tokenizer.options, "vocab_size", None)
@@ -133,7 +133,7 @@ def untrained_tokenizer(loaded: Loaded) -> "Tokenizer | None":
 def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) -> Built:
     """Build networks and objective. Raises ConfigError at the line that caused it.
 
-    seed  draw the initial weights, each from the seed, its network, its name and its shape, so that parts which two
+    seed  seed of the initial weights; each is drawn by the seed, its network, name and shape, so that parts which two
           experiments share start equal. Components that bring weights keep them. Components that draw numbers while
           they are built use torch's global generator, which is seeded for each network; the caller restores it
     """
@@ -141,7 +141,7 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
     if config.data.group_by_length and not hasattr(packings.get(config.packing.type).component, "lengths"):
         reason = f"rows of {config.packing.type} are all full. Use packing: {{type: documents}}, or remove this key."
         raise loaded.problem(("data", "group_by_length"), reason)
-    # Networks
+    # Networks, with whatever their components draw
     generator, model = _pair(loaded, vocabulary, seed)
     networks: dict[str, nn.Module] = {"discriminator": model}
     if generator is not None:
@@ -160,26 +160,26 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
                 brought |= brought_by(heads.get(kind), head)
     if seed is not None:
         initialise(parts, partial(weights_from, seed), config.init.distribution, brought)
-    # Objective
+    # Objective, with the components that it calls
     strategy = masking_strategies.get(config.masking.type)
     masking = FixedSlots(strategy, largest_mask_prob(config), **config.masking.keywords())
     sampler = None
     if config.sampler is not None:
         sampler = Configured(samplers.get(config.sampler.type), **config.sampler.keywords())
     entry: Entry[Any] = objectives.get(config.objective.type)
-    given = {parameter: parameter._version for parameter in parts.parameters()}
+    versions = {parameter: parameter._version for parameter in parts.parameters()}
     _seed(seed, "objective")
     try:
         objective = entry.component(generator, model, masking, sampler, vocabulary, **config.objective.keywords())
     except ValueError as error:
         raise loaded.problem(("objective",), f"{config.objective.type} refuses this: {error}") from error
     # torch counts the changes of a tensor: the objective brings the weights that it has filled.
-    brought |= {parameter for parameter, version in given.items() if parameter._version != version}
-    brought |= brought_by(entry, objective) - given.keys()
+    brought |= {parameter for parameter, version in versions.items() if parameter._version != version}
+    brought |= brought_by(entry, objective) - versions.keys()
     if seed is not None:
         others = {name: part for name, part in objective.named_children() if part not in networks.values()}
-        own = nn.ModuleDict({"objective": nn.ModuleDict(others)})  # parameters of the objective itself, such as a gate
-        initialise(own, partial(weights_from, seed), config.init.distribution, brought | given.keys())
+        layers = nn.ModuleDict({"objective": nn.ModuleDict(others)})  # of the objective itself, such as a gate
+        initialise(layers, partial(weights_from, seed), config.init.distribution, brought | versions.keys())
     _refuse_one_learner(loaded, networks)
     _refuse_partial_groups(loaded, objective.group)
     if config.train.activation_checkpointing:
@@ -188,7 +188,7 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
             raise loaded.problem(("train", "activation_checkpointing"), reason)
         for layer in layers_of(networks.values()):
             recompute(layer)
-    # Budget and schedules
+    # Budget, and the schedules whose length it decides
     flops = training_flops(objective, networks, config, MATRIX_PRODUCTS)
     paper_flops = training_flops(objective, networks, config, PAPER)
     steps = budgeted_steps(loaded, flops, paper_flops)
@@ -223,16 +223,16 @@ def _refuse_one_learner(loaded: Loaded, networks: Mapping[str, nn.Module]) -> No
         (("train", "clip"), train.clip is not None),
         (("schedules", GENERATOR_RATE), scheduled),
     ]
-    for key, given in settings:
+    for key, is_set in settings:
         for network in ("generator", "discriminator"):
             parameters = networks[network].parameters() if network in networks else ()
-            if given and not any(parameter.requires_grad for parameter in parameters):
+            if is_set and not any(parameter.requires_grad for parameter in parameters):
                 reason = f"needs two trained networks, but no {network} is trained. Remove this key."
                 raise loaded.problem(key, reason)
 
 
 def _refuse_partial_groups(loaded: Loaded, group: int) -> None:
-    """Raise ConfigError if a batch, or what is read of one at a time, is not whole groups of rows."""
+    """Raise ConfigError if a batch, or a part that is read at a time, is not whole groups of rows."""
     train, warmup = loaded.config.train, loaded.config.train.batch_warmup
     numbers = {
         ("train", "batch_size"): train.batch_size,
@@ -265,19 +265,19 @@ def try_plugged_in_optimizer(loaded: Loaded) -> None:
 def make_optimizer(loaded: Loaded[ExperimentConfig], built: Built) -> Optimizer:
     """Build the optimizer of all trainable parameters, each shared one once."""
     train, scheduled = loaded.config.train, GENERATOR_RATE in loaded.config.schedules
-    made = optimizer_of(loaded.config.optimizer, train.learning_rate, built.learner.objective)
+    optimizer = optimizer_of(loaded.config.optimizer, train.learning_rate, built.learner.objective)
     if train.clip or train.generator_rate is not None or scheduled:
         rate = 1.0 if train.generator_rate is None or scheduled else train.generator_rate
-        by_network(made, set(built.networks["generator"].parameters()), rate, apart=bool(train.clip))
-    return made
+        by_network(optimizer, set(built.networks["generator"].parameters()), rate, apart=bool(train.clip))
+    return optimizer
 
 
 def optimizer_of(chosen: Component, learning_rate: float, objective: nn.Module) -> Optimizer:
     """Build an optimizer of the trainable parameters of a module."""
     learning = [(name, parameter) for name, parameter in objective.named_parameters() if parameter.requires_grad]
     component: Any = optimizers.get(chosen.type).component
-    made: Optimizer = component(learning, learning_rate, **chosen.keywords())
-    return made
+    optimizer: Optimizer = component(learning, learning_rate, **chosen.keywords())
+    return optimizer
 
 
 def loop_settings(
@@ -289,7 +289,7 @@ def loop_settings(
     examples: int,
     precision: Precision,
 ) -> Settings:
-    """Return the parts of a config that the loop needs."""
+    """Return the numbers of a config that the loop needs."""
     train = config.train
     return Settings(
         seed=seed,
@@ -313,12 +313,12 @@ def loop_settings(
 
 
 def weights_from(seed: int, name: str, shape: torch.Size) -> torch.Generator:
-    """Return the generator that a weight is drawn from."""
+    """Return the random generator of a weight."""
     return torch.Generator().manual_seed(digest("weights", seed, name, tuple(shape)) % 2**63)
 
 
 def brought_by(entry: Entry[Any], module: nn.Module) -> set[nn.Parameter]:
-    """Return the parameters of a component that the lab must not initialize: all, or the frozen ones if it asks."""
+    """Return the parameters of a component that the lab must not initialize: all, or those frozen if it asks."""
     asks = entry.declared["initialized_by_lab"]
     return {parameter for parameter in module.parameters() if not asks or not parameter.requires_grad}
 
@@ -353,8 +353,8 @@ def _pair(loaded: Loaded, vocabulary: Vocabulary, seed: int | None) -> tuple[nn.
         raise loaded.problem(("embedding", "tie"), str(error)) from None
     if chosen and not chosen.sizes:
         _seed(seed, "generator")
-        made: Any = generators.get(chosen.type).component(vocabulary, **chosen.keywords())
-        return made, pair[1]
+        fixed: Any = generators.get(chosen.type).component(vocabulary, **chosen.keywords())
+        return fixed, pair[1]
     return pair
 
 

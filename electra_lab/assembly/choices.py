@@ -31,9 +31,9 @@ Ruled = dict[str, tuple[str, str]]  # by key of `train`, the value and the reaso
 class Scale:
     """The numbers that the rules depend on. Experiments that are compared share the numbers of one of them."""
 
-    width: int  # of the discriminator
-    length: int  # of a row
-    flops: int  # of the whole training
+    width: int  # width of the discriminator
+    length: int  # positions of a row
+    flops: int  # FLOPs of the whole training
 
     @classmethod
     def of(cls, loaded: Loaded[Any], flops: int) -> "Scale":
@@ -49,28 +49,28 @@ class Choices:
     precision: Precision
     attention: Kernel
     compile: Compile
-    reasons: dict[str, str]  # by key of `train` that says `auto`
+    reasons: dict[str, str]  # by key of `train` whose value is `auto`
 
 
 def decide(train: Train, scale: Scale, device: torch.device, world: World, began: Environment | None = None) -> Choices:
-    """Decide, the same on all ranks. Raises ConfigError if the experiment asks for a compiler that is missing.
+    """Decide, the same on all ranks. Raises ConfigError if the experiment needs a compiler that is missing.
 
-    began  the environment that the run began in, if it is resumed on the same device
+    began  environment of the run's beginning, if it is resumed on the same device
     """
     if began is not None:
         how: Any = began.compile if train.compile == "auto" else train.compile
-        made = Choices(cast("Precision", began.precision), cast("Kernel", began.attention), how, began.reasons)
+        choices = Choices(cast("Precision", began.precision), cast("Kernel", began.attention), how, began.reasons)
     else:
         # Rank 0 decides, as the processors of other ranks may differ.
-        told: Ruled = json.loads(world.once(lambda: json.dumps(by_rule(train, scale, device))))
-        values: dict[str, Any] = {key: value for key, (value, _) in told.items()}
-        made = Choices(**values, reasons={key: reason for key, (_, reason) in told.items() if reason})
-    # Each machine needs a compiler. It is looked for only if something is compiled.
-    if made.compile != "off" and (missing := missing_compiler(device.type)):
+        ruled: Ruled = json.loads(world.once(lambda: json.dumps(by_rule(train, scale, device))))
+        values: dict[str, Any] = {key: value for key, (value, _) in ruled.items()}
+        choices = Choices(**values, reasons={key: reason for key, (_, reason) in ruled.items() if reason})
+    # Each machine needs a compiler; the search takes seconds, so it is left out if nothing is compiled.
+    if choices.compile != "off" and (missing := missing_compiler(device.type)):
         if train.compile != "auto":
-            raise ConfigError(f"train.compile: {made.compile} needs a compiler: {missing}. Use off or auto.")
-        made = replace(made, compile="off", reasons=made.reasons | {"compile": missing})
-    return made
+            raise ConfigError(f"train.compile: {choices.compile} needs a compiler: {missing}. Use off or auto.")
+        choices = replace(choices, compile="off", reasons=choices.reasons | {"compile": missing})
+    return choices
 
 
 def by_rule(train: Train, scale: Scale, device: torch.device) -> Ruled:

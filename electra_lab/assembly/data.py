@@ -41,7 +41,7 @@ from registry.errors import DataError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-NOTED = 0.01  # share of unknown text that is pointed out
+REMARKABLE = 0.01  # share of unknown text that is pointed out
 
 
 def open_data(
@@ -55,8 +55,8 @@ def open_data(
 ) -> Store:
     """Open the tokenized corpus of an experiment, and build its store if needed. Raises DataError, ConfigError.
 
-    recipe    of its store, if it is known
-    launcher  encodes the shards; by default processes on this machine, if threads are slower
+    recipe    recipe of the store, if the caller has it
+    launcher  launcher of the processes that encode shards; by default on this machine, if threads are slower
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     folder = loaded.config.data.store
@@ -79,7 +79,7 @@ def open_data(
         keys = ", ".join(f"tokenizer.{name}" for name in sorted(options)) or "tokenizer"
         cure = f"Let {keys} fit the text; or, to train on it, set data.unknown to {math.ceil(100 * most) / 100:g}"
         raise loaded.problem(("tokenizer",), f"{facts}. {cure}.", DataError)
-    if most > NOTED:
+    if most > REMARKABLE:
         announce(f"note: {facts}")
     return store
 
@@ -91,8 +91,8 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
     # Only the plug-ins that produce data: a changed sampler must not cause tokenizing again.
     sources = {entry.file, *(source.file for source in entries_of(corpora, config.corpus))}
     tokenizer: Any = {"type": config.tokenizer.type, "options": config.tokenizer.dump()}
-    if made := untrained_tokenizer(loaded):  # its files may change, or lie elsewhere
-        tokenizer = {"sha256": hashlib.sha256(made.to_str().encode()).hexdigest()}
+    if untrained := untrained_tokenizer(loaded):  # its files may change, or lie elsewhere
+        tokenizer = {"sha256": hashlib.sha256(untrained.to_str().encode()).hexdigest()}
     else:
         tokenizer["characters"] = data.tokenizer_characters
     fingerprint = corpus.fingerprint() if corpus else ""
@@ -131,16 +131,16 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
 def prepared(loaded: Loaded) -> Store | None:
     """Open the token store of an experiment, if it exists, without verifying it or writing anything.
 
-    The corpus is hashed only if there is a store that could be its own. Raises DataError, ConfigError.
+    The corpus is hashed only if there is a store that could be of this corpus. Raises DataError, ConfigError.
     """
     root = loaded.config.data.store
     if is_store(root):
         return _given_store(loaded, root, verify=False)
-    recipe, found = _without_fingerprint(recipe_of(loaded, None).identity), False
+    identity, exists = _without_fingerprint(recipe_of(loaded, None).identity), False
     for file in root.glob(f"*/{MANIFEST}"):
         with suppress(DataError):  # a damaged store of others
-            found = found or _without_fingerprint(read_manifest(file.parent).identity) == recipe
-    folder = root / key_of(recipe_of(loaded, open_corpus(loaded)).identity) if found else root
+            exists = exists or _without_fingerprint(read_manifest(file.parent).identity) == identity
+    folder = root / key_of(recipe_of(loaded, open_corpus(loaded)).identity) if exists else root
     return load_store(folder, verify=False) if is_store(folder) else None
 
 
@@ -149,8 +149,8 @@ def _processes(shards: int) -> Launcher | None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if min(shards, cores) < 2 or not hasattr(os, "fork"):  # the local launcher needs POSIX
         return None
-    made: Launcher = launchers.get("local").component(workers=min(shards, cores), threads=1, gpus=0)
-    return made
+    launcher: Launcher = launchers.get("local").component(workers=min(shards, cores), threads=1, gpus=0)
+    return launcher
 
 
 def _given_store(
@@ -158,16 +158,16 @@ def _given_store(
 ) -> Store:
     """Open the store that `data.store` names, without its corpus. Raises ConfigError if its settings differ."""
     store = load_store(folder, "Copy it again, or name another folder.", verify=verify)
-    mine = _without_fingerprint(recipe_of(loaded, None).identity)
-    theirs = _without_fingerprint(store.manifest.identity)
+    expected = _without_fingerprint(recipe_of(loaded, None).identity)
+    stored = _without_fingerprint(store.manifest.identity)
     for key in ("format", "corpus", "held_out", "split", "overlap", "tokenizer"):
-        if mine.get(key) != theirs.get(key):
+        if expected.get(key) != stored.get(key):
             raise loaded.problem(
                 ("data", "store"),
-                f"the token store {folder} was made with another {key} ({theirs.get(key)}, here {mine.get(key)}). Use "
-                "the same value, or name another folder.",
+                f"the token store {folder} was made with another {key} ({stored.get(key)}, here {expected.get(key)}). "
+                "Use the same value, or name another folder.",
             )
-    announce(f"using the token store {folder} of a corpus {theirs['corpus']['type']}, which is not read")
+    announce(f"using the token store {folder} of a corpus {stored['corpus']['type']}, which is not read")
     return store
 
 
@@ -209,7 +209,7 @@ def allocate_memory(loaded: Loaded, objective: Objective, rows: int, device: tor
     """Let an objective that remembers training rows allocate its memory; returns the bytes per row, 0 without one."""
     length = loaded.config.data.sequence_length
     objective.allocate(rows, length, count(largest_mask_prob(loaded.config), length), device)
-    return sum(held[:1].nbytes for held in objective.row_memory.values())
+    return sum(memory[:1].nbytes for memory in objective.row_memory.values())
 
 
 def number_of_rows(loaded: Loaded, store: Store) -> int:
@@ -219,7 +219,7 @@ def number_of_rows(loaded: Loaded, store: Store) -> int:
 
 
 def counted(loaded: Loaded, store: Store | None) -> Loaded:
-    """Return the same with the steps of `train.epochs`, if its text has been tokenized. Raises ConfigError."""
+    """Return the experiment with the steps of `train.epochs`, if its text is tokenized. Raises ConfigError."""
     if store is None or loaded.config.train.epochs is None:
         return loaded
     return with_steps(loaded, number_of_rows(loaded, store))

@@ -55,10 +55,10 @@ class Experiment:
     device: torch.device
     parameters: dict[str, int]  # by network, `shared` and `total`
     model: Network
-    accumulate: Accumulate  # makes the accumulator of the objective's metrics
+    accumulate: Accumulate  # factory of the accumulator of the objective's metrics
     parents: dict[str, str]  # by network, the checkpoint of another run that its weights come from
     init: dict[str, Start]  # by network, the weights that `init` named
-    weights: dict[str, str]  # by part, where they come from; not known if a checkpoint will be loaded
+    weights: dict[str, str]  # by part, their origin; empty if a checkpoint will be loaded
     paper_flops: int  # of the whole training, as Clark et al. (2020) count
     choices: Choices
     milestones: dict[str, int] = field(default_factory=dict)  # by name, the steps whose checkpoints are kept
@@ -75,7 +75,7 @@ def check(loaded: Loaded) -> LabError | None:
 def absent_data(loaded: Loaded, built: Built) -> LabError | None:
     """Return the error of a run for data or libraries that this machine lacks, if any. Raises ConfigError."""
     absent: LabError | None = None
-    looks: list[Callable[[], object]] = [
+    attempts: list[Callable[[], object]] = [
         lambda: _try_plugins(loaded, built),
         lambda: None if is_store(loaded.config.data.store) else open_corpus(loaded),
         lambda: refuse_other_parents(loaded, built.learner.objective),
@@ -84,10 +84,10 @@ def absent_data(loaded: Loaded, built: Built) -> LabError | None:
             loaded, accumulator_of(built.learner.objective, stand_in_vocabulary(built.vocabulary.size))
         ),
     ]
-    for look in looks:
+    for attempt in attempts:
         try:
             with using(objectives.get(loaded.config.objective.type)):
-                look()
+                attempt()
         except DataError as error:
             absent = absent or error
     return absent or absent_tracker(loaded)
@@ -107,18 +107,19 @@ def assemble(
 
     Epochs become steps here, by the number of rows.
 
-    restored  a checkpoint of the run itself will be loaded, so that weights from elsewhere are not needed
-    world     the processes that train it
-    began     the environment of a run that is resumed on the same device
-    scale     the numbers that the rules of `auto` depend on; by default the experiment's own
+    restored  True if a checkpoint of the run itself will be loaded, so that weights from elsewhere are not needed
+    world     processes that train the experiment
+    began     environment of a run that is resumed on the same device
+    scale     numbers that the rules of `auto` depend on; by default the experiment's
     """
     refuse_uneven(loaded, world)
+    # Rows, whose number decides the steps of epochs
     vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), device)
     splits = (store.train, store.validation, store.test)
     rows, validation, test = (pack(loaded, split, vocabulary) for split in splits)
     loaded = with_steps(loaded, len(rows))
     config = loaded.config
-    # Weights are drawn on the CPU, so that a seed means the same weights on every device.
+    # Networks. Weights are drawn on the CPU, so that a seed means the same weights on every device.
     with torch.random.fork_rng(devices=[]):
         built = build(loaded, vocabulary, seed=config.seed)
     assert built.steps is not None
@@ -127,6 +128,7 @@ def assemble(
     weights = {} if restored else origins(built, parents, init)
     objective = built.learner.objective.to(device)
     allocate_memory(loaded, objective, len(rows), device)
+    # The rules of `auto`, before a first step with their kernels
     choices = decide(config.train, scale or Scale.of(loaded, built.flops.total(built.steps)), device, world, began)
     if not use_kernel(choices.attention, objective):  # no backbone has exact attention
         choices.reasons.pop("attention", None)
@@ -134,14 +136,15 @@ def assemble(
     with using(objectives.get(config.objective.type)):
         _refuse_unknown_metric(loaded, accumulate)
     reached = _rehearsed(loaded, built, rows, accumulate, device, choices.precision)
+    # Settings, with the rows that fit into memory
     settings = loop_settings(
         config, seed=config.seed, steps=built.steps, flops=built.flops, examples=config.evaluate.examples,
         precision=choices.precision,
     )  # fmt: skip
     settings = replace(settings, evaluate_at_start=evaluates_at_start(config, objective))
     if config.train.micro_batch_size == "auto":
-        known = began.micro_batch_size if began is not None and began.processes == world.size else None
-        size = known or rows_at_a_time(loaded, built, rows, device, world, choices.precision)
+        size = began.micro_batch_size if began is not None and began.processes == world.size else None
+        size = size or rows_at_a_time(loaded, built, rows, device, world, choices.precision)
         settings = replace(settings, micro_batch_size=size)
     compile_modules(choices.compile, objective, built.networks.values())
     # An objective that changes with the step may leave out other parameters later.
@@ -170,20 +173,20 @@ def assemble(
 
 def _milestones(loaded: Loaded, rows: Rows, store: Store, vocabulary: Vocabulary, steps: int) -> dict[str, int]:
     """Return the step of each milestone by its name. Raises ConfigError for one that is never reached, DataError."""
-    config, wanted = loaded.config, loaded.config.checkpoint.milestones
-    if wanted is None:
+    config, milestones = loaded.config, loaded.config.checkpoint.milestones
+    if milestones is None:
         return {}
-    found = {"step-0": 0, **config.milestones_of_tokens}
-    if wanted.words is None:
-        return found
+    steps_by_name = {"step-0": 0, **config.milestones_of_tokens}
+    if milestones.words is None:
+        return steps_by_name
     words = words_of_rows(rows, store.train, vocabulary)
-    reached, end = steps_of_words(wanted.words, words, rows, config.seed, config.train.batches, steps)
-    for number, step in zip(wanted.words, reached, strict=True):
+    reached, end = steps_of_words(milestones.words, words, rows, config.seed, config.train.batches, steps)
+    for number, step in zip(milestones.words, reached, strict=True):
         if step > steps:
             reason = f"{number:,.0f} words are never reached: training ends after {end:,.0f}."
             raise loaded.problem(("checkpoint", "milestones", "words"), reason)
-        found[milestone_name("words", number)] = step
-    return found
+        steps_by_name[milestone_name("words", number)] = step
+    return steps_by_name
 
 
 def _rehearsed(
@@ -199,7 +202,7 @@ def _rehearsed(
 def _try_plugins(loaded: Loaded, built: Built) -> None:
     """Try the components of an experiment with plug-ins on random text, unless it is too large to be tried here.
 
-    built  its sketch
+    built  sketch of the experiment
     """
     if not loaded.plugins or 4 * count_parameters(built.networks)["total"] > SMALL:
         return
@@ -213,15 +216,15 @@ def _try_plugins(loaded: Loaded, built: Built) -> None:
     except (IndexError, RuntimeError):
         if untrained_tokenizer(loaded):
             raise
-        # A plug-in may know the size of the vocabulary, which is only guessed before the tokenizer is trained.
+        # A plug-in may need the true size of the vocabulary, a guess before the tokenizer is trained.
 
 
 def _refuse_unknown_metric(loaded: Loaded, accumulate: Accumulate) -> None:
     """Raise ConfigError if checkpoint.best names a metric that the objective does not have."""
     best = loaded.config.checkpoint.best
-    if best in (AUTO, OFF) or best in (known := accumulate(()).metrics):
+    if best in (AUTO, OFF) or best in (metrics := accumulate(()).metrics):
         return
-    hint = did_you_mean(best, [AUTO, OFF, *known])
+    hint = did_you_mean(best, [AUTO, OFF, *metrics])
     raise loaded.problem(("checkpoint", "best"), f"the objective has no metric {best!r}.{hint}")
 
 
@@ -241,7 +244,7 @@ def refuse_uneven(loaded: Loaded, world: World, group: int = 1) -> None:
 def parallelize(loaded: Loaded, built: Built, world: World, device: torch.device, *, partly: bool) -> None:
     """Wrap the objective in DDP or FSDP, before the optimizer is built. Raises ConfigError.
 
-    partly  a step may leave parameters without a gradient
+    partly  True if a step may leave parameters without a gradient
     """
     if world.size == 1:
         return

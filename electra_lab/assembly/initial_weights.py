@@ -1,4 +1,4 @@
-"""Weights that training starts from: models and runs that `init` or an objective names."""
+"""Initial weights of training: models and runs that `init` or an objective names."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def load_initial_weights(loaded: Loaded, built: Built, tokenizer: Tokenizer) -> 
 
     Raises ConfigError, DataError.
     """
-    found = _fitting(loaded, built, tokenizer)
-    for network, beginning in found.items():
+    beginnings = _fitting(loaded, built, tokenizer)
+    for network, beginning in beginnings.items():
         fill(cast("Network", built.networks[network]), beginning.part.tensors)
     others = built.own_parameters()
     started = {}
-    for network, beginning in found.items():
+    for network, beginning in beginnings.items():
         started[network] = Start(
             source=_sources(loaded, built)[network][0],
             sha256=beginning.part.sums(),
@@ -78,38 +78,38 @@ def load_initial_weights(loaded: Loaded, built: Built, tokenizer: Tokenizer) -> 
 
 
 def origins(built: Built, parents: Mapping[str, str] = {}, init: Mapping[str, Start] = {}) -> dict[str, str]:
-    """Say where the first weights of each part of the networks, and of the objective, come from.
+    """Return the origin of the first weights of each part of the networks and of the objective, in words.
 
-    parents, init  the networks whose weights were loaded, as in provenance.json
+    parents, init  origins of the networks whose weights were loaded, as in provenance.json
     """
-    found, objective = dict.fromkeys(built.brought, BROUGHT), built.learner.objective
+    origin_of, objective = dict.fromkeys(built.brought, BROUGHT), built.learner.objective
     for network, module in built.networks.items():
         for name, parameter in module.named_parameters():
-            # To this table, which is the generator's, that of a discriminator may be a difference.
+            # This table is the generator's, to which a discriminator's may be a difference.
             of_generator = name.startswith("embeddings.tokens.table.")
             if network in parents:
-                found[parameter] = f"loaded from {parent_runs(objective)[network]}"
+                origin_of[parameter] = f"loaded from {parent_runs(objective)[network]}"
             elif network in init and name not in init[network].new and not of_generator:
-                found[parameter] = f"loaded from {init[network].source}"
+                origin_of[parameter] = f"loaded from {init[network].source}"
     named = dict(nn.ModuleDict(built.networks).named_parameters(remove_duplicate=False)) | built.own_parameters()
     parts: dict[str, set[str]] = {}
     for name, parameter in named.items():
         part = re.sub(r"^(\w+(\.heads)?\.\w+).*", r"\1", name)
-        parts.setdefault(part, set()).add(found.get(parameter, DRAWN))
+        parts.setdefault(part, set()).add(origin_of.get(parameter, DRAWN))
     return {part: " and ".join(sorted(ways)) for part, ways in parts.items()}
 
 
 def refuse_initial_weights(loaded: Loaded, built: Built) -> None:
-    """Raise the errors of `load_initial_weights` that can be known without the corpus: ConfigError, DataError."""
+    """Raise the errors of `load_initial_weights` that need no corpus: ConfigError, DataError."""
     _fitting(loaded, built, untrained_tokenizer(loaded))
 
 
 def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[str, Beginning]:
     """Read the models, and compare them with the networks. Errors of the file are reported before missing data.
 
-    tokenizer  the experiment's, None if it is not known yet
+    tokenizer  tokenizer of the experiment, None before it is trained
     """
-    found: dict[str, Beginning] = {}
+    beginnings: dict[str, Beginning] = {}
     sources = _sources(loaded, built)
     absent: LabError | None = None
     for network in NETWORKS:
@@ -124,7 +124,7 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
             if loc[0] != "init" and beginning.account.new:
                 lacking = ", ".join(dict.fromkeys(filter(None, map(head_of, beginning.account.new))))
                 raise ValueError(f"it has no head '{lacking}', which the {network} needs and does not learn.")
-            found[network] = beginning
+            beginnings[network] = beginning
         except ConfigError as error:
             raise loaded.problem(loc, str(error)) from None
         except LabError as error:
@@ -133,18 +133,18 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
             raise loaded.problem(loc, f"{source}: does not fit: {error}") from None
     if absent:
         raise absent
-    _refuse_two_values(loaded, built, found)
-    return found
+    _refuse_two_values(loaded, built, beginnings)
+    return beginnings
 
 
 def _sources(loaded: Loaded, built: Built) -> dict[str, tuple[str, Loc]]:
     """Return, by network, a model to start from, and the key that names it."""
-    found: dict[str, tuple[str, Loc]] = {}
+    sources: dict[str, tuple[str, Loc]] = {}
     for network, path in parent_models(built.learner.objective).items():
-        found[network] = str(path), place_of(loaded, path)
+        sources[network] = str(path), place_of(loaded, path)
     for network, source in loaded.config.init.models.items():
-        found[network] = str(source), ("init", network)
-    return found
+        sources[network] = str(source), ("init", network)
+    return sources
 
 
 def _beginning(
@@ -152,20 +152,21 @@ def _beginning(
 ) -> Beginning:
     """Read the part of a model for the network `module`. Raises ValueError if they do not fit, LabError."""
     if is_run(Path(source)):
-        config_with(Path(source), network)  # one without a checkpoint has its own sentence
+        config_with(Path(source), network)  # refuses a run without a checkpoint in a sentence
     folder = mark_at(loaded.marks, loc).folder
     model = open_model(source, base=folder, network=network, plugins=False)
     part = _with_pad(loaded, model.part(network), network)
     _refuse_other_sizes(loaded, source, part, network)
     _refuse_other_tokens(loaded, source, part, model.tokenizer, tokenizer)
-    part, own = replace(part, tensors=with_all_names(part.tensors, module)), own_tensors(module)
+    part, tensors = replace(part, tensors=with_all_names(part.tensors, module)), own_tensors(module)
     # The networks may be sketches, with a vocabulary of any size.
-    size = tokenizer.get_vocab_size() if tokenizer else _rows(part) or len(own[TABLE])
-    own |= {name: torch.empty(size, *own[name].shape[1:], device="meta") for name in VOCABULARY_SIZED if name in own}
+    size = tokenizer.get_vocab_size() if tokenizer else _rows(part) or len(tensors[TABLE])
+    sized = [name for name in VOCABULARY_SIZED if name in tensors]
+    tensors |= {name: torch.empty(size, *tensors[name].shape[1:], device="meta") for name in sized}
     padding: list[str] = []
     if model.tokenizer is not None and model.tokenizer.get_vocab_size() == size:
         part, padding = _without_padding(part, size)
-    account = account_for(part.tensors, own, part.their_name, part.foreign)
+    account = account_for(part.tensors, tensors, part.their_name, part.foreign)
     for name in padding:
         if part.their_name(name) not in account.unused:
             rows = f"{part.their_name(name)}[{size}:{part.vocabulary_size}]"
@@ -174,7 +175,7 @@ def _beginning(
 
 
 def _with_pad(loaded: Loaded, part: Part, network: str) -> Part:
-    """Return the network for the padding token of the experiment's own section."""
+    """Return the part with the padding token of the experiment's section."""
     section = getattr(loaded.config, network)
     options = section.keywords().get("config") or {} if section.type == part.backbone["type"] else {}
     pad = options.get("pad_token_id", 1)
@@ -194,26 +195,26 @@ def _rows(part: Part, name: str = TABLE) -> int:
 
 
 def _refuse_other_sizes(loaded: Loaded, source: str, part: Part, network: str) -> None:
-    ours = loaded.config.model_dump(mode="json")
-    theirs = {network: dict(part.backbone), "embedding": dict(part.embedding)}
-    if "embeddings.positions.weight" not in part.tensors:  # tables of the backbone's own are compared as tensors
-        theirs["embedding"].pop("max_length", None)
-    mine, other = (
-        round(section.get("ff_mult", 0) * section.get("dim", 0)) for section in (ours[network], part.backbone)
+    here = loaded.config.model_dump(mode="json")
+    there = {network: dict(part.backbone), "embedding": dict(part.embedding)}
+    if "embeddings.positions.weight" not in part.tensors:  # tables of the backbone are compared as tensors
+        there["embedding"].pop("max_length", None)
+    width_here, width_there = (
+        round(section.get("ff_mult", 0) * section.get("dim", 0)) for section in (here[network], part.backbone)
     )
-    if mine == other and "ff_mult" in ours[network]:
-        theirs[network]["ff_mult"] = ours[network]["ff_mult"]  # the same width, which is rounded
+    if width_here == width_there and "ff_mult" in here[network]:
+        there[network]["ff_mult"] = here[network]["ff_mult"]  # the same width, which is rounded
     wrong = {}
-    same = ours[network]["type"] == part.backbone["type"]
+    same = here[network]["type"] == part.backbone["type"]
     if same and part.backbone["type"] == "hugging_face":
-        wrong = _other_options(ours[network], theirs[network], network)
-    for section, values in theirs.items():
+        wrong = _other_options(here[network], there[network], network)
+    for section, values in there.items():
         for key, value in values.items():
             written = any((place, key) in loaded.marks for place in (section, "discriminator"))
             if key == "dropout" or (key in THETAS and written):
                 continue
-            if ours[section].get(key) != value:
-                wrong[key] = f"{section}.{key} is {ours[section].get(key)} here and {value} there"
+            if here[section].get(key) != value:
+                wrong[key] = f"{section}.{key} is {here[section].get(key)} here and {value} there"
     if wrong:
         reason = wrong["type"] if "type" in wrong else "; ".join(wrong.values())  # other options follow from the type
         raise ConfigError(
@@ -221,48 +222,46 @@ def _refuse_other_sizes(loaded: Loaded, source: str, part: Part, network: str) -
         )
 
 
-def _other_options(ours: dict[str, Any], theirs: dict[str, Any], network: str) -> dict[str, str]:
-    """Compare the configs of two encoders of transformers.
-
-    Rates of dropout, sizes of tables, and what is written of rotary positions may differ.
-    """
-    if ours["model_type"] != theirs["model_type"]:
-        return {"type": f"{network}.model_type is {ours['model_type']} here and {theirs['model_type']} there"}
+def _other_options(section: dict[str, Any], of_model: dict[str, Any], network: str) -> dict[str, str]:
+    """Compare two encoders of transformers, but for dropout, sizes of tables, and rotary positions that are set."""
+    if section["model_type"] != of_model["model_type"]:
+        return {"type": f"{network}.model_type is {section['model_type']} here and {of_model['model_type']} there"}
     config_of = backbones.get("hugging_face").component.config_of  # type: ignore[attr-defined]
-    here, there = (config_of(section, 1).to_dict() for section in (ours, theirs | {"ff_mult": ours["ff_mult"]}))
-    del theirs["config"]
-    free = {"pad_token_id", "max_position_embeddings", *(key for key in ROPE if key in ours["config"])}
+    here = config_of(section, 1).to_dict()
+    there = config_of(of_model | {"ff_mult": section["ff_mult"]}, 1).to_dict()
+    del of_model["config"]
+    free = {"pad_token_id", "max_position_embeddings", *(key for key in ROPE if key in section["config"])}
     keys = [key for key in sorted(here.keys() | there.keys()) if "drop" not in key and key not in free]
     differing = [key for key in keys if here.get(key) != there.get(key)]
     return {key: f"{network}.config.{key} is {here.get(key)} here and {there.get(key)} there" for key in differing}
 
 
 def _refuse_other_tokens(
-    loaded: Loaded, source: str, part: Part, theirs: Tokenizer | None, ours: Tokenizer | None
+    loaded: Loaded, source: str, part: Part, model_tokenizer: Tokenizer | None, tokenizer: Tokenizer | None
 ) -> None:
     """Raise ConfigError if an id means another token there."""
     folder = part.path.parents[1] if part.format == "run" else part.path
     cure = f"Write tokenizer: {{type: pretrained, path: {folder}}}."
-    if ours is None:
+    if tokenizer is None:
         rows, most = _rows(part), vocabulary_size(loaded)
         if most is not None and rows > most:
             raise ConfigError(f"{source}: has {rows:,} tokens, but tokenizer.vocab_size is {most:,}. {cure}")
-    elif theirs is not None:
-        here, there = ours.get_vocab(), theirs.get_vocab()
+    elif model_tokenizer is not None:
+        here, there = tokenizer.get_vocab(), model_tokenizer.get_vocab()
         if differing := [word for word in here | there if here.get(word) != there.get(word)]:
             word = min(differing)
-            one, two = (f"token {ids[word]}" if word in ids else "absent" for ids in (here, there))
-            raise ConfigError(f"{source}: has other tokens: {word!r} is {one} here and {two} there. {cure}")
+            now, then = (f"token {ids[word]}" if word in ids else "absent" for ids in (here, there))
+            raise ConfigError(f"{source}: has other tokens: {word!r} is {now} here and {then} there. {cure}")
 
 
-def _refuse_two_values(loaded: Loaded, built: Built, found: Mapping[str, Beginning]) -> None:
+def _refuse_two_values(loaded: Loaded, built: Built, beginnings: Mapping[str, Beginning]) -> None:
     """Raise ConfigError if both networks share a tensor for which their models have different values."""
-    if len(found) < len(NETWORKS):
+    if len(beginnings) < len(NETWORKS):
         return
     generator, discriminator = (own_tensors(cast("Network", built.networks[name])) for name in NETWORKS)
-    its, others = (found[name].part.tensors for name in NETWORKS)
+    first, second = (beginnings[name].part.tensors for name in NETWORKS)
     for name, tensor in generator.items():
-        if tensor is discriminator.get(name) and not torch.equal(its[name].float(), others[name].float()):
+        if tensor is discriminator.get(name) and not torch.equal(first[name].float(), second[name].float()):
             raise loaded.problem(
                 ("init", "discriminator"),
                 f"the two models have different values of {name}, which both networks share (embedding.tie: "
@@ -279,43 +278,44 @@ def parents_of(objective: Objective) -> Mapping[str, Path]:
 
 
 def parent_models(objective: Objective) -> Mapping[str, Path]:
-    """Return those that are folders in Hugging Face format: their weights come as those of `init`."""
+    """Return the parents in Hugging Face format, whose weights are loaded like those of `init`."""
     return {network: path for network, path in parents_of(objective).items() if is_model(path)}
 
 
 def parent_runs(objective: Objective) -> Mapping[str, Path]:
-    """Return the others, run directories."""
+    """Return the parents that are run directories."""
     return {network: path for network, path in parents_of(objective).items() if not is_model(path)}
 
 
 def evaluates_at_start(config: ExperimentConfig, objective: Objective) -> bool:
     """Return True if validation text is evaluated before the first step: with `auto`, if weights are loaded."""
-    wanted = config.evaluate.at_start
-    return bool(config.init.models or parents_of(objective)) if wanted == "auto" else wanted
+    setting = config.evaluate.at_start
+    return bool(config.init.models or parents_of(objective)) if setting == "auto" else setting
 
 
 def refuse_other_parents(loaded: Loaded, objective: Objective) -> None:
     """Raise ConfigError if a parent run has other data or another network, DataError if it is not there."""
-    ours = loaded.config.model_dump(mode="json", exclude_none=True)
+    config_here = loaded.config.model_dump(mode="json", exclude_none=True)
     for network, run in parent_runs(objective).items():
         try:
-            theirs = config_with(run, network)
+            config_there = config_with(run, network)
         except (CheckpointError, DataError) as error:
             raise loaded.problem(place_of(loaded, run), str(error), DataError) from None
         for key in (*SAME[:2], network, *SAME[2:]):
             loc: Loc = tuple(key.split("."))
-            both: list[Any] = [ours, theirs]
+            both: list[Any] = [config_here, config_there]
             try:
-                one, two = (reduce(getitem, loc, config) for config in both)
+                here, there = (reduce(getitem, loc, config) for config in both)
             except (KeyError, TypeError):
                 reason = f"{run / 'config.yaml'} is not a complete experiment: it lacks {key}."
                 raise loaded.problem(place_of(loaded, run), reason) from None
-            if isinstance(one, dict) and isinstance(two, dict) and one.get("type") == two.get("type"):
-                # An earlier release did not know every option of today.
-                two = {key: value for key, value in one.items() if is_default(loaded.config, (*loc, key), value)} | two
-            if one != two:
-                cure = "Write the run's own section, or name another run."
-                raise loaded.problem(loc, f"is {one}, but the run whose {network} is used, {run}, has {two}. {cure}")
+            if isinstance(here, dict) and isinstance(there, dict) and here.get("type") == there.get("type"):
+                # An earlier release did not have every option of today.
+                defaults = [item for item in here.items() if is_default(loaded.config, (*loc, item[0]), item[1])]
+                there = dict(defaults) | there
+            if here != there:
+                cure = "Write the section of that run, or name another run."
+                raise loaded.problem(loc, f"is {here}, but the run whose {network} is used, {run}, has {there}. {cure}")
 
 
 def load_parents(loaded: Loaded, built: Built, store: Store) -> dict[str, str]:

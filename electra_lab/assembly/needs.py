@@ -48,7 +48,7 @@ from registry.errors import OutOfMemoryError, is_shortage
 def forecast(loaded: Loaded[ExperimentConfig], device: torch.device, store: Store | None = None) -> Forecast:
     """Return the needs of a run on `device`. No corpus is read, and weights have no memory. Raises ConfigError.
 
-    store  of its text, if there is one
+    store  token store of its text, if there is one
     """
     loaded = counted(loaded, store)
     built = outline(loaded, vocabulary_or_bert(loaded), shapes_only())
@@ -87,8 +87,8 @@ def trial(
 
     Returns the reason instead if they cannot be tried here.
 
-    store  of its text; without one, the rows are of random text
-    scale  as for `assemble`
+    store  token store of its text; without one, the rows are of random text
+    scale  numbers that the rules of `auto` depend on, see `assemble`
 
     Raises ConfigError, also if `train.compile` needs a compiler that is missing.
     """
@@ -98,7 +98,7 @@ def trial(
         return reason
     loaded = counted(loaded, store)
     config, steps = loaded.config, needs.steps
-    # Rows
+    # Rows of the run's sizes
     if store:
         vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), device)
         train = pack(loaded, store.train, vocabulary)
@@ -119,7 +119,7 @@ def trial(
     use_kernel(choices.attention, objective)
     compile_modules(choices.compile, objective, built.networks.values())
     work = workload(loaded, built, choices.precision).at_a_time(needs.rows)
-    # Evaluations and checkpoints
+    # Numbers of evaluations and checkpoints in the whole training
     validations = needs.evaluates_at_start + (-(-steps // config.evaluate.every) if config.evaluate.every else 1)
     in_words = (config.checkpoint.milestones and config.checkpoint.milestones.words) or []
     checkpoints = -(-steps // config.checkpoint.every) + len(config.milestones) + len(in_words)
@@ -149,8 +149,8 @@ def rows_at_a_time(
 ) -> int:
     """Return the micro-batch that fits into memory, the same on all ranks: by its predicted bytes, then by a trial."""
     config, learner = loaded.config, built.learner
-    sketched = outline(loaded, stand_in_vocabulary(built.vocabulary.size), shapes_only())
-    work = workload(loaded, sketched, precision)
+    shapes = outline(loaded, stand_in_vocabulary(built.vocabulary.size), shapes_only())
+    work = workload(loaded, shapes, precision)
     state, free = work.state_bytes(), free_bytes(device)
     divided = config.train.parallel == "fsdp" and world.size > 1
     if divided:

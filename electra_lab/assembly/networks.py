@@ -42,7 +42,7 @@ class Networks:
     model: TrainedModel
     networks: dict[str, Network]
     vocabulary: Vocabulary
-    weights: dict[str, str]  # by part of a network, where they come from
+    weights: dict[str, str]  # by part of a network, their origin
     fixed: Any = None  # a generator that learns nothing
 
     @property
@@ -74,25 +74,25 @@ class Networks:
 def open_source(loaded: Loaded[FinetuningConfig], seed: int | None = None) -> Networks:
     """Open the model that a fine-tuning file names. Raises ConfigError, DataError, CheckpointError.
 
-    seed  draw the weights from this seed instead of reading them
+    seed  seed of random weights instead of those of the model
     """
     config, loc = loaded.config, ("model",)
     try:
         model = open_model(str(config.model), step=config.step, base=mark_at(loaded.marks, loc).folder)
-        found = build_networks(model, torch.device("cpu"), seed)
+        networks = build_networks(model, torch.device("cpu"), seed)
     except LabError as error:
         raise loaded.caused(loc, error) from None
-    if config.trains and config.network not in found.networks:
-        other = next(iter(found.networks))
+    if config.trains and config.network not in networks.networks:
+        other = next(iter(networks.networks))
         reason = f"{config.model} has no {config.network}. Write network: {other}. In a command: --set network={other}"
         raise loaded.problem(("network",), reason)
-    return found
+    return networks
 
 
 def build_networks(model: TrainedModel, device: torch.device, seed: int | None = None) -> Networks:
     """Build the networks of a model, and fill them. Raises ConfigError, DataError, CheckpointError.
 
-    seed  draw the weights from this seed instead
+    seed  seed of random weights instead of those of the model
     """
     vocabulary = model.vocabulary(device)
     learned = [part for part in model.parts.values() if part.learned]
@@ -103,8 +103,8 @@ def build_networks(model: TrainedModel, device: torch.device, seed: int | None =
         if not part.learned:
             options = {key: value for key, value in part.backbone.items() if key != "type"}
             entry = generators.get(part.backbone["type"])
-            made: Any = entry.component(vocabulary, **dict(validate(entry.schema, options)))
-            fixed = made.to(device).eval()
+            generator: Any = entry.component(vocabulary, **dict(validate(entry.schema, options)))
+            fixed = generator.to(device).eval()
     if seed is not None and model.run:
         with torch.random.fork_rng(devices=[]):
             built = build(run_config(model.run.directory.path), vocabulary, seed=seed)
@@ -120,7 +120,7 @@ def build_networks(model: TrainedModel, device: torch.device, seed: int | None =
 def build_network(part: Part, pad_id: int) -> Network:
     """Build a network of a trained model around its backbone, and fill it.
 
-    It gets memory once its tensors are known to fit, and lacks heads that only training uses. Raises ConfigError,
+    It gets memory once its tensors are found to fit, and lacks heads that only training uses. Raises ConfigError,
     DataError, CheckpointError.
     """
     part = part.without_other_heads()
@@ -133,15 +133,15 @@ def build_network(part: Part, pad_id: int) -> Network:
                 network = make(device="meta")
         except Exception:  # a component may read numbers while it is built; if the sizes are to blame, it comes again
             network = make()
-        given = with_all_names(part.tensors, network)
-        account_for(given, own_tensors(network), part.their_name, part.foreign)
+        tensors = with_all_names(part.tensors, network)
+        account_for(tensors, own_tensors(network), part.their_name, part.foreign)
         # `bert` holds nothing but its parameters, so that it need not be built again.
         network = network.to_empty(device="cpu") if part.backbone["type"] == "bert" else make()
     except LabError:
         raise
     except Exception as error:  # torch, pydantic and backbones raise many types
         raise part.misfit(_reason(error)) from None
-    fill(network, given)
+    fill(network, tensors)
     return network
 
 
@@ -157,7 +157,7 @@ def make_network(
 ) -> Network:
     """Build a network from the sections of an experiment that describe it.
 
-    plugin  the file, or the package, that defines a backbone which is not built in
+    plugin  file or package that defines the backbone, if it is not built in
 
     Raises UnknownName with the cure if the plug-in is not loaded, and ValidationError.
     """
@@ -179,24 +179,24 @@ def make_network(
         ) from error
     # Whatever device transformers has set: on `meta`, where it builds models, components cannot compute numbers.
     with torch.device(device):
-        made: Any = entry.component(
+        module: Any = entry.component(
             sizes.dim, sizes.depth, sizes.heads, tables.max_length, **dict(validate(entry.schema, options))
         )
         shapes = EmbeddingSizes(vocabulary_size, tables.dim, tables.max_length, tables.dropout)
-        return make_pair(None, 0, made, sizes.dim, shapes, "none", pad_id, heads)[1]
+        return make_pair(None, 0, module, sizes.dim, shapes, "none", pad_id, heads)[1]
 
 
 def _draw(part: Part, network: Network, seed: int) -> None:
     """Draw all weights of a network from a seed, as a run does. Raises ConfigError for weights of a plug-in."""
-    known = set[nn.Parameter]()
-    drawn = [module for module in network.modules() if hasattr(module, "reset_parameters")]
-    for module in drawn:
-        known |= set(module.parameters(recurse=False))
-    if not backbones.get(part.backbone["type"]).built_in or not known.issuperset(network.backbone.parameters()):
+    covered = set[nn.Parameter]()
+    drawing = [module for module in network.modules() if hasattr(module, "reset_parameters")]
+    for module in drawing:
+        covered |= set(module.parameters(recurse=False))
+    if not backbones.get(part.backbone["type"]).built_in or not covered.issuperset(network.backbone.parameters()):
         reason = "some of its weights cannot be drawn at random. Name the run that it was exported from."
         raise ConfigError(f"{part.path}: {reason}")
     with torch.random.fork_rng(devices=[]):
-        for module in drawn:
+        for module in drawing:
             module.reset_parameters()  # type: ignore[operator]
     initialise(nn.ModuleDict({"discriminator": network}), partial(weights_from, seed))
 

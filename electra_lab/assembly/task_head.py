@@ -63,13 +63,13 @@ def task_of(kind: str, part: Part, facts: Mapping[str, Any], name: str = "", **o
 def fill_head(head: nn.Module, kind: str, part: Part, config: Mapping[str, Any]) -> None:
     """Fill a head, and let it compute as config.json says. Raises DataError if its tensors do not fit, ConfigError."""
     family, of_text = part.read_as, kind == "ForSequenceClassification"
-    for ours, theirs in task_layers(family)[kind].items():
-        for name, parameter in head.get_submodule(ours).named_parameters():
-            tensor: Tensor | None = part.tensors.get(f"{theirs}.{name}")
+    for layer, stored_name in task_layers(family)[kind].items():
+        for name, parameter in head.get_submodule(layer).named_parameters():
+            tensor: Tensor | None = part.tensors.get(f"{stored_name}.{name}")
             if tensor is None or tensor.shape != parameter.shape:
                 has = "is missing" if tensor is None else f"has the shape {tuple(tensor.shape)}"
-                raise DataError(f"{part.path}: {theirs}.{name} {has}, not {tuple(parameter.shape)}.")
+                raise DataError(f"{part.path}: {stored_name}.{name} {has}, not {tuple(parameter.shape)}.")
             parameter.copy_(tensor)
     if family and of_text:
-        found = family.pooling(Config(config, str(part.path / CONFIG)))
-        head.activation, head.mean = found  # type: ignore[assignment]
+        pooling = family.pooling(Config(config, str(part.path / CONFIG)))
+        head.activation, head.mean = pooling  # type: ignore[assignment]

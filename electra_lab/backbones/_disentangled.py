@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+# Shapes: B rows, H heads (h of them at a time), T positions, E distances, d width of a head.
 BLOCK = 128  # positions
 CACHED = 1 << 20  # scores that are computed at a time
 
@@ -29,21 +30,21 @@ def disentangled_attention(
     distances, the next key is one column to the right and the next query one to the left, so that a view with other
     strides replaces a gather. The same holds for a block of keys.
 
-    The weights are kept for the backward pass and, with dropout, which of them stay.
+    The weights are stored for the backward pass and, with dropout, a mask of those that stay.
 
-    far  distances from here on share a row
+    far  distance from which on all distances share a row
     """
     hidden = q.new_zeros(visible.shape).masked_fill_(~visible, float("-inf"))
-    kept = None
+    keep = None
     if dropout:
-        kept = torch.empty(*q.shape[:3], k.shape[2], dtype=torch.bool, device=q.device).bernoulli_(1 - dropout)
-    inputs = q, k, v, position_keys, position_queries, hidden, kept
+        keep = torch.empty(*q.shape[:3], k.shape[2], dtype=torch.bool, device=q.device).bernoulli_(1 - dropout)
+    inputs = q, k, v, position_keys, position_queries, hidden, keep
     attended: Tensor = _Attention.apply(*inputs, far, dropout)  # type: ignore[no-untyped-call]
     return attended
 
 
 def can_be_in_blocks(x: Tensor) -> bool:
-    """Return whether `disentangled_attention` pays: where gradients are wanted, on a CPU, in full precision."""
+    """Return True if `disentangled_attention` pays: where gradients are computed, on a CPU, in full precision."""
     narrow = torch.is_autocast_enabled("cpu") or x.dtype not in (torch.float32, torch.float64)
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
     return x.device.type == "cpu" and torch.is_grad_enabled() and not narrow and not traced
@@ -64,7 +65,7 @@ class _Attention(torch.autograd.Function):
         position_keys: Tensor,
         position_queries: Tensor,
         hidden: Tensor,
-        kept: Bool[Tensor, "B H T T"] | None,
+        keep: Bool[Tensor, "B H T T"] | None,
         far: int,
         dropout: float,
     ) -> Float[Tensor, "B H T d"]:
@@ -90,27 +91,27 @@ class _Attention(torch.autograd.Function):
                 of_block.baddbmm_(queries[:, block], keys.transpose(1, 2))
                 of_block += hidden[row] if hidden.shape[2] == 1 else hidden[row][:, block]
                 torch.softmax(of_block, -1, out=of_block)
-                stay = of_block if kept is None else of_block * kept[row, part, block] / (1 - dropout)
+                stay = of_block if keep is None else of_block * keep[row, part, block] / (1 - dropout)
                 attended[row, part, block] = torch.bmm(stay, v[row, part])
-        ctx.save_for_backward(q, k, v, position_keys, position_queries, weights, kept)
+        ctx.save_for_backward(q, k, v, position_keys, position_queries, weights, keep)
         ctx.far, ctx.dropout = far, dropout
         return attended
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Float[Tensor, "B H T d"]) -> tuple[Tensor | None, ...]:
-        q, k, v, position_keys, position_queries, weights, kept = ctx.saved_tensors
+        q, k, v, position_keys, position_queries, weights, keep = ctx.saved_tensors
         length, most = q.shape[2], position_keys.shape[1] // 2
         of_q, of_k, of_v = _by_position(q), _by_position(k), _by_position(v)
         of_position_keys, of_position_queries = torch.zeros_like(position_keys), torch.zeros_like(position_queries)
         for row, part in _parts(q):
             # Through the values, the dropout and the softmax: [h T T].
             weight = weights[row, part]
-            stay = weight if kept is None else weight * kept[row, part] / (1 - ctx.dropout)
+            stay = weight if keep is None else weight * keep[row, part] / (1 - ctx.dropout)
             of_v[row, part] = torch.bmm(stay.transpose(1, 2), gradient[row, part])
             of_scores = torch.bmm(gradient[row, part], v[row, part].transpose(1, 2))
-            if kept is not None:
-                of_scores *= kept[row, part]
+            if keep is not None:
+                of_scores *= keep[row, part]
                 of_scores /= 1 - ctx.dropout
             of_scores = torch._softmax_backward_data(of_scores, weight, -1, weight.dtype)
             # Through the product of queries and keys.

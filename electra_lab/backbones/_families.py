@@ -17,17 +17,17 @@ class Family:
     """The facts about a model class that a wrapper needs.
 
     sizes      config keys of width, depth, heads and, unless it is fixed at 4 widths, the feed-forward
-    layers     where the list of layers is; several lists hold one part of each layer
-    dropout    where the nn.Dropout of the token vectors is, "" if the class has none, None if it cannot be told apart
+    layers     path of the list of layers; several lists hold one part of each layer
+    dropout    path of the token vectors' nn.Dropout, "" if the class has none, None if no module has it alone
     first      row of the position table that a document begins with; None: positions are relative
     masks      pairs     a mask for each query and key, so that documents can be separated
                by layer  the same, one for each type of layer
                rows      a mask of padding alone
-    window     config key of how far a position sees, counted to one side
+    window     config key of the distance that a position sees to one side
     fixed      config keys that cannot be set otherwise
     idle       parts that never learn from states alone: modules are removed, parameters are frozen
-    table      where the table of tokens is
-    renamed    files have other names than the class, which transformers turns into them
+    table      path of the table of tokens
+    renamed    True if files have other names than the class, which transformers turns into them
     """
 
     sizes: tuple[str, ...] = BERT_SIZES
@@ -91,8 +91,8 @@ FAMILIES: dict[str, Family] = {
 
 _LEAKS = "states depend on what padding holds"
 REFUSED = {
-    "deberta-v2": "the lab has its own: type: deberta",
-    "longformer": "it looks its padding up in its own word table, and its global projections never learn",
+    "deberta-v2": "the lab has a backbone for it: type: deberta",
+    "longformer": "it looks its padding up in its word table, and its global projections never learn",
     "funnel": _LEAKS,
     "convbert": f"{_LEAKS}: its convolutions read it",
     "mobilebert": f"{_LEAKS}: each position reads its neighbours' vectors",
@@ -100,13 +100,13 @@ REFUSED = {
     "fnet": f"{_LEAKS}: it has no attention mask",
     "nystromformer": f"{_LEAKS}, and rows must have one length",
     "mra": "its attention returns zeros without its CUDA kernel",
-    "reformer": "its states have twice the width; the lab has its own: type: reformer",
+    "reformer": "its states have twice the width; the lab has a backbone for it: type: reformer",
     "esmc": "it takes no inputs_embeds",
     **dict.fromkeys(("t5", "umt5"), "it is an encoder with a decoder"),
 }
 
 
-def known(model_type: str) -> str:
+def supported(model_type: str) -> str:
     """Return a model type that can be a backbone. Raises ValidationError with the reason for any other."""
     if model_type in REFUSED:
         raise problem((), f"{model_type} cannot be a backbone: {REFUSED[model_type]}.", model_type)
@@ -116,7 +116,7 @@ def known(model_type: str) -> str:
 
 
 def family_of(model_type: object) -> Family | None:
-    """Return the facts of a family, None if it is not known. Raises ValueError with the reason if it is refused."""
+    """Return the facts of a family, None for an unknown one. Raises ValueError with the reason if it is refused."""
     if not isinstance(model_type, str):
         return None
     if model_type in REFUSED:

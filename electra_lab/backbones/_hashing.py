@@ -1,6 +1,7 @@
 """reformer-pytorch's layers with the options that the lab sets, in fewer passes over memory.
 
-The results are the library's up to rounding, but for padding in local heads: there, only keys are hidden.
+The results are the library's up to rounding, except for padding in local heads: there, only keys are hidden.
+Shapes: B rows of t positions, T with the memory; H heads of width d; R rounds, N rotations, C buckets of S positions.
 """
 
 from typing import Any
@@ -22,7 +23,7 @@ EVALUATION_SEED = 0x5EED  # any constant: in eval the hash rotations must be the
 
 
 class Encoder(nn.Module):
-    """library.Reformer with the layers of this module; parameters have the names that they have there."""
+    """library.Reformer with the layers of this module; parameters have the library's names."""
 
     def __init__(
         self,
@@ -159,7 +160,7 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
     def before_export(self, width: int, length: int, memory: int) -> None:
         """Draw the rotations of all rows up to a length, as a graph cannot draw those of `_by_length`.
 
-        width  of a head
+        width  width of a head
         """
         pair = 2 * self.bucket_size
         most, extra = -(-length // pair), memory // pair
@@ -183,7 +184,7 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
     def _by_length(
         self, to_hash: Tensor, qk: Tensor, v: Tensor, input_mask: Tensor, query_len: int
     ) -> Float[Tensor, "BH t d"]:
-        """Cut each row to its own length, in whole pairs of buckets, so that its neighbours do not matter."""
+        """Cut each row to its length, in whole pairs of buckets, so that its neighbours do not matter."""
         places, pair = torch.arange(qk.shape[1], device=qk.device), 2 * self.bucket_size
         ends = (input_mask[:, :query_len] * (places[:query_len] + 1)).amax(-1).clamp(min=1)
         lengths = ends + -ends % pair  # [BH]
@@ -191,8 +192,8 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
         attended = v[:, :query_len].clone()  # padding sees itself alone
         for length in [query_len] if whole else lengths.unique().tolist():
             rows = slice(None) if whole else lengths == length
-            kept = slice(None) if whole else (places < length) | (places >= query_len)  # the row and the memory
-            hashed, keys, values, real = (part[rows][:, kept] for part in (to_hash, qk, v, input_mask))
+            inside = slice(None) if whole else (places < length) | (places >= query_len)  # the row and the memory
+            hashed, keys, values, real = (part[rows][:, inside] for part in (to_hash, qk, v, input_mask))
             rotations = self._rotations(qk.shape[2], keys.shape[1] // pair, qk.dtype).to(qk.device)
             attended[rows, :length] = self._attended(hashed, keys, values, real, length, rotations).to(v.dtype)
         return attended
@@ -205,7 +206,7 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
         places, memory = torch.arange(length, device=qk.device), (length - query_len) // pair
         ends = (input_mask[:, :query_len] * (places[:query_len] + 1)).amax(-1).clamp(min=1)
         pairs = (ends + pair - 1) // pair  # [BH]
-        kept = (places < (pairs * pair).unsqueeze(1)) | (places >= query_len)  # [BH T], the row and the memory
+        inside = (places < (pairs * pair).unsqueeze(1)) | (places >= query_len)  # [BH T], the row and the memory
 
         # Hash each row by the rotations for its length.
         rotated = torch.einsum("btf,bfhi->bhti", to_hash, self.rotations[pairs - 1])
@@ -216,7 +217,7 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
 
         # Sort by round, bucket and position.
         buckets = buckets + 2 * number * torch.arange(rounds, device=qk.device).unsqueeze(1)
-        buckets = torch.where(kept.unsqueeze(1), buckets, 2 * number * rounds)
+        buckets = torch.where(inside.unsqueeze(1), buckets, 2 * number * rounds)
         order = (length * buckets + places).flatten(1).argsort(-1)
         last = rounds * 2 * (pairs + memory) - 1  # bucket of each row
         return self._within(order, qk, v, input_mask, query_len, last)
@@ -232,7 +233,7 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
         _reverse: bool = False,
         _depth: int | None = None,
     ) -> Float[Tensor, "BH t d"]:
-        """rotations  of evaluation; by default the library draws others at every call"""
+        """rotations  rotations of evaluation; by default the library draws others at every call"""
         length = qk.shape[1]
         number = length // self.bucket_size
         if rotations is None:
@@ -319,7 +320,7 @@ def _avoid_itself(scores: Float[Tensor, "*N S A"], first: int) -> None:
 
     Either way no gradient passes through the replaced score, so autograd need not know.
 
-    first  the key that is the first position
+    first  number of the key that is the first position
     """
     if torch.compiler.is_exporting():  # graphs of ONNX cannot change a part of a tensor
         queries, keys = (torch.arange(number, device=scores.device) for number in scores.shape[-2:])

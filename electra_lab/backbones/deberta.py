@@ -130,13 +130,13 @@ class Deberta(Backbone, nn.Module):
     Its weights map one to one onto those of transformers' DebertaV2Model. The defaults are those of DeBERTa-v3, whose
     heads are 64 wide. The token vectors are normalized here, so the lab's embeddings are bare.
 
-    buckets             of each direction: distances up to half of it have their own, longer ones share by logarithm
+    buckets             buckets of each direction: one for each distance up to half of them, then by logarithm
     max_distance        distance at which the last bucket begins; it also has all longer ones
-    share_projections   project relative positions by the layers' own keys and queries
-    normalize_positions by a LayerNorm, once for all layers
+    share_projections   True to project relative positions by the layers' keys and queries
+    normalize_positions LayerNorm of the relative positions, once for all layers
     convolution         width of the kernel over the input that deberta-v2-xlarge has (3), 0 for none
-    mask_decoder        run the last layer twice, with queries that begin as absolute positions plus the states below:
-                        the enhanced mask decoder, which DeBERTa's generators have and transformers lacks
+    mask_decoder        True to run the last layer twice, with queries that begin as absolute positions plus the states
+                        below: the enhanced mask decoder, which DeBERTa's generators have and transformers lacks
     """
 
     positions = "own"

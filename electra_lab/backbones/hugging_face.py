@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
-from electra_lab.backbones._families import AFTER_PAD, FAMILIES, Family, family_of, known
+from electra_lab.backbones._families import AFTER_PAD, FAMILIES, Family, family_of, supported
 from electra_lab.model.network import within_documents
 from registry import Backbone, backbones
 from registry.errors import BadResult, did_you_mean
@@ -18,22 +18,22 @@ from registry.errors import BadResult, did_you_mean
 # An encoder without a table of words, which the lab has. Keys that a config lacks are left out.
 FIXED: dict[str, Any] = {"vocab_size": 8, "use_cache": False}
 FIXED |= dict.fromkeys(("is_decoder", "add_cross_attention", "use_bidirectional_attention"), False)
-MOST_LAYERS, LARGEST = 1_000, 1 << 24  # so that damaged sizes are refused before memory is asked for
+MOST_LAYERS, LARGEST = 1_000, 1 << 24  # so that damaged sizes are refused before memory is allocated
 UNLIMITED = 8192  # positions of a config that names no limit
 DROPOUTS = ("embedding_dropout", "hidden_dropout_prob", "embd_pdrop", "hidden_dropout", "dropout")  # of token vectors
 
 
 @backbones.register("hugging_face")
 class HuggingFace(Backbone, nn.Module):
-    """An encoder of transformers, by its model type, such as roberta: what AutoModel does with vectors for its tokens.
+    """An encoder of transformers, by its model type, such as roberta: AutoModel's class on vectors of tokens.
 
-    It keeps the initial weights that transformers draws, its own positions, norm and dropout rates. The vectors of the
-    lab's token table are bare, as the class handles the rest; a class without a norm there gets none. The dropout of
-    these vectors is embedding.dropout, whatever the config says. Its causal decoders see both directions.
+    Initial weights are those that transformers draws; positions, norm and dropout rates are the class's. The vectors of
+    the lab's token table are bare, as the class handles the rest; a class without a norm there gets none. The dropout
+    of these vectors is embedding.dropout, whatever the config says. Its causal decoders see both directions.
 
-    model_type  as in config.json, such as roberta
+    model_type  model type as in config.json, such as roberta
     ff_mult     width of the feed-forward in multiples of `dim`
-    config      keys of the class's config, such as {hidden_dropout_prob: 0.0}; the rest has transformers' defaults
+    config      keys of the class's config, such as {hidden_dropout_prob: 0.0}; others have transformers' defaults
     """
 
     positions = "own"
@@ -47,7 +47,7 @@ class HuggingFace(Backbone, nn.Module):
         max_length: int,
         /,
         *,
-        model_type: Annotated[str, AfterValidator(known)],
+        model_type: Annotated[str, AfterValidator(supported)],
         ff_mult: Annotated[float, Field(gt=0, le=1000)] = 4.0,
         config: dict[str, Any] = {},  # noqa: B006  # read, never changed
     ) -> None:
@@ -62,7 +62,7 @@ class HuggingFace(Backbone, nn.Module):
         _remove_idle_parts(self.model, family)
         # A list, as a ModuleList would give every parameter a second name
         self.layers = [_layer(self.model, family.layers, number, depth) for number in range(depth)]
-        # Dropout of the token vectors, where the lab sets embedding.dropout: the model's own, or one before the model
+        # Dropout of the token vectors, where the lab sets embedding.dropout: a module of the model, or one before it
         self.embedding_dropout = nn.Dropout(0.0)
         if family.dropout:
             self.embedding_dropout = self.model.get_submodule(family.dropout)
@@ -134,14 +134,14 @@ class HuggingFace(Backbone, nn.Module):
 
 
 def _settings(
-    model_type: str, sizes: tuple[int, int, int], max_length: int, ff_mult: float, given: Mapping[str, Any]
+    model_type: str, sizes: tuple[int, int, int], max_length: int, ff_mult: float, options: Mapping[str, Any]
 ) -> tuple[Any, int | None]:
     """Return the config of a model, and the row of its position table that a document begins with."""
-    config = _config(model_type, sizes, ff_mult, given)
+    config = _config(model_type, sizes, ff_mult, options)
     first = _first(config)
     if first is not None:
         needed = max_length + first
-        if "max_position_embeddings" not in given:
+        if "max_position_embeddings" not in options:
             config.max_position_embeddings = needed
         rows = config.max_position_embeddings
         if rows < needed:
@@ -155,12 +155,12 @@ def _sections_of(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     kind = str(values["model_type"])
     config_class, family = _config_class(kind), FAMILIES[kind]
     with _refusing():
-        theirs: Any = config_class.from_dict(dict(values))
+        settings: Any = config_class.from_dict(dict(values))
     numbers = dict.fromkeys((*family.sizes, "vocab_size"), 0)
     if family.first is not None:
         numbers["max_position_embeddings"] = 0
     for key in numbers:
-        number, most = getattr(theirs, key, None), MOST_LAYERS if key == family.sizes[1] else LARGEST
+        number, most = getattr(settings, key, None), MOST_LAYERS if key == family.sizes[1] else LARGEST
         if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= most:
             raise ValueError(f"{key} is {number!r}; it must be a whole number from 1 to {most:,}.")
         numbers[key] = number
@@ -171,28 +171,28 @@ def _sections_of(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     computed |= family.fixed
     for key in ("pad_token_id", "use_mems_eval"):
         computed.pop(key, None)
-    for key, ours in computed.items():
-        value, cure = getattr(theirs, key, None), ""
+    for key, expected in computed.items():
+        value, cure = getattr(settings, key, None), ""
         if key == "is_causal":
             cure = f' Write "{key}": false there to train it in both directions.'
         elif value is None:
-            value = ours
-        if value != ours:
-            raise ValueError(f"{key} is {value!r}, but the lab's `hugging_face` computes with {ours!r}.{cure}")
+            value = expected
+        if value != expected:
+            raise ValueError(f"{key} is {value!r}, but the lab's `hugging_face` computes with {expected!r}.{cure}")
     # Keys that differ from the lab's defaults
     usual = _config(kind, (dim, depth, heads), ff_mult, {})
     allowed = [key for key in sorted(_keys(kind)[0]) if not key.endswith("_index")]  # of a token
-    config = {key: getattr(theirs, key) for key in allowed if getattr(theirs, key) != getattr(usual, key)}
-    longest = getattr(theirs, "max_position_embeddings", None) or UNLIMITED
+    config = {key: getattr(settings, key) for key in allowed if getattr(settings, key) != getattr(usual, key)}
+    longest = getattr(settings, "max_position_embeddings", None) or UNLIMITED
     longest = UNLIMITED if longest < 1 else longest
     if family.first is not None:
         config.pop("max_position_embeddings", None)  # follows from the length
-        longest -= _first(theirs) or 0
-    dropped = next((getattr(theirs, key) for key in DROPOUTS if hasattr(theirs, key)), None)
+        longest -= _first(settings) or 0
+    dropped = next((getattr(settings, key) for key in DROPOUTS if hasattr(settings, key)), None)
     section = {"type": "hugging_face", "dim": dim, "depth": depth, "heads": heads}
     section |= {"model_type": kind, "ff_mult": ff_mult, "config": config}
-    embedding = {"dim": _input_dim(theirs, dim), "max_length": longest, "dropout": float(dropped or 0.0)}
-    return section, embedding, theirs.vocab_size
+    embedding = {"dim": _input_dim(settings, dim), "max_length": longest, "dropout": float(dropped or 0.0)}
+    return section, embedding, settings.vocab_size
 
 
 def _first(config: Any) -> int | None:
@@ -217,15 +217,15 @@ def _added(visible: Bool[Tensor, "_ _ T"], dtype: torch.dtype) -> Float[Tensor, 
     return unseen.masked_fill(~visible, torch.finfo(dtype).min)[:, None]
 
 
-def _config(model_type: str, sizes: tuple[int, int, int], ff_mult: float, given: Mapping[str, Any]) -> Any:
+def _config(model_type: str, sizes: tuple[int, int, int], ff_mult: float, options: Mapping[str, Any]) -> Any:
     """Return the config of a model of these sizes. Raises ValueError for keys it lacks, or that are set elsewhere."""
     config_class, family = _config_class(model_type), FAMILIES[model_type]
     dim, depth, heads = sizes
     fields = signature(config_class).parameters
     allowed, set_by, fixed = _keys(model_type)
     usual: dict[str, Any] = {"pad_token_id": 1} if family.first == AFTER_PAD else {}
-    # The keys that were given
-    for key in given:
+    # The keys in the config
+    for key in options:
         if key in fields and key in set_by:
             raise ValueError(f"config.{key}: is set by {set_by[key]}.")
         if key in fields and key in fixed:
@@ -246,7 +246,7 @@ def _config(model_type: str, sizes: tuple[int, int, int], ff_mult: float, given:
     usual |= dict(zip(family.sizes, (dim, depth, heads, inner), strict=False))
     keys = {key: value for key, value in {**fixed, **usual}.items() if key in fields or key == "is_causal"}
     with _refusing():
-        return config_class(**(keys | dict(given)))
+        return config_class(**(keys | dict(options)))
 
 
 def _config_class(model_type: str) -> Any:
@@ -262,7 +262,7 @@ def _config_class(model_type: str) -> Any:
 
 
 def _keys(model_type: str) -> tuple[set[str], dict[str, str], dict[str, Any]]:
-    """Return the keys of a config that may be given, those that others set, and those with a fixed value."""
+    """Return the keys of a config that may be set, those that follow from others, and those with a fixed value."""
     from transformers import PreTrainedConfig
 
     family, fields = FAMILIES[model_type], signature(_config_class(model_type)).parameters

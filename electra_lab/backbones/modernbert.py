@@ -82,14 +82,14 @@ class _Layer(nn.Module):
 
 
 def _is_plain(linear: nn.Module, x: Tensor) -> bool:
-    """Return whether nothing changes or reads what torch's linear layer does, in the precision of x."""
+    """Return True if nothing changes or reads the results of torch's linear layer, in the precision of x."""
     hooks = linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks or linear._backward_pre_hooks
     eager = not (torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type))
     return eager and type(linear) is nn.Linear and "forward" not in vars(linear) and not hooks
 
 
 class _Contracted(torch.autograd.Function):
-    """The linear layer of a gated product, from which only its input is kept."""
+    """The linear layer of a gated product, which stores its input alone."""
 
     @staticmethod
     def forward(ctx: Any, expanded: Float[Tensor, "B T double"], weight: Float[Tensor, "D F"]) -> Tensor:
@@ -120,10 +120,11 @@ class ModernBert(Backbone, nn.Module):
     deviations. The token vectors are normalized here, so the lab's embeddings are bare.
 
     ff_mult            width of the gated product in multiples of `dim`
-    global_every       layers 0, n, 2n, ... see the whole row, the others `local_attention` positions around their own
-    dropout            of attention's output, 0.1 in the authors' pre-training
+    global_every       distance n of the layers 0, n, 2n, ... that see the whole row; in others a position sees the
+                       `local_attention` positions around it
+    dropout            dropout of attention's output, 0.1 in the authors' pre-training
     qk_norm            RMSNorm of the queries and keys of each head, with learned scales, as in later encoders.
-                       transformers' class lacks it, so such a network leaves in the lab's own format
+                       transformers' class lacks it, so such a network is exported in the lab's format
     """
 
     positions = "own"
@@ -201,7 +202,7 @@ class ModernBert(Backbone, nn.Module):
         """Return what local layers see: in sequences; or in blocks, or dense [B 1 T T] for short rows and an export."""
         if isinstance(whole, Sequences) and WINDOWS:
             return replace(whole, reach=self.reach)
-        # An export is asked for first: comparing its length would limit it.
+        # Check for an export first: a comparison of lengths would limit its length.
         long = not torch.compiler.is_exporting() and attention_mask.shape[1] > DENSE_BELOW * self.reach
         if long or not isinstance(whole, Tensor):
             return sliding_mask(attention_mask, self.reach, documents)

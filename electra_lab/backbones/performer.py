@@ -54,7 +54,7 @@ def favor_attention(
         k = key @ projection.T - key.square().sum(-1, keepdim=True) / 2
         k = k.masked_fill(hidden, float("-inf"))
         # Two shifts that cancel too: each feature's largest exponent moves from the keys to the queries, then each
-        # query's own is taken off. Some product of the two is exp(0), so the weights add up to 1 or more: a division
+        # query's largest is taken off. Some product of the two is exp(0), so the weights sum to at least 1: a division
         # by next to nothing cannot happen, and the division needs no epsilon, which would bias the estimate.
         peak = k.amax(-2, keepdim=True).detach()
         q = q + peak
@@ -184,10 +184,10 @@ class Performer(Backbone, nn.Module):
         """Draw new features where an interval begins; knowing the step is knowing the features."""
         if not self.redraw_every or self.features.is_meta:
             return
-        wanted = seed, step // self.redraw_every
-        if (*wanted, self.features._version) != self._drawn:  # or something else was loaded into them since
-            self._draw(*wanted)
-            self._drawn = (*wanted, self.features._version)
+        interval = seed, step // self.redraw_every
+        if (*interval, self.features._version) != self._drawn:  # or something else was loaded into them since
+            self._draw(*interval)
+            self._drawn = (*interval, self.features._version)
 
     def _draw(self, seed: int, interval: int) -> None:
         # On the CPU, from a separate generator: the same features on every device and rank.

@@ -39,7 +39,7 @@ class Reformer(Backbone, nn.Module):
     memory       learned vectors that every hashed head may attend to, as well as the row (Sukhbaatar et al.
                  2019, "Augmenting self-attention with persistent memory"); a multiple of twice the bucket size
     glu          gated feed-forward (Shazeer 2020); adds half as many feed-forward weights again
-    reversible   keep no activations and recompute them in the backward pass: memory that does not grow with depth,
+    reversible   recomputation of all activations in the backward pass: memory that does not grow with depth,
                  for about a third more time a step. It excludes two forward passes before one backward pass
                  (the second overwrites the first's buckets), torch.compile, and frozen input embeddings; under
                  bf16 the recomputation runs in fp32. Off, as lengths up to 2,048 rarely need it.

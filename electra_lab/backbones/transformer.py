@@ -21,14 +21,14 @@ from registry import Backbone, backbones
 THETA = 10_000.0
 
 
-class Kept(NamedTuple):
-    """What later layers read of the first layer's attention, by the library's name."""
+class Intermediates(NamedTuple):
+    """The results of the first layer's attention that later layers read; the field has the library's name."""
 
     values: Float[Tensor, "B H T d"]
 
 
 class KernelAttention(Attention):  # type: ignore[misc]  # the library has no types
-    """The library's attention by the lab's own kernels, in fewer passes over memory.
+    """The library's attention by the lab's kernels, in fewer passes over memory.
 
     The library expands the mask of the keys to every head and query before it reads it, and turns queries and keys by
     products with ones, copies and empty parts. Rotations may differ from the library's in their last bit, and states of
@@ -56,7 +56,7 @@ class KernelAttention(Attention):  # type: ignore[misc]  # the library has no ty
         q, k, v = (
             linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in (self.to_q, self.to_k, self.to_v)
         )
-        kept = Kept(v) if self.keeps_values else None
+        intermediates = Intermediates(v) if self.keeps_values else None
         if value_residual is not None:
             v = value_residual.lerp(v, self.to_value_residual_mix(x))
         if self.q_rmsnorm is not None:
@@ -65,7 +65,7 @@ class KernelAttention(Attention):  # type: ignore[misc]  # the library has no ty
             q, k = turned(q, *rotary_pos_emb), turned(k, *rotary_pos_emb)
         visible = attn_mask
         if visible is None:
-            assert context_mask is not None, "the encoder is given one of the two"
+            assert context_mask is not None, "the encoder passes one of the two masks"
             visible = context_mask[:, None, None, :]
         dropout, n = self.attend.dropout if self.training else 0.0, self.local_heads
         attended = attend(q[:, n:], k[:, n:], v[:, n:], visible, dropout, self.kernel)
@@ -74,7 +74,7 @@ class KernelAttention(Attention):  # type: ignore[misc]  # the library has no ty
             assert context_mask is not None, "local heads do not separate documents"
             near = local_attention(q, k, v, context_mask, self.window, dropout, self.kernel)
             attended = torch.cat([near, attended], dim=1)
-        return self.to_out(attended.transpose(1, 2).flatten(2)), kept
+        return self.to_out(attended.transpose(1, 2).flatten(2)), intermediates
 
 
 class OnePassNorm(LayerNorm):  # type: ignore[misc]
@@ -97,11 +97,11 @@ class Transformer(Backbone, nn.Module):
     rmsnorm      RMSNorm (Zhang and Sennrich 2019) instead of LayerNorm
     glu          gated feed-forward (Shazeer 2020): `geglu` or `swiglu`; true means `geglu`. The width remains
                  dim * ff_mult, which is half as many weights again; two thirds of ff_mult give as many as without
-    bias         of the feed-forward layers and the gates of value_residual; attention and norms have none
+    bias         biases of the feed-forward layers and the gates of value_residual; attention and norms have none
     qk_norm      RMSNorm of the queries and keys of each head, with learned scales (Henry et al. 2020; Dehghani et al.
                  2023)
-    value_residual  mixes the values of each later layer with those of the first (Zhou et al. 2024), by a learned gate
-                 for each token and head that begins near one half
+    value_residual  mixture of each later layer's values with those of the first (Zhou et al. 2024), by a learned
+                 gate for each token and head that begins near one half
     softcap      bound c of the attention scores s, which become c tanh(s / c) (Gemma Team 2024); 0 for none. Fused
                  kernels cannot do it, so memory grows with the square of the length
     flash        torch's fused attention kernels, unless the lab finds that others are faster
@@ -175,7 +175,7 @@ class Transformer(Backbone, nn.Module):
             with torch.device("cpu"):  # a check builds on the meta device, where the table needs torch's compiler
                 self.encoder.rotary_pos_emb = RotaryEmbedding(dim // heads, base=theta)
         self.flash = flash
-        # The library builds its layers itself; ours take their places, under the same names.
+        # The library builds its layers itself; the lab's take their places, under the same names.
         for number, (norms, _, _) in enumerate(self.encoder.layers):
             if not rmsnorm:
                 norms[0] = OnePassNorm(dim, unit_offset=norms[0].unit_offset)
@@ -195,11 +195,11 @@ class Transformer(Backbone, nn.Module):
                 attention.q_rmsnorm, attention.k_rmsnorm = (HeadNorm(heads, dim // heads) for _ in range(2))
         if not rmsnorm:
             self.encoder.final_norm = OnePassNorm(dim, unit_offset=self.encoder.final_norm.unit_offset)
-        if not bias:  # the library's own option leaves those of gated layers
+        if not bias:  # the library's option leaves those of gated layers
             for module in self.encoder.modules():
                 if isinstance(module, nn.Linear):
                     module.register_parameter("bias", None)
-        # x-transformers alternates attention and feed-forward; a depth of ours is one of each.
+        # x-transformers alternates attention and feed-forward; a layer of the lab is one of each.
         blocks = list(self.encoder.layers)
         self.layers = [nn.ModuleList(blocks[i : i + 2]) for i in range(0, len(blocks), 2)]
 

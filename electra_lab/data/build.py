@@ -1,7 +1,7 @@
 """Build a token store: read the corpus, train the tokenizer, encode held-out text, then the training shards.
 
-A store is built in a folder next to its final place. An interrupted build is continued: files whose checksums match are
-kept, the others are written again.
+A store is built in a folder next to its final place. An interrupted build is continued: files whose checksums match
+stay, the others are written again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from electra_lab.data.overlap import Hashes, Known, runs
+from electra_lab.data.overlap import Hashes, HeldOutRuns, runs
 from electra_lab.data.raw_documents import (
     Contents,
     Order,
@@ -189,27 +189,27 @@ def _held_out(
     plan = Plan(dtype=kind, separator=ids["sep"], overlap=recipe.overlap)
     write_text(folder / PLAN, plan.model_dump_json())
     shards: dict[Split, dict[str, Shard]] = {}
-    known: Known | None = None
-    hashes: list[Hashes] = []  # of the documents that are kept
-    others = np.zeros(0, np.uint64)  # of those left out
+    validation: HeldOutRuns | None = None
+    hashes: list[Hashes] = []  # runs of the documents that stay
+    others = np.zeros(0, np.uint64)  # runs of those left out
     for split in HELD_OUT:
         documents: list[str] = []
         for piece in range(contents.pieces[split]):
             documents += read_piece(folder / RAW, split, piece)
         texts = encode_texts(tokenizer, documents, plan)
         # Leave out test documents that overlap with validation.
-        keep, _, sufficient = texts.without_overlap(known, recipe.overlap)
+        keep, _, sufficient = texts.without_overlap(validation, recipe.overlap)
         if not keep.any():
             raise Unsplittable(
                 f"the split {split} has no tokens: the tokenizer drops its text, or validation has the same."
             )
         hashes.append(_runs_of(texts, keep))
         others = _runs_of(texts, ~keep & (texts.lengths > 0))
-        known = known or Known.of(hashes[0])  # of validation, which the test must not share
+        validation = validation or HeldOutRuns.of(hashes[0])  # of validation, which the test must not share
         name = f"{split}-00000"
         shards[split] = {name: write_shard(folder, name, texts, keep, plan, sufficient)}
     both = np.concatenate(hashes)
-    Known.of(both, others).save(folder)
+    HeldOutRuns.of(both, others).save(folder)
     return shards, both
 
 
@@ -241,9 +241,9 @@ def _finish(
     folder: Path, recipe: Recipe, contents: Contents, hashes: Hashes, shards: dict[Split, dict[str, Shard]]
 ) -> None:
     """Write token counts and overlap, and the manifest last."""
-    plan, known = read_as(Plan, folder / PLAN), Known.load(folder).hashes
+    plan, run_hashes = read_as(Plan, folder / PLAN), HeldOutRuns.load(folder).hashes
     counts = np.zeros(load_tokenizer(folder / TOKENIZER).get_vocab_size(), np.int64)
-    seen = np.zeros(len(known), np.bool_)
+    seen = np.zeros(len(run_hashes), np.bool_)
     for name, shard in shards["train"].items():
         seen[np.load(folder / f"{name}.seen.npy")] = True
         if shard.tokens:
@@ -255,7 +255,7 @@ def _finish(
         dtype=plan.dtype,
         shards=shards,
         read=contents,
-        overlap=float(seen[np.searchsorted(known, hashes)].mean()),
+        overlap=float(seen[np.searchsorted(run_hashes, hashes)].mean()),
         sha256={name: sha256(folder / name) for name in (TOKENIZER, COUNTS)},
         bytes={name: (folder / name).stat().st_size for name in (TOKENIZER, COUNTS)},
     )

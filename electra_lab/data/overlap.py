@@ -32,7 +32,7 @@ def runs(tokens: NDArray[Any], lengths: NDArray[Any]) -> tuple[Hashes, NDArray[n
     """Return a 64-bit hash of each run within a document, and the number of runs of each document.
 
     tokens   documents one after the other, Int[N]
-    lengths  the number of tokens of each document, at least 1
+    lengths  number of tokens of each document, at least 1
     """
     counts = np.maximum(lengths.astype(np.int64) - (RUN - 1), 1)
     hashes = [_runs(*group) for group in _groups(tokens, lengths)]
@@ -60,10 +60,10 @@ def _groups(tokens: NDArray[Any], lengths: NDArray[Any]) -> Iterator[tuple[NDArr
 
 
 @dataclass(frozen=True)
-class Known:
+class HeldOutRuns:
     """The runs of held-out text, sorted, behind a filter that quickly rejects most other runs.
 
-    counts  whether each counts: those that only left-out documents of the test have do not
+    counts  False for runs that only left-out documents of the test have
     """
 
     hashes: Hashes
@@ -71,8 +71,8 @@ class Known:
     filter: NDArray[np.uint8]
 
     @classmethod
-    def of(cls, hashes: Hashes, left_out: Hashes | None = None) -> Known:
-        """Make it from hashes with repetitions, and those of the left-out documents."""
+    def of(cls, hashes: Hashes, left_out: Hashes | None = None) -> HeldOutRuns:
+        """Return the runs by their hashes, which may repeat, and those of the left-out documents."""
         counted = np.unique(hashes)
         hashes = counted if left_out is None else np.unique(np.append(counted, left_out))
         # The filter has a bit for each possible value of the first `bits` of a hash.
@@ -84,7 +84,7 @@ class Known:
         return cls(hashes, np.isin(hashes, counted, assume_unique=True), filter)
 
     @classmethod
-    def load(cls, folder: Path) -> Known:
+    def load(cls, folder: Path) -> HeldOutRuns:
         """Map the saved arrays; processes of one machine share the memory."""
         return cls(*(np.load(folder / name, mmap_mode="r") for name in FILES))
 
@@ -96,33 +96,33 @@ class Known:
                 np.save(stream, array)
 
     def find(self, hashes: Hashes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the indices of the given hashes that are known, and their indices in `self.hashes`."""
-        # Those whose bit of the filter is set.
+        """Return the indices of the hashes that are runs of held-out text, and their indices in `self.hashes`."""
+        # Candidates: hashes whose bit of the filter is set.
         places = hashes >> np.uint64(64 - (len(self.filter).bit_length() + 2))
         octets, shifts = self.filter[places >> np.uint64(3)], (places & np.uint64(7)).astype(np.uint8)
         maybe = np.flatnonzero(octets >> shifts & np.uint8(1))
-        # Of these, the ones that are there.
+        # The candidates that are in the sorted array.
         indices = np.searchsorted(self.hashes, hashes[maybe]).clip(max=len(self.hashes) - 1)
         equal = self.hashes[indices] == hashes[maybe]
         return maybe[equal], indices[equal]
 
 
 def without_overlap(
-    tokens: NDArray[Any], lengths: NDArray[Any], known: Known, most: float
+    tokens: NDArray[Any], lengths: NDArray[Any], held_out: HeldOutRuns, most: float
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], float]:
-    """Return which documents share at most the part `most` of their runs with known text, and the runs that they share.
+    """Return True for each document that shares at most the part `most` of its runs with held-out text, and these runs.
 
-    The runs are indices of `known.hashes`, in any order, possibly repeated. The third value is the smallest `most`, in
+    They are indices of `held_out.hashes`, in any order, possibly repeated. The third value is the smallest `most`, in
     hundredths, with which no document of either side would be left out.
     """
     keeps, shared, sufficient = [np.zeros(0, np.bool_)], [np.zeros(0, np.int64)], 0.0
     for group, sizes in _groups(tokens, lengths):
         hashes, counts = runs(group, sizes)
-        overlapping, known_runs = known.find(hashes)
+        overlapping, held_out_runs = held_out.find(hashes)
         document = np.searchsorted(np.cumsum(counts), overlapping, side="right")  # of each overlapping run
-        keep = np.bincount(document[known.counts[known_runs]], minlength=len(counts)) <= most * counts
+        keep = np.bincount(document[held_out.counts[held_out_runs]], minlength=len(counts)) <= most * counts
         keeps.append(keep)
-        shared.append(known_runs[keep[document]])
+        shared.append(held_out_runs[keep[document]])
         sufficient = max(sufficient, _sufficient(np.bincount(document, minlength=len(counts)), counts))
     return np.concatenate(keeps), np.concatenate(shared), sufficient
 

@@ -33,7 +33,7 @@ MOST_KEYS = 1_000_000  # of which the numbers are in memory
 FEW = 100  # files that are named, and keys that are counted: fewer may leave a split empty
 
 Order = Literal["by_order"]
-Progress = Callable[[str, int, int | None], None]  # the phase, the amount done, and the total if known
+Progress = Callable[[str, int, int | None], None]  # the phase, the amount done, and the total or None
 
 
 class Contents(BaseModel):
@@ -62,7 +62,7 @@ def write_documents(
 ) -> Contents:
     """Read a corpus into an empty folder. Raises DataError, also if its fingerprint has changed.
 
-    order  None: the splits are those of the documents' keys
+    order  rule of the splits; None for those of the documents' keys
     """
     writers = {split: _Writer(folder, split) for split in SPLITS}
     held = {split: _Smallest(MOST_HELD_OUT) for split in HELD_OUT}
@@ -70,7 +70,7 @@ def write_documents(
     lost = Counter[Unit]()
     examples: list[str] = []
     keys = dict[int, str]()  # the beginnings of the first few, by their numbers
-    differing = set[int]()  # the numbers of the documents' own keys
+    differing = set[int]()  # the numbers of the keys that documents have
     # Training text is written as it comes; held-out text waits for its limit.
     counting, reading = _Shown("counting", progress), _Shown("reading", progress)
     for item in by_order(corpus, held_out, counting) if order == "by_order" else corpus:
@@ -98,13 +98,13 @@ def write_documents(
         reading(read)
     if corpus.fingerprint() != fingerprint:
         raise DataError("the corpus changed while it was read. Start again when it no longer changes.")
-    # Held-out text.
+    # Held-out text, once its limit is reached.
     for split, smallest in held.items():
         for data, characters in smallest.documents():
             writers[split].add(data, characters)
     for writer in writers.values():
         writer.close()
-    # The account.
+    # The account, and refusals that depend on it.
     contents = Contents(
         pieces={split: writer.pieces for split, writer in writers.items()},
         documents={split: writer.documents for split, writer in writers.items()},
@@ -119,8 +119,8 @@ def write_documents(
         records=records,
         files=names_of(corpus),
     )
-    own = "data.split by_order keeps neighbours with one key together" if order else "the corpus has its own splits"
-    _refuse_empty(corpus, contents, held_out, own if has_splits else None, [*keys.values()])
+    rule = "data.split by_order keeps neighbours with one key together" if order else "the corpus has its own splits"
+    _refuse_empty(corpus, contents, held_out, rule if has_splits else None, [*keys.values()])
     write_text(folder / "spool.json", contents.model_dump_json(indent=1))
     return contents
 
@@ -259,11 +259,11 @@ def _utf8(text: str) -> bytes:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
-def _refuse_empty(corpus: Any, contents: Contents, held_out: float, own: str | None, keys: Sequence[str]) -> None:
+def _refuse_empty(corpus: Any, contents: Contents, held_out: float, rule: str | None, keys: Sequence[str]) -> None:
     """Raise Unsplittable if a split has no documents.
 
-    own   says what determines the splits, if not the hash of a key
-    keys  the first FEW of them
+    rule  description of the rule of the splits, None for the hashes of keys
+    keys  first FEW keys
     """
     documents = sum(contents.documents.values())
     if not documents:
@@ -274,8 +274,8 @@ def _refuse_empty(corpus: Any, contents: Contents, held_out: float, own: str | N
     for split, count in contents.documents.items():
         if count:
             continue
-        if own:
-            raise Unsplittable(f"{own}, but no documents for {split}.")
+        if rule:
+            raise Unsplittable(f"{rule}, but no documents for {split}.")
         number = len(keys) if len(keys) < FEW else documents
         share = min(0.5, 20 / number)
         can_help = number >= len(SPLITS) and (share < held_out if split == "train" else share > held_out)

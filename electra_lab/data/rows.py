@@ -23,7 +23,7 @@ IndexArray = NDArray[np.int64]
 
 ROUNDS = 8  # of the Feistel network, an even number
 REBUILD = "Rebuild it: electra-lab prepare FILE --rebuild"
-WINDOW = 50  # batches whose rows are found at a time, and grouped by length, as in transformers
+WINDOW = 50  # batches whose rows are chosen at a time, and grouped by length, as in transformers
 
 
 class Stream:
@@ -49,7 +49,7 @@ class Stream:
         return np.concatenate([np.load(file) for file in self._words])
 
     def read(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tokens at the given places, in the shape of `places`.
+        """Return the tokens at the places, in the shape of `places`.
 
         Raises CheckpointError if a file has changed: a process that reads beyond the end of one is killed by SIGBUS.
         """
@@ -73,8 +73,8 @@ def _size_and_time(file: str | None) -> tuple[int, int] | None:
     """Return the size of a shard's file and the time of its last change; None if it has none, or it is gone."""
     if file is None or not os.path.exists(file):
         return None
-    found = os.stat(file)
-    return found.st_size, found.st_mtime_ns
+    status = os.stat(file)
+    return status.st_size, status.st_mtime_ns
 
 
 class Rows:
@@ -187,7 +187,7 @@ class Rows:
 
 
 def permuted(seed: int, epochs: IndexArray, offsets: IndexArray, number: int) -> IndexArray:
-    """Return the elements at the given offsets of a random permutation of range(number), one for each (seed, epoch).
+    """Return the elements at some offsets of a random permutation of range(number), one for each (seed, epoch).
 
     A Feistel network on pairs of digits (Black and Rogaway 2002, "Ciphers with arbitrary finite domains") permutes a
     slightly larger range; elements outside are permuted again. So no permutation is ever held in memory.

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from electra_lab.data.encoding import encode
-from electra_lab.data.overlap import Known, without_overlap
+from electra_lab.data.overlap import HeldOutRuns, without_overlap
 from electra_lab.data.raw_documents import read_piece
 from electra_lab.storage.files import damage, load_tokenizer, new_file, read_as, seal, sha256, write_text
 
@@ -49,7 +49,7 @@ class Shard(BaseModel):
     visible: int | None = None  # characters that are not white space
     unknown: float | None = None  # those of them that the tokenizer does not know
     overlapping: int = 0  # documents left out, as they share too much with held-out text
-    sufficient: float | None = None  # the smallest data.overlap, in hundredths, that would leave none out, if known
+    sufficient: float | None = None  # the smallest data.overlap, in hundredths, that would leave none out
     empty: int = 0  # documents without tokens
     engine: str = "tokenizers"  # the library that tokenized; stores of earlier versions may have "tokie"
     fell_back: bool = False  # unused; in the checksum of the manifest
@@ -61,11 +61,11 @@ def encode_shard(place: Path, name: str) -> None:
     """Encode a piece of the training text, unless it is complete. The command of a launcher: see below."""
     if is_complete(place, name):
         return
-    plan, known = read_as(Plan, place / PLAN), Known.load(place)
+    plan, held_out = read_as(Plan, place / PLAN), HeldOutRuns.load(place)
     texts = read_piece(place / RAW, "train", int(name.removeprefix("train-")))
     file = place / TOKENIZER
     encoded = encode_texts(_tokenizer(file, file.stat().st_mtime_ns), texts, plan)
-    keep, seen, sufficient = encoded.without_overlap(known, plan.overlap)
+    keep, seen, sufficient = encoded.without_overlap(held_out, plan.overlap)
     with new_file(place / f"{name}.seen.npy", "wb") as stream:
         np.save(stream, np.unique(seen))
     account = write_shard(place, name, encoded, keep, plan, sufficient)
@@ -74,7 +74,7 @@ def encode_shard(place: Path, name: str) -> None:
 
 
 def is_complete(place: Path, name: str) -> bool:
-    """Return whether a shard is complete and undamaged, and was encoded by the present tokenizer."""
+    """Return True if a shard is complete and undamaged, and was encoded by the present tokenizer."""
     return damage(place, *_sealed(name)) is None
 
 
@@ -88,8 +88,8 @@ def _sealed(name: str) -> tuple[list[str], str]:
 class Texts:
     """The concatenated tokens of documents, with the numbers of tokens, characters and words of each document.
 
-    unknown  number of the characters that the tokenizer does not know
-    visible  number of those that are not white space
+    unknown  number of characters that the tokenizer does not know
+    visible  number of characters that are not white space
     """
 
     tokens: NDArray[Any]
@@ -99,17 +99,19 @@ class Texts:
     characters: NDArray[np.int64]
     words: NDArray[np.int64]
 
-    def without_overlap(self, known: Known | None, most: float) -> tuple[NDArray[np.bool_], NDArray[np.int64], float]:
-        """Return which documents have tokens and share at most the part `most` of their runs with known text.
+    def without_overlap(
+        self, runs: HeldOutRuns | None, most: float
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64], float]:
+        """Return True for documents with tokens that share at most the part `most` of their runs with held-out text.
 
-        Also return the runs that they share, as indices of `known.hashes`, and the smallest `most` that suffices for
-        all documents with tokens.
+        Also return the runs that they share, as indices of `runs.hashes`, and the smallest `most` that suffices
+        for all documents with tokens.
         """
         full = self.lengths > 0
-        if known is None:
+        if runs is None:
             return full, np.zeros(0, np.int64), 0.0
         keep = full.copy()
-        keep[full], seen, sufficient = without_overlap(self.tokens, self.lengths[full], known, most)
+        keep[full], seen, sufficient = without_overlap(self.tokens, self.lengths[full], runs, most)
         return keep, seen, sufficient
 
 

@@ -49,7 +49,7 @@ def by_order(
     Documents with the same key that follow one another stay together. Raises Unsplittable for documents with a split or
     a repetition, and if others with the same key are on both sides of a boundary.
 
-    progress  receives the number of characters that were read the first time
+    progress  callback with the number of characters that were read the first time
     """
     # Count the documents.
     number = characters = 0
@@ -61,25 +61,25 @@ def by_order(
     half = max(1, round(number * held_out / 2))
     if number <= 2 * half:
         raise Unsplittable(f"{number} documents are too few to hold out {held_out:g} of them.", ("data", "held_out"))
-    # Give each one its split.
+    # Assign the splits.
     split: Split = "train"
     place, previous = 0, None
-    known: dict[int, Split] = {}  # the split of each key
+    split_of_key: dict[int, Split] = {}  # the split of each key
     for item in corpus:
         if isinstance(item, Skipped):
             yield item
             continue
         document = Document(item) if isinstance(item, str) else item
         if document.split or document.again:
-            own = "has its own splits" if document.split else "repeats documents"
-            raise Unsplittable(f"by_order: the corpus {own}. Remove this key.", ("data", "split"))
+            reason = "has its own splits" if document.split else "repeats documents"
+            raise Unsplittable(f"by_order: the corpus {reason}. Remove this key.", ("data", "split"))
         continues = document.key is not None and document.key == previous
         if place >= number - 2 * half and not continues:
             split = "test" if place >= number - half else "validation"
         if document.key is not None:
             key = number_of(document.key.encode("utf-8", "surrogatepass"))
-            if known.setdefault(key, split) != split:
-                both = f"documents with the key {document.key!r:.80} are in {known[key]} and in {split}"
+            if split_of_key.setdefault(key, split) != split:
+                both = f"documents with the key {document.key!r:.80} are in {split_of_key[key]} and in {split}"
                 raise Unsplittable(
                     f"by_order: {both}. Remove the corpus's key or group, or this key.", ("data", "split")
                 )

@@ -51,14 +51,14 @@ class Tokenized:
 class Window:
     """A part of a text that the network reads at once."""
 
-    text: int  # which text
-    first: int  # of its tokens
+    text: int  # number of the text
+    first: int  # number of its first token here
     length: int
     keep: range  # the tokens of the text whose results are taken from this window: those far from its ends
 
     @property
     def inside(self) -> slice:
-        """The positions of the kept tokens in the row, which begins with [CLS]."""
+        """The positions in the row, which begins with [CLS], of the tokens whose results count."""
         return slice(self.keep.start - self.first + 1, self.keep.stop - self.first + 1)
 
 
@@ -68,7 +68,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
 
     Warns of a text of which more than a tenth is unknown.
 
-    with_masks  "[MASK]" in a text is the special token, not five characters and more
+    with_masks  True if "[MASK]" in a text is the special token, not characters
     """
     before, tokenizer.encode_special_tokens = tokenizer.encode_special_tokens, not with_masks
     special, mark, tokenized = SpecialNames(tokenizer), word_mark(tokenizer), list[Tokenized]()

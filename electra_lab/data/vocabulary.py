@@ -66,9 +66,9 @@ def readable_token(tokenizer: Tokenizer, id: int) -> str:
     if not isinstance(tokenizer.decoder, decoders.ByteLevel):
         return token
     text = tokenizer.decode([id], skip_special_tokens=False)
-    if "\ufffd" in text or not all(c <= " " or c.isprintable() for c in text):
+    if "\ufffd" in text or not all(character <= " " or character.isprintable() for character in text):
         return token
-    return "".join(chr(256 + ord(c)) if c <= " " else c for c in text)
+    return "".join(chr(256 + ord(character)) if character <= " " else character for character in text)
 
 
 def make_vocabulary(tokenizer: Tokenizer, counts: torch.Tensor, device: torch.device) -> Vocabulary:
@@ -101,7 +101,7 @@ def make_vocabulary(tokenizer: Tokenizer, counts: torch.Tensor, device: torch.de
 
 
 def stand_in_vocabulary(size: int, device: torch.device | None = None) -> Vocabulary:
-    """Return a vocabulary of the given size without words, for computations that depend only on shapes."""
+    """Return a vocabulary of a size, without words, for computations that depend only on shapes."""
     import torch
 
     ids = torch.arange(size, device=device)
@@ -113,9 +113,9 @@ def stand_in_vocabulary(size: int, device: torch.device | None = None) -> Vocabu
 
 
 class ArrayTokens:
-    """A registry.contracts.data.Tokens of documents in memory, given without their [SEP].
+    """A registry.contracts.data.Tokens of documents in memory, passed without their [SEP].
 
-    sep  by default that of the tokenizers that the lab trains, and of `electra_lab.testing`
+    sep  id of [SEP], by default that of the tokenizers that the lab trains, and of `electra_lab.testing`
     """
 
     def __init__(self, texts: Sequence[Sequence[int]], sep: int = 3) -> None:
@@ -148,7 +148,7 @@ def word_mark(tokenizer: Tokenizer) -> str | None:
 
 
 def replacements(tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    """Return the regular expressions that the tokenizer replaces first, and what by, in the order in which it does."""
+    """Return the regular expressions that the tokenizer replaces first, with their replacements, in its order."""
     steps = [json.loads(tokenizer.normalizer.__getstate__())] if tokenizer.normalizer else []
     if steps and steps[0]["type"] == "Sequence":
         steps = steps[0]["normalizers"]
@@ -184,7 +184,7 @@ def unknown_id(tokenizer: Tokenizer) -> int | None:
 
 
 def spaces_stay(tokenizer: Tokenizer) -> bool:
-    """Return whether no token stands for a word and the space before it: spaces are tokens, or only separate them."""
+    """Return True if no token stands for a word and the space before it: spaces are tokens, or only separate them."""
     mark = word_mark(tokenizer)
     if mark is None:
         decoder = json.loads(tokenizer.to_str())["decoder"]
@@ -201,7 +201,7 @@ def masks_take_words(tokenizer: Tokenizer, mask: str) -> None:
 
 
 def for_words(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer that reads words, each by itself, as in a text after a space; it begins texts with one too.
+    """Return a tokenizer that reads words, each by itself, as in a text after a space, also at the beginning.
 
     Byte-level tokenizers without `add_prefix_space` would read them as parts of the word before.
     """
@@ -219,7 +219,7 @@ def for_words(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _begin_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[bool]:
-    """Return which tokens begin a word, given the text of each.
+    """Return True for each token that begins a word; `texts` are those of the tokens.
 
     WordPiece marks tokens that continue a word (`##`), byte-level BPE and Unigram those that begin one (`\u0120`,
     `\u2581`). Tokens without such a mark continue a word if they begin with a letter, a digit or a combining mark, or
@@ -229,13 +229,13 @@ def _begin_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[bool]:
     names = [tokenizer.id_to_token(id) or "" for id in range(tokenizer.get_vocab_size())]
     if mark is None:
         model_prefix = getattr(tokenizer.model, "continuing_subword_prefix", None)
-        prefixes = filter(None, [model_prefix, getattr(tokenizer.decoder, "prefix", None)])
-        known = tuple(prefixes)  # none of a list of words, in which `##` is text
-        return [not name.startswith(known) for name in names]
+        # A list of words has no prefix: `##` is text there.
+        prefixes = tuple(filter(None, [model_prefix, getattr(tokenizer.decoder, "prefix", None)]))
+        return [not name.startswith(prefixes) for name in names]
     return [name.startswith(mark) or not _continues(text) for name, text in zip(names, texts, strict=True)]
 
 
 def _continues(text: str) -> bool:
-    """Return whether a text without a space before it continues a word; U+FFFD is a part of a character."""
+    """Return True if a text without a space before it continues a word; U+FFFD is a part of a character."""
     first = text[:1]
     return not first or first == "\ufffd" or unicodedata.category(first)[0] in "LMN" or first in JOINERS

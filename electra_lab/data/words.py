@@ -1,4 +1,4 @@
-"""The words that training has read: of the raw text, separated by white space, as `wc -w` counts them."""
+"""The number of words that training has read: those of the raw text between white space, as `wc -w` counts them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def words_of_rows(rows: Rows, text: Stream, vocabulary: Vocabulary) -> NDArray[n
 
     A word may have several tokens, and a token does not show whether white space came before it. So the words of a
     document are spread evenly over its tokens: exact where a row has whole documents, and over an epoch. Where a
-    packing does not tell the documents of a row, all rows have the mean.
+    packing does not number the documents of a row, all rows have the mean.
     """
     packing, number = rows.packing, len(rows.packing)
     if not hasattr(packing, "source_document_ids"):
@@ -37,16 +37,16 @@ def words_of_rows(rows: Rows, text: Stream, vocabulary: Vocabulary) -> NDArray[n
 
 
 def steps_of_words(
-    wanted: Sequence[float], words: NDArray[np.float64], rows: Rows, seed: int, size: int | BatchSizes, steps: int
+    targets: Sequence[float], words: NDArray[np.float64], rows: Rows, seed: int, size: int | BatchSizes, steps: int
 ) -> tuple[list[int], float]:
     """Return the first step after which training has read each number of words, and the words that it reads in all.
 
-    words  of each row, from `words_of_rows`
-    size   rows per step, or those of each
+    words  number of words in each row, from `words_of_rows`
+    size   number of rows per step, or of each step
 
     A number that is never reached has the step after the last one.
     """
     windows = [rows.windows(seed, window, size) for window in range(-(-steps // WINDOW))]
     reached = np.cumsum([words[batch].sum() for batch in chain.from_iterable(windows)][:steps])
-    first_steps = np.searchsorted(reached, np.array(wanted) - 1e-6) + 1  # sums of shares are not exact
+    first_steps = np.searchsorted(reached, np.array(targets) - 1e-6) + 1  # sums of shares are not exact
     return first_steps.tolist(), float(reached[-1])

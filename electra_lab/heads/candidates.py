@@ -40,8 +40,8 @@ class CandidateHead(TokenHead):
     ) -> None:
         super().__init__(dim, sizes, vocabulary)
         if vocabulary is not None and k > len(vocabulary.ordinary_ids):
-            known = f"the vocabulary has {len(vocabulary.ordinary_ids)} ordinary tokens"
-            raise ValueError(f"k asks for {k} candidates, but {known}.")
+            limit = f"the vocabulary has {len(vocabulary.ordinary_ids)} ordinary tokens"
+            raise ValueError(f"k asks for {k} candidates, but {limit}.")
         self.k, self.everywhere = k, everywhere
         if not bias:
             self.register_parameter("bias", None)

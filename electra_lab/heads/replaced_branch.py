@@ -1,4 +1,4 @@
-"""Replaced token detection with layers of its own."""
+"""Replaced token detection with separate layers."""
 
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ WIDTH = 64  # of an attention head, as in all sizes of BERT and ELECTRA
 class ReplacedBranch(ReplacedHead):
     """Replaced token detection from the states of an inner layer: layers of BERT, then those of `replaced`.
 
-    As in TEAMS (Shen et al. 2021, tensorflow/models), whose branch has its own layer. Attention heads are 64 wide or
+    As in TEAMS (Shen et al. 2021, tensorflow/models), whose branch has a separate layer. Attention heads are 64 wide or
     the next larger width that divides D, and dropout is that of the embeddings.
 
     depth  number of layers

@@ -27,7 +27,7 @@ def whole_word(
     """Mask whole words in random order, each with all its tokens (BERT's whole word masking).
 
     A word that would exceed the count of masked tokens is skipped, so a row may have fewer; if no word fits, one token
-    is masked. The tokenizer's own marks say where words begin.
+    is masked. Words begin where the tokenizer marks them.
     """
     length = tokens.shape[1]
     starts = word_starts(tokens, maskable, vocabulary)

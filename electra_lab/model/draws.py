@@ -30,8 +30,8 @@ def inverse_cdf(weights: Float[Tensor, "N V"], numbers: Float32[Tensor, "N k"]) 
 def _first_above(
     weights: Float64[Tensor, "*N M"], share: Float64[Tensor, "*N k"]
 ) -> tuple[Int[Tensor, "*N k"], Float64[Tensor, "*N k"]]:
-    """Return the first index whose cumulative weight exceeds `share` of the total, and the share of its own weight
-    at which it does.
+    """Return the first index whose cumulative weight exceeds `share` of the total, and the share of the index's
+    weight at which it does.
     """
     cumulative = weights.cumsum(-1)
     threshold = share * cumulative[..., -1:]

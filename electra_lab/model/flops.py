@@ -53,7 +53,7 @@ def network_flops(
 ) -> int:
     """Return the FLOPs of a forward pass over rows of `length` positions, `masked` of them with vocabulary logits.
 
-    heads  the heads that are read, by default all
+    heads  names of the heads that are read, by default all
     """
     dim, embedding = network.dim, network.embeddings.dim
     padded = length + -length % network.length_multiple
@@ -75,8 +75,8 @@ def backbone_flops(backbone: Backbone, length: int, dim: int, rows: int = 1) -> 
     counts = COUNTS.setdefault(backbone, {})
     if length not in counts:
         counts[length] = counted_flops(backbone, length, dim), counted_flops(backbone, length, dim, 2)
-    one, two = counts[length]
-    return one + (rows - 1) * (two - one)
+    single, double = counts[length]
+    return single + (rows - 1) * (double - single)
 
 
 def counted_flops(backbone: Backbone, length: int, dim: int, rows: int = 1) -> int:
@@ -103,8 +103,8 @@ def paper_flops(
 ) -> float:
     """Return the FLOPs of a forward pass over rows as flops_computation.py of google-research/electra counts them.
 
-    Backbones and heads that the script knows have their own formula, `paper_flops`; for the others, their matrix
-    products stand in. With logits at every position, `masked` is `length`.
+    Backbones and heads of that script have a formula, `paper_flops`; others count their matrix products. With logits
+    at every position, `masked` is `length`.
     """
     dim, embedding, words = network.dim, network.embeddings.dim, network.embeddings.tokens.num_embeddings
     look_ups = 2 * embedding * (words + length + 2)  # of tokens, positions and two segments

@@ -35,7 +35,7 @@ class Softcap:
 
 
 Kernel = Literal["fused", "products"] | Softcap
-KERNELS: tuple[Kernel, ...] = ("fused", "products")  # that compute the same
+KERNELS: tuple[Kernel, ...] = ("fused", "products")  # kernels of the same function
 
 Visible = Mask | Blocks | Sequences | None
 
@@ -47,14 +47,14 @@ def visible_in(
     blocks: bool = True,
     most: int | None = None,
 ) -> Any:
-    """Return which positions each position sees, for `attend`: the real ones of its row, or of its document there.
+    """Return the positions that each position sees, for `attend`: the real ones of its row, or of its document there.
 
     A position without any, in padding, sees arbitrary ones, as the softmax of nothing is NaN.
 
-    blocks  allow Blocks or Sequences instead of a mask Bool[B 1 #T T], for long rows. Only an eager forward pass on a
-            CPU has Blocks: their number depends on the documents
-    most    documents and pieces of padding in all rows, from `documents_at_most`: a device with a kernel for sequences
-            gets Sequences. No document continues after another one
+    blocks  True to allow Blocks or Sequences instead of a mask Bool[B 1 #T T], for long rows. Only an eager forward
+            pass on a CPU has Blocks: their number depends on the documents
+    most    upper bound of documents and pieces of padding in all rows, from `documents_at_most`: a device with a
+            kernel for sequences gets Sequences. No document continues after another one
     """
     if blocks and documents is not None:
         apart = documents_apart(attention_mask, documents, most)
@@ -73,7 +73,7 @@ def attend(
 ) -> Float[Tensor, "B H T e"]:
     """softmax(q k / sqrt(d)) v, with dropout on the weights. Every row of a mask needs a position.
 
-    visible  a mask, what `visible_in` returned, or None if every query sees every key
+    visible  a mask, a result of `visible_in`, or None if every query sees every key
     kernel   fused: torch's scaled_dot_product_attention; products: two batched matrix products with a softmax in
              between, which keep the matrix of weights for the backward pass. On a CPU, neither drops weights where
              `drops_in_parts`: torch's kernel would also keep all of them. Sequences become a mask, unless
@@ -82,7 +82,7 @@ def attend(
     if isinstance(visible, Sequences):
         if reads_sequences(query, value, dropout, kernel):
             return by_sequence(query, key, value, visible)
-        assert visible.reach is None, "the caller asks whether there is a kernel for it"
+        assert visible.reach is None, "the caller checks that there is a kernel for it"
         visible = _mask(visible.attention_mask, visible.documents)
     if isinstance(visible, Blocks):
         if not torch.compiler.is_compiling():
@@ -117,21 +117,21 @@ def _by_block(
     for x in (query, key, value):  # [B H T d] -> [1 H B*T d] -> of each block [1 H n d]
         row = x.transpose(1, 2).reshape(1, batch * length, heads, -1)
         parts.append(row.transpose(1, 2).split(blocks.sizes, dim=2))  # type: ignore[no-untyped-call]
-    found = []
+    outputs = []
     for q, k, v, mask in zip(*parts, blocks.masks, strict=True):
-        found.append(attend(q, k, v, mask, dropout, kernel).transpose(1, 2))
-    return torch.cat(found, dim=1).view(batch, length, heads, -1).transpose(1, 2)
+        outputs.append(attend(q, k, v, mask, dropout, kernel).transpose(1, 2))
+    return torch.cat(outputs, dim=1).view(batch, length, heads, -1).transpose(1, 2)
 
 
 def use_kernel(kernel: Kernel, networks: nn.Module) -> bool:
-    """Let all attention inside `networks` use a kernel; returns whether there is any that can be chosen for.
+    """Let all attention inside `networks` use a kernel; returns True if any attention has a choice of kernels.
 
-    That is a module with an attribute `kernel`, which it passes to `attend`, or acts upon in its own way.
+    These are the modules with an attribute `kernel`, which most of them pass to `attend`.
     """
-    found: list[Any] = [module for module in networks.modules() if getattr(module, "kernel", None) in KERNELS]
-    for module in found:
+    modules: list[Any] = [module for module in networks.modules() if getattr(module, "kernel", None) in KERNELS]
+    for module in modules:
         module.kernel = kernel
-    return bool(found)
+    return bool(modules)
 
 
 def _mask(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"] | None) -> Bool[Tensor, "B 1 _ T"]:
@@ -159,10 +159,10 @@ def add_feed_forward(
 ) -> Float[Tensor, "*N D"]:
     """Return residual + dropout(contract(gelu(expand(norm(x))))).
 
-    The backward pass computes norm(x) and the result of gelu again instead of keeping them. Together with
-    x and the input of gelu, which are kept, they would be a third of the memory of a layer.
+    The backward pass computes norm(x) and the result of gelu again instead of storing them. Together with
+    x and the input of gelu, which are stored, they would be a third of the memory of a layer.
 
-    pre  the residual is x, as in a layer that normalises first; otherwise it is norm(x)
+    pre  True if the residual is x, as in a layer that normalises first; otherwise it is norm(x)
     """
     if torch.compiler.is_compiling() or not (_is_plain(nn.LayerNorm, norm) and _is_plain(nn.Linear, expand, contract)):
         normed = norm(x)
@@ -178,7 +178,7 @@ def add_feed_forward(
 
 
 def _is_plain(kind: type[nn.Module], *layers: nn.Module) -> bool:
-    """Return whether these behave like torch's own class: subclasses and hooks may change or read results."""
+    """Return True if these behave like torch's class: subclasses and hooks may change or read results."""
     hooks_of_all = _has_any_global_hook()  # type: ignore[no-untyped-call]
     return not hooks_of_all and all(
         type(layer) is kind
@@ -207,17 +207,17 @@ class _AddLinear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Float[Tensor, "*N D"]) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Float[Tensor, "*N D"]) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        of_residual = given.to(ctx.kinds[0]) if ctx.needs_input_grad[0] else None
-        rows = _rows(given.to(ctx.kind))
+        of_residual = gradient.to(ctx.kinds[0]) if ctx.needs_input_grad[0] else None
+        rows = _rows(gradient.to(ctx.kind))
         of_x = (rows @ weight.to(ctx.kind)).view_as(x).to(x.dtype) if ctx.needs_input_grad[1] else None
         of_weight, of_bias = _of_linear(rows, x, weight, ctx.kinds[1], ctx.needs_input_grad[2:4])
         return of_residual, of_x, of_weight, of_bias
 
 
 class _FeedForward(torch.autograd.Function):
-    """The sum of the residual and contract(gelu(expand(norm(x)))); if they are wanted apart, norm(x) and the latter."""
+    """The sum of the residual and contract(gelu(expand(norm(x)))); with `apart`, norm(x) and the latter."""
 
     @staticmethod
     def forward(
@@ -249,17 +249,18 @@ class _FeedForward(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         x, hidden, scale, shift, up, down = ctx.saved_tensors
-        of_normed, given = gradients if ctx.apart else (None if ctx.pre else gradients[0], gradients[0])
-        if given is None:
+        of_normed, of_output = gradients if ctx.apart else (None if ctx.pre else gradients[0], gradients[0])
+        if of_output is None:
             return (None,) * 10
         normed_kind, kind, *bias_kinds = ctx.kinds
         needs, size = ctx.needs_input_grad, x.shape[-1:]
-        rows, wide = _rows(given.to(kind)), _rows(_gelu(hidden))
+        rows, wide = _rows(of_output.to(kind)), _rows(_gelu(hidden))
         of_down, of_down_bias = _of_linear(rows, wide, down, bias_kinds[1], needs[5:7])
-        # The gradient of gelu's output overwrites the output; then comes the gradient of its input.
+        # The gradient of gelu's output overwrites the output, and is overwritten by that of its input.
         of_hidden = torch.mm(rows, down.to(kind), out=wide).view_as(hidden)
         torch.ops.aten.gelu_backward.grad_input(of_hidden, hidden, grad_input=of_hidden)
         of_hidden = _rows(of_hidden)
+        # norm(x) again, for the gradients of the layer that reads it and of the norm
         wider = torch.promote_types(scale.dtype, normed_kind)  # on a CPU, autocast does not cast weights here
         normalised = x.to(normed_kind), size, scale.to(wider), shift.to(wider)
         normed, mean, deviation = torch.native_layer_norm(*normalised, ctx.eps)
@@ -274,7 +275,7 @@ class _FeedForward(torch.autograd.Function):
                 of_normed, values, size, mean, deviation, weight, bias, needs[:3]
             )
         if ctx.pre and not ctx.apart and of_x is not None:
-            of_x = of_x.add_(given)
+            of_x = of_x.add_(of_output)
         slopes = [
             None if slope is None else slope.to(of.dtype)
             for slope, of in ((of_x, x), (of_scale, scale), (of_shift, shift))
@@ -287,8 +288,8 @@ def _of_linear(
 ) -> tuple[Float[Tensor, "D F"] | None, Float[Tensor, " D"] | None]:
     """Return the gradients of a linear layer's weight and bias, from that of its result and its input.
 
-    kind   of the bias
-    needs  whether each of the two is wanted
+    kind   type of the bias
+    needs  True for each of the two gradients that is needed
     """
     of_weight = (rows.t() @ _rows(x.to(rows.dtype))).to(weight.dtype) if needs[0] else None
     return of_weight, rows.sum(0).to(kind) if needs[1] else None

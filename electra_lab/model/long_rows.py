@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+# Shapes: B rows, H heads, T queries and S keys, of width d, values of width e; n positions of a block, N sequences.
 Mask = Bool[Tensor, " B #H #T S"]  # True at the keys that a query sees
 
-SHORT = 256  # positions; on a CPU, up to this many are attended to at once, whatever the mask and the dropout
+SHORT = 256  # positions; on a CPU, shorter rows are attended to at once, whatever the mask and the dropout
 JOINED = 64  # positions; shorter documents that follow one another share a block
 QUERIES = 128  # size of a block of queries where attention weights are dropped
 # What FlashAttention can do on all devices that have it
@@ -29,8 +30,8 @@ WINDOWS = torch.__version__ >= "2.11"  # whether varlen_attn has them
 class Blocks:
     """Rows as blocks of neighbouring positions that see nothing outside: a long document each, or several short ones.
 
-    sizes  positions of each block, row after row
-    masks  of each block, Bool[1 1 #n n]; None if all of its positions see one another
+    sizes  numbers of positions of the blocks, row after row
+    masks  masks of the blocks, Bool[1 1 #n n]; None if all positions of a block see one another
     """
 
     attention_mask: Bool[Tensor, "B T"]
@@ -41,10 +42,10 @@ class Blocks:
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """All rows as sequences that see nothing outside, one after the other: documents, and the padding beside them.
+    """All rows as sequences that see nothing outside, one after the other: documents, and the padding after them.
 
-    begins  the first position of each in [B*T], then B*T up to the number of sequences that there may be, and once more
-    reach   how far a position sees, None for its sequence
+    begins  first position of each sequence in [B*T], then B*T up to the largest number of sequences, and once more
+    reach   largest distance that a position sees, None for its whole sequence
     """
 
     attention_mask: Bool[Tensor, "B T"]
@@ -59,17 +60,17 @@ def documents_at_most(
 ) -> Iterator[None]:
     """Set `most_documents` of backbones, which they pass to `visible_in`: the host must not ask the device for it.
 
-    It is None outside, where nothing is known, and where rows of this length have a mask.
+    It is None outside the block, without counts, and where rows of this length have a mask.
 
-    counts  documents and pieces of padding of each row, on the CPU; their sum is rounded up to a power of two, as
-            compiled code is for one number
-    length  of the rows
+    counts  numbers of documents and pieces of padding of the rows, on the CPU; their sum is rounded up to a power of
+            two, as compiled code is for one number
+    length  number of positions of a row
     """
-    known = None
+    limit = None
     if counts is not None and len(counts) and length > FLASH_BEYOND and _has_flash(device):
-        known = 1 << (int(counts.sum()) - 1).bit_length()
+        limit = 1 << (int(counts.sum()) - 1).bit_length()
     for backbone in backbones:
-        backbone.most_documents = known
+        backbone.most_documents = limit
     try:
         yield
     finally:
@@ -82,7 +83,7 @@ def documents_apart(
 ) -> Blocks | Sequences | None:
     """Return the documents of long rows; None if a mask is as fast, or if a document continues after another one.
 
-    most  documents and pieces of padding in all rows, where a device has a kernel for sequences
+    most  upper bound of documents and pieces of padding in all rows, where a device has a kernel for sequences
     """
     length = documents.shape[1]
     if most is not None and most <= FLASH_SEQUENCES and length > FLASH_BEYOND:
@@ -93,14 +94,14 @@ def documents_apart(
 
 
 def drops_in_parts(query: Float[Tensor, "B H T d"], key: Float[Tensor, "B H S d"]) -> bool:
-    """Return whether `drop_in_parts` shall drop weights: for more than SHORT keys, in an eager pass on a CPU."""
+    """Return True if `drop_in_parts` is to drop weights: for more than SHORT keys, in an eager pass on a CPU."""
     return key.shape[2] > SHORT and _is_eager_on_cpu(query)
 
 
 def reads_sequences(
     query: Float[Tensor, "B H T d"], value: Float[Tensor, "B H T e"], dropout: float, kernel: object
 ) -> bool:
-    """Return whether torch's varlen_attn computes this: in half precision, without dropout."""
+    """Return True if torch's varlen_attn computes this: in half precision, without dropout."""
     width = query.shape[-1]
     fits = width == value.shape[-1] and width % 8 == 0 and width <= FLASH_WIDTH
     return kernel == "fused" and not dropout and fits and _computed(value) in FLASH_TYPES
@@ -117,7 +118,7 @@ def _has_values(x: Tensor) -> bool:
 
 
 def _has_flash(device: torch.device) -> bool:
-    """Return whether torch's varlen_attn runs on a device, NVIDIA's from Ampere on, in the type of autocast."""
+    """Return True if torch's varlen_attn runs on a device, NVIDIA's from Ampere on, in the type of autocast."""
     if device.type != "cuda" or not torch.is_autocast_enabled("cuda"):
         return False
     built = torch.version.cuda is not None and torch.backends.cuda.is_flash_attention_available()
@@ -159,8 +160,8 @@ def by_sequence(
     )
     near: dict[str, Any] = {} if sequences.reach is None else {"window_size": (sequences.reach, sequences.reach)}
     attended: Any = varlen_attn(q, k, v, sequences.begins, sequences.begins, length, length, **near)
-    found: Tensor = attended.view(batch, length, heads, width).transpose(1, 2)
-    return found
+    output: Tensor = attended.view(batch, length, heads, width).transpose(1, 2)
+    return output
 
 
 def _blocks(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"]) -> Blocks | None:
@@ -173,13 +174,13 @@ def _blocks(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"]) 
     runs = torch.stack([begins // length, numbers[begins]])
     if not rows or torch.unique(runs, dim=1).shape[1] < runs.shape[1]:
         return None
-    # Short ones are joined with those before them
-    blocks: list[tuple[int, int, bool]] = []  # first position, end, whether there are several documents
+    # Join short documents with those before them, as a product for each would cost more than it saves
+    blocks: list[tuple[int, int, bool]] = []  # first position, end, True for several documents
     ends = [*begins[1:].tolist(), rows * length]
     for begin, end in zip(begins.tolist(), ends, strict=True):
         joins = begin % length and end - blocks[-1][0] <= JOINED
         blocks.append((blocks.pop()[0], end, True) if joins else (begin, end, False))
-    # Masks
+    # Mask padding and other documents; a block without either needs no mask
     masks: list[Tensor | None] = []
     for begin, end, several in blocks:
         keys, number = real[begin:end], numbers[begin:end]
@@ -209,7 +210,7 @@ def drop_in_parts(
 class _Dropped(torch.autograd.Function):
     """The weights of some queries of one row exist at a time, and the backward pass computes them again.
 
-    Which of them are kept is drawn from torch's global generator, row after row, in the forward pass alone.
+    Dropout is drawn from torch's global generator, row after row, in the forward pass alone.
     """
 
     @staticmethod
@@ -226,31 +227,31 @@ class _Dropped(torch.autograd.Function):
         bits = q.new_empty(*q.shape[:3], -(-k.shape[2] // 8), dtype=torch.uint8)
         for row, part in _parts(q):
             weights = _weights(q[row, :, part], k[row], _of(visible, row, part))
-            kept = _kept(weights, dropout)
-            if _has_values(kept):
-                bits[row, :, part] = torch.from_numpy(np.packbits(kept.numpy(), axis=-1))
-            attended[row, :, part] = torch.bmm(weights.mul_(kept).to(v.dtype), v[row])
+            keep = _keep_mask(weights, dropout)
+            if _has_values(keep):
+                bits[row, :, part] = torch.from_numpy(np.packbits(keep.numpy(), axis=-1))
+            attended[row, :, part] = torch.bmm(weights.mul_(keep).to(v.dtype), v[row])
         ctx.save_for_backward(query, key, value, visible, bits)
         ctx.grow = 1 / (1 - dropout)
         return attended.mul_(ctx.grow)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Float[Tensor, "B H T e"]) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Float[Tensor, "B H T e"]) -> tuple[Tensor | None, ...]:
         query, key, value, visible, bits = ctx.saved_tensors
-        q, k, v, g = query.contiguous(), key.contiguous(), value.contiguous(), given * ctx.grow
+        q, k, v, g = query.contiguous(), key.contiguous(), value.contiguous(), gradient * ctx.grow
         scale, wide = q.shape[-1] ** -0.5, torch.promote_types(q.dtype, torch.float32)
         of_q, of_k, of_v = torch.empty_like(q), torch.zeros_like(k, dtype=wide), torch.zeros_like(v, dtype=wide)
         for row, part in _parts(q):
-            asked, through = q[row, :, part], g[row, :, part]
-            weights = _weights(asked, k[row], _of(visible, row, part))
-            kept = _unpacked(bits[row, :, part], weights)
+            queries, of_attended = q[row, :, part], g[row, :, part]
+            weights = _weights(queries, k[row], _of(visible, row, part))
+            keep = _unpacked(bits[row, :, part], weights)
             # From the result to weights, scores, queries and keys
-            of_weights = torch.bmm(through, v[row].transpose(1, 2)).to(wide).mul_(kept)
+            of_weights = torch.bmm(of_attended, v[row].transpose(1, 2)).to(wide).mul_(keep)
             of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, wide).to(q.dtype)
             of_q[row, :, part] = torch.bmm(of_scores, k[row]).mul_(scale)
-            of_k[row] += torch.bmm(of_scores.transpose(1, 2), asked * scale)
-            of_v[row] += torch.bmm(weights.mul_(kept).to(v.dtype).transpose(1, 2), through)
+            of_k[row] += torch.bmm(of_scores.transpose(1, 2), queries * scale)
+            of_v[row] += torch.bmm(weights.mul_(keep).to(v.dtype).transpose(1, 2), of_attended)
         return of_q, of_k.to(k.dtype), of_v.to(v.dtype), None, None
 
 
@@ -281,8 +282,8 @@ def _weights(
     return torch.softmax(scores, -1, out=scores)
 
 
-def _kept(weights: Float[Tensor, "H n S"], dropout: float) -> Bool[Tensor, "H n S"]:
-    """Draw which weights are kept: 32 bits each, two of them from a number of 64 bits, faster than by bernoulli_."""
+def _keep_mask(weights: Float[Tensor, "H n S"], dropout: float) -> Bool[Tensor, "H n S"]:
+    """Draw the weights to keep: 32 bits each, two of them from a number of 64 bits, faster than by bernoulli_."""
     count = weights.numel()
     words = torch.empty(-(-count // 2), dtype=torch.int64).random_(-(2**63), None).view(torch.int32)
     lowest = min(round(dropout * 2**32) - 2**31, 2**31 - 1)

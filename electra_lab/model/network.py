@@ -12,6 +12,7 @@ from registry import Backbone
 from registry.core import place
 from registry.errors import BadResult
 
+# Shapes: B rows of T positions, K chosen ones; E width of the embeddings, D of the states, V size of the vocabulary.
 LAYER_NORM_EPS = 1e-12  # as in google-research/electra
 SEGMENTS = 2
 
@@ -38,7 +39,7 @@ class Embeddings(nn.Module):
 
     @classmethod
     def of(cls, backbone: Backbone, vocabulary_size: int, dim: int, max_length: int, dropout: float) -> Self:
-        """Return the embeddings that a backbone declares to need. One that takes bare vectors is told the dropout."""
+        """Return the embeddings that a backbone needs. The dropout of bare vectors is passed to the backbone."""
         lab, bare = backbone.positions == "lab", backbone.bare_embeddings
         if bare:
             backbone.embedding_dropout.p = dropout  # type: ignore[union-attr]
@@ -52,7 +53,7 @@ class Embeddings(nn.Module):
         added: tuple[Int[Tensor, "B K"], Float[Tensor, "B K E"]] | None = None,
     ) -> Float[Tensor, "B T E"]:
         """
-        documents  positions count from the beginning of each of them instead of the row's
+        documents  number of each position's document: positions count from its beginning instead of the row's
         added      positions, and vectors that are added to those of their tokens
         """
         x: Tensor = self.tokens(tokens)
@@ -106,15 +107,15 @@ class Shifted(nn.Module):
 States = Float[Tensor, "B T D"]
 STANDARD_DEVIATION = 0.02
 Distribution = Literal["official", "normal"]
-Source = Callable[[str, Size], Generator | None]  # the random numbers of the weight of a name and shape
+Source = Callable[[str, Size], Generator | None]  # name and shape of a weight -> its random numbers
 
 
 class Exits:
     """Collects states at some depths while a backbone runs, each normalized as the last one is.
 
-    depths  counted from 1; without any, the backbone returns its result as always
+    depths  depths to collect, counted from 1; without any, the backbone returns its result as always
     top     the backbone's depth
-    apart   stop gradients between a depth and the layer above it
+    apart   True to stop gradients between a depth and the layer above it
     norm    the last LayerNorm of a pre-norm backbone
     """
 
@@ -125,7 +126,7 @@ class Exits:
         self.inner: dict[int, States] = {}
 
     def after(self, depth: int, x: States) -> States:
-        """Keep the states of a layer if its depth is asked for; return the input of the next layer."""
+        """Keep the states of a layer if its depth is to be collected; return the input of the next layer."""
         if depth not in self.depths or depth == self.top:
             return x
         self.inner[depth] = self.norm(x)
@@ -146,7 +147,7 @@ def everywhere(hidden: Float[Tensor, "B T D"]) -> Int[Tensor, "B T"]:
 class Network(nn.Module):
     """A registry.contracts.Network around any backbone of width `dim`.
 
-    heads  by name; a head that nothing uses is left out, as its parameters would never get a gradient
+    heads  heads by name; a head that nothing uses is left out, as its parameters would never get a gradient
     """
 
     def __init__(
@@ -203,7 +204,7 @@ class Network(nn.Module):
 
         The last LayerNorm of a pre-norm backbone is applied to all of them.
 
-        apart  the layer above a depth reads its states without their gradient
+        apart  True if the layer above a depth reads its states without their gradient
 
         Raises BadResult if the backbone cannot return them, as reversible ones, or has no such layer.
         """
@@ -223,7 +224,7 @@ class Network(nn.Module):
         added: tuple[Int[Tensor, "B K"], Float[Tensor, "B K E"]] | None = None,
         **options: Any,
     ) -> tuple[Float[Tensor, "B T D"], ...]:
-        """Return the backbone's states, or all that it returns with these options."""
+        """Return the backbone's states, or all its results with these options."""
         length = tokens.shape[1]
         extra = -length % self.length_multiple
         tokens = F.pad(tokens.masked_fill(~attention_mask, self.pad_id), (0, extra), value=self.pad_id)
@@ -239,10 +240,10 @@ class Network(nn.Module):
             x = self.project(x)
         inputs = (x, attention_mask) if documents is None else (x, attention_mask, documents)
         returned = self.backbone(*inputs, **options)
-        found: tuple[Tensor, ...] = returned if isinstance(returned, tuple) and options else (returned,)
-        for states in found:
+        outputs: tuple[Tensor, ...] = returned if isinstance(returned, tuple) and options else (returned,)
+        for states in outputs:
             self._refuse_unlike(states, x)
-        return tuple(states[:, :length] for states in found)
+        return tuple(states[:, :length] for states in outputs)
 
     @property
     def glorot_layers(self) -> Sequence[nn.Module]:
@@ -316,10 +317,10 @@ def initialise(
     distribution: Distribution = "official",
     keep: Set[nn.Parameter] = frozenset(),
 ) -> None:
-    """Set the weights of every nn.Linear and nn.Embedding, once each, but for the parameters to keep.
+    """Set the weights of every nn.Linear and nn.Embedding, once each, except the parameters to keep.
 
-    source        by default torch's global generator. One that depends on the name alone gives equal weights to equal
-                  parts of different models; a part that has several names goes by the first
+    source        random numbers, by default of torch's global generator. A source that depends on the name alone gives
+                  equal weights to equal parts of different models; of several names of a part, the first counts
     distribution  official  normal of deviation 0.02, truncated at two deviations; where google-research/electra names
                             no initializer, which are the projection of the embeddings and the last layer of the
                             detection head, TensorFlow's default, Glorot's uniform (Glorot and Bengio 2010)
@@ -352,7 +353,7 @@ def truncated_normal_(weight: torch.Tensor, generator: Generator | None = None, 
 
 def glorot_layers(module: nn.Module) -> set[nn.Module]:
     """Return the layers of networks and heads that the official code draws from Glorot's uniform distribution."""
-    found: set[nn.Module] = set()
+    layers: set[nn.Module] = set()
     for part in module.modules():
-        found.update(getattr(part, "glorot_layers", ()))
-    return found
+        layers.update(getattr(part, "glorot_layers", ()))
+    return layers

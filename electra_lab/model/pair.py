@@ -23,7 +23,7 @@ def own_head(name: str, backbone: Backbone | None) -> tuple[str, dict[str, Any]]
 
 
 def make_heads(
-    asked: Heads,
+    heads: Heads,
     dim: int,
     sizes: EmbeddingSizes,
     vocabulary: Vocabulary | None = None,
@@ -31,12 +31,12 @@ def make_heads(
 ) -> dict[str, nn.Module]:
     """Build heads on states of width `dim`, by name. Raises UnknownName, BadResult.
 
-    backbone  may replace heads by its own; see `own_heads` of registry.contracts.Backbone
+    backbone  backbone under the heads, which may replace some; see `own_heads` of registry.contracts.Backbone
     """
-    made: dict[str, nn.Module] = {}
-    for name, given in options_by_name(asked).items():
+    modules: dict[str, nn.Module] = {}
+    for name, overrides in options_by_name(heads).items():
         kind, options = own_head(name, backbone)
-        entry, options = registry.heads.get(kind), {**options, **given}
+        entry, options = registry.heads.get(kind), {**options, **overrides}
         try:
             head: Any = entry.component(dim, sizes, vocabulary, **dict(validate(entry.schema, options)))
         except ValueError as error:
@@ -46,8 +46,8 @@ def make_heads(
                 f"{entry.place}: head '{name}' must be a class derived from torch.nn.Module with a method "
                 "flops(length, masked)."
             )
-        made[name] = head
-    return made
+        modules[name] = head
+    return modules
 
 
 def make_pair(
@@ -71,7 +71,7 @@ def make_pair(
           gradient_disentangled  the discriminator reads the generator's token table plus a separate difference, and
                                  its gradient reaches only the difference (He et al. 2021, DeBERTa-v3, section 3.3)
           a number j             embeddings, their projection, and the j lowest layers (Shen et al. 2021, TEAMS)
-    heads, generator_heads  of the two networks; `vocabulary` is for heads that plug-ins bring
+    heads, generator_heads  heads of the two networks; `vocabulary` is for heads of plug-ins
 
     A shared part is one object, so a shared table is one parameter. Raises ValueError if the backbones cannot share.
     """
@@ -79,14 +79,16 @@ def make_pair(
     def embeddings(backbone: Backbone) -> Embeddings:
         return Embeddings.of(backbone, sizes.vocabulary_size, sizes.dim, sizes.max_length, sizes.dropout)
 
-    own = embeddings(discriminator)
-    made = make_heads(heads, discriminator_dim, sizes, vocabulary, discriminator)
-    model = Network(own, discriminator, discriminator_dim, pad_id=pad_id, heads=made)
+    # The discriminator
+    discriminator_embeddings = embeddings(discriminator)
+    modules = make_heads(heads, discriminator_dim, sizes, vocabulary, discriminator)
+    model = Network(discriminator_embeddings, discriminator, discriminator_dim, pad_id=pad_id, heads=modules)
     if generator is None:
         return None, model
 
-    shared = embeddings(generator)
-    if tie == "embeddings" and _parts(shared) != _parts(own):
+    # Share parameters, before the generator's network is built from them
+    generator_embeddings = embeddings(generator)
+    if tie == "embeddings" and _parts(generator_embeddings) != _parts(discriminator_embeddings):
         raise ValueError(
             "tie: embeddings shares tokens, positions, segments and LayerNorm, but the two backbones use different "
             "ones of these. Use tie: tokens, or two backbones of the same kind."
@@ -94,17 +96,18 @@ def make_pair(
     if isinstance(tie, int):
         _share_layers(generator, discriminator, tie)
     if tie in ("embeddings", "all") or isinstance(tie, int):
-        shared = own
+        generator_embeddings = discriminator_embeddings
     if tie == "tokens":
-        shared.tokens = own.tokens
+        generator_embeddings.tokens = discriminator_embeddings.tokens
     if tie == "gradient_disentangled":
-        assert isinstance(shared.tokens, nn.Embedding)
-        own.tokens = Shifted(shared.tokens)
+        assert isinstance(generator_embeddings.tokens, nn.Embedding)
+        discriminator_embeddings.tokens = Shifted(generator_embeddings.tokens)
     if tie == "all":
         _refuse_unequal(generator, generator_dim, discriminator, discriminator_dim)
         generator = discriminator
-    made = make_heads(generator_heads, generator_dim, sizes, vocabulary, generator)
-    guessing = Network(shared, generator, generator_dim, pad_id=pad_id, heads=made)
+    # The generator
+    modules = make_heads(generator_heads, generator_dim, sizes, vocabulary, generator)
+    guessing = Network(generator_embeddings, generator, generator_dim, pad_id=pad_id, heads=modules)
     if tie == "all" or isinstance(tie, int):
         guessing.project = model.project
     return guessing, model
@@ -120,11 +123,11 @@ def _share_layers(generator: Backbone, discriminator: Backbone, number: int) -> 
             "discriminator."
         )
     _refuse_reversible(discriminator, "layers")
-    for own, other in zip(generator.layers[:number], discriminator.layers[:number], strict=True):
-        if _shapes(own) != _shapes(other):
+    for layer, source in zip(generator.layers[:number], discriminator.layers[:number], strict=True):
+        if _shapes(layer) != _shapes(source):
             raise ValueError("layers that are shared must have the same parameters in both networks.")
-        modules = dict(own.named_modules())
-        for name, module in other.named_modules():
+        modules = dict(layer.named_modules())
+        for name, module in source.named_modules():
             modules[name]._parameters.update(module._parameters)
 
 
@@ -141,8 +144,8 @@ def _parts(embeddings: Embeddings) -> list[str]:
 
 
 def _refuse_unequal(generator: Backbone, generator_dim: int, discriminator: Backbone, discriminator_dim: int) -> None:
-    one, other = _shapes(generator), _shapes(discriminator)
-    if generator_dim != discriminator_dim or type(generator) is not type(discriminator) or one != other:
+    shapes, other_shapes = _shapes(generator), _shapes(discriminator)
+    if generator_dim != discriminator_dim or type(generator) is not type(discriminator) or shapes != other_shapes:
         raise ValueError(f"tie: all shares the whole encoder, but the two backbones differ. {CURE_OF_ALL}")
     _refuse_reversible(discriminator, "all")
 

@@ -1,4 +1,4 @@
-"""What networks say about the tokens of a text, in float32: the numbers that all scores of texts are made of."""
+"""The outputs of networks for the tokens of a text, in float32: the numbers behind all scores of texts."""
 
 import torch
 from jaxtyping import Float, Int

@@ -1,4 +1,4 @@
-"""A pre-trained network with a task's layers on top, as an objective that the training loop knows."""
+"""A pre-trained network with a task's layers on top, as an objective for the training loop."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Rule = Literal["exact", "official"]
 
 
 class TaskModel(Objective, nn.Module):
-    """The network without the heads of pre-training, and the task's own layers.
+    """The network without the heads of pre-training, and the task's layers.
 
-    frozen  the network learns nothing and stays in eval mode
+    frozen  True if the network learns nothing and stays in eval mode
     """
 
     def __init__(self, network: Network, task: Task, dropout: float, *, frozen: bool = False) -> None:
@@ -28,7 +28,7 @@ class TaskModel(Objective, nn.Module):
         if frozen:
             network.requires_grad_(False)
         short, long = (self._shapes(length) for length in (2, 3))
-        self.of_tokens = {name for name in short if short[name] != long[name]}  # outputs that rows have per token
+        self.of_tokens = {name for name in short if short[name] != long[name]}  # outputs with a value per token
 
     @torch.no_grad()
     def _shapes(self, length: int) -> dict[str, torch.Size]:
@@ -48,8 +48,8 @@ class TaskModel(Objective, nn.Module):
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         outputs = self.outputs(batch)
         terms = self.task.losses(outputs, batch) if batch.labels else {}
-        kept = getattr(self.task, "kept", dict)
-        return Losses(dict(terms), outputs={} if self.training else kept(outputs))
+        select = getattr(self.task, "kept", dict)
+        return Losses(dict(terms), outputs={} if self.training else select(outputs))
 
     def outputs(self, batch: Batch) -> dict[str, Tensor]:
         """Return the complete outputs of the head, in float32."""
@@ -68,15 +68,15 @@ class TaskModel(Objective, nn.Module):
 
     @staticmethod
     def _outputs(head: nn.Module, states: Tensor, batch: Batch) -> dict[str, Tensor]:
-        found: Tensor | Mapping[str, Tensor] = head(states, batch)
-        named = {"logits": found} if isinstance(found, Tensor) else found
-        return {name: each.float() for name, each in named.items()}
+        returned: Tensor | Mapping[str, Tensor] = head(states, batch)
+        named = {"logits": returned} if isinstance(returned, Tensor) else returned
+        return {name: output.float() for name, output in named.items()}
 
 
 class Predicting(Objective, nn.Module):
     """One or several models of a task, whose outputs are averaged; without labels and losses.
 
-    models  with the same rows: of several seeds
+    models  models of several seeds, which read the same rows
     """
 
     def __init__(self, models: Sequence[TaskModel]) -> None:
@@ -84,10 +84,10 @@ class Predicting(Objective, nn.Module):
         self.models, self.task = nn.ModuleList(models), models[0].task
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
-        found = [model.outputs(batch) for model in self.models]  # type: ignore[operator]
-        outputs = found[0] if len(found) == 1 else self.task.average(found)  # type: ignore[attr-defined]
-        kept = dict if hasattr(self.task, "answers") else getattr(self.task, "kept", dict)
-        return Losses({}, outputs=kept(outputs))
+        of_models = [model.outputs(batch) for model in self.models]  # type: ignore[operator]
+        outputs = of_models[0] if len(of_models) == 1 else self.task.average(of_models)  # type: ignore[attr-defined]
+        select = dict if hasattr(self.task, "answers") else getattr(self.task, "kept", dict)
+        return Losses({}, outputs=select(outputs))
 
     def counts(self, batch: Batch, rng: Streams) -> dict[str, Tensor]:
         return {}
@@ -96,7 +96,7 @@ class Predicting(Objective, nn.Module):
 def with_layer_rates(optimizer: Optimizer, model: TaskModel, decay: float, rule: Rule) -> Optimizer:
     """Split the optimizer's groups, so that each parameter learns at the rate of its layer.
 
-    Clark et al. (2020), appendix B: the rate is that of the task's own layers times decay^d, where d is 1 for the top
+    Clark et al. (2020), appendix B: the rate is that of the task's layers times decay^d, where d is 1 for the top
     layer of the encoder, one more for each layer below it, and one more again for the embeddings.
     """
     rates = {parameter: decay ** depth(rule) for parameter, depth in _depths(model)}
@@ -111,7 +111,7 @@ def with_layer_rates(optimizer: Optimizer, model: TaskModel, decay: float, rule:
 
 
 def _depths(model: TaskModel) -> Iterator[tuple[nn.Parameter, Any]]:
-    """Yield each parameter with a function from the rule to its distance from the task's own layers.
+    """Yield each parameter with a function from the rule to its distance from the task's layers.
 
     Parameters of a backbone outside its layers, such as a last norm, belong to its top layer.
     """

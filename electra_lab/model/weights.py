@@ -20,97 +20,99 @@ SHOWN = 8  # misfits that an error names
 class Account:
     """The tensors without a counterpart."""
 
-    new: tuple[str, ...]  # of the network: heads that the given model lacks
-    unused: tuple[str, ...]  # of the given model: heads that the network lacks, parts that no network of the lab has
+    new: tuple[str, ...]  # tensors of the network: heads that the model lacks
+    unused: tuple[str, ...]  # tensors of the model: heads that the network lacks, parts that no network of the lab has
 
 
 def own_tensors(network: Network) -> dict[str, Tensor]:
     """Return all parameters and persistent buffers; a table that is a sum of two is one tensor, detached."""
-    own: dict[str, Tensor] = dict(network.state_dict(keep_vars=True))
+    tensors: dict[str, Tensor] = dict(network.state_dict(keep_vars=True))
     if isinstance(network.embeddings.tokens, Shifted):
-        own = {name: value for name, value in own.items() if not name.startswith("embeddings.tokens.")}
-        own = {TABLE: network.embeddings.tokens.weight.detach(), **own}
-    return own
+        tensors = {name: value for name, value in tensors.items() if not name.startswith("embeddings.tokens.")}
+        tensors = {TABLE: network.embeddings.tokens.weight.detach(), **tensors}
+    return tensors
 
 
 def repeated(module: nn.Module) -> dict[str, str]:
-    """Return the names of tensors that have another name before, and that name."""
+    """Return the later names of tensors with several names, each with the first name."""
     first: dict[Tensor, str] = {}
     named = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
     return {name: first[tensor] for name, tensor in named if first.setdefault(tensor, name) != name}
 
 
-def with_all_names(given: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """Return tensors of a file, which has one with several names under the first, under all names of a module."""
-    found = dict(given)
+def with_all_names(tensors: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a file under all names of a module; the file has the first of several names alone."""
+    named = dict(tensors)
     for name, first in repeated(module).items():
-        if first in found:
-            found.setdefault(name, found[first])
-    return found
+        if first in named:
+            named.setdefault(name, named[first])
+    return named
 
 
 def account_for(
-    given: Mapping[str, Tensor],
-    own: Mapping[str, Tensor],
-    known: Callable[[str], str] = str,
+    tensors: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    name_of: Callable[[str], str] = str,
     foreign: re.Pattern[str] | None = None,
 ) -> Account:
-    """Compare the tensors of a model, under our names, with a network's own.
+    """Compare the tensors of a model, under the lab's names, with those that a network expects.
 
-    known    turns one of our names into the one that the model has
+    name_of  function from a name of the lab to the model's name, for errors
     foreign  names that a network of the lab never has, and that are left out
 
     Raises ValueError that names the tensors that are missing, left over, of another shape, not of floating-point
-    numbers or not finite. Of the network's own, which may be on the meta device, no number is read.
+    numbers or not finite. The network's tensors may be on the meta device: their numbers are not read.
     """
-    heads = {head_of(name) for name in own} - {None}
-    lacking = heads - {head_of(name) for name in given}
-    new = tuple(name for name in own if head_of(name) in lacking)
-    wrong = [f"{known(name)} is missing" for name in own if name not in given and name not in new]
-    for name in [name for name in own if name in given]:
-        if given[name].shape != own[name].shape:
-            wrong.append(f"{known(name)} has the shape {list(given[name].shape)}, not {list(own[name].shape)}")
-        if own[name].is_floating_point() and not given[name].is_floating_point():
-            wrong.append(f"{known(name)} holds {given[name].dtype}, not floating-point numbers")
-    left = {name: head_of(name) for name in sorted(given.keys() - own.keys())}
+    heads = {head_of(name) for name in expected} - {None}
+    lacking = heads - {head_of(name) for name in tensors}
+    new = tuple(name for name in expected if head_of(name) in lacking)
+    wrong = [f"{name_of(name)} is missing" for name in expected if name not in tensors and name not in new]
+    for name in [name for name in expected if name in tensors]:
+        if tensors[name].shape != expected[name].shape:
+            wrong.append(f"{name_of(name)} has the shape {list(tensors[name].shape)}, not {list(expected[name].shape)}")
+        if expected[name].is_floating_point() and not tensors[name].is_floating_point():
+            wrong.append(f"{name_of(name)} holds {tensors[name].dtype}, not floating-point numbers")
+    left = {name: head_of(name) for name in sorted(tensors.keys() - expected.keys())}
     unused = [n for n, head in left.items() if (head and head not in heads) or (foreign and foreign.fullmatch(n))]
     for name in [name for name in left if name not in unused]:
-        wrong.append(f"{known(name)} is {'not tied to the token table' if name in OUTPUT_TABLES else 'left over'}")
-    if not wrong:  # numbers are looked at once all fits
-        buffers = {name for name, tensor in own.items() if not isinstance(tensor, nn.Parameter)} - {*VOCABULARY_SIZED}
-        wrong += not_finite(given, known, buffers)
+        wrong.append(f"{name_of(name)} is {'not tied to the token table' if name in OUTPUT_TABLES else 'left over'}")
+    if not wrong:  # numbers are checked once everything fits
+        buffers = [name for name, tensor in expected.items() if not isinstance(tensor, nn.Parameter)]
+        wrong += not_finite(tensors, name_of, {*buffers} - {*VOCABULARY_SIZED})
     if wrong:
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise ValueError(f"{'; '.join(wrong[:SHOWN])}{more}.")
-    return Account(new, tuple(map(known, unused)))
+    return Account(new, tuple(map(name_of, unused)))
 
 
-def not_finite(given: Mapping[str, Tensor], known: Callable[[str], str], buffers: Collection[str] = ()) -> list[str]:
+def not_finite(
+    tensors: Mapping[str, Tensor], name_of: Callable[[str], str], buffers: Collection[str] = ()
+) -> list[str]:
     """Name the tensors with numbers that are not finite. Buffers may be infinite, as a causal mask is."""
     wrong = []
-    for name, tensor in given.items():
+    for name, tensor in tensors.items():
         if tensor.is_floating_point():
             numbers = tensor.float()
             if count := int((numbers.isnan() if name in buffers else ~numbers.isfinite()).sum()):
-                wrong.append(f"{known(name)} has NaN or infinite numbers ({count:,} of {numbers.numel():,})")
+                wrong.append(f"{name_of(name)} has NaN or infinite numbers ({count:,} of {numbers.numel():,})")
     return wrong
 
 
 @torch.no_grad()
-def fill(network: Network, given: Mapping[str, Tensor]) -> None:
-    """Copy tensors by our names. Of a table that is a sum of two, only the network's own part changes.
+def fill(network: Network, tensors: Mapping[str, Tensor]) -> None:
+    """Copy tensors by the lab's names. Where a table is a sum of two, only the network's difference changes.
 
-    Rotary frequencies remain the network's own: they follow from its theta, which may be another one.
+    Rotary frequencies do not change: they follow from the network's theta, which may be another one.
     """
     for name, tensor in own_tensors(network).items():
-        if name not in given or (name.endswith(".inv_freq") and not isinstance(tensor, nn.Parameter)):
+        if name not in tensors or (name.endswith(".inv_freq") and not isinstance(tensor, nn.Parameter)):
             continue
         if name == TABLE and isinstance(shifted := network.embeddings.tokens, Shifted):
-            shifted.difference.weight.copy_(given[name] - shifted.table.weight)
+            shifted.difference.weight.copy_(tensors[name] - shifted.table.weight)
         else:
-            tensor.copy_(given[name])
+            tensor.copy_(tensors[name])
 
 
 def head_of(name: str) -> str | None:
-    found = re.match(r"heads\.(\w+)\.", name)
-    return found and found[1]
+    match = re.match(r"heads\.(\w+)\.", name)
+    return match and match[1]

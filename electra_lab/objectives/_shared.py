@@ -27,7 +27,8 @@ from registry import (
     Vocabulary,
 )
 
-Weight = Annotated[float, Field(ge=0)]  # of a term of the loss
+# Shapes: B rows of T positions, K masked ones, n chosen ones; D width of the states, V size of the vocabulary.
+Weight = Annotated[float, Field(ge=0)]  # weight of a term of the loss
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
 ZLoss = Annotated[float, Field(ge=0)] | None  # weight of the z-loss; None leaves the term out, 0 only reports it
 
@@ -88,7 +89,7 @@ def cross_entropy(logits: Float[Tensor, "*N V"], targets: Int[Tensor, "*N"]) -> 
 
 
 def states(network: Network, inputs: Int[Tensor, "B T"], batch: Batch, **options: Any) -> Float[Tensor, "B T D"]:
-    """Return the network's states for other tokens in the place of the batch's own; `options` are those of `hidden`."""
+    """Return the network's states for other tokens in the place of the batch's; `options` are those of `hidden`."""
     return network.hidden(inputs, batch.attention_mask, batch.segments, batch.attention_document_ids, **options)
 
 
@@ -100,9 +101,9 @@ def full_precision(logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 def in_parts(
     read: Callable[..., tuple[Tensor, ...]], hidden: Float[Tensor, "B T D"], *inputs: Tensor
 ) -> list[Shaped[Tensor, "B T"]]:
-    """Return what `read(positions, hidden, *inputs)` returns for some positions at a time, joined along T.
+    """Return the results of `read(positions, hidden, *inputs)`, for some positions at a time, joined along T.
 
-    It is computed again in the backward pass, so the memory of logits does not grow with T x V.
+    They are computed again in the backward pass, so the memory of logits does not grow with T x V.
     """
     size = max(1, AT_ONCE // max(len(hidden), 1))
     parts = []
@@ -140,7 +141,7 @@ def detect(
     """Return the detection and the cross-entropy at each position. A sample that equals the original is original.
 
     smoothing  label smoothing: both labels, 0 and 1, move by half of it towards each other
-    hidden     the discriminator's states of `inputs`, if they are known already
+    hidden     the discriminator's states of `inputs`, if they have been computed
     """
     hidden = states(discriminator, inputs, batch) if hidden is None else hidden
     logits = full_precision(discriminator.replaced_logits(hidden))
@@ -154,7 +155,7 @@ def copy_losses(
 ) -> Float[Tensor, "B n"]:
     """Return -log(D [seen] + (1 - D) p) with D = sigmoid(copy) and p = exp(-losses), stably.
 
-    seen  the input has the token that is asked for, so that it can be copied
+    seen  True where the input has the token to predict, so that it can be copied
     """
     generated = F.logsigmoid(-copy) - losses
     copied = torch.logaddexp(F.logsigmoid(copy), generated)

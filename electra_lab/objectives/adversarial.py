@@ -18,11 +18,11 @@ class Adversarial(Corrupting):
     The discriminator learns as in `electra`. The reward of a sampled token is the discriminator's loss at its position,
     under the paper's assumption that it does not depend on the other samples. A learned baseline -log sigmoid(w h), on
     the generator's states h, is subtracted; it is fitted by cross-entropy to exp(-reward), and does not change h. The
-    sampler must draw from the generator's own softmax (such as `temperature` at 1), or the gradient is biased. The
+    sampler must draw from the generator's softmax (such as `temperature` at 1), or the gradient is biased. The
     generator's masked language modelling is measured, not trained.
 
-    baseline_weight  of the baseline's own loss
-    entropy_weight   of a bonus for the entropy of the generator's prediction, which adversarial training makes small
+    baseline_weight  weight of the baseline's loss
+    entropy_weight   weight of a bonus for the entropy of the generator's prediction, which adversarial training lowers
     """
 
     trains_generator = ("policy", "entropy")
@@ -73,4 +73,4 @@ class Adversarial(Corrupting):
     def conflicts(cls, setup: Setup, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from must_learn("adversarial", setup)
         if setup.unbiased is False:
-            yield "sampler", "adversarial needs draws from the generator's own softmax. Use {type: temperature}."
+            yield "sampler", "adversarial needs draws from the generator's softmax. Use {type: temperature}."

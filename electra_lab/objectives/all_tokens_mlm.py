@@ -27,7 +27,7 @@ class AllTokensMlm(Corrupting):
     times the softmax over the vocabulary. The loss is averaged over all tokens that are not padding. Vocabulary logits
     exist at every position, so memory and compute are a multiple of the other objectives'.
 
-    disallow_correct  the generator's samples never equal the original
+    disallow_correct  True if the generator's samples never equal the original
     z_loss            weight of the mean squared log-normalizer of the generator's softmax, such as 1e-4
     """
 

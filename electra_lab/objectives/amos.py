@@ -35,7 +35,7 @@ class Amos(Corrupting):
     at all exits (the authors' reduction is not published) + discriminator_weight * RTD.
 
     exits         layers of the generator, up to its last; by default those at one half, three quarters and all of it
-    temperature   of the softmax whose gradient replaces that of a draw; draws always have 1
+    temperature   temperature of the softmax whose gradient replaces that of a draw; draws always have 1
     reversal      factor of the reversed gradient
     reverse_into  generator: it reaches all of the generator, as in the authors' code; mixture: the linear map alone
     z_loss        weight of the mean squared log-normalizer of each exit's softmax, such as 1e-4
@@ -137,9 +137,9 @@ class _Slope(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Float[Tensor, "*N E"]) -> tuple[Float[Tensor, "*N V"], None]:
+    def backward(ctx: Any, gradient: Float[Tensor, "*N E"]) -> tuple[Float[Tensor, "*N V"], None]:
         (table,) = ctx.saved_tensors
-        return given @ table.t().to(given.dtype), None
+        return gradient @ table.t().to(gradient.dtype), None
 
 
 def _only_slope(weights: Float[Tensor, "*N V"], table: Float[Tensor, "V E"]) -> Float[Tensor, "*N E"]:

@@ -28,7 +28,7 @@ class CocoLm(ElectraCorrect):
     multiples of the group. How the authors cut a crop is not published; here it is a span at a uniformly random place,
     between [CLS] and the last token of the row, and has `crop` of the row's tokens.
 
-    correction  as for `electra_correct`; the default is the criterion that the authors posted
+    correction  loss of a correction, see `electra_correct`; the default is the criterion that the authors posted
     group       rows that are contrasted with each other
     crop        share of a row's tokens that its crop has
     """
@@ -62,15 +62,15 @@ class CocoLm(ElectraCorrect):
         share: float | Tensor = self.crop  # a tensor if it follows a schedule, which must not change shapes
         width = length if isinstance(share, Tensor) else max(count(share, length), min(2, length))
         real = batch.attention_mask.sum(1)  # [B]
-        kept = count(share, real).maximum(real.clamp(max=2))
-        start = (rng.uniform(rows) * (real - kept + 1)).long()
+        size = count(share, real).maximum(real.clamp(max=2))
+        start = (rng.uniform(rows) * (real - size + 1)).long()
         # From places of the crop to places of the row.
         places = torch.arange(width, device=real.device).expand(rows, -1)
-        real, kept, start = real.unsqueeze(1), kept.unsqueeze(1), start.unsqueeze(1)  # [B 1]
-        source = (places + start).where(places > 0, 0).where(places != kept - 1, real - 1)  # [B crop * T]
+        real, size, start = real.unsqueeze(1), size.unsqueeze(1), start.unsqueeze(1)  # [B 1]
+        source = (places + start).where(places > 0, 0).where(places != size - 1, real - 1)  # [B crop * T]
         source = source.clamp(0, length - 1)
         tokens, segments = batch.tokens.gather(1, source), batch.segments.gather(1, source)
-        return Batch(tokens, places < kept, segments, batch.example_ids)
+        return Batch(tokens, places < size, segments, batch.example_ids)
 
     def contrasted(self, vectors: Float[Tensor, "2 B D"], real: Bool[Tensor, " B"]) -> Float[Tensor, " B"]:
         """Return the mean loss of both vectors of each row. In float32 with autocast off, as for other losses."""

@@ -12,7 +12,7 @@ class Electra(Corrupting):
     all tokens that are not padding, [CLS] and [SEP] included, both over the global batch, as in
     google-research/electra. A sampled token that equals the original is labelled original.
 
-    disallow_correct         the generator's samples never equal the original (an option of google-research/electra)
+    disallow_correct         True if samples never equal the original (an option of google-research/electra)
     generator_smoothing      label smoothing of the MLM loss (an option of richarddwang/electra_pytorch)
     discriminator_smoothing  the same for the RTD loss
     z_loss                   weight of the mean squared log-normalizer of the generator's softmax, such as 1e-4

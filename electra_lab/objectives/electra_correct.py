@@ -19,7 +19,7 @@ class ElectraCorrect(Electra):
 
     The loss is that of `electra` plus correction_weight times the correction: from the text with replacements, a token
     head of the discriminator predicts the originals. It is averaged over the masked tokens, replaced or not. With q the
-    head's softmax and P the discriminator's own probability that a token is replaced, which gets no gradient here, the
+    head's softmax and P the discriminator's probability that a token is replaced, which gets no gradient here, the
     loss of a masked token x, seen as x', is for the `correction`
 
     plain     -log q(x). METRO's later and larger configurations (gonglinyuan/metro_t0, base++ and large++)
@@ -81,7 +81,7 @@ class ElectraCorrect(Electra):
         return losses
 
     def accuracies(self, second: Cloze, unreplaced: Bool[Tensor, "B K"]) -> dict[str, Term]:
-        """Return the share of correct predictions among replaced tokens, and among masked ones that kept theirs."""
+        """Return the share of correct predictions among replaced tokens, and among masked but unreplaced ones."""
         correct, valid = second.logits.argmax(-1) == second.originals, second.masked.valid
         kinds = {"replaced": valid & ~unreplaced, "unreplaced": valid & unreplaced}
         return {f"correction_accuracy_{kind}": Term((correct & at).sum(), at.sum()) for kind, at in kinds.items()}

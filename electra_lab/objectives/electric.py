@@ -57,8 +57,8 @@ class Electric(Base):
         # 3) Let the discriminator tell noise from text, by an energy that has to make up for the noise's probability.
         energy = full_precision(self.discriminator.predict("energy", states(self.discriminator, inputs, batch)))
         replacements = masked.valid.sum(1, keepdim=True)
-        kept = maskable.sum(1, keepdim=True) - replacements
-        log_odds = replacements.clamp(min=1).to(energy.dtype).log() - kept.clamp(min=1).to(energy.dtype).log()
+        unmasked = maskable.sum(1, keepdim=True) - replacements
+        log_odds = replacements.clamp(min=1).to(energy.dtype).log() - unmasked.clamp(min=1).to(energy.dtype).log()
         seen = energy + noise.masked_fill(~maskable, 0.0) + log_odds
         labels = is_masked(masked)
         losses = F.binary_cross_entropy_with_logits(seen, labels.to(seen.dtype), reduction="none")
@@ -101,7 +101,7 @@ class Electric(Base):
         return dict.fromkeys(("generator", "discriminator"), self.maskable(batch).sum())
 
     def flops(self, price: Price) -> Flops:
-        """Return the cost. Logits that draws are made from are computed twice, and counted once."""
+        """Return the cost. The logits of draws are computed twice, and counted once."""
         return Flops(price("generator", everywhere=True) + price("discriminator"))
 
     @classmethod
@@ -110,4 +110,4 @@ class Electric(Base):
             reason = "electric needs a generator that does not see the token that it predicts"
             yield "generator.type", f"{reason}. Use two_towers, or unigram."
         if setup.unbiased is False:
-            yield "sampler", "electric needs draws from the generator's own softmax. Use {type: temperature}."
+            yield "sampler", "electric needs draws from the generator's softmax. Use {type: temperature}."

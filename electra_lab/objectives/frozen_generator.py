@@ -22,7 +22,7 @@ class FrozenGenerator(Corrupting):
     run               the run directory whose newest checkpoint provides the generator: that run's generator, or its
                       discriminator if it was an `mlm` run. Corpus, tokenizer and the section `generator` must be equal.
                       Or the folder of any model with a head for masked language modelling, as `init` takes it
-    disallow_correct  the generator's samples never equal the original
+    disallow_correct  True if the generator's samples never equal the original
     """
 
     frozen = True

@@ -26,7 +26,7 @@ class McBert(Corrupting):
     The loss is generator_weight * MLM + choice_weight * cross-entropy of the choice: MLM is averaged over the masked
     tokens, the choice over all tokens that are not padding. The replacements are the sampler's.
 
-    k           options, "none of them" included
+    k           number of options, "none of them" included
     duplicates  keep: other draws may be the original of a replaced token, too, and count as wrong, as in the authors'
                 code; redraw: for a replaced token they are drawn from the softmax without its original
     z_loss      weight of the mean squared log-normalizer of the generator's softmax, such as 1e-4
@@ -78,13 +78,13 @@ class McBert(Corrupting):
         some = max(1, AT_ONCE // max(rows, 1))  # vocabulary logits of all positions would need too much memory
         parts = (torch.split(tensor, some, dim=1) for tensor in (everywhere(numbers), numbers, batch.tokens, replaced))
         drawn = []
-        for at, uniform, originals, gone in zip(*parts, strict=True):
+        for at, uniform, originals, replaced_part in zip(*parts, strict=True):
             logits = full_precision(self.generator.token_logits(guess.hidden, at))
             logits = logits.masked_fill(self.vocabulary.is_special, float("-inf"))
             if self.duplicates == "redraw":
                 original = originals.unsqueeze(-1)
-                kept = logits.gather(-1, original).masked_fill(gone.unsqueeze(-1), float("-inf"))
-                logits = logits.scatter(-1, original, kept)
+                original_logits = logits.gather(-1, original).masked_fill(replaced_part.unsqueeze(-1), float("-inf"))
+                logits = logits.scatter(-1, original, original_logits)
             with torch.autocast(logits.device.type, enabled=False):
                 weights = logits.softmax(-1)
                 drawn.append(inverse_cdf(weights.flatten(0, 1), uniform.flatten(0, 1)).view(uniform.shape))

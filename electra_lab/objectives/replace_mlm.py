@@ -16,7 +16,7 @@ class ReplaceMlm(Corrupting):
     "Replace MLM" of Clark et al. (2020, section 3.5): its gain over `mlm` is the cost of a [MASK] that fine-tuning
     never sees. The generator learns by masked language modelling.
 
-    disallow_correct  the generator's samples never equal the original
+    disallow_correct  True if the generator's samples never equal the original
     z_loss            weight of the mean squared log-normalizer of each network's softmax, such as 1e-4
     """
 

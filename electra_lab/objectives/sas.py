@@ -1,4 +1,4 @@
-"""One network that reads its own draws: those of its last visit of the same row."""
+"""One network that reads its draws at the last visit of the same row."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -17,17 +17,17 @@ EMPTY, UNVISITED = -1, -2  # in the memory, the position of a slot without a rep
 
 @objectives.register("sas")
 class SelfAugmentation(Base):
-    """Replaced token detection and MLM by one network, on its own draws (SAS, Xu et al. 2021).
+    """Replaced token detection and MLM by one network, on its earlier draws (SAS, Xu et al. 2021).
 
     The network finds the replaced tokens of a row, predicts their originals, and draws replacements for its next visit
     of the row, an epoch later. A draw that equals the original replaces nothing. The first visit reads tokens drawn by
     frequency at the masked positions, and predicts all of them. The loss is mlm_weight * MLM over the predicted tokens
     + discriminator_weight * RTD over all. An evaluation visits each row twice, and the second visit counts.
 
-    remask            where the next visit has replacements: `never` where this one has them, as in the released code,
-                      `every_visit` at new masked positions. The paper's own rule is not known
-    noise_power       tokens of the first visit are drawn by (1 + count)^noise_power; the released code begins with 0.5
-    disallow_correct  a draw never equals the original (a negative temperature in the released code)
+    remask            positions of the next visit's replacements: `never` those of this visit, as in the released code,
+                      `every_visit` new masked positions. The paper does not give its rule
+    noise_power       power in (1 + count)^noise_power, the weights of the first visit's draws; 0.5 in the released code
+    disallow_correct  True if a draw never equals the original (a negative temperature in the released code)
     """
 
     needs = Needs(generator=False, heads=("replaced", "tokens"))
@@ -62,7 +62,7 @@ class SelfAugmentation(Base):
             return Losses(terms, {"discriminator": guess.prediction(self.vocabulary)}, detection)
 
         # 3) Draw the replacements of the next visit.
-        return Losses(terms, memory=self.noted(self.next_visit(guess, batch, rng)))
+        return Losses(terms, memory=self.updates(self.next_visit(guess, batch, rng)))
 
     def visit(self, batch: Batch, rng: Streams) -> Masked:
         """Return the text with the remembered draws, or with noise in rows that have not been visited."""
@@ -76,11 +76,11 @@ class SelfAugmentation(Base):
 
         # The memory, with as many slots as these rows have; the slots that count come first.
         if self.training and self.row_memory and batch.row_ids is not None:
-            held = {name: values[batch.row_ids, : positions.shape[1]] for name, values in self.row_memory.items()}
-            visited = held["positions"][:, :1] != UNVISITED  # [B 1]
-            positions = torch.where(visited, held["positions"].long().clamp(min=0), positions)
-            tokens = torch.where(visited, held["tokens"].long(), tokens)
-            valid = torch.where(visited, held["positions"] >= 0, valid)
+            stored = {name: values[batch.row_ids, : positions.shape[1]] for name, values in self.row_memory.items()}
+            visited = stored["positions"][:, :1] != UNVISITED  # [B 1]
+            positions = torch.where(visited, stored["positions"].long().clamp(min=0), positions)
+            tokens = torch.where(visited, stored["tokens"].long(), tokens)
+            valid = torch.where(visited, stored["positions"] >= 0, valid)
         return put(batch, positions, tokens, valid)
 
     @torch.no_grad()
@@ -96,11 +96,12 @@ class SelfAugmentation(Base):
         drawn = draw(self.sampler, logits, self.vocabulary, rng("sampling"))
         return put(batch, masked.positions, drawn, masked.valid & (drawn != originals))
 
-    def noted(self, visit: Masked) -> Mapping[str, Int[Tensor, "B S"]]:
+    def updates(self, visit: Masked) -> Mapping[str, Int[Tensor, "B S"]]:
         """Return the replacements of a visit for the memory, which may have more slots than these rows."""
         spare = self.row_memory["positions"].shape[1] - visit.positions.shape[1] if self.row_memory else 0
         slots = {"positions": visit.positions, "tokens": visit.inputs.gather(1, visit.positions)}
-        return {name: F.pad(x.masked_fill(~visit.valid, EMPTY), (0, spare), value=EMPTY) for name, x in slots.items()}
+        empty = ~visit.valid
+        return {name: F.pad(ids.masked_fill(empty, EMPTY), (0, spare), value=EMPTY) for name, ids in slots.items()}
 
     def flops(self, price: Price) -> Flops:
         if self.remask == "never":

@@ -22,7 +22,7 @@ class TwoStage(Corrupting):
     share any parameter: embedding.tie must be `none`. The schedule of the learning rate runs once, over both stages.
 
     generator_steps   steps of the first stage
-    disallow_correct  the generator's samples never equal the original
+    disallow_correct  True if the generator's samples never equal the original
     z_loss            weight of the mean squared log-normalizer of the generator's softmax, such as 1e-4
     """
 

@@ -62,9 +62,9 @@ class StableAdamW(optim.Optimizer):
         states = [self.state[parameter] for parameter in learning]
         # Root mean squares of gradients relative to the averages that this step leads to
         steps = torch.stack([state["step"] for state in states]).double() + 1
-        known = 1 - beta2**steps  # what the averages of squares have of their final size, as they begin at zero
+        shares = 1 - beta2**steps  # shares of the averages of squares in their final size, as they begin at zero
         norms = []
-        for gradient, state, share in zip(gradients, states, known, strict=True):
+        for gradient, state, share in zip(gradients, states, shares, strict=True):
             squares = (state["exp_avg_sq"] * beta2).addcmul_(gradient, gradient, value=1 - beta2)
             expected = squares.div_(share).clamp_(min=epsilon**2).sqrt_()
             norms.append(torch.linalg.vector_norm(torch.div(gradient, expected, out=expected)))

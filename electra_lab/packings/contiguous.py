@@ -24,8 +24,8 @@ def starts_of(sizes: NDArray[np.integer]) -> IndexArray:
 
 def holder(starts: IndexArray, places: IndexArray) -> IndexArray:
     """Return the piece that contains each place; `starts` as from `starts_of`."""
-    found: IndexArray = np.searchsorted(starts[1:], places, side="right")
-    return found
+    pieces: IndexArray = np.searchsorted(starts[1:], places, side="right")
+    return pieces
 
 
 def read_pieces(tokens: Tokens, starts: IndexArray, sizes: IndexArray, width: int) -> IndexArray:
@@ -60,7 +60,7 @@ class Contiguous:
     A document continues in the next row, so no token is lost and only the last row is padded by more than one position.
     A row that ends with a document ends with its [SEP], and has one position of padding. All tokens are segment 0.
 
-    attention  full: a position attends to its whole row; within_documents: only to its own document, and positions
+    attention  full: a position attends to its whole row; within_documents: only to its document, and positions
                count from its beginning. Needs a backbone that can separate documents
     """
 

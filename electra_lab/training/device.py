@@ -124,8 +124,8 @@ def missing_compiler(kind: str) -> str | None:
 
         if not has_triton():
             return "there is no triton here for this GPU"
-        found = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")  # as triton looks
-        return None if found else "there is no C compiler here, such as gcc"
+        compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")  # as triton looks
+        return None if compiler else "there is no C compiler here, such as gcc"
     from torch._inductor import cpp_builder
 
     try:

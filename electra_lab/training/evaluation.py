@@ -37,26 +37,27 @@ def evaluation(
     device: torch.device,
     examples: int = 0,
 ) -> Iterator[Evaluation | None]:
-    """Yield None after each batch, and at last the losses over all rows and the metrics of the objective.
+    """Yield None after each batch, and finally the losses over all rows and the metrics of the objective.
 
     The caller may stop after any batch; training is not affected. With several processes, each reads its share of the
     batches. Rank 0 has the result, bit for bit that of one process; the other ranks have an empty one.
 
-    accumulate  makes the objective's accumulator from the indices of the rows that are returned as examples
+    accumulate  factory of the objective's accumulator: row indices of the returned examples -> accumulator
     examples    number of rows to return, spread over all of them, as neighbouring rows resemble each other
     """
+    # Choose the rows of the examples: the middles of equal parts.
     places = [(2 * i + 1) * len(batches) // (2 * examples) for i in range(examples)]
     accumulator = accumulate(set(batches.example_ids(places)))
     sums: dict[str, list[Any]] = {}
     tokens, world = 0, learner.world
     with learner.evaluating(seed):
-        mine = batches.in_order(batch_size, device, part=slice(world.rank, None, world.size))
+        share = batches.in_order(batch_size, device, part=slice(world.rank, None, world.size))
 
         def losses_of(batch: Batch) -> Losses:
             return learner.losses(batch, Streams.of(seed, EVALUATION, batch.example_ids), precision)
 
-        seen = ((batch, losses_of(batch)) for batch in mine)
-        for batch, losses in world.in_turn(seen):
+        pairs = ((batch, losses_of(batch)) for batch in share)
+        for batch, losses in world.in_turn(pairs):
             tokens += batch.tokens.numel()
             for name, term in losses.terms.items():
                 so_far = sums.get(name, [0.0, 0])
@@ -64,6 +65,7 @@ def evaluation(
             accumulator.update(batch, losses)
             yield None
 
+    # Means over all rows, each term by its count
     metrics: dict[str, float] = {"loss": 0.0} if sums else {}  # examples without labels have none
     for name, (total, count, weight) in sums.items():
         metrics[f"{name}_loss"] = float(total) / max(int(count), 1)
@@ -74,17 +76,17 @@ def evaluation(
 
 def evaluate(*arguments: Any, **options: Any) -> Evaluation:
     """Return the result of `evaluation` with these arguments."""
-    *_, found = evaluation(*arguments, **options)
-    assert found is not None
-    return found
+    *_, result = evaluation(*arguments, **options)
+    assert result is not None
+    return result
 
 
 class Collected:
     """An accumulator of a task on one split.
 
-    examples   of the split
-    rows       of each example
-    of_tokens  names of the outputs that rows have per token
+    examples   examples of the split
+    rows       rows of each example
+    of_tokens  names of the outputs with a value per token
     """
 
     def __init__(
@@ -128,8 +130,8 @@ class Collected:
         if not hasattr(self._task, "answers"):
             return self.results.predictions
         with using_task(self._task):
-            found: Sequence[Mapping[str, Any]] = self._task.answers(self._examples, self._rows, self._of_examples())
-            return found
+            answers: Sequence[Mapping[str, Any]] = self._task.answers(self._examples, self._rows, self._of_examples())
+            return answers
 
     def _of_examples(self) -> list[list[dict[str, Any]]]:
         """Return the outputs of the rows of each example."""
@@ -137,18 +139,18 @@ class Collected:
         return [list(islice(numbered, len(rows))) for rows in self._rows]
 
 
-def checked(found: object, examples: Sequence[Any]) -> Results:
+def checked(results: object, examples: Sequence[Any]) -> Results:
     """Return the results of a task. Raises TypeError if they do not follow the contract."""
-    if not isinstance(found, Results) or len(found.predictions) != len(examples):
+    if not isinstance(results, Results) or len(results.predictions) != len(examples):
         raise TypeError("a task must return registry.Results with a prediction for each example.")
-    for prediction in found.predictions:
+    for prediction in results.predictions:
         if not isinstance(prediction, Mapping) or not {"id", "prediction"} <= prediction.keys():
             raise TypeError(f"a prediction must be a mapping with 'id' and 'prediction', is {prediction!r:.80}.")
         try:
             json.dumps(prediction)
         except (TypeError, ValueError) as error:
             raise TypeError(f"a prediction must have JSON values ({error}), is {prediction!r:.80}.") from None
-    return found
+    return results
 
 
 def using_task(task: Any) -> AbstractContextManager[None]:

@@ -65,7 +65,7 @@ class LossScale:
     the host wait for the device. Here everything stays on the device, and powers of two round nothing. All ranks see
     the same summed gradients, so that they agree without an exchange.
 
-    overflows  steps since the last log line that were skipped because the scale was too large
+    overflows  number of steps since the last log line that were skipped because the scale was too large
     """
 
     def __init__(self, device: torch.device, scale: float = START, calm: int = 0, overflows: int = 0) -> None:
@@ -84,7 +84,7 @@ class LossScale:
 
     @torch.no_grad()
     def update(self, loss: Tensor, gradients: Tensor) -> Tensor:
-        """Adapt to a step; returns whether it overflowed. `loss` and `gradients` say whether these were finite.
+        """Adapt to a step; returns True if it overflowed. `loss` and `gradients` are True where these were finite.
 
         An overflow is due to the scale if the loss was finite and the scale is above 1. At 1 it has no effect, and the
         training itself has diverged.
@@ -103,7 +103,7 @@ class LossScale:
         self.overflows.zero_()
 
     def state(self) -> dict[str, Any]:
-        """Return it as numbers for a checkpoint. The host waits for the device."""
+        """Return the state as numbers, for a checkpoint. The host waits for the device."""
         return {"scale": float(self.scale), "calm": int(self.calm), "overflows": int(self.overflows)}
 
     @classmethod
@@ -117,11 +117,11 @@ class Watch:
     It is on the device, at fixed addresses, and the host never waits for it. All ranks decide the same, as loss and
     norm are those of the global batch.
 
-    factor   a norm above this multiple of the average is a spike; None for no limit
-    average  of the norms of the taken steps: the mean of the first LEAD, then an exponential one with the same memory
+    factor   multiple of the average norm above which a norm is a spike; None for no limit
+    average  mean norm of the first LEAD steps taken, then an exponential average with the same memory
     taken    number of steps in the average
-    first    the first rejected step since the last log line, -1 if there is none
-    spiked   whether it was a spike
+    first    first rejected step since the last log line, -1 if there is none
+    spiked   True if the first rejected step was a spike
     """
 
     def __init__(
@@ -139,15 +139,15 @@ class Watch:
         self.taken = torch.tensor(taken, device=device)
         self.first = torch.tensor(first, device=device)
         self.spiked = torch.tensor(spiked, device=device)
-        self.step = torch.tensor(-1, device=device)  # that is judged next
+        self.step = torch.tensor(-1, device=device)  # the step to judge next
 
     @torch.no_grad()
     def judge(self, finite: Tensor, norm: Tensor, overflow: Tensor | None) -> Tensor:
         """Return whether the step is taken.
 
-        finite    whether loss and gradient are
-        norm      of the gradient before clipping
-        overflow  whether the loss scale of fp16 was too large, which skips the step without rejecting it
+        finite    True if loss and gradient are finite
+        norm      norm of the gradient before clipping
+        overflow  True if the loss scale of fp16 was too large, which skips the step without rejecting it
         """
         taken, spike = finite, torch.zeros_like(finite)
         if self.factor is not None:
@@ -170,7 +170,7 @@ class Watch:
         self.spiked.zero_()
 
     def state(self) -> dict[str, Any]:
-        """Return it as numbers for a checkpoint. The host waits for the device."""
+        """Return the state as numbers, for a checkpoint. The host waits for the device."""
         numbers = {"average": float(self.average), "taken": int(self.taken)}
         return {**numbers, "first": int(self.first), "spiked": bool(self.spiked)}
 
@@ -185,8 +185,8 @@ class Watch:
 def non_finite_parameters(module: nn.Module, world: World) -> list[str]:
     """Return the names of the parameters that are not finite. All ranks must call it."""
     named = {name: parameter.detach() for name, parameter in module.named_parameters()}
-    own = {name: p.to_local() if hasattr(p, "to_local") else p for name, p in named.items()}
-    wrong = world.sum({name: (~p.isfinite()).sum() for name, p in own.items()})
+    local = {name: p.to_local() if hasattr(p, "to_local") else p for name, p in named.items()}
+    wrong = world.sum({name: (~p.isfinite()).sum() for name, p in local.items()})
     counts = torch.stack([count.double() for count in wrong.values()]).tolist() if wrong else []
     return [name for name, count in zip(wrong, counts, strict=True) if count]
 
@@ -206,9 +206,9 @@ def rejected_steps(
 ) -> DivergedError:
     """Return the error for steps that were not taken; the weights are sound.
 
-    number, first  their number since the last log line, and the first of them, from 0
-    step           steps done
-    limit          steps rejected in total, and their largest allowed number
+    number, first  number of rejected steps since the last log line, and the first of them, from 0
+    step           number of steps done
+    limit          number of steps rejected in total, and the largest allowed number
     """
     steps = f"{number:,} of the steps since the last log line"
     what = f"the loss or gradient of {steps} was not finite (first at step {first + 1:,})"

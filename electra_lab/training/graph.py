@@ -33,7 +33,7 @@ FEWEST = 100  # steps of a training that `auto` records
 
 
 def obstacle(graph: Graph, run: Run, settings: Settings, device: torch.device) -> str | None:
-    """Return why the steps of a training are not recorded, None if they are; "" where nobody would expect it."""
+    """Return the reason why steps are not recorded, None if they are; "" where nobody would expect them to be."""
     if graph == "off" or (device.type != "cuda" and graph == "auto"):
         return ""
     if device.type != "cuda":
@@ -78,8 +78,8 @@ def tensors_that_change(run: Run) -> list[Tensor]:
     """Return everything that the device's part of a step changes: weights, buffers, memory, and states."""
     objective, watch, scale = run.learner.objective, run.watch, run.scale
     tensors = [*objective.parameters(), *objective.buffers(), *objective.row_memory.values()]
-    for held in run.optimizer.state.values():
-        tensors += [value for value in held.values() if isinstance(value, Tensor)]
+    for state in run.optimizer.state.values():
+        tensors += [value for value in state.values() if isinstance(value, Tensor)]
     tensors += [watch.average, watch.taken, watch.first, watch.spiked]
     if scale is not None:
         tensors += [scale.scale, scale.calm, scale.overflows]
@@ -157,8 +157,8 @@ class Recorded:
     The first two steps that a graph does are also done eagerly, from the same state: the second has other numbers than
     the recorded one. Unless all bits are equal, or if a step cannot be recorded, all further steps are eager.
 
-    say     is told once why
-    graphs  of each signature: the function that runs it, the rows that it reads, and its result
+    say     callback for the reason, called once
+    graphs  signature -> function that replays the graph, rows that it reads, its result
     """
 
     def __init__(self, run: Run, recorder: CudaGraphs, device: torch.device, say: Callable[[str], None]) -> None:

@@ -48,8 +48,8 @@ class Settings:
     evaluate_batch_size: int
     on_non_finite: Policy
     flops: Flops  # of training
-    examples: int  # rows of the test to return
-    skip_limit: int | None = None  # under skip, the steps that may be refused in all
+    examples: int  # number of test rows to return
+    skip_limit: int | None = None  # under skip, the largest number of rejected steps in total
     spike: float | None = None  # see Watch
     evaluate_at_start: bool = False
     warmup: BatchSizes | None = None  # rows of each step, if they begin below batch_size
@@ -164,7 +164,7 @@ class Run:
     def refuse_diverged(self, settings: Settings, *, weights: bool = False) -> None:
         """Raise DivergedError if the policy calls for it. All ranks must call it; the host waits for the device.
 
-        weights  check them even if every step since the last log line was taken
+        weights  True to check the weights even if every step since the last log line was taken
         """
         number = self._rejected() - self.excused
         if (number or weights) and (names := non_finite_parameters(self.learner.objective, self.learner.world)):
@@ -226,8 +226,8 @@ def splits_at(step: int, settings: Settings, *, tested: bool) -> list[Split]:
 class Training:
     """A run, and everything that training reads.
 
-    batches     of training; `held_out` has the splits that are evaluated meanwhile
-    accumulate  makes the accumulator of a split's metrics
+    batches     batches of training; `held_out` has the splits that are evaluated meanwhile
+    accumulate  factory of the accumulator of a split's metrics
     """
 
     run: Run
@@ -260,7 +260,7 @@ def train(training: Training, *, evaluated: bool = True) -> Iterator[Record]:
     while run.step < settings.steps:
         _, rate = advance(run, settings, training.batches, device)
         step = run.step
-        # A line of the log.
+        # The log line, which makes the host wait for the device
         if step % settings.log_every == 0 or step == settings.steps or (only_last and step == 1):
             run.refuse_diverged(settings)
             values = _line(run, settings, rate, device)
@@ -269,7 +269,7 @@ def train(training: Training, *, evaluated: bool = True) -> Iterator[Record]:
             yield Record(step, {**values, **speed})
             started, since = time.perf_counter(), run.tokens
         yield Record(step)
-        # Evaluations.
+        # Evaluations, after the consumer had a chance to save
         if splits_at(step, settings, tested=False):
             run.refuse_diverged(settings, weights=True)
             yield from _evaluated(training)
@@ -340,7 +340,7 @@ def _evaluated(training: Training) -> Iterator[Record]:
     run, settings = training.run, training.settings
     for split in splits_at(run.step, settings, tested="test" in training.held_out):
         started = time.perf_counter()
-        for found in evaluation(
+        for result in evaluation(
             run.learner,
             training.held_out[split],
             training.accumulate,
@@ -350,9 +350,9 @@ def _evaluated(training: Training) -> Iterator[Record]:
             device=training.device,
             examples=settings.examples if split == "test" else 0,
         ):
-            if found is not None:
-                facts = {"step": run.step, "split": split, "tokens": found.tokens}
-                yield Record(run.step, {**facts, **found.metrics, "seconds": time.perf_counter() - started}, found)
+            if result is not None:
+                facts = {"step": run.step, "split": split, "tokens": result.tokens}
+                yield Record(run.step, {**facts, **result.metrics, "seconds": time.perf_counter() - started}, result)
             elif run.learner.world.size == 1:
                 yield Record(run.step, evaluating=True)
 
@@ -360,7 +360,7 @@ def _evaluated(training: Training) -> Iterator[Record]:
 def peak_memory(device: torch.device) -> dict[str, int]:
     """Return the peak memory so far in bytes, for a record: torch's on a GPU, else the process's resident memory.
 
-    Empty on systems that do not tell. The host does not wait for the device.
+    Empty on systems without this number. The host does not wait for the device.
     """
     if device.type == "cuda":
         return {"peak_memory_bytes": torch.cuda.max_memory_allocated(device)}
@@ -370,6 +370,6 @@ def peak_memory(device: torch.device) -> dict[str, int]:
         return {"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
     with suppress(OSError):
         status = Path("/proc/self/status").read_text(encoding="utf-8")
-        if found := re.search(r"VmHWM:\s+(\d+) kB", status):  # ru_maxrss would be the parent's, if that is larger
-            return {"peak_memory_bytes": 1024 * int(found[1])}
+        if match := re.search(r"VmHWM:\s+(\d+) kB", status):  # ru_maxrss would be the parent's, if that is larger
+            return {"peak_memory_bytes": 1024 * int(match[1])}
     return {}

@@ -121,8 +121,8 @@ class Random:
         def part_on_the_cpu(begin: int) -> Tensor:
             example, row = np.divmod(np.arange(begin, min(begin + some, rows)), of_one)
             counted = keys[0][example] + (row * width).astype(np.uint32)
-            made = _on_the_cpu(width, counted.view(np.int32), keys[1][example].view(np.int32))
-            return torch.from_numpy(made).view(len(made), *shape)
+            numbers = _on_the_cpu(width, counted.view(np.int32), keys[1][example].view(np.int32))
+            return torch.from_numpy(numbers).view(len(numbers), *shape)
 
         return map(part_on_the_cpu, begins)
 
@@ -155,22 +155,23 @@ def _on_the_cpu(numbers: int, first: NDArray[np.int32], second: NDArray[np.int32
 
     numpy has unsigned shifts and little overhead, and some numbers at a time stay in the cache.
     """
-    made = np.empty((len(first), numbers), dtype=np.float32)
+    drawn = np.empty((len(first), numbers), dtype=np.float32)
     keys = first.view(np.uint32)[:, None], second.view(np.uint32)[:, None]
     height, width = max(1, _AT_ONCE // max(numbers, 1)), min(numbers, _AT_ONCE)
     bits, spare = (np.empty((height, width), dtype=np.uint32) for _ in range(2))
+    # A few rows and columns at a time, so that the buffers stay in the cache.
     for row in range(0, len(first), height):
         for begin in range(0, numbers, _AT_ONCE):
-            part = made[row : row + height, begin : begin + _AT_ONCE]
+            part = drawn[row : row + height, begin : begin + _AT_ONCE]
             x, y = (buffer[: part.shape[0], : part.shape[1]] for buffer in (bits, spare))
-            one, two = (key[row : row + height] for key in keys)
+            first_key, second_key = (key[row : row + height] for key in keys)
             counter = np.arange(begin, begin + part.shape[1], dtype=np.uint32)
-            _mix_on_the_cpu(np.add(counter, one, out=x), y)
-            _mix_on_the_cpu(np.bitwise_xor(x, two, out=x), y)
+            _mix_on_the_cpu(np.add(counter, first_key, out=x), y)
+            _mix_on_the_cpu(np.bitwise_xor(x, second_key, out=x), y)
             # As the fraction of a float32 from 1 to 2. The difference, (2 k + 1) / 2^24, is exact, as 2 k + 1 < 2^24.
             np.bitwise_or(np.right_shift(x, 9, out=x), _ONE, out=x)
             np.subtract(x.view(np.float32), _BELOW_ONE, out=part)
-    return made
+    return drawn
 
 
 def _in_numpy(tensor: Tensor) -> bool:

@@ -16,7 +16,7 @@ from registry import Entry, Masked, count
 class Number:
     """`at(progress)` returns the number for a progress from 0 to 1; `put` passes it to its component.
 
-    key  its place in the config, such as sampler.temperature
+    key  name in the config, such as sampler.temperature
     """
 
     at: Callable[[float], float]
@@ -62,8 +62,8 @@ class Schedules:
 class Configured:
     """A component with its options, as an objective calls it.
 
-    function  the component, or a check around it
-    options   schedules change some of them
+    function  component, or a check around it
+    options   keyword arguments, some of which schedules change
     """
 
     def __init__(self, entry: Entry[Any], **options: Any) -> None:

@@ -24,13 +24,13 @@ GENERATOR, DISCRIMINATOR = NETWORKS = ("generator", "discriminator")
 class Learner:
     """An objective with everything apart from its weights that changes from step to step.
 
-    world     the processes that train it
-    module    the module that is called: the objective, or DDP around it
-    updating  an update of the weights has begun; if it fails, some have changed and others have not
-    encoders  the backbones that use the number of documents in a batch
-    key       of the random numbers of the step that it has prepared for, on the device
-    memory_updates  what the objective remembers of the rows of this step, for each micro-batch
-    components  the masking strategy and the sampler with their options
+    world           processes that train the objective
+    module          callable module: the objective, or DDP around it
+    updating        True during an update of the weights; if it fails, some have changed and others have not
+    encoders        backbones that use the number of documents in a batch
+    key             key of the prepared step's random numbers, on the device
+    memory_updates  new values of the objective's row memory, for each micro-batch
+    components      masking strategy and sampler with their options
     generator_rate  scheduled factor of the generator's learning rate, for groups of `by_network`
     """
 
@@ -98,18 +98,18 @@ class Learner:
     def remember(self, batch: Batch, taken: Bool[Tensor, ""]) -> None:
         """Write the updates of a step's rows into the objective's memory, unless the step was not taken.
 
-        The memory is the same on all ranks. Of a row that is in the global batch twice, the later one counts.
+        The memory is the same on all ranks. If a row is in the global batch twice, the later update counts.
         """
         memory = self.objective.row_memory
         if not memory or batch.row_ids is None:
             return
         rows = self.world.gather(batch.row_ids)
-        # All places of one row write the update of the last of them, as the order of writes is not defined.
+        # All copies of a row write the update of the last one, as the order of writes is not defined.
         order = rows.argsort(stable=True)
         last = order[torch.searchsorted(rows[order], rows, right=True) - 1]
-        for name, held in memory.items():
-            new = self.world.gather(torch.cat([update[name] for update in self.memory_updates]))
-            held[rows] = torch.where(taken, new[last].to(held.dtype), held[rows])
+        for name, memory_rows in memory.items():
+            updates = self.world.gather(torch.cat([update[name] for update in self.memory_updates]))
+            memory_rows[rows] = torch.where(taken, updates[last].to(memory_rows.dtype), memory_rows[rows])
 
     def losses(self, batch: Batch, rng: Streams, precision: Precision) -> Losses:
         """Return the losses of one batch."""
@@ -146,13 +146,13 @@ def prepare(
 ) -> None:
     """Prepare for a step, on the host: everything that depends on its number is written where `compute` reads it.
 
-    rate  factor of the learning rate of each parameter group
+    rate  factor of the learning rates of all parameter groups
     """
     learner.at_step(seed, step)
     for group in optimizer.param_groups:
-        own = float(learner.generator_rate) if group.get("network") == GENERATOR else 1.0
+        factor = float(learner.generator_rate) if group.get("network") == GENERATOR else 1.0
         # Kernels read rates from the device in float32, and all paths have the same numbers.
-        rounded = float(np.float32(group["initial_lr"] * rate * own))
+        rounded = float(np.float32(group["initial_lr"] * rate * factor))
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rounded)
         else:
@@ -196,8 +196,8 @@ def compute(
     leaves weights and optimizer unchanged. The host decides nothing here, does not wait for the device, and passes no
     number that depends on the step, so that the operations can be recorded once and replayed.
 
-    scale  of the loss, for fp16; it adapts to overflows
-    watch  also rejects steps whose gradient spikes
+    scale  factor of the loss, for fp16, which adapts to overflows
+    watch  detector of spikes in the gradient's norm, whose steps are also rejected
     """
     # Forward and backward
     sums, counts, weights = gradients(learner, batch, micro_batch_size, precision, scale)
@@ -230,38 +230,38 @@ def gradients(
     """
     objective, world, starts = learner.objective, learner.world, range(0, len(batch), micro_batch_size)
     parts = [batch[start : start + micro_batch_size] for start in starts]
-    # Each micro-batch is divided by the counts of the whole batch, so these must be known before the first backward.
-    known = None
+    # Counts first: the sums of each micro-batch are divided by those of the whole batch.
+    totals = None
     if len(parts) * world.size > 1:
         counted = [objective.counts(part, Streams(learner.key, part.example_ids)) for part in parts]
-        known = world.sum(_total(counted))
+        totals = world.sum(_total(counted))
 
-    sums: dict[str, Tensor] = {}
-    counts: dict[str, Tensor] = {}
+    # Forward and backward of each micro-batch; ranks exchange gradients in the last one alone.
+    sums, counts = dict[str, Tensor](), dict[str, Tensor]()
     learner.memory_updates.clear()
     for part in parts:
         world.synchronize(learner.module, part is parts[-1])
         losses = learner.losses(part, Streams(learner.key, part.example_ids), precision)
         learner.memory_updates.append(losses.memory)
         terms = losses.terms
-        backward(terms, known, scale)
+        backward(terms, totals, scale)
         sums = _total([sums, {name: term.sum.detach() for name, term in terms.items()}])
         counts = _total([counts, {name: term.count for name, term in terms.items()}])
 
-    return world.sum(sums), known or counts, {name: term.weight for name, term in terms.items()}
+    return world.sum(sums), totals or counts, {name: term.weight for name, term in terms.items()}
 
 
 def backward(
     terms: Mapping[str, Term], counts: Mapping[str, Tensor] | None = None, scale: LossScale | None = None
 ) -> None:
-    """Add the gradients of the weighted terms, each divided by its count in the global batch, or else by its own."""
+    """Add the gradients of the weighted terms, each divided by its count in `counts`, by default the term's count."""
     divisors = counts or {name: term.count for name, term in terms.items()}
     loss = torch.stack([t.weight * t.sum / divisors[name].clamp(min=1) for name, t in terms.items()]).sum()
     (loss if scale is None else loss * scale.scale).backward()  # type: ignore[no-untyped-call]
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return all of a tensor that may be divided over ranks, on each of them."""
+    """Return the whole of a tensor that may be divided over ranks, on each rank."""
     full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
 
@@ -278,15 +278,15 @@ def by_network(optimizer: Optimizer, generator: Set[nn.Parameter], rate: float, 
     """Split the optimizer's groups by network. Parameters that both networks share are the generator's.
 
     rate   factor of the generator's learning rate
-    apart  clip the gradient of each network by its own norm
+    apart  True to clip the gradient of each network by its own norm
     """
     groups: list[dict[str, Any]] = []
     for group in optimizer.param_groups:
         for network, factor in ((GENERATOR, rate), (DISCRIMINATOR, 1.0)):
-            own = [p for p in group["params"] if (p in generator) == (network == GENERATOR)]
-            if own:
+            parameters = [p for p in group["params"] if (p in generator) == (network == GENERATOR)]
+            if parameters:
                 marked = {"network": network, "clipped_with": network if apart else ""}
-                groups.append({**group, **marked, "params": own, "lr": group["lr"] * factor})
+                groups.append({**group, **marked, "params": parameters, "lr": group["lr"] * factor})
     optimizer.param_groups[:] = groups
 
 
@@ -296,7 +296,7 @@ def clip(optimizer: Optimizer, clip_norm: float, device: torch.device) -> tuple[
     for group in optimizer.param_groups:
         parts.setdefault(group.get("clipped_with", ""), []).extend(group["params"])
     # A network without gradients, which does not learn yet, has a norm of zero on the host.
-    norms = {name: whole(nn.utils.clip_grad_norm_(own, clip_norm)).to(device) for name, own in parts.items()}
+    norms = {name: whole(nn.utils.clip_grad_norm_(part, clip_norm)).to(device) for name, part in parts.items()}
     if "" in norms:
         return norms[""], {}
     return _together(list(norms.values())), norms

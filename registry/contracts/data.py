@@ -144,11 +144,11 @@ class Batches(Protocol):
     def in_order(self, size: int, device: torch.device, *, part: slice = slice(None)) -> Iterator[Batch]:
         """Yield every row once, `size` rows at a time; example ids do not depend on `size`.
 
-        part  the numbers of the batches to yield; no others are read
+        part  numbers of the batches to yield; no others are read
         """
 
     def example_ids(self, places: Sequence[int]) -> list[int]:
-        """Return the example ids of the rows at the given places of `in_order`."""
+        """Return the example ids of the rows at some places of `in_order`."""
 
 
 Split = Literal["train", "validation", "test"]
@@ -163,10 +163,10 @@ class Document:
     """A text and its use.
 
     key      documents with the same key are in the same split, which depends on the key alone; by default the text
-    split    for a corpus with its own splits
-    again    a repetition, which gives the text more weight in training; held-out text is never repeated
-    removed  whether an option of the corpus removed a part of the text; `prepare` counts these documents
-    begins   whether it is the first part of a record, such as a sequence; `prepare` counts these, too
+    split    split, if the corpus decides it
+    again    True for a repetition, which gives the text more weight in training; held-out text is never repeated
+    removed  True if an option of the corpus removed a part of the text; `prepare` counts these documents
+    begins   True for the first part of a record, such as a sequence; `prepare` counts these, too
     """
 
     text: str
@@ -183,7 +183,7 @@ class Skipped:
 
     place: str  # file and line
     reason: str
-    number: int = 1  # of skipped units
+    number: int = 1  # number of skipped units
     unit: Unit = "records"
 
 
@@ -209,9 +209,9 @@ class Corpus(Protocol):
 
 def pieces(text: str) -> list[str]:
     """Return a text as documents without white space around them: one, several if it is too long, or none."""
-    found, rest = cut(text)
+    documents, rest = cut(text)
     rest = rest.rstrip()
-    return [*found, rest] if rest else found
+    return [*documents, rest] if rest else documents
 
 
 def cut(text: str) -> tuple[list[str], str]:
@@ -219,14 +219,14 @@ def cut(text: str) -> tuple[list[str], str]:
 
     The rest has at most LONGEST characters.
     """
-    found = []
+    documents = []
     while len(text := text.lstrip()) > LONGEST:
         head = text[: LONGEST + 1]
         words = head.rsplit(None, 1)
         end = LONGEST if head[-1].isspace() or len(words) == 1 else len(words[0])
-        found.append(head[:end].rstrip())
+        documents.append(head[:end].rstrip())
         text = text[end:]
-    return found, text
+    return documents, text
 
 
 # The special tokens that a tokenizer needs, as BERT, RoBERTa, T5, GPT-2 and similar models call them; the first that it
@@ -264,7 +264,7 @@ class Tokens(Protocol):
         """The number of tokens of each document, [SEP] included: at least 2."""
 
     def read(self, places: IndexArray) -> IndexArray:
-        """Return the tokens at the given places, in the shape of `places`."""
+        """Return the tokens at the places, in the shape of `places`."""
 
 
 @dataclass(frozen=True)
@@ -300,6 +300,6 @@ class Packing(Protocol):
         """Return the number of rows."""
 
     def rows(self, rows: IndexArray, /) -> Packed:
-        """Return the rows of the given numbers, a function of the numbers alone. Called for every batch."""
+        """Return the rows of some numbers, a function of the numbers alone. Called for every batch."""
 
     def __init__(self, *args: Any, **options: Any) -> None: ...

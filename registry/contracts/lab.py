@@ -12,16 +12,16 @@ from registry.contracts.training import Metric, Network
 class MetricWithDocuments(float):
     """A metric of a sample of documents, with the contribution of each document.
 
-    documents  the jackknife's pseudo-values, n value - (n - 1) (value without the document), in the same order for all
+    documents  jackknife's pseudo-values, n value - (n - 1) (value without the document), in the same order for all
                cells. Intervals then include the variance over documents
     """
 
     documents: tuple[float, ...]
 
     def __new__(cls, value: float, documents: Iterable[float]) -> Self:
-        made = super().__new__(cls, value)
-        made.documents = tuple(map(float, documents))
-        return made
+        metric = super().__new__(cls, value)
+        metric.documents = tuple(map(float, documents))
+        return metric
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Trained:
 class Measure(Protocol):
     """A component that compares the cells of an ablation. Registered as a class: __init__(self, /, *, <options>).
 
-    metrics      by name, the most important one first; they may depend on the options. A metric that a run does not
+    metrics      metrics by name, the most important one first; they may depend on the options. One that a run does not
                  have is left out of its numbers
-    same_rows    the cells must read the same rows: equal corpus, tokenizer and data
+    same_rows    True if the cells must read the same rows: equal corpus, tokenizer and data
     finetunings  optional: paths of the fine-tuning files that it uses, which are checked before training
     """
 
@@ -78,8 +78,8 @@ Command = Sequence[str]
 class Outcome:
     """The end of a command.
 
-    code   its exit code; negative: the signal that ended it; None: not known, as its machine was lost
-    error  what happened if it is not 0, in one sentence
+    code   exit code; negative: the signal that ended it; None: not known, as its machine was lost
+    error  one sentence on what happened, if the code is not 0
     """
 
     code: int | None
@@ -91,7 +91,7 @@ class Launcher(Protocol):
 
     Registered as a class: __init__(self, /, *, workers, threads, <options>).
 
-    here  the commands run on this machine and its devices
+    here  True if the commands run on this machine and its devices
     """
 
     here: bool
@@ -115,7 +115,7 @@ Ended = Literal["done", "stopped", "failed"]
 class Tracked:
     """A run, as trackers see it."""
 
-    name: str  # of its experiment and its folder
+    name: str  # names of its experiment and its folder
     group: str  # the name of its experiment, fine-tuning or ablation
     folder: Path  # the run directory
     config: Mapping[str, Any]  # the complete config, as plain values
@@ -129,8 +129,8 @@ class Tracker(Protocol):
     It may raise any exception at any time: the run continues without it, and tries it again when it is resumed. It must
     not print, handle signals or end the process, and must not import its libraries before `start`.
 
-    rewinds  a run that was killed goes back to its last checkpoint. True if the tracker then drops its records of later
-             steps and receives them again; False if it never receives a record twice
+    rewinds  True if the tracker drops the records of later steps and receives them again when a run that was killed
+             goes back to its last checkpoint; False if it never receives a record twice
     """
 
     rewinds: bool

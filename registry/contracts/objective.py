@@ -106,7 +106,7 @@ class Accumulator(Protocol):
         """Return the metrics of all batches seen so far."""
 
     def examples(self) -> list[Example]:
-        """Return the rows that the accumulator was asked to show."""
+        """Return the rows that the accumulator shows as examples."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Setup:
 
     generator: Literal["network", "fixed"] | None  # "fixed" learns nothing
     tie: str  # embedding.tie, as YAML has it
-    unbiased: bool | None  # the sampler draws from the generator's own softmax at every step; None without a sampler
+    unbiased: bool | None  # the sampler draws from the generator's softmax at every step; None without a sampler
     steps: int | None  # of training; None while a budget has not been turned into steps
     starts: frozenset[str] = frozenset()  # the networks whose weights `init` names
     separates: bool = False  # a row may hold several documents, each of which sees only itself
@@ -150,7 +150,7 @@ FULL = BatchSizes(1)  # every batch is full
 class Flops:
     """The cost of training: `per_step`, but for the `first` steps, which cost `at_first` each.
 
-    batches  the rows of each step; both prices are for a full batch
+    batches  numbers of rows of the steps; both prices are for a full batch
     """
 
     per_step: int
@@ -163,7 +163,7 @@ class Flops:
         return (early * self.at_first + (rows - early) * self.per_step) // self.batches.full
 
     def steps(self, budget: float) -> int:
-        """Return how many steps `budget` pays for."""
+        """Return the number of steps that `budget` pays for."""
         return bisect_right(range(sys.maxsize), budget, key=self.total) - 1
 
 
@@ -181,9 +181,9 @@ class Price(Protocol):
     ) -> int:
         """Return the FLOPs of a forward pass and, if the network learns, of a backward pass.
 
-        everywhere  vocabulary logits at every position instead of the masked ones only
-        share       of each row that is read
-        heads       the heads that are read, by default all
+        everywhere  True for vocabulary logits at every position instead of the masked ones only
+        share       share of each row that is read
+        heads       names of the heads that are read, by default all
         """
 
 
@@ -195,20 +195,20 @@ class Objective(Module):
             def forward(self, batch, rng: Streams) -> Losses
             def counts(self, batch, rng: Streams)
 
-    `discriminator` is the model that is kept. All other members have defaults:
+    `discriminator` is the model that remains. All other members have defaults:
 
-    needs             a Needs, or a static method from the options to one: which of the parts are given; others are None
-    detection_term    the name of the term that is the binary cross-entropy of `Losses.detection`, None if there is none
-    detection_labels  the label that the discriminator predicts for each token: "replaced", or "masked", which also
+    needs             Needs of the objective, or a static method from the options to them: parts not needed are None
+    detection_term    name of the term that is the binary cross-entropy of `Losses.detection`, None if there is none
+    detection_labels  label that the discriminator predicts for each token: "replaced", or "masked", which also
                       holds for draws that equal the original
-    trains_generator  the terms that reach the generator, besides those whose names begin with "generator"; a law holds
+    trains_generator  terms that reach the generator, besides those whose names begin with "generator"; a law holds
                       for all others
-    group             the number of consecutive rows of a batch that a loss couples; the lab refuses batches and
+    group             number of consecutive rows of a batch that a loss couples; the lab refuses batches and
                       micro-batches that are not multiples of it
-    metrics           a Metric for each name in `Losses.metrics`
+    metrics           Metric for each name in `Losses.metrics`
     row_memory        tensors with a row for each training row, by name; in checkpoints, but not in models. The lab
-                      writes `Losses.memory` into it after each step that was taken, on all ranks; of a row that is in
-                      the batch twice, the later one counts. Compiled code only reads it
+                      writes `Losses.memory` into it after each step that was taken, on all ranks; if a row is in the
+                      batch twice, the later one counts. Compiled code only reads it
     """
 
     needs: ClassVar[Any] = Needs()
@@ -245,9 +245,9 @@ class Objective(Module):
     def allocate(self, rows: int, length: int, slots: int, device: torch.device) -> None:
         """Create `row_memory` before training.
 
-        rows    of the training data
-        length  tokens of a row
-        slots   K of such a row
+        rows    number of rows of the training data
+        length  number of tokens of a row
+        slots   number K of slots of such a row
         """
 
     def earlier_runs(self) -> Mapping[str, Path]:

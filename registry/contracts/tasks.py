@@ -1,4 +1,4 @@
-"""Downstream tasks: their data sets, the rows and tables they are made into, and what is judged."""
+"""Downstream tasks: their data sets, rows and tables, and judgements of models."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class TextExample:
     """A text, or a pair of texts, with a label.
 
-    label  a word for classification, a number for regression; None if it is unknown
-    id     as in the benchmark, for files of predictions; by default the number in the split
+    label  word for classification, number for regression; None if it is unknown
+    id     name in the benchmark, for files of predictions; by default the number in the split
     place  file:line, for errors
     """
 
@@ -82,7 +82,7 @@ AnyExample: TypeAlias = TextExample | WordsExample | QuestionExample | PairExamp
 
 
 def is_labelled(example: AnyExample) -> bool:
-    """Return whether an example's label, tags or answers are known; always True for a pair."""
+    """Return True if an example has a label, tags or answers; always for a pair."""
     if isinstance(example, QuestionExample):
         return example.labelled
     return getattr(example, "label", getattr(example, "tags", True)) is not None
@@ -96,7 +96,7 @@ class Dataset(Protocol):
     splits  names: `train`, `validation`, `test`, or others, such as a second test. The constructor raises DataError if
             files are missing
     skipped  optional: by split, a `Skipped` for each row that the last `read` left out
-    labels   optional: the names of all labels in an order, which models then have; known once a split was read
+    labels   optional: names of all labels in an order, which models then have; available once a split was read
     fields(options)  optional, a static method: the names of the fields with the text and, for pairs, the second text
     submission(split, predictions)  optional: the name and the content of the file that the benchmark accepts, or None
             if it does not accept this split; `predictions` are those of the task, one for each example
@@ -117,9 +117,9 @@ class Encoded:
     """The tokens of a text, without special ones."""
 
     ids: list[int]
-    offsets: list[tuple[int, int]]  # in the text, in characters, without spaces, with dropped marks
-    words: list[int]  # the word of each token; words are counted from 0
-    cut_left: bool = False  # the owner of the model lets long texts lose their beginning
+    offsets: list[tuple[int, int]]  # places in the text, in characters, without spaces, with dropped marks
+    words: list[int]  # number of each token's word, counted from 0
+    cut_left: bool = False  # True if long texts lose their beginning, by the model's tokenizer
 
     def cut(self, size: int) -> list[int]:
         """Return at most `size` of the ids."""
@@ -142,10 +142,10 @@ class Encoder(Protocol):
 class Row:
     """A row that the network reads, of an example.
 
-    tokens    [CLS] and [SEP] included, at most `length` of the task
-    segments  of each token, 0 or 1
-    labels    by name, a number or one for each token; `losses` finds them in `batch.labels`, padded by -100
-    keep      anything the task needs to turn the row's outputs into predictions
+    tokens    ids, [CLS] and [SEP] included, at most `length` of the task
+    segments  segment of each token, 0 or 1
+    labels    numbers by name, one or one for each token; `losses` reads them in `batch.labels`, padded by -100
+    keep      data of the task for turning the row's outputs into predictions
     """
 
     tokens: Sequence[int]
@@ -172,8 +172,8 @@ class Results:
     """The result of a task on a split.
 
     metrics      numbers, by names that the task declares; empty if labels are unknown
-    predictions  one for each example, in their order: JSON values by name. Always `id`, `prediction` and, if it is
-                 known, `label`; also `correct` and `certainty`, a number, if the task has them
+    predictions  JSON values by name for each example, in their order. Always `id`, `prediction` and, if there is one,
+                 `label`; also `correct` and `certainty`, a number, if the task has them
     """
 
     metrics: Mapping[str, float]
@@ -186,7 +186,7 @@ class Task(Protocol):
 
     `@tasks.register(name, takes=TextExample)` declares the type of its examples.
 
-    metrics     by name, the most important one first
+    metrics     metrics by name, the most important one first
     kept        optional: kept(outputs), which returns the outputs that `results` reads, if not all: the outputs of a
                 split are held in memory until its end
     exports_as  optional: `ForSequenceClassification`, `ForTokenClassification` or `ForQuestionAnswering` if the layers
@@ -194,10 +194,10 @@ class Task(Protocol):
     layers      optional: an attribute that is set before `head` is called, to the names of the layers in that class for
                 the encoder: `out` (or `span`), `dense`, and for ModernBERT `transform.dense` and `transform.norm`
     exported    optional: exported(head), which returns the layers to export instead, as transformers has no scales
-    exports_if  optional: the options with which there is such a class, if there is none now
-    average     optional: average(outputs), which returns the outputs of an ensemble, given those of its models on the
+    exports_if  optional: options with which there is such a class, if there is none now
+    average     optional: average(outputs), which returns the outputs of an ensemble, from those of its models on the
                 same batch; both are mappings of tensors, complete, before `kept`. Without it, there are no ensembles
-    answers     optional: answers(examples, rows, outputs), which returns the predictions for new examples, given
+    answers     optional: answers(examples, rows, outputs), which returns the predictions for new examples, from
                 complete outputs; `prediction` and further JSON values. By default they are those of `results`
     """
 
@@ -205,14 +205,14 @@ class Task(Protocol):
     def metrics(self) -> Mapping[str, Metric]: ...
 
     def fit_labels(self, examples: Sequence[Any]) -> Mapping[str, Any]:
-        """Return facts about the training examples, such as the labels: JSON values, kept with the model.
+        """Return facts about the training examples, such as the labels: JSON values, stored with the model.
 
         Raises DataError for examples that cannot be learned. Every other method is called after `set_labels`,
         maybe on another instance.
         """
 
     def set_labels(self, facts: Mapping[str, Any]) -> None:
-        """Take what `fit_labels` returned, now or in an earlier process."""
+        """Take the facts that `fit_labels` returned, now or in an earlier process."""
 
     def rows(self, examples: Sequence[Any], encoder: Encoder, length: int) -> RowsOfExamples:
         """Return the rows of each example, at least one. Raises DataError, at file:line, for a label of another type.
@@ -224,7 +224,7 @@ class Task(Protocol):
     def truncation(self, examples: Sequence[Any], rows: RowsOfExamples) -> Mapping[str, float]:
         """Return metrics of the loss of information in rows, such as the share of the examples that were cut.
 
-        They are also in `results`, if labels are known. Runs report them for all splits, that of training included.
+        They are also in `results`, if there are labels. Runs report them for all splits, that of training included.
         """
 
     def head(self, dim: int, dropout: float) -> nn.Module:
@@ -249,9 +249,9 @@ class Task(Protocol):
 class Pretrained:
     """A pre-trained model as tasks without training see it; its networks are in eval mode.
 
-    networks  by name, `discriminator` and `generator`; one or both
-    heads     of each network: `replaced`, `tokens`
-    length    of the longest row that it was trained on
+    networks  networks by name, `discriminator` and `generator`; one or both
+    heads     names of each network's heads: `replaced`, `tokens`
+    length    length of the longest row that it was trained on
     """
 
     networks: Mapping[str, Network]
@@ -265,7 +265,7 @@ class Pretrained:
 class Judgement(Protocol):
     """A task without training. Registered like a Task, with trains=False.
 
-    metrics  by name, the most important one first
+    metrics  metrics by name, the most important one first
     """
 
     @property

@@ -32,7 +32,7 @@ class Metric:
     title: str = ""  # the heading of its row or chart; "" stands for its name
     unit: str = ""  # such as "nats"
     higher_is_better: bool = True
-    # False if each run is measured on its own task, such as the replacements of its own generator. A better number does
+    # False if each run is measured on a separate task, such as the replacements of its generator. A better number does
     # not mean a better model then, so reports call it only higher or lower.
     comparable: bool = True
     baselines: tuple[str, ...] = ()  # names of metrics to compare it with, which need no training
@@ -56,7 +56,7 @@ Heads: TypeAlias = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
 
 def options_by_name(heads: Heads) -> dict[str, Mapping[str, Any]]:
-    """Return the options of each head, in the order in which they were asked for."""
+    """Return the options of each head, in the order of `heads`."""
     if isinstance(heads, Mapping):
         return dict(heads)
     return {name: {} for name in ([heads] if isinstance(heads, str) else heads)}
@@ -97,14 +97,14 @@ class Head(Protocol):
         """forward(states, *inputs) -> Tensor.
 
         states  Float[B T D] of all positions, or Float[B K D] of those that the objective has chosen
-        inputs  whatever the objective passes on, such as the generator's logits
+        inputs  further inputs from the objective, such as the generator's logits
         """
 
     def flops(self, length: int, masked: int) -> int:
         """Return the FLOPs of the matrix products of one forward pass over one row, 2 per multiply-add.
 
-        length  positions of the row
-        masked  those that are masked
+        length  number of positions of the row
+        masked  number of masked positions
         """
 
 
@@ -123,18 +123,18 @@ class Backbone(Module):
 
     `__init__` sets `layers`, the modules of each depth. All other members have defaults:
 
-    length_multiple      the lab pads T up to a multiple of it
+    length_multiple      number of which T is a multiple, as the lab pads rows
     positions            "lab": the lab adds learned positions; "own": the backbone handles positions itself
     bare_embeddings      True if the lab passes vectors of the token table alone, and the backbone does the rest:
                          positions, segments, LayerNorm, dropout. `positions` is then "own", and the lab sets the rate
                          of the backbone's nn.Dropout `embedding_dropout`
     input_dim            the width of the vectors that it takes, None for `dim`
-    own_heads            the heads that take the place of others, by the name of the other: their type and options, such
+    own_heads            heads that take the place of others, by the name of the other: their type and options, such
                          as {"tokens": {"type": "modernbert_tokens", "depth": 12}}
-    separates_documents  True if `forward` also takes `documents` Int[B T] and attends within a document only; its
-                         own positions are relative, or restart at each document
-    most_documents       the lab sets it for each forward pass to an upper bound of the documents and pieces of padding
-                         in all rows, or to None where it knows none, for electra_lab.model.layers.visible_in
+    separates_documents  True if `forward` also takes `documents` Int[B T] and attends within a document only; the
+                         backbone's positions are relative, or restart at each document
+    most_documents       upper bound of the documents and pieces of padding in all rows, which the lab sets for each
+                         forward pass, to None without one, for electra_lab.model.layers.visible_in
     inner_states         True if `forward` also takes `depths` and `apart`, and returns the states after each of these
                          layers; see `forward`
     reversible           True if it keeps no activations and computes them again in the backward pass
@@ -208,10 +208,10 @@ class Generator(Protocol):
 
 
 class Network(Generator, Protocol):
-    """A network as objectives and measures see it. It has the heads that they asked for."""
+    """A network as objectives and measures see it, with the heads that they need."""
 
     depth: int  # the number of layers
-    inner_states: bool  # whether `hidden_at` works
+    inner_states: bool  # True if `hidden_at` works
     embeddings: Any  # embeddings.tokens.weight is the token table, Float[V E]
 
     def hidden(
@@ -236,7 +236,7 @@ class Network(Generator, Protocol):
     ) -> tuple[Float[Tensor, "B T D"], ...]:
         """Return the states after each of these layers, counted from 1, as a network that ended there would.
 
-        apart  the layer above a depth reads its states without their gradient
+        apart  True if the layer above a depth reads its states without their gradient
         """
 
     def predict(
@@ -252,7 +252,7 @@ def count(mask_prob: float, tokens: int) -> int: ...
 @overload
 def count(mask_prob: float | Float64[Tensor, ""], tokens: Int[Tensor, " B"]) -> Int[Tensor, " B"]: ...
 def count(mask_prob: float | Tensor, tokens: int | Tensor) -> int | Tensor:
-    """Return how many of `tokens` maskable tokens are masked: ceil(mask_prob * tokens), with rounding errors forgiven.
+    """Return the number of masked tokens among maskable ones: ceil(mask_prob * tokens), with rounding errors forgiven.
 
     Computed in doubles: without the 1e-9, or in float32, ceil(0.15 * 100) would be 16.
     """
@@ -265,9 +265,9 @@ def count(mask_prob: float | Tensor, tokens: int | Tensor) -> int | Tensor:
 class Masked:
     """The choice of a masking strategy."""
 
-    inputs: Int[Tensor, "B T"]  # for the generator
-    positions: Int[Tensor, "B K"]  # of the predicted tokens, distinct within a row where valid
-    valid: Bool[Tensor, "B K"]  # the slots that count
+    inputs: Int[Tensor, "B T"]  # input of the generator
+    positions: Int[Tensor, "B K"]  # positions of the predicted tokens, distinct within a row where valid
+    valid: Bool[Tensor, "B K"]  # True for slots that count
 
 
 class MaskingStrategy(Protocol):

@@ -177,9 +177,17 @@ def check_evaluation(file: Path, out: Path) -> None:
     assert equal(by_hand(file), tensors(path))
 
 
+def check_graph(file: Path, out: Path) -> None:
+    """On a CPU a run says that nothing is recorded, and goes on; training/test_graph.py has the rest."""
+    with redirect_stderr(StringIO()) as printed:
+        path, _, _ = seen(file, out, {"train.graph": "on"})
+    assert "not recorded as CUDA graphs: there is no CUDA device here" in printed.getvalue()
+    assert equal(by_hand(file), tensors(path))
+
+
 OTHERS: dict[str, Callable[[Path, Path], None]] = {
     "train.tokens": check_budgets, "train.micro_batch_size": check_micro_batch_size, "train.compile": check_compile,
-    "train.attention": check_attention, "train.activation_checkpointing": check_activation_checkpointing,
+    "train.attention": check_attention, "train.activation_checkpointing": check_activation_checkpointing, "train.graph": check_graph,
     "train.precision": check_precision, "train.skip_limit": check_skip_limit, "evaluate.tokens": check_evaluation,
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from electra_lab.data import overlap
-from electra_lab.data.overlap import RUN, Known, runs, without_overlap
+from electra_lab.data.overlap import RUN, HeldOutRuns, runs, without_overlap
 
 law = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 documents = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=40), min_size=1, max_size=12)
@@ -55,7 +55,7 @@ def test_documents_that_share_too_much_are_left_out(
     held_out: list[list[int]], left_out: list[list[int]], texts: list[list[int]], most: float
 ) -> None:
     """Runs of documents that are left out of the test count only for the sufficient overlap."""
-    known = Known.of(*(runs(*arrays(side))[0] for side in (held_out, left_out)))
+    known = HeldOutRuns.of(*(runs(*arrays(side))[0] for side in (held_out, left_out)))
     there = {run for text in held_out for run in plain(text)}
     known_at_all = there | {run for text in left_out for run in plain(text)}
     keep, seen, sufficient = without_overlap(*arrays(texts), known, most)
@@ -70,7 +70,7 @@ def test_documents_that_share_too_much_are_left_out(
 
 def test_the_filter_lets_every_known_hash_through_and_few_others() -> None:
     mine, others = np.random.default_rng(0).integers(0, 2**64, (2, 20_000), dtype=np.uint64)
-    known = Known.of(mine)
+    known = HeldOutRuns.of(mine)
     found, where = known.find(mine)
     assert found.tolist() == list(range(len(mine)))
     assert np.array_equal(known.hashes[where], mine)
@@ -81,7 +81,7 @@ def test_the_filter_lets_every_known_hash_through_and_few_others() -> None:
 
 
 def test_nothing_is_known_of_nothing() -> None:
-    known = Known.of(np.zeros(0, np.uint64))
+    known = HeldOutRuns.of(np.zeros(0, np.uint64))
     keep, seen, sufficient = without_overlap(*arrays([[1, 2, 3]]), known, 0.0)
     assert (keep.tolist(), seen.tolist(), sufficient) == ([True], [], 0.0)
 
@@ -89,7 +89,7 @@ def test_nothing_is_known_of_nothing() -> None:
 def test_a_share_that_is_a_hundredth_suffices_in_floating_point() -> None:
     """0.29 * 100 is below 29, so 0.29 would leave out a document that shares 29 of 100 runs."""
     shared, own = list(range(29 + RUN - 1)), list(range(500, 571))
-    known = Known.of(runs(*arrays([shared]))[0])
+    known = HeldOutRuns.of(runs(*arrays([shared]))[0])
     sufficient = without_overlap(*arrays([shared + own]), known, 0.0)[2]
     assert sufficient == 0.3
     assert without_overlap(*arrays([shared + own]), known, sufficient)[0].all()

@@ -108,6 +108,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         write_seed(folder.path, config.seeds[0], splits, id=folder.path.name)
 
     monkeypatch.setattr(cells, "run_remaining_seeds", finish)
+    monkeypatch.setattr(cells, "_refuse_other_weights", lambda *_: None)  # there is no model; test_moved.py
     monkeypatch.setattr("electra_lab.jobs.sweeps.plan.check_finetuning", lambda loaded: None)
     leave_out_curve(monkeypatch)
     return found

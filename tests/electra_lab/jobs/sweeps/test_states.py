@@ -208,6 +208,7 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
     monkeypatch.setattr(cells.execute, "run", lambda file, overrides, out, device, scale, id: trained(out))
     monkeypatch.setattr(cells.execute, "resume", lambda path, device, scale: trained(path))
     monkeypatch.setattr(cells, "scale_of", lambda *_: None)
+    monkeypatch.setattr(cells, "_refuse_other_weights", lambda *_: None)
     monkeypatch.setattr(cells, "_shared", lambda *_: laid.path)
     monkeypatch.setattr(cells, "as_measured", lambda *_: (SimpleNamespace(declared={}), nullcontext))
     for kind in {measure.type for measure in plan.measures}:
