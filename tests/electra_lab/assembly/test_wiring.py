@@ -187,8 +187,9 @@ def check_graph(file: Path, out: Path) -> None:
 
 OTHERS: dict[str, Callable[[Path, Path], None]] = {
     "train.tokens": check_budgets, "train.micro_batch_size": check_micro_batch_size, "train.compile": check_compile,
-    "train.attention": check_attention, "train.activation_checkpointing": check_activation_checkpointing, "train.graph": check_graph,
-    "train.precision": check_precision, "train.skip_limit": check_skip_limit, "evaluate.tokens": check_evaluation,
+    "train.attention": check_attention, "train.activation_checkpointing": check_activation_checkpointing,
+    "train.graph": check_graph, "train.precision": check_precision,
+    "train.skip_limit": check_skip_limit, "evaluate.tokens": check_evaluation,
 }  # fmt: skip
 
 
