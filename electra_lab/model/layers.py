@@ -74,10 +74,11 @@ def attend(
     """softmax(q k / sqrt(d)) v, with dropout on the weights. Every row of a mask needs a position.
 
     visible  a mask, a result of `visible_in`, or None if every query sees every key
-    kernel   fused: torch's scaled_dot_product_attention; products: two batched matrix products with a softmax in
-             between, which keep the matrix of weights for the backward pass. On a CPU, neither drops weights where
-             `drops_in_parts`: torch's kernel would also keep all of them. Sequences become a mask, unless
-             `reads_sequences`
+    kernel   of the four paths, the last two:
+             sequences  torch's varlen_attn, if `reads_sequences`; otherwise they become a mask
+             in parts   where long rows drop weights on a CPU (`drops_in_parts`), as torch would keep all of them
+             fused      torch's scaled_dot_product_attention
+             products   two batched matrix products around a softmax, whose weights are kept for the backward pass
     """
     if isinstance(visible, Sequences):
         if reads_sequences(query, value, dropout, kernel):

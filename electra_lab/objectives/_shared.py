@@ -32,7 +32,7 @@ Weight = Annotated[float, Field(ge=0)]  # weight of a term of the loss
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
 ZLoss = Annotated[float, Field(ge=0)] | None  # weight of the z-loss; None leaves the term out, 0 only reports it
 
-AT_ONCE = 512  # positions of a batch whose logits exist at the same time, where all of them are read
+AT_ONCE = 512  # positions whose vocabulary logits are held at once, in objectives that need them everywhere
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,10 @@ def choose(
 
 
 def term(losses: Float[Tensor, "*shape"], counted: Bool[Tensor, "*shape"], weight: float | Tensor) -> Term:
-    """Sum the losses that count; the loop divides by the count of the global batch."""
+    """Sum the losses that count; the loop divides by the count of the global batch.
+
+    Weights of single losses should have a mean of 1, as the divisor is a count.
+    """
     return Term(losses.masked_fill(~counted, 0.0).sum(), counted.sum(), weight)
 
 
@@ -225,7 +228,7 @@ class Corrupting(Base, options=False):
     """Base of objectives that train a discriminator on text in which a generator has replaced the masked tokens."""
 
     disallow_correct = False  # the original is never drawn (an option of google-research/electra)
-    frozen = False  # the generator does not learn, and stays in eval mode
+    frozen = False  # the generator does not learn, and stays in eval mode; it must not share parameters then
     z_loss: ZLoss = None  # of the generator
 
     def train(self, mode: bool = True) -> Self:

@@ -37,7 +37,7 @@ class Electra(Corrupting):
         predicted = {"generator": guess.term(self.generator_weight, self.generator_smoothing)}
         predicted |= guess.z_term("generator", self.z_loss)
         predictions = {} if self.training else {"generator": guess.prediction(self.vocabulary)}
-        del guess  # the logits, which no backward reads, need not wait for the discriminator
+        del guess  # frees the logits before the discriminator runs
 
         # 3) Let the discriminator find the replaced tokens.
         detection, losses = detect(self.discriminator, inputs, batch, self.discriminator_smoothing)

@@ -14,7 +14,7 @@ ACCURACY = "share of the {} tokens at masked positions whose original the discri
 
 
 @objectives.register("electra_correct")
-class ElectraCorrect(Electra):
+class ElectraCorrect(Electra):  # with its own forward, where options of `electra` must be applied, too
     """Replaced token detection, and correction at the masked positions, as in METRO (Bajaj et al. 2022) and COCO-LM.
 
     The loss is that of `electra` plus correction_weight times the correction: from the text with replacements, a token

@@ -194,7 +194,7 @@ def key_of(seed: int, step: int) -> Int32[Tensor, " 2"]:
 
 
 class Streams:
-    """The random numbers of one step: `streams("masking")` is a fresh Random.
+    """The random numbers of one step: `streams("masking")` is a fresh Random, the same for the same purpose.
 
     The key of (seed, step) is a tensor, so that a compiled step is not compiled again for every step, and that a
     recorded one reads that of each step. It is on the device of the examples' ids.

@@ -1,4 +1,4 @@
-"""One optimizer step, and the numbers of components that change from step to step."""
+"""One optimizer step: prepare it on the host, compute it on the device."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,7 +27,7 @@ class Learner:
     world           processes that train the objective
     module          callable module: the objective, or DDP around it
     updating        True during an update of the weights; if it fails, some have changed and others have not
-    encoders        backbones that use the number of documents in a batch
+    encoders        backbones that use the number of documents in a batch: those that do not make rows longer
     key             key of the prepared step's random numbers, on the device
     memory_updates  new values of the objective's row memory, for each micro-batch
     components      masking strategy and sampler with their options

@@ -198,10 +198,11 @@ class Objective(Module):
     `discriminator` is the model that remains. All other members have defaults:
 
     needs             Needs of the objective, or a static method from the options to them: parts not needed are None
-    detection_term    name of the term that is the binary cross-entropy of `Losses.detection`, None if there is none
+    detection_term    name of the term that is the plain binary cross-entropy of `Losses.detection`, unweighted; None if
+                      there is none
     detection_labels  label that the discriminator predicts for each token: "replaced", or "masked", which also
                       holds for draws that equal the original
-    trains_generator  terms that reach the generator, besides those whose names begin with "generator"; a law holds
+    trains_generator  terms that reach the generator; those whose names begin with "generator" always do. A law holds
                       for all others
     group             number of consecutive rows of a batch that a loss couples; the lab refuses batches and
                       micro-batches that are not multiples of it
@@ -221,7 +222,7 @@ class Objective(Module):
 
     @abstractmethod
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        """Return the counts of the terms without running a network; micro-batches are divided by them."""
+        """Return the counts of the terms without running a network; losses are divided by them."""
 
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step, the only place where an objective may change over time."""
