@@ -299,7 +299,7 @@ def ranks(device: str, out: Path) -> None:
 
 
 def graphs(device: str, out: Path) -> None:
-    """Steps that are recorded and replayed, beside eager ones."""
+    """Compare steps that are recorded and replayed with eager ones."""
     tested(["-m", "cuda"] if device == "cuda" else ["-k", "cannot_be_recorded"], [GRAPHS], device, out)
 
 

@@ -100,7 +100,7 @@ class Launcher(Protocol):
         """Raise ConfigError if a requirement of the launcher is missing."""
 
     def __call__(self, commands: Mapping[str, Command], folder: Path, /) -> Iterator[tuple[str, Outcome]]:
-        """Run each command once, in a process of its own, at most `workers` at a time.
+        """Run each command once in a separate process, at most `workers` at a time.
 
         Yields the name and the outcome of each as soon as it ends. What it prints is appended to logs/NAME.txt in the
         folder. A command that fails does not stop the others. Closing the iterator (or Ctrl-C, or SIGTERM) sends those
