@@ -109,7 +109,9 @@ STOPS: dict[str, Callable[[str], Any]] = {
     "requeued by an administrator": lambda job: command("scontrol", "requeue", job),
     "told that its time is nearly up": lambda job: command("scancel", "--signal=TERM", job),
     "told so twice": lambda job: [command("scancel", "--signal=TERM", job) for _ in range(2)],
-    "preempted by a better one": lambda job: command("sbatch", "--partition=high", "--ntasks=2", "--wrap=true"),
+    "preempted by a better one": lambda job: command(
+        "sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=true"
+    ),
 }
 
 

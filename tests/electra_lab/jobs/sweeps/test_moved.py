@@ -114,6 +114,27 @@ def test_what_is_missing_is_measured(moved: Moved) -> None:
     assert not before.exists()
 
 
+def test_an_ablation_continues_from_its_records_without_checkpoints(
+    original: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """As on another machine, to which no checkpoint was copied."""
+    project = Path(shutil.copytree(original, tmp_path / "project"))
+    monkeypatch.chdir(project)
+    folder = AblationFolder(project / "runs" / "sizes")
+    first, second = (cell.id for cell in folder.plan.cells)
+    expected = {id: folder.measures(id).numbers for id in (first, second)}
+    for checkpoints in folder.path.glob("**/checkpoints"):
+        shutil.rmtree(checkpoints)
+    # The second was not measured when the other machine was lost.
+    (folder.path / "cells" / second / "measures.json").unlink()
+    for results in folder.path.glob(f"downstream/*/{second}*/seed-0/results.json"):
+        results.unlink()
+    ablate(project / "sizes.yaml", [], folder.path, "cpu", None, None)
+    assert {id: folder.measures(id).numbers for id in expected} == expected
+    assert not (folder.path / "cells" / first / "checkpoints").exists(), "a measured cell was trained again"
+    assert (folder.path / "cells" / second / "checkpoints").is_dir()
+
+
 def test_a_fine_tuning_is_extended_by_a_seed(moved: Moved) -> None:
     project, runs, before = moved
     overrides = ["seeds=[0, 1]"]
