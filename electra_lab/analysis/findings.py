@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from electra_lab.metrics import PRETRAINING
 from electra_lab.storage.provenance import Provenance
 from registry import Metric
 
@@ -43,10 +42,9 @@ class Judgement:
 def judgements(record: Mapping[str, Any], provenance: Provenance) -> list[Judgement]:
     """Return the skills of a run's networks by an evaluation, failures first.
 
-    Empty if it has no gains, as of an objective with other metrics or of an older version. A generator without
-    parameters is not judged.
+    Empty if it has no gains, as of an objective with other metrics. A generator without parameters is not judged.
     """
-    metrics, judged = declared(provenance.metrics), []
+    metrics, judged = titled(provenance.metrics), []
     for name, (network, skill) in SKILLS.items():
         judgement = judge(record, metrics, name, network, skill)
         if judgement and provenance.parameters.get(network, 1):
@@ -89,11 +87,6 @@ def _level(gain: float, low: float | None, high: float | None, little: float, mu
     return "unseen" if high < little else "unknown"  # also of bounds that are not numbers
 
 
-def declared(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
-    """Return the metrics that a run declared; those of pre-training for a run of an older version, which did not."""
-    return titled(metrics or PRETRAINING)
-
-
 def titled(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
     """Return the metrics and their baselines, each with a title: its name if it declares none, or is not declared."""
     known = dict(metrics)
@@ -104,6 +97,6 @@ def titled(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
 
 def measured(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> dict[str, Metric]:
     """Return the metrics of an evaluation in the order of their declaration, without baselines."""
-    known = declared(metrics)
+    known = titled(metrics)
     baselines = set[str]().union(*(metric.baselines for metric in known.values()))
     return {name: metric for name, metric in known.items() if name in record and name not in baselines}

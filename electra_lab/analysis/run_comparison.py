@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from electra_lab.analysis.findings import declared, measured
+from electra_lab.analysis.findings import measured, titled
 from electra_lab.analysis.records import Records, last_evaluation, last_number, training_seconds
 from electra_lab.storage.files import config_of, read_text, refuse_unusable
 from electra_lab.storage.finetuning_folder import is_finetuning
@@ -44,7 +44,7 @@ class Subject:
     @cached_property
     def metrics(self) -> dict[str, Metric]:
         """The metrics of its last evaluation, without baselines; each has a title."""
-        return measured(self.last, declared(self.began.metrics))
+        return measured(self.last, titled(self.began.metrics))
 
     @property
     def costs(self) -> dict[str, float | None]:

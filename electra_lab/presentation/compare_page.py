@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from electra_lab.analysis.findings import declared
+from electra_lab.analysis.findings import titled
 from electra_lab.analysis.records import curve, is_number, points
 from electra_lab.analysis.run_comparison import Subject, changes, common_rows, differing, obstacles, side_by_side
 from electra_lab.presentation.charts import Chart, drawing, finish, look, svg
@@ -192,7 +192,7 @@ def _curves(comparison: Comparison) -> dict[str, list[Chart]]:
     """Return, by heading, a metric over steps, tokens and FLOPs: on validation text, or training text without it."""
     metrics = dict[str, Metric]()
     for subject in comparison.subjects:
-        metrics |= declared(subject.began.metrics)
+        metrics |= titled(subject.began.metrics)
     charts = dict[str, list[Chart]]()
     for name in sorted(metrics, key=lambda name: not metrics[name].comparable):
         split = next((split for split in ("validation", "train") if _is_curve(comparison, split, name)), "")

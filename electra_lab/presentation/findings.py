@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from electra_lab.analysis.findings import Judgement, Level, Skill, declared, judgements, measured
+from electra_lab.analysis.findings import Judgement, Level, Skill, judgements, measured, titled
 from electra_lab.presentation.text import thousandths
 from electra_lab.storage.provenance import Provenance
 from registry import Metric
@@ -54,7 +54,7 @@ class Verdict:
 
 def verdicts(record: Mapping[str, Any], provenance: Provenance) -> list[Verdict]:
     """Return a verdict on each skill of a run's networks by an evaluation, failures first."""
-    metrics = declared(provenance.metrics)
+    metrics = titled(provenance.metrics)
     return [verdict(judged, record, metrics) for judged in judgements(record, provenance)]
 
 
@@ -97,7 +97,7 @@ def heading(metric: Metric) -> str:
 
 def findings(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[Finding]:
     """Return the metrics of an evaluation; baselines are part of a meaning."""
-    known = declared(metrics)
+    known = titled(metrics)
     findings = []
     for name, metric in measured(record, metrics).items():
         meaning = f"{metric.summary}, in {metric.unit}" if metric.unit else metric.summary

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from electra_lab.analysis.findings import declared, measured
+from electra_lab.analysis.findings import measured, titled
 from electra_lab.analysis.records import Records, last_evaluation, last_number, of_split, points, training_seconds
 from electra_lab.presentation import charts
 from electra_lab.presentation.charts import training_charts
@@ -47,7 +47,7 @@ def write_report(directory: RunDirectory, unfinished: Unfinished | None = None) 
     if not isinstance(name, str):
         raise CheckpointError(f"{path / 'config.yaml'}: is damaged: it has no name.")
     directory.refuse_other_config()
-    metrics, judged = declared(provenance.metrics), verdicts(last, provenance) if last else []
+    metrics, judged = titled(provenance.metrics), verdicts(last, provenance) if last else []
     written: dict[str, Any] = directory.read_json("provenance.json")
     page = render(
         "run.html.j2",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from electra_lab.analysis.findings import declared
+from electra_lab.analysis.findings import titled
 from electra_lab.analysis.intervals import Estimate, Values, estimate
 from electra_lab.analysis.records import curve, is_number
 from electra_lab.analysis.results import CellResult, Results
@@ -196,7 +196,7 @@ def curves(results: Results) -> list[Chart]:
     """Draw each cell's records over its FLOPs: on validation text if that gives a curve, otherwise on training text."""
     begun = next((cell.provenance.metrics for cell in results.cells if cell.provenance), {})
     titles = {results.plan.metric: results.plan.metric}
-    titles |= {name: heading(metric) for name, metric in declared(begun).items() if metric.chart}
+    titles |= {name: heading(metric) for name, metric in titled(begun).items() if metric.chart}
     looks, charts = _looks(results.plan), list[Chart]()
     for key, title in titles.items():
         # A single evaluation at the end is not a curve; the tables have it.

@@ -97,7 +97,7 @@ def data_facts(data: Data) -> Iterator[tuple[str, str]]:
 
 
 def compute(flops: float, paper_flops: float | None) -> str:
-    """Return the FLOPs of a training in both conventions; older runs know one."""
+    """Return the FLOPs of a training in both conventions; that of a fine-tuning is counted in one."""
     other = "" if paper_flops is None else f"; {paper_flops:.3g} as the ELECTRA paper counts"
     return f"{flops:.3g} FLOPs in total{other}"
 
