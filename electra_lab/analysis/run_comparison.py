@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from electra_lab.analysis.findings import measured, titled
-from electra_lab.analysis.records import Records, last_evaluation, last_number, training_seconds
+from electra_lab.analysis.records import Records, last_evaluation, last_number, measured, titled, training_seconds
 from electra_lab.storage.files import config_of, read_text, refuse_unusable
 from electra_lab.storage.finetuning_folder import is_finetuning
 from electra_lab.storage.provenance import Provenance, flat

@@ -18,7 +18,7 @@ def clean(
     Jobs in progress are left alone, and so are stores and leftovers that have changed within the last hour.
     """
     from electra_lab.jobs.cleaning import clean as cleaned
-    from electra_lab.presentation.tables import Table
+    from electra_lab.presentation.text import Table
     from registry.errors import command
 
     found = cleaned(folder, remove=remove)

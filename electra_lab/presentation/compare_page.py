@@ -5,17 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from electra_lab.analysis.findings import titled
-from electra_lab.analysis.records import curve, is_number, points
+from electra_lab.analysis.records import curve, is_number, points, titled
 from electra_lab.analysis.run_comparison import Subject, changes, common_rows, differing, obstacles, side_by_side
-from electra_lab.presentation.charts import Chart, drawing, finish, look, svg
-from electra_lab.presentation.findings import OWN_TASK, heading, verdicts
-from electra_lab.presentation.pages import render
-from electra_lab.presentation.run_page import CURVES, Token, examples_of, excerpt
+from electra_lab.presentation.pages import Chart, drawing, finish, look, render, svg
+from electra_lab.presentation.run_page import CURVES, OWN_TASK, Token, examples_of, excerpt, heading, verdicts
 from electra_lab.presentation.sweep_figures import keys
 from electra_lab.presentation.sweep_page import conditions
-from electra_lab.presentation.tables import Table
-from electra_lab.presentation.text import counted, listed, number, shown
+from electra_lab.presentation.text import Table, counted, listed, number, shown
 from registry import Metric
 from registry.errors import guide
 

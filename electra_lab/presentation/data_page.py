@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from electra_lab.presentation.charts import SERIES, Chart, drawing, finish, svg
-from electra_lab.presentation.pages import render
+from electra_lab.presentation.pages import SERIES, Chart, drawing, finish, render, svg
 from electra_lab.storage.files import write_text
 from registry.errors import DataError
 

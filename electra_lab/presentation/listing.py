@@ -7,8 +7,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from electra_lab.analysis.catalog import Job
-from electra_lab.presentation.tables import Table
-from electra_lab.presentation.text import seconds
+from electra_lab.presentation.text import Table, seconds
 
 # The columns in the order in which they are shown; the first number is left out last.
 COLUMNS = {"path": 0, "kind": 5, "state": 1, "done": 2, "time": 3, "written": 4}

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from electra_lab.analysis.findings import titled
 from electra_lab.analysis.intervals import Estimate, Values, estimate
-from electra_lab.analysis.records import curve, is_number
+from electra_lab.analysis.records import curve, is_number, titled
 from electra_lab.analysis.results import CellResult, Results
-from electra_lab.presentation.charts import HEIGHT, SOFT, WIDTH, Chart, drawing, finish, look, svg
-from electra_lab.presentation.findings import heading
+from electra_lab.presentation.pages import HEIGHT, SOFT, WIDTH, Chart, drawing, finish, look, svg
+from electra_lab.presentation.run_page import heading
 from electra_lab.presentation.text import named
 from electra_lab.storage.plan import Plan
 

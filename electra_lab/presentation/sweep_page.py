@@ -14,8 +14,7 @@ from electra_lab.analysis.comparisons import is_exploratory
 from electra_lab.analysis.results import AVERAGE, CONSTANT, CellResult, Results, Status, read
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation.pages import Unfinished, render
-from electra_lab.presentation.tables import Table, escaped
-from electra_lab.presentation.text import counted, data_facts, named, number, shown, within
+from electra_lab.presentation.text import Table, counted, data_facts, escaped, named, number, shown, within
 from electra_lab.presentation.verdict import COLUMNS, MEANS, PROSE, comparison, note, tables, verdict
 from electra_lab.storage.files import write_whole
 from electra_lab.storage.provenance import Provenance

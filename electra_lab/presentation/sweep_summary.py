@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from electra_lab.analysis.results import TRAINING, expected
-from electra_lab.presentation.tables import Table
-from electra_lab.presentation.text import counted, seconds, shown
+from electra_lab.presentation.text import Table, counted, seconds, shown
 from electra_lab.presentation.verdict import power
 from electra_lab.storage.plan import Plan, PlannedVariant
 

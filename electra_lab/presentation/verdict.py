@@ -14,8 +14,7 @@ from electra_lab.analysis.comparisons import Comparisons, fewest_seeds, is_explo
 from electra_lab.analysis.intervals import ALPHA, ENOUGH, MANY_DOCUMENTS, Difference, Estimate, Values, estimate
 from electra_lab.analysis.power import POWER, Spread, detectable, smallest, spread
 from electra_lab.analysis.results import AVERAGE, Results, expected
-from electra_lab.presentation.tables import Table
-from electra_lab.presentation.text import are, counted, interval, listed, named, number
+from electra_lab.presentation.text import Table, are, counted, interval, listed, named, number
 from registry import Metric
 
 MEANS = "Mean ± half of its 95% t interval over seeds; where that meets a bound of the metric, its ends in brackets."

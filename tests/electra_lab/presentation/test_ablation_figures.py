@@ -14,7 +14,7 @@ from electra_lab.analysis.intervals import difference
 from electra_lab.analysis.records import POINTS
 from electra_lab.analysis.results import Results, read
 from electra_lab.presentation import sweep_figures as figures
-from electra_lab.presentation.charts import SERIES, SOFT, look
+from electra_lab.presentation.pages import SERIES, SOFT, look
 from electra_lab.presentation.text import short
 from tests.electra_lab.presentation.axes import Drawn, lines, marks, number_of, overlaps, ticks
 from tests.electra_lab.presentation.synthetic import GRID, SCALES, add_references, write_folder

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from electra_lab.analysis.run_comparison import subjects
-from electra_lab.presentation import charts, compare_page
+from electra_lab.presentation import compare_page, pages
 from electra_lab.presentation.compare_page import Comparison, Measured, page, text
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Metric
@@ -32,7 +32,7 @@ def compared(folder: Path, **config: object) -> Comparison:
 
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare_page, "_overlay", lambda found, *words: charts.Chart("", "<svg></svg>"))
+    monkeypatch.setattr(compare_page, "_overlay", lambda found, *words: pages.Chart("", "<svg></svg>"))
 
 
 def test_the_page_has_every_table_and_loads_nothing(tmp_path: Path, plain: None) -> None:
@@ -73,7 +73,7 @@ def test_a_metric_on_an_own_task_is_marked(tmp_path: Path) -> None:
 
 
 def test_curves_lie_over_each_other_by_step_tokens_and_flops(tmp_path: Path, drawn: Drawn, monkeypatch) -> None:
-    monkeypatch.setattr(compare_page, "svg", charts.svg)
+    monkeypatch.setattr(compare_page, "svg", pages.svg)
     found = compared(tmp_path)
     page(found)
     cells = [RunDirectory(subject.directory.path).records() for subject in found.subjects]

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from electra_lab.analysis.findings import GRADES, LEAST_RECALL, Level, titled
+from electra_lab.analysis.records import GRADES, LEAST_RECALL, Level, titled
 from electra_lab.metrics import PRETRAINING
-from electra_lab.presentation.findings import CLAIMS, OWN_TEXT, advice, findings, heading, own_task, verdicts
+from electra_lab.presentation.run_page import CLAIMS, OWN_TEXT, advice, findings, heading, own_task, verdicts
 from electra_lab.storage.provenance import Provenance
 from registry import Metric
 from tests.electra_lab.storage.test_provenance import PROVENANCE
@@ -137,7 +137,7 @@ def test_what_cannot_be_judged_is_not() -> None:
 
 
 def test_advice_is_for_those_who_need_it() -> None:
-    provenance = Provenance.model_validate(PROVENANCE)
+    provenance = Provenance.model_validate(PROVENANCE | {"metrics": PRETRAINING})
     gains = [gained("discriminator_auc", gain, gain - 0.02, gain + 0.02) for gain in (0.06, 0.05)]
     good, bad = (verdicts(AUC | gain, provenance) for gain in gains)
     assert advice([]) == advice(good) == ""

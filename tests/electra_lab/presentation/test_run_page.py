@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from electra_lab.jobs.pretraining import execute
-from electra_lab.presentation.charts import LEAST_SPAN, SERIES, SOFT
-from electra_lab.presentation.findings import OWN_TEXT
-from electra_lab.presentation.pages import STYLE
-from electra_lab.presentation.run_page import write_report
+from electra_lab.presentation.pages import LEAST_SPAN, SERIES, SOFT, STYLE
+from electra_lab.presentation.run_page import OWN_TEXT, write_report
 from electra_lab.presentation.text import thousandths
 from electra_lab.storage.run_directory import RunDirectory
 from tests.electra_lab.presentation.axes import Drawn, overlaps

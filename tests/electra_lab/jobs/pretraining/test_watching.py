@@ -125,7 +125,7 @@ def test_the_page_is_there_from_the_first_record_on_and_tells_how_the_run_ended(
 
 
 def test_pages_of_older_runs_have_no_charts_of_numbers_that_they_lack(tmp_path: Path, first: Path, monkeypatch) -> None:
-    monkeypatch.setattr("electra_lab.presentation.charts.svg", lambda *_: "<svg></svg>")
+    monkeypatch.setattr("electra_lab.presentation.pages.svg", lambda *_: "<svg></svg>")
     titles = [caption.text for caption in Page(run_page.write_report(RunDirectory(first))).all("figcaption")]
     course = ["Learning rate", "Gradient norm before and after clipping", "Tokens a second", "Peak memory, GB"]
     assert titles[-5:] == [*course, "sampler.temperature"]
