@@ -11,10 +11,11 @@ from typing import Any, Literal
 import yaml
 
 from electra_lab.analysis.records import last_evaluation, training_seconds
-from electra_lab.storage.catalog import Kind, find, has_diverged, is_held, last_records
+from electra_lab.storage.catalog import Kind, find, has_diverged, is_held
 from electra_lab.storage.files import MANIFEST, read_as, read_json, read_yaml
 from electra_lab.storage.plan import Plan, read_measures
 from electra_lab.storage.provenance import compared, flat, read_provenance, refuse_other
+from electra_lab.storage.records import last_records
 from registry import Metric
 from registry.errors import CheckpointError, ConfigError, did_you_mean
 

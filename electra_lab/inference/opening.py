@@ -20,10 +20,10 @@ from electra_lab.pretrained.families import prepare, writing
 from electra_lab.pretrained.hugging_face import locate, longest_of_tokenizer, read_config
 from electra_lab.pretrained.opening import finetuned_config, open_model
 from electra_lab.pretrained.trained_model import LAB, Part
-from electra_lab.storage.best import Step
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.files import read_json
 from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning, is_seed
+from electra_lab.storage.records import Step
 from electra_lab.storage.run_directory import is_run
 from electra_lab.training.device import choose_device, choose_precision
 from registry import Vocabulary, backbones, datasets, generators, tasks

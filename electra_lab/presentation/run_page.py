@@ -24,7 +24,6 @@ from electra_lab.analysis.records import (
 )
 from electra_lab.presentation.pages import Chart, Unfinished, curves, render, training_charts
 from electra_lab.presentation.text import Table, compute, data_facts, device, epochs, thousandths
-from electra_lab.storage.best import best_checkpoint
 from electra_lab.storage.checkpoint import checkpoint_path
 from electra_lab.storage.files import config_of, read_as, read_text
 from electra_lab.storage.provenance import Provenance
@@ -217,7 +216,7 @@ def closing(directory: RunDirectory, report: Path, seconds: float | None) -> str
         lines += ["", before.title, before.text()]
     if warning := own_task(last or {}, provenance.metrics):
         lines.append(f"  {warning}")
-    if best := best_checkpoint(directory):
+    if best := directory.best_checkpoint():
         path = checkpoint_path(directory.checkpoints, best.step)
         lines.append(f"  best checkpoint by {best.metric} {best.value:.4f}: {path}, which --best chooses")
     if examples := examples_of(directory):
