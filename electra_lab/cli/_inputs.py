@@ -6,7 +6,7 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,6 @@ class Incoming(Iterator[T]):
     """What a command reads.
 
     more     of a pipe or a terminal: see Pair.stream
-    columns  of a table
     format   of the input
     several  there are several files
     signal   that ends the lines of a pipe or a terminal
@@ -42,7 +41,6 @@ class Incoming(Iterator[T]):
 
     items: Iterator[T]
     more: Callable[[float], bool] | None = None
-    columns: Sequence[str] = ()
     format: str = "text"
     several: bool = False
     signal: "Arrived | None" = None

@@ -158,10 +158,9 @@ def _of_seed(
     # Its weights.
     read_model(directory.checkpoints, results.step).fill(model)
     fields = getattr(datasets.get(config.dataset.type).component, "fields", None)
-    dataset = {"type": config.dataset.type, **config.dataset.keywords()}
-    columns = fields(dataset) if fields else None
+    columns = fields(config.dataset.keywords()) if fields else None
     precision = choose_precision(config.train.precision, device)
-    return Job(task, entry.declared["takes"], columns, int(sections["length"]), precision, seed, dataset), model
+    return Job(task, entry.declared["takes"], columns, int(sections["length"]), precision, seed), model
 
 
 # Folders of transformers
