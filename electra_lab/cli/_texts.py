@@ -1,13 +1,11 @@
 """Options and output of the verbs that apply a pre-trained model to texts."""
 
 import os
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -95,22 +93,15 @@ def step_of(step: int | None, best: bool) -> int | Literal["best"] | None:
 def file_of(option: str, path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[Any]:
     """Yield the file that an option names. Its content appears at once, when the block is left without an error.
 
-    Links are followed. A file is replaced; a device or a FIFO is written to, so a reader is never left waiting. Raises
-    ConfigError if it cannot be written, before the block.
+    Links are followed. Raises ConfigError if it cannot be written, before the block.
     """
     from electra_lab.storage.files import new_file
 
-    target, encoding = Path(os.path.realpath(path)), "utf-8" if mode == "w" else None
-    if target.is_dir() or target.is_symlink() or not target.parent.is_dir():  # a link is left where links form a circle
-        raise ConfigError(f"{option} {path}: is a folder or a circle of links, or its folder does not exist.")
-    if target.is_file() or not path.exists():
-        with new_file(target, mode) as stream:
-            yield stream
-        return
-    with path.open(mode, encoding=encoding) as device, TemporaryFile(f"{mode}+", encoding=encoding) as stream:
+    target = Path(os.path.realpath(path))  # is a link where links form a circle
+    if target.is_symlink() or (target.exists() and not target.is_file()) or not target.parent.is_dir():
+        raise ConfigError(f"{option} {path}: is a folder, a device or a circle of links, or its folder does not exist.")
+    with new_file(target, mode) as stream:
         yield stream
-        stream.seek(0)
-        shutil.copyfileobj(stream, device)
 
 
 def show(
