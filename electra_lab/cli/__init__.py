@@ -146,10 +146,8 @@ def _said_once(kind: type[Warning]) -> Iterator[None]:
 
 
 def _complain(text: object) -> None:
-    """Print an error or a note, folded to the width of a terminal."""
-    from electra_lab.presentation.console import folded
-
-    print(folded(shown(str(text)), sys.stderr), file=sys.stderr)
+    """Print an error or a note."""
+    print(shown(str(text)), file=sys.stderr)
 
 
 def _or_in_plugins() -> str:

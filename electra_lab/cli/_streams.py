@@ -84,16 +84,10 @@ def is_utf8() -> bool:
     return getattr(stdout(), "encoding", "").lower().replace("-", "") == "utf8"
 
 
-def answer(text: object, *, folds: bool = False) -> None:
+def answer(text: object) -> None:
     """Print an answer; on a terminal, with its control characters escaped.
-
-    folds  fold it to the width of a terminal
 
     An OSError ends the command; `electra_lab.cli.main` reports it.
     """
     written = shown(str(text)) if stdout().isatty() else str(text)
-    if folds:
-        from electra_lab.presentation.console import folded
-
-        written = folded(written, stdout())
     print(written, flush=True, file=stdout())

@@ -150,11 +150,11 @@ class Comparison:
         return {"runs": runs, "comparable": comparable, "other_test": list(self.obstacles)}
 
 
-def text(comparison: Comparison, width: int | None) -> str:
-    """Return the comparison for a terminal of a width in characters; without one, tables have their full width."""
+def text(comparison: Comparison) -> str:
+    """Return the comparison for a terminal."""
     lines = [f"{subject.label}  {subject.directory.path}" for subject in comparison.subjects]
     for table in comparison.tables():
-        lines += ["", table.title, _fitting(table, width) if table.rows else "  nothing"]
+        lines += ["", table.title, table.text() if table.rows else "  nothing"]
     lines.append("")
     if comparison.not_comparable:
         lines.append(comparison.not_comparable)
@@ -233,15 +233,3 @@ def _cost(name: str, value: float | None) -> str:
     if "FLOPs" in name:
         return f"{value:.2e}"
     return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.1f}"
-
-
-def _fitting(table: Table, width: int | None) -> str:
-    """Return a table, or a line for each number where the terminal is too narrow."""
-    text = table.text()
-    if width is None or max(map(len, text.splitlines())) <= width:
-        return text
-    lines = []
-    for name, *cells in table.rows:
-        lines.append(f"  {name}")
-        lines += [f"    {title}  {cell}" for title, cell in zip(table.columns[1:], cells, strict=True) if cell]
-    return "\n".join(lines)
