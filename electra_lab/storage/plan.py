@@ -162,17 +162,13 @@ class Plan(BaseModel):
             baselines |= set(metric.baselines)
         return baselines - {self.metric}
 
-    def numbers(self, key: str) -> dict[str, float]:
-        """Return, by variant, the number that it sets `key` to; empty if one of them sets no number."""
+    @property
+    def axis(self) -> dict[str, float]:
+        """By variant, its number for the one key that is varied; empty if there is no such key."""
         numbers = {}
-        for variant in self.variants:
-            value = variant.changes.get(key)
+        for variant in self.variants if len(self.keys) == 1 else ():
+            value = variant.changes.get(self.keys[0])
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 return {}
             numbers[variant.label] = float(value)
         return numbers
-
-    @property
-    def axis(self) -> dict[str, float]:
-        """By variant, its number for the one key that is varied; empty if there is no such key."""
-        return self.numbers(self.keys[0]) if len(self.keys) == 1 else {}
