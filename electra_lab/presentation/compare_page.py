@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from electra_lab.analysis.records import curve, is_number, points, titled
-from electra_lab.analysis.run_comparison import Subject, changes, common_rows, differing, obstacles, side_by_side
+from electra_lab.analysis.run_comparison import Subject, changes, differing, obstacles, same_rows, side_by_side
 from electra_lab.presentation.pages import Chart, drawing, finish, look, render, svg
 from electra_lab.presentation.run_page import CURVES, OWN_TASK, Token, examples_of, excerpt, heading, verdicts
 from electra_lab.presentation.sweep_figures import keys
@@ -47,9 +47,11 @@ class Comparison:
         return obstacles(self.subjects)
 
     @cached_property
-    def rows(self) -> list[list[Sequence[Token]]]:
-        """The tokens of each test row that all runs show, by run."""
-        return list(common_rows([examples_of(subject.directory) for subject in self.subjects]))
+    def rows(self) -> list[tuple[Sequence[Token], ...]]:
+        """The excerpts of each test row, by run; empty if the runs have other rows."""
+        if not same_rows(self.subjects):
+            return []
+        return list(zip(*(examples_of(subject.directory) for subject in self.subjects), strict=False))
 
     @property
     def labels(self) -> list[str]:
