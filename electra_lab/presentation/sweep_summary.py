@@ -67,29 +67,13 @@ def differences(plan: Plan) -> Iterator[str]:
 
 
 def _changes(variant: PlannedVariant) -> Iterator[str]:
-    """Describe each key that differs; in parentheses after a type that changes, the options that only one has."""
-    options: dict[str, list[str]] = {key: [] for key in variant.differs}
-    for key, both in variant.differs.items():
+    """Describe each key that differs; not the options of a type that another type lacks, which the page lists."""
+    for key, (before, after) in variant.differs.items():
         type_key = f"{key.rpartition('.')[0]}.type"
-        if type_key in variant.differs and type_key != key and None in both:
-            options[type_key].append(key)
-            del options[key]
-    for key, alone in options.items():
-        gained, lost = list[str](), list[str]()
-        for option in alone:
-            name, value = option.rpartition(".")[2], variant.differs[option][1]
-            if value is None:
-                lost.append(name)
-            else:
-                gained.append(f"{name} {shown(value)}")
-        notes = [f"with {', '.join(gained)}"] if gained else []
-        if lost:
-            notes.append(f"without {', '.join(lost)}")
-        if key in variant.beyond:
-            notes.append("not named")
-        before, after = variant.differs[key]
-        change = f"{key} {shown(before)} -> {shown(after)}"
-        yield f"{change} ({'; '.join(notes)})" if notes else change
+        if None in (before, after) and key != type_key and type_key in variant.differs:
+            continue
+        note = " (not named)" if key in variant.beyond else ""
+        yield f"{key} {shown(before)} -> {shown(after)}{note}"
 
 
 def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path, workers: int) -> str:
