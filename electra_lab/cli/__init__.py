@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from electra_lab.cli import (
     ablate,
@@ -40,25 +39,8 @@ from electra_lab.version import __version__
 from registry.core import Registry
 from registry.errors import Reported, UnknownText, said, shown
 
-# Verbs of other programs.
-SYNONYMS = {
-    "train": "run", "pretrain": "run", "continue": "resume", "sweep": "ablate", "tokenize": "prepare",
-    "validate": "check", "classify": "predict", "tag": "predict", "answer": "predict", "upload": "push",
-}  # fmt: skip
-
-
-class _Verbs(TyperGroup):
-    """Names the verb of the lab for one of another program."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] in SYNONYMS and not ctx.resilient_parsing:  # of completion
-            ctx.fail(f"No such command '{args[0]}'. Did you mean '{SYNONYMS[args[0]]}'?")
-        return super().resolve_command(ctx, args)
-
-
 app = typer.Typer(
     name="electra-lab",
-    cls=_Verbs,
     help="The lab for ELECTRA pre-training: describe an experiment in YAML, run it, read its results.",
     epilog="Exit codes: 0 done, 1 internal error, 2 config, 3 data, or output cannot be written, 4 checkpoint, "
     "5 diverged, 6 out of memory, 7 some cells of an ablation failed, 75 preempted and saved, 130 interrupted and "
