@@ -1,6 +1,6 @@
 """Pages and their charts. A page is one file that loads nothing, no font and no picture; its charts are SVG text.
 
-Only the page of a living job has a script. Charts fit a light and a dark page, and the same data give the same bytes.
+The page of a living job reloads itself. Charts fit a light and a dark page, and the same data give the same bytes.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Unfinished:
 
     how: str
     pause: float = 0.0
-    written: float = field(default_factory=time.time)  # seconds since 1970
+    clock: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
 
     @property
     def lives(self) -> bool:
@@ -206,15 +206,6 @@ class Unfinished:
     def reload(self) -> int:
         """The seconds after which the page loads itself again."""
         return int(min(max(self.pause, 5), 60))
-
-    @property
-    def old(self) -> int:
-        """The age in seconds from which the job no longer seems to live."""
-        return int(max(600, 5 * self.pause))
-
-    @property
-    def clock(self) -> str:
-        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.written))
 
 
 def render(template: str, **values: Any) -> str:

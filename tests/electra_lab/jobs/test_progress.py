@@ -90,7 +90,7 @@ def test_pages_take_two_percent_of_the_time(monkeypatch: pytest.MonkeyPatch) -> 
                 assert written[0].lives  # from the first record on
     assert 0.015 * clock.now < 2.0 * len(written) <= 0.02 * clock.now + 2.0
     assert written[-1].pause == pytest.approx(102, abs=1)
-    assert written[-1].old > 5 * 100
+    assert (written[0].reload, written[-1].reload) == (5, 60)
 
 
 def test_a_page_that_cannot_be_written_is_noted_once_and_hides_no_error() -> None:
