@@ -110,8 +110,8 @@ class Registry(Generic[T]):
             if unknown := declared.keys() - self.declares.keys():
                 hint = did_you_mean(min(unknown), self.declares)
                 raise BadSignature(f"{at}: {self.plural}.register has no argument '{min(unknown)}'.{hint}")
-            if taken := self._taken(name, component.__module__, file):
-                raise DuplicateName(f"{at}: {which} is already defined at {taken}. Choose another name.")
+            if other := self._taken(name, component.__module__, file):
+                raise DuplicateName(f"{at}: {which} is already defined at {other}. Choose another name.")
             if not name.isidentifier():
                 raise BadSignature(f"{at}: '{name}' is not a valid name: use letters, digits and _ only.")
             if not inspect.getdoc(component):

@@ -94,9 +94,9 @@ def ordered(listed: Sequence[Job], by: str) -> list[Job]:
         metric = job.metrics.get(by, metric)
     if not metric.comparable:
         raise ConfigError(f"--sort {by}: is measured on each run's own task, so it cannot compare runs.")
-    known = {"newest", "name"}.union(*(job.numbers for job in listed))
-    if by not in known:
-        raise ConfigError(f"--sort {by}: is not a metric of these jobs.{did_you_mean(by, known)}")
+    keys = {"newest", "name"}.union(*(job.numbers for job in listed))
+    if by not in keys:
+        raise ConfigError(f"--sort {by}: is not a metric of these jobs.{did_you_mean(by, keys)}")
     sign = -1 if metric.higher_is_better else 1
     return sorted(listed, key=lambda job: sign * job.numbers[by] if by in job.numbers else math.inf)
 

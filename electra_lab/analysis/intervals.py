@@ -96,10 +96,10 @@ class Difference(Estimate):
 
 def estimate(values: Sequence[float], bounds: tuple[float, float] | None = None) -> Estimate:
     """Return the mean with Student's t interval, mean -+ t(0.975, n - 1) s / sqrt(n), within the bounds of a metric."""
-    found, _ = _t(values, max((abs(value) for value in values), default=0.0), "value")
-    if bounds is None or found.low is None or found.high is None:
-        return found
-    return replace(found, low=max(found.low, bounds[0]), high=min(found.high, bounds[1]))
+    mean, _ = _t(values, max((abs(value) for value in values), default=0.0), "value")
+    if bounds is None or mean.low is None or mean.high is None:
+        return mean
+    return replace(mean, low=max(mean.low, bounds[0]), high=min(mean.high, bounds[1]))
 
 
 def difference(
@@ -123,15 +123,15 @@ def difference(
     p = float(2 * stdtr(n - 1, -abs(mean) / error))
 
     # Units as well, as shares of the error, whose square may be too small for a number.
-    known = dict[str, Layer]()
+    shared = dict[str, Layer]()
     for name, (a, b) in (layers or {}).items():
         both = [seed for seed in seeds if seed in a and seed in b]
         lengths = {len(a[seed]) for seed in both} | {len(b[seed]) for seed in both}
         if len(both) > 1 and len(lengths) == 1 and min(lengths) > 1:
             numbers = np.array([a[seed] for seed in both]) - np.array([b[seed] for seed in both])  # [S U]
-            known[name] = layer(numbers / error)
-    if known:
-        estimates = [(units.units, np.asarray(units.between), np.asarray(units.noise)) for units in known.values()]
+            shared[name] = layer(numbers / error)
+    if shared:
+        estimates = [(units.units, np.asarray(units.between), np.asarray(units.noise)) for units in shared.values()]
         variances = possible(n, np.ones(()), estimates)
         half = max(half, error * float(limit(1 - CONFIDENCE, variances)))
         distance = np.asarray(mean / error)
@@ -140,7 +140,7 @@ def difference(
             beyond = p_value(distance, possible(n, np.ones(()), estimates, draws=MANY))
         p = max(p, float(beyond))
     why = "" if n >= ENOUGH else f"{n} seeds: not tested"
-    return Difference(n, mean, mean - half, mean + half, why, error, known, None if why else p)
+    return Difference(n, mean, mean - half, mean + half, why, error, shared, None if why else p)
 
 
 def _t(values: Sequence[float], scale: float, kind: str) -> tuple[Estimate, float | None]:

@@ -151,14 +151,14 @@ def _level(gain: float, low: float | None, high: float | None, little: float, mu
 
 def titled(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
     """Return the metrics and their baselines, each with a title: its name if it declares none, or is not declared."""
-    known = dict(metrics)
+    declared = dict(metrics)
     for metric in metrics.values():
-        known |= {name: Metric() for name in metric.baselines if name not in known}
-    return {name: replace(metric, title=metric.title or name) for name, metric in known.items()}
+        declared |= {name: Metric() for name in metric.baselines if name not in declared}
+    return {name: replace(metric, title=metric.title or name) for name, metric in declared.items()}
 
 
 def measured(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> dict[str, Metric]:
     """Return the metrics of an evaluation in the order of their declaration, without baselines."""
-    known = titled(metrics)
-    baselines = set[str]().union(*(metric.baselines for metric in known.values()))
-    return {name: metric for name, metric in known.items() if name in record and name not in baselines}
+    declared = titled(metrics)
+    baselines = set[str]().union(*(metric.baselines for metric in declared.values()))
+    return {name: metric for name, metric in declared.items() if name in record and name not in baselines}

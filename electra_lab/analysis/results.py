@@ -130,15 +130,15 @@ class Results:
     def _over_trivial(self, layers: Mapping[str, Layers]) -> dict[tuple[str, str], Difference]:
         """Return, by variant and baseline that needs no training, the leading metric minus that of the baseline."""
         differences, leading = {}, self.plan.metric
-        our_layers = layers.get(leading, {})
+        leading_layers = layers.get(leading, {})
         for baseline in filter(self.has, self.plan.metrics[leading].baselines):
-            theirs, their_layers = self.values(baseline), layers[baseline]
+            baseline_values, baseline_layers = self.values(baseline), layers[baseline]
             title = self.plan.metrics[baseline].title or baseline
-            for label, ours in self.values(leading).items():
+            for label, values in self.values(leading).items():
                 units = {}
-                for name in our_layers.keys() & their_layers:
-                    units[name] = our_layers[name].get(label, {}), their_layers[name].get(label, {})
-                differences[label, title] = difference(ours, theirs[label], units)
+                for name in leading_layers.keys() & baseline_layers:
+                    units[name] = leading_layers[name].get(label, {}), baseline_layers[name].get(label, {})
+                differences[label, title] = difference(values, baseline_values[label], units)
         return differences
 
     def trivial(self, metric: str) -> dict[str, float]:
@@ -160,8 +160,8 @@ class Results:
             by_reference = [cell.metrics[part] for part in parts if part in cell.metrics]
             if len(by_reference) == len(parts) > 1:
                 references[cell.plan.id] = by_reference
-        known = {"documents": documents, "references": references}
-        return {name: self._by_variant(units) for name, units in known.items() if units}
+        kinds = {"documents": documents, "references": references}
+        return {name: self._by_variant(units) for name, units in kinds.items() if units}
 
     def _by_variant(self, units: Mapping[str, Sequence[float]]) -> dict[str, dict[int, Sequence[float]]]:
         by_variant: dict[str, dict[int, Sequence[float]]] = {variant.label: {} for variant in self.plan.variants}

@@ -60,8 +60,8 @@ for verb in VERBS:
 app.add_typer(registry_.app, name="registry")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(version: bool) -> None:
+    if version:
         answer(f"electra-lab {__version__}")
         raise typer.Exit
 

@@ -21,9 +21,9 @@ def clean(
     from electra_lab.presentation.text import Table
     from registry.errors import command
 
-    found = cleaned(folder, remove=remove)
-    rows = [(str(item.path.relative_to(folder)), f"{item.bytes / 1e6:,.1f} MB", item.kind) for item in found]
-    rows.append(("removed" if remove else "in all", f"{sum(item.bytes for item in found) / 1e6:,.1f} MB", ""))
+    removable = cleaned(folder, remove=remove)
+    rows = [(str(item.path.relative_to(folder)), f"{item.bytes / 1e6:,.1f} MB", item.kind) for item in removable]
+    rows.append(("removed" if remove else "in all", f"{sum(item.bytes for item in removable) / 1e6:,.1f} MB", ""))
     answer(Table("Removable", ("path", "size", "kind"), rows, {"kind"}).text(indent=""))
-    if found and not remove:
+    if removable and not remove:
         print(f"To remove this: {command('clean', folder, '--remove')}")  # a message, so not an answer

@@ -74,14 +74,14 @@ class Group(World):
         return bytes(data.tolist()).decode()
 
     def agreed(self, number: int) -> int:
-        said = 0
+        largest_before = 0
         if self._asked:
             work, largest = self._asked
             work.wait()
-            said = int(largest)
-        mine = torch.tensor(number)
-        self._asked = dist.all_reduce(mine, dist.ReduceOp.MAX, group=self._host, async_op=True), mine
-        return said
+            largest_before = int(largest)
+        value = torch.tensor(number)
+        self._asked = dist.all_reduce(value, dist.ReduceOp.MAX, group=self._host, async_op=True), value
+        return largest_before
 
     def wait(self) -> None:
         dist.barrier(group=self._host)
@@ -119,14 +119,14 @@ def unpack(data: bytes, device: torch.device) -> tuple[Batch, Losses]:
         for key in above:
             place = place.setdefault(key, {})
         place[last] = value.to(device)
-    given = tree["losses"]
+    parts = tree["losses"]
     losses = Losses(
-        {name: Term(**term) for name, term in given.get("terms", {}).items()},
-        {name: Prediction(**asked) for name, asked in given.get("predictions", {}).items()},
-        Detection(**given["detection"]) if "detection" in given else None,
-        given.get("outputs", {}),
-        {name: Term(**term) for name, term in given.get("metrics", {}).items()},
-        Choice(**given["choice"]) if "choice" in given else None,
+        {name: Term(**term) for name, term in parts.get("terms", {}).items()},
+        {name: Prediction(**prediction) for name, prediction in parts.get("predictions", {}).items()},
+        Detection(**parts["detection"]) if "detection" in parts else None,
+        parts.get("outputs", {}),
+        {name: Term(**term) for name, term in parts.get("metrics", {}).items()},
+        Choice(**parts["choice"]) if "choice" in parts else None,
     )
     return Batch(**tree["batch"]), losses
 

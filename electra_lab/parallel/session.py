@@ -243,5 +243,5 @@ def _number(name: str, default: int | None = None, lowest: int = 0) -> int:
 def _brief(error: Exception) -> str:
     """Return the reason in the long messages of gloo and NCCL."""
     text = str(error)
-    known = re.search(r"[Cc]onnection (closed|reset|refused)( by peer)?|[Tt]imed? ?out[^.,\n]*|Broken pipe", text)
-    return known[0] if known else (text.splitlines() or [type(error).__name__])[0][:200]
+    match = re.search(r"[Cc]onnection (closed|reset|refused)( by peer)?|[Tt]imed? ?out[^.,\n]*|Broken pipe", text)
+    return match[0] if match else (text.splitlines() or [type(error).__name__])[0][:200]

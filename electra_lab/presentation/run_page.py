@@ -118,13 +118,13 @@ def heading(metric: Metric) -> str:
 
 def findings(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[Finding]:
     """Return the metrics of an evaluation; baselines are part of a meaning."""
-    known = titled(metrics)
+    declared = titled(metrics)
     findings = []
     for name, metric in measured(record, metrics).items():
         meaning = f"{metric.summary}, in {metric.unit}" if metric.unit else metric.summary
         baselines = [base for base in metric.baselines if base in record]
         if baselines:
-            meaning += "; " + ", ".join(f"{known[base].title} {thousandths(record[base])}" for base in baselines)
+            meaning += "; " + ", ".join(f"{declared[base].title} {thousandths(record[base])}" for base in baselines)
         if not metric.comparable:
             meaning += "; on its own task"
         findings.append(Finding(metric.title, record[name], meaning))

@@ -158,10 +158,10 @@ def _scatter(results: Results, cells: Sequence[CellResult], xs: Sequence[float],
         if _is_wide(xs):
             axes.set_xscale("log")
         for label, style in _looks(plan).items():
-            ours = [i for i, cell in enumerate(cells) if cell.plan.variant == label]
-            ys = [cells[i].metrics[plan.metric] for i in ours]
-            if ours:
-                axes.plot([xs[i] for i in ours], ys, linestyle="", markersize=6, alpha=0.85, **style)
+            places = [i for i, cell in enumerate(cells) if cell.plan.variant == label]
+            ys = [cells[i].metrics[plan.metric] for i in places]
+            if places:
+                axes.plot([xs[i] for i in places], ys, linestyle="", markersize=6, alpha=0.85, **style)
         finish(axes, title, plan.metric, large=True)
         return Chart(caption, svg(figure, "compute", caption), "One mark per cell.")
 

@@ -88,8 +88,8 @@ def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path
     if needs:
         lines += [_table(needs.values()), ""]
     # The comparison.
-    known = [*filter(None, [expected(plan)])]
-    sentence = power(plan.metric, len(plan.seeds), len(plan.variants) - 1, known)
+    spreads = [*filter(None, [expected(plan)])]
+    sentence = power(plan.metric, len(plan.seeds), len(plan.variants) - 1, spreads)
     lines += [*differences(plan), ""]
     if sentence:
         lines.append(f"  {sentence}")

@@ -41,12 +41,12 @@ def jobs_in(folder: Path) -> str:
     place = folder if exists else folder.parent
     try:
         kinds = {below: _kind({*os.listdir(below)}) for below in place.iterdir() if below.is_dir()}
-        found = {below.name: _made(below) for below, kind in kinds.items() if kind in ("run", "fine-tuning")}
+        times = {below.name: _made(below) for below, kind in kinds.items() if kind in ("run", "fine-tuning")}
     except OSError:
         return ""
-    if close := get_close_matches(folder.name, [] if exists else found, n=1):
+    if close := get_close_matches(folder.name, [] if exists else times, n=1):
         return f" Did you mean {place / close[0]}?"
-    return f" Did you mean {place / max(found, key=lambda name: found[name])}, the newest there?" if found else ""
+    return f" Did you mean {place / max(times, key=lambda name: times[name])}, the newest there?" if times else ""
 
 
 def _made(job: Path) -> float:

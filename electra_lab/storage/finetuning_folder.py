@@ -72,8 +72,8 @@ class FinetuningFolder(RunDirectory):
 
     def seeds(self) -> list[int]:
         """Return the seeds that have begun."""
-        found = (path.name.removeprefix("seed-") for path in self.path.glob("seed-*"))
-        return sorted(int(name) for name in found if name.isdecimal())
+        names = (path.name.removeprefix("seed-") for path in self.path.glob("seed-*"))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def results(self, seed: int) -> SeedResults | None:
         """Return the results of a seed, None if it is not finished. Raises CheckpointError."""
@@ -81,9 +81,9 @@ class FinetuningFolder(RunDirectory):
         file = directory.path / "results.json"
         if not file.is_file():
             return None
-        found = read_as(SeedResults, file, "Delete it and resume.")
-        refuse_other(file, found.run, directory.provenance().id)
-        return found
+        results = read_as(SeedResults, file, "Delete it and resume.")
+        refuse_other(file, results.run, directory.provenance().id)
+        return results
 
     def refuse_other_file(self, seed: int, name: str) -> None:
         """Raise CheckpointError for a file that is not the one that came with the results of a finished seed."""

@@ -36,9 +36,9 @@ def read_measures(file: Path, id: str, step: int | None = None) -> Measures:
     empty = Measures(run=id, step=step or 0)
     if not file.is_file():
         return empty
-    found = read_as(Measures, file)
-    refuse_other(file, found.run, id)
-    return found if step in (None, found.step) else empty
+    measures = read_as(Measures, file)
+    refuse_other(file, measures.run, id)
+    return measures if step in (None, measures.step) else empty
 
 
 class PlannedMeasure(BaseModel):

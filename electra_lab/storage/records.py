@@ -100,8 +100,8 @@ def ranked(records: Sequence[Record], chosen: str | None, metrics: Mapping[str, 
         chosen = next(iter(compared(metrics, validated[0])), None) if validated else None
     if chosen is None or chosen not in metrics:
         return []
-    sign, found = -1 if metrics[chosen].higher_is_better else 1, list[Best]()
+    sign, validations = -1 if metrics[chosen].higher_is_better else 1, list[Best]()
     for record in validated:
         if (value := record.get(chosen)) is not None:
-            found.append(Best(sign * value, record["step"], chosen, value))
-    return found
+            validations.append(Best(sign * value, record["step"], chosen, value))
+    return validations

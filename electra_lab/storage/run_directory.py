@@ -102,17 +102,16 @@ class RunDirectory:
     def locked(self) -> Iterator[None]:
         """Hold the directory. Raises InUse if another process does."""
         file = self.path / ".lock"
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with disk(file):
-                if mine := held.enter_context(lock(file)):
-                    with open_regular(file, os.O_WRONLY | os.O_TRUNC) as stream:
-                        stream.write(str(os.getpid()).encode())
-                else:
+                if not (hold := stack.enter_context(lock(file))):
                     raise self._in_use()
+                with open_regular(file, os.O_WRONLY | os.O_TRUNC) as stream:
+                    stream.write(str(os.getpid()).encode())
             with suppress(OSError):  # leftovers do no harm
                 for leftover in unfinished(self.path):
                     leftover.unlink(missing_ok=True)
-            self._hold(mine)
+            self._hold(hold)
             try:
                 yield
             finally:
@@ -247,18 +246,18 @@ class RunDirectory:
         """Read provenance.json. Raises CheckpointError."""
         if self._provenance is not None:
             return self._provenance
-        found = read_provenance(self.path)
+        provenance = read_provenance(self.path)
         if self.lock:
-            self._provenance = found
-        return found
+            self._provenance = provenance
+        return provenance
 
     def refuse_other_config(self) -> None:
         """Raise ConfigError if config.yaml is not the one that provenance.json names, or that of an earlier change."""
         began, file = self.provenance(), self.path / "config.yaml"
         if sha256(file) not in {began.config_sha256, *(change.config_sha256 for change in began.changes)}:
-            found = described(changes(began.config, config_of(file)))
+            diff = described(changes(began.config, config_of(file)))
             raise ConfigError(
-                f"{file}: has changed since the run began{f' ({found})' if found else ''}. Undo the change. To change "
+                f"{file}: has changed since the run began{f' ({diff})' if diff else ''}. Undo the change. To change "
                 f"a key on resume: {command('resume', self.path, '--set', 'KEY=VALUE')}."
             )
 
@@ -348,12 +347,13 @@ class RunDirectory:
         records = self.records()
         with disk(self.path):
             (self.path / DIVERGED).unlink(missing_ok=True)
-        kept = [r for r in records if r["step"] < step or (r["step"] == step and (evaluated or r["split"] == "train"))]
-        if remove_after(self.checkpoints, step) or len(kept) < len(records):
+        tested = step if evaluated else step - 1  # the last step whose evaluations stay
+        remaining = [r for r in records if r["step"] <= (step if r["split"] == "train" else tested)]
+        if remove_after(self.checkpoints, step) or len(remaining) < len(records):
             with disk(self.path):
                 for name in _DERIVED:
                     (self.path / name).unlink(missing_ok=True)
-        self._replace_records(kept)
+        self._replace_records(remaining)
 
     def _replace_records(self, records: list[dict[str, Any]]) -> None:
         text = (self._head() if self.lock else "") + "".join(json.dumps(record) + "\n" for record in records)
@@ -368,8 +368,8 @@ def unfinished(path: Path) -> list[Path]:
 
 def is_unfinished_start(path: Path) -> bool:
     """Return True for an empty folder, and for one of a run that was killed before it had begun."""
-    found = {file.name for file in path.iterdir()} - {file.name for file in unfinished(path)}
-    return not found or (".lock" in found and found <= _BEGINNING)  # the lock tells it from a user's own folder
+    names = {file.name for file in path.iterdir()} - {file.name for file in unfinished(path)}
+    return not names or (".lock" in names and names <= _BEGINNING)  # the lock tells it from a user's own folder
 
 
 def is_run(path: Path) -> bool:

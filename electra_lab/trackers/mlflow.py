@@ -63,8 +63,8 @@ class MLflow:
         if run.id:
             self._client.update_run(run.id, status="RUNNING")
             return run.id
-        found = self._client.get_experiment_by_name(self.experiment)
-        number = found.experiment_id if found else self._client.create_experiment(self.experiment, place)
+        experiment = self._client.get_experiment_by_name(self.experiment)
+        number = experiment.experiment_id if experiment else self._client.create_experiment(self.experiment, place)
         id: str = self._client.create_run(number, run_name=run.name, tags={"group": run.group}).info.run_id
         parameters = []
         for key, value in flat(run.config).items():
