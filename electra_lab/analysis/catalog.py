@@ -27,8 +27,8 @@ class Job:
     """A run, a fine-tuning or an ablation.
 
     done, total  steps of a run, seeds of a fine-tuning, cells of an ablation; of a stopped run, the saved steps
-    seconds      of training steps; those before the end of a long metrics.jsonl at the speed there
-    written      when it last wrote, in seconds since 1970
+    seconds      duration of the training steps; of a long metrics.jsonl, extrapolated from the speed at its end
+    written      time of its last record, in seconds since 1970
     numbers      the metrics that can be compared, the most important one first; not of an ablation, whose page has them
     """
 

@@ -76,7 +76,8 @@ class Difference(Estimate):
 
     error   its standard error by seeds alone
     layers  the variance that other documents or references add, as shares of the error's square
-    p       of a two-sided test of this difference alone; `holm` of a whole report; None: not tested
+    p       p value of a two-sided test; None if not tested
+    holm    p value corrected for all comparisons of a report; None if not tested
     """
 
     error: float | None = None
@@ -89,7 +90,7 @@ class Difference(Estimate):
         """The corrected test distinguishes it from seed noise."""
         return self.holm is not None and self.holm <= ALPHA
 
-    def found(self, higher: bool) -> bool:
+    def differs(self, higher: bool) -> bool:
         """Distinguishable, and above zero, or below it."""
         return self.distinguishable and self.mean is not None and (self.mean > 0) == higher
 
@@ -103,20 +104,20 @@ def estimate(values: Sequence[float], bounds: tuple[float, float] | None = None)
 
 
 def difference(
-    ours: Mapping[int, float], theirs: Mapping[int, float], layers: Mapping[str, Sides] | None = None
+    minuend: Mapping[int, float], subtrahend: Mapping[int, float], layers: Mapping[str, Sides] | None = None
 ) -> Difference:
-    """Return ours minus theirs over the seeds that both have: the paired t interval and test (Student 1908).
+    """Return minuend - subtrahend over the seeds that both have: the paired t interval and test (Student 1908).
 
-    layers  ours and theirs by seed, a number for each unit, of each kind of units that all seeds share. If some seeds
-            lack them, the units of the others are used if these are two or more.
+    layers  numbers of each unit on both sides by seed, for each kind of units that all seeds share. If some seeds lack
+            them, the units of the others are used if these are two or more.
 
     With layers, the interval is about other units as well, and never narrower than without. Fewer than five pairs have
     an interval, but no test.
     """
     # Seeds alone: Student's t.
-    seeds = sorted(ours.keys() & theirs.keys())
-    scale = max((max(abs(ours[seed]), abs(theirs[seed])) for seed in seeds), default=0.0)
-    by_seeds, error = _t([ours[seed] - theirs[seed] for seed in seeds], scale, "difference")
+    seeds = sorted(minuend.keys() & subtrahend.keys())
+    scale = max((max(abs(minuend[seed]), abs(subtrahend[seed])) for seed in seeds), default=0.0)
+    by_seeds, error = _t([minuend[seed] - subtrahend[seed] for seed in seeds], scale, "difference")
     n, mean, half = by_seeds.n, by_seeds.mean, by_seeds.half
     if error is None or mean is None or half is None:
         return Difference(n, mean, why=by_seeds.why)

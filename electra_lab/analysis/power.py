@@ -17,7 +17,7 @@ POWER = 0.8
 class Spread:
     """The spread of paired differences between two variants with the same seed, and its source.
 
-    shared  by kind, such as documents, the variance that they add to a difference, for one seed
+    shared  variance that shared units, such as documents, add to the difference of one seed, by kind
     """
 
     sd: float

@@ -29,9 +29,9 @@ CONSTANT = f"{AVERAGE}_constant"  # the same of the best constant answers
 class CellResult:
     """The state of a cell, or of a reference run of a measure.
 
-    missing    work left to do: `training`, or the keys of measures; empty if done
-    documents  by metric, the contribution of each test document
-    error      the reason why it is not done, after `attempts`; without attempts, a damaged file
+    missing    remaining work: `training`, or the keys of measures; empty if done
+    documents  contributions of the test documents, by metric
+    error      reason of the failure after `attempts`; without attempts, a damaged file
     """
 
     plan: Cell

@@ -93,7 +93,7 @@ def _refuse_other_jobs(path: Path, paths: Sequence[Path]) -> None:
             f"give their folders, such as {path / 'cells' / 'ID'}."
         )
     if is_finetuning(path):
-        seeds = [next(iter(sorted(each.glob("seed-*"))), each) if is_finetuning(each) else each for each in paths]
+        seeds = [min(folder.glob("seed-*"), default=folder) if is_finetuning(folder) else folder for folder in paths]
         raise ConfigError(f"{path}: is a fine-tuning. Compare seeds: {command('compare', *seeds)}")
 
 

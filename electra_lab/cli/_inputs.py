@@ -30,13 +30,13 @@ MOMENT = 0.002  # seconds in which the next item is read if its lines are there
 
 @dataclass
 class Incoming(Iterator[T]):
-    """What a command reads.
+    """The input of a command.
 
-    more     of a pipe or a terminal: see Pair.stream
-    format   of the input
-    several  there are several files
-    signal   that ends the lines of a pipe or a terminal
-    stopped  the error that it raised
+    more     waits for the next item of a pipe or a terminal: see Pair.stream
+    format   format of the input
+    several  True if there are several files
+    signal   signal that ends the lines of a pipe or a terminal
+    stopped  error that the signal raised
     """
 
     items: Iterator[T]

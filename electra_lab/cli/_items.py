@@ -38,12 +38,12 @@ FIELDLESS = ("text", "fasta")
 class Reading:
     """How the input of a command is read.
 
-    fields   of records, those that hold `names`, in the same order; by default `usual`, or they have these names
-    names    the fields of an item: `text` and `pair`, `question` and `context`, `words`; if None, one text, which may
-             have several fields, joined by spaces
-    needs    those that every item must have
-    second   the second text of all items
-    begins   the first line of a text of several lines
+    fields   fields of a record that hold `names`, in the same order; by default `usual`, otherwise `names`
+    names    fields of an item: `text` and `pair`, `question` and `context`, `words`; if None, one text, which may join
+             several fields by spaces
+    needs    required fields of an item
+    second   second text of all items
+    begins   pattern of the first line of a text of several lines
     """
 
     on_error: OnError

@@ -64,7 +64,7 @@ def answered(
 ) -> Iterator[tuple[Entry, Any]]:
     """Yield each item that a command reads and its answer, as soon as there is one.
 
-    taken  what the verb takes of an item
+    taken  function from an item to the argument of the verb
 
     A signal ends them early; `incoming.end` raises its error once the command has written everything.
     """

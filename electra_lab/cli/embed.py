@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from electra_lab.cli import _texts as given
+from electra_lab.cli import _texts as options
 from electra_lab.cli._items import AsFormat, Reading, read
 from electra_lab.cli._streams import answer, is_utf8, stdout
 from electra_lab.cli.run import OnDevice
@@ -13,20 +13,20 @@ from registry.errors import ConfigError
 
 
 def embed(
-    model: given.Model,
-    texts: given.Texts = None,
-    file: given.Records = None,
+    model: options.Model,
+    texts: options.Texts = None,
+    file: options.Records = None,
     format: AsFormat = None,
-    field: given.Field = None,
+    field: options.Field = None,
     pooling: Annotated[
         Literal["mean", "cls"], typer.Option(help="Mean of all tokens, with [CLS] and [SEP], or the state of [CLS].")
     ] = "mean",
-    json_: given.Json = False,
+    json_: options.Json = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the vectors to this .npy file.")] = None,
-    on_error: given.Wrong = "stop",
-    step: given.Step = None,
-    best: given.Best = False,
-    batch_size: given.Batch = 32,
+    on_error: options.Wrong = "stop",
+    step: options.Step = None,
+    best: options.Best = False,
+    batch_size: options.Batch = 32,
     device: OnDevice = "auto",
 ) -> None:
     """Print a vector for each text: its numbers on one line, or with --json in the field `embedding`."""
@@ -44,12 +44,12 @@ def embed(
         raise ConfigError("give either --json or --out.")
     incoming = read(texts, file, Reading(on_error, format, field or ()))
     console, number = Console(), 0
-    writing: Any = given.file_of("--out", out, "wb") if out else nullcontext()
+    writing: Any = options.file_of("--out", out, "wb") if out else nullcontext()
     bar = console.progress(0, None, "embed", "texts") if out or not stdout().isatty() else nullcontext()
     with writing as stream, bar:
-        pair = load(model, device=device, step=given.step_of(step, best))
-        options = {"batch_size": batch_size, "pooling": pooling}
-        vectors = given.answered(pair, "embed", incoming, itemgetter("text"), **options)
+        pair = load(model, device=device, step=options.step_of(step, best))
+        arguments = {"batch_size": batch_size, "pooling": pooling}
+        vectors = options.answered(pair, "embed", incoming, itemgetter("text"), **arguments)
 
         def write_header(number: int) -> None:  # numpy leaves room for any number of rows
             kind = {"descr": dtype_to_descr(np.dtype(np.float32)), "fortran_order": False}

@@ -41,21 +41,21 @@ def list_(
     files = {plugin.file for plugin in _load(from_)}
     names: dict[Registry[Any], list[str]] = {}
     for r in [registry_of(kind)] if kind else registry.ALL:
-        known = [entry.name for entry in r.plugged_in() if entry.file in files] if from_ else r.names()
-        if known or not from_:
-            names[r] = known
+        listed = [entry.name for entry in r.plugged_in() if entry.file in files] if from_ else r.names()
+        if listed or not from_:
+            names[r] = listed
     if as_json:
         described: dict[str, list[Any]] = {}
-        for r, known in names.items():
-            described[r.plural] = [_described_or_problem(r, name) for name in known]
+        for r, listed in names.items():
+            described[r.plural] = [_described_or_problem(r, name) for name in listed]
         answer(json.dumps(described, indent=1, default=str))
         return
-    for number, (r, known) in enumerate(names.items()):
+    for number, (r, listed) in enumerate(names.items()):
         if number:
             answer("")
-        answer(f"{r.plural} ({len(known)})  registry/contracts: {r.contract}")
+        answer(f"{r.plural} ({len(listed)})  registry/contracts: {r.contract}")
         for listing in r.listings():
-            if listing.name in known:
+            if listing.name in listed:
                 package = f"  ({listing.package})" if listing.package else ""
                 answer(f"  {listing.name + '  ':<18}{listing.place:<44}  {listing.summary}{package}".rstrip())
                 if listing.problem:

@@ -30,8 +30,8 @@ class Ray:
     workers  maximum number of tasks at a time
     threads  CPUs per task
     gpus     GPUs per task; 0.5 lets two tasks share one
-    address  of the cluster: "auto", "ray://head:10001", "10.0.0.1:6379". None: RAY_ADDRESS, or else a temporary cluster
-             on this machine
+    address  address of the cluster: "auto", "ray://head:10001", "10.0.0.1:6379". None: RAY_ADDRESS, or else a temporary
+             cluster on this machine
 
     The nodes must see the folder and have the same packages installed.
     """

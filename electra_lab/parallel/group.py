@@ -54,11 +54,11 @@ class Group(World):
             self._send(b"")
             return
         others = list(range(1, self.size))
-        own = next(seen, None)
-        while own or others:
-            if own:
-                yield own
-                own = next(seen, None)
+        local = next(seen, None)
+        while local or others:
+            if local:
+                yield local
+                local = next(seen, None)
             for rank in tuple(others):
                 if data := self._receive(rank):
                     yield unpack(data, self.device)

@@ -111,7 +111,7 @@ def session(device: str, exit_code: Callable[[BaseException], int]) -> Iterator[
     failed, which they read from the store. Only that rank raises its own error; the others raise Reported.
 
     device     `cpu`, `cuda` or `auto`: CUDA if available, and each process takes the GPU of its LOCAL_RANK
-    exit_code  returns the exit code of the command for an error
+    exit_code  function from an error to the exit code of the command
     """
     if processes() == 1:
         yield ALONE

@@ -134,12 +134,12 @@ class Comparison:
         facts = [row[0] for row in self._conditions().rows]
         runs = []
         for i, subject in enumerate(self.subjects):
-            known = dict(conditions(subject.began))
+            facts_of_run = dict(conditions(subject.began))
             run: dict[str, Any] = {
                 "label": subject.label,
                 "path": str(subject.directory.path),
                 "config": {key: values[i] for key, values in differ.items()},
-                "conditions": {fact: known.get(fact) for fact in facts},
+                "conditions": {fact: facts_of_run.get(fact) for fact in facts},
                 "measured": {"step": subject.last.get("step"), "split": subject.last.get("split")},
                 "metrics": {name: subject.last.get(name) for name in metrics},
                 "costs": subject.costs,

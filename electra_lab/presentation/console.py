@@ -26,8 +26,8 @@ class _Rich(RichConsole):
 class Console:
     """Writes to standard error; standard output is for the results of a command.
 
-    quiet  write nothing, as another process does
-    title  stands before the phases of a bar, such as the seed
+    quiet  silence, as another process writes
+    title  prefix of the phases of a bar, such as the seed
     """
 
     def __init__(self, *, quiet: bool = False) -> None:

@@ -18,7 +18,7 @@ UNITS = {"run": "", "fine-tuning": "seeds", "ablation": "cells"}
 def table(jobs: Sequence[Job], root: Path, sort: str, width: int | None) -> Table:
     """Return a row per job with its leading metric, or the one that it is sorted by, last.
 
-    width  of the terminal in characters; without one, there is a column for every metric
+    width  width of the terminal in characters; None for a column per metric
     """
     # All columns: those of COLUMNS, the result, and the other metrics.
     rows = [_row(job, root, sort) for job in jobs]

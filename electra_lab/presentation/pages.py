@@ -81,7 +81,7 @@ def svg(figure: Figure, name: str, says: str = "") -> str:
     """Return the figure as SVG text without a fixed size or date, in the page's own colours.
 
     name  prefix of the figure's ids, which are unique on the page if the names are
-    says  the alternative text for screen readers; without it the picture is hidden from them
+    says  alternative text for screen readers; without it the picture is hidden from them
     """
     text = io.StringIO()
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -190,8 +190,8 @@ def training_charts(runs: Mapping[str, Records], first: Mapping[str, str] = {}) 
 class Unfinished:
     """The state of a job whose page is not the last one.
 
-    how    it is `running`, or the way in which it ended too early
-    pause  seconds between its last two pages, about as many as until the next one
+    how    `running`, or how it ended too early
+    pause  seconds between its last two pages, and about until the next one
     """
 
     how: str

@@ -126,7 +126,7 @@ def findings(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[F
         if baselines:
             meaning += "; " + ", ".join(f"{declared[base].title} {thousandths(record[base])}" for base in baselines)
         if not metric.comparable:
-            meaning += "; on its own task"
+            meaning += "; not comparable between runs"
         findings.append(Finding(metric.title, record[name], meaning))
     return findings
 
@@ -218,10 +218,10 @@ def closing(directory: RunDirectory, report: Path, seconds: float | None) -> str
         lines.append(f"  {warning}")
     if best := directory.best_checkpoint():
         path = checkpoint_path(directory.checkpoints, best.step)
-        lines.append(f"  best checkpoint by {best.metric} {best.value:.4f}: {path}, which --best chooses")
+        lines.append(f"  best checkpoint by {best.metric} {best.value:.4f}: {path} (use --best)")
     if examples := examples_of(directory):
         lines += ["", "test text as the discriminator saw it: [original > replacement, probability of replaced];",
-                  "a bare (probability) follows an original token that it wrongly suspects"]  # fmt: skip
+                  "a number alone marks a false alarm"]  # fmt: skip
         lines += [f"  {excerpt(tokens)}" for tokens in examples]
     time = f"trained in {seconds:,.0f} s; " if seconds else ""
     return "\n".join([*lines, "", f"{time}report {report}"])

@@ -93,8 +93,8 @@ def _rows(
 ) -> str:
     """Draw one row per variant, with names in place of numbers.
 
-    lines  numbers at which a dashed line is drawn
-    means  for differences to the baseline, those of the comparison; by default the means of the values
+    lines  positions of dashed lines
+    means  estimates of differences to the baseline; by default the means of the values
     """
     # A key that all labels begin with is the title of the axis.
     key = f"{plan.keys[0]}=" if len(plan.keys) == 1 else ""

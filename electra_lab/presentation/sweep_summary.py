@@ -79,8 +79,8 @@ def _changes(variant: PlannedVariant) -> Iterator[str]:
 def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path, workers: int) -> str:
     """Describe the remaining work, and the needs of each variant, if they are known.
 
-    needs    by variant, and by the id of a reference
-    missing  of each cell and reference, references first
+    needs    needs by variant, and by the id of a reference
+    missing  missing work of each reference and cell
     """
     others = f", {counted(len(plan.references), 'reference run')}" if plan.references else ""
     done = sum(not lacking for lacking in missing.values())

@@ -58,7 +58,7 @@ class Row:
             return "not available" if self.lacks else self.mean.why
         if d is None or not d.distinguishable:
             return (d.why if d else "") or self.mean.why
-        higher = d.found(higher=True)
+        higher = d.differs(higher=True)
         if not self.metric.comparable:
             return "higher" if higher else "lower"
         return "better" if higher == self.metric.higher_is_better else "worse"
@@ -203,7 +203,7 @@ def _unlearned(higher_is_better: bool, compared: Comparisons) -> list[str]:
     labels = dict[str, None]()
     for (label, _), d in compared.over_trivial.items():
         by_means = d.mean is None or (d.mean > 0) == higher_is_better
-        better = by_means if d.holm is None else d.found(higher_is_better)
+        better = by_means if d.holm is None else d.differs(higher_is_better)
         if not better:
             labels[label] = None
     return [*labels]

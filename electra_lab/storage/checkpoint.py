@@ -39,7 +39,7 @@ def tensors_of(module: nn.Module, optimizer: Optimizer, *, keep: bool = True) ->
 
     An objective's memory of rows follows, as `memory.*`; readers of the model alone leave it out.
 
-    keep  of several processes that share the tensors, all must call this, but only one needs the result
+    keep  False for processes that only take part in gathering divided tensors
     """
     named = {f"model.{name}": value.detach() for name, value in _model_tensors(module).items()}  # a shared one once
     for name, parameter in module.named_parameters():
@@ -108,7 +108,7 @@ def prune(
 ) -> None:
     """Remove checkpoints up to `step` except the newest `keep`, milestones, which do not count, and the best.
 
-    best  for a run that may have to go back to any of the newest, it keeps the best that there was at each of them
+    best  function from a step to the best one up to it; that of each of the newest `keep` stays, as the run may go back
     """
     ordinary = [path for path in checkpoints(folder) if _step(path) <= step and _step(path) not in milestones]
     best_steps = {best(_step(path)) for path in ordinary[-keep:]}

@@ -120,8 +120,8 @@ class Change(BaseModel):
 class Provenance(BaseModel):
     """The content of provenance.json. Keys that it does not know are kept.
 
-    id  of the run, which its checkpoints, results and measures carry: drawn when it begins; that of an ablation's cell
-        is the cell's, and that of a seed is its fine-tuning's with the seed
+    id  random id of the run, in its checkpoints, results and measures; for an ablation's cell, the cell's id; for a
+        seed, its fine-tuning's id with the seed
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)

@@ -173,7 +173,7 @@ class RunDirectory:
     def keep_tokens(self, tokenizer: Tokenizer, counts: Tensor, id: str) -> None:
         """Keep the tokenizer, and how often each token occurs in the training text: the model is read with them.
 
-        id  of the run
+        id  id of the run
         """
         self.write("tokenizer.json", tokenizer.to_str())
         whose = {"run": id, "tokenizer": sha256(self.path / "tokenizer.json")}

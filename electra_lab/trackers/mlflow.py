@@ -25,7 +25,7 @@ MOST = 100  # parameters per request
 class MLflow:
     """A run in MLflow, in a file or on a server. Needs `electra-lab[mlflow]`.
 
-    uri         where MLflow keeps runs. Default: MLFLOW_TRACKING_URI, or else mlflow.db next to the run directory
+    uri         address of MLflow's runs. Default: MLFLOW_TRACKING_URI, or else mlflow.db next to the run directory
     experiment  the MLflow experiment of the run
     """
 
@@ -56,7 +56,7 @@ class MLflow:
     def _begun(self, run: Tracked, place: str | None) -> str:
         """Return the id of the run.
 
-        place  of artifacts; without one MLflow creates a folder in the working directory
+        place  folder of artifacts; without one MLflow creates a folder in the working directory
         """
         from mlflow.entities import Param
 

@@ -13,7 +13,7 @@ from registry import Ended, Tracked, trackers
 class TensorBoard:
     """Event files for TensorBoard. Needs `electra-lab[tensorboard]`.
 
-    folder  of the files; by default tensorboard/ in the run directory
+    folder  folder of the files; by default tensorboard/ in the run directory
     """
 
     rewinds = True

@@ -147,5 +147,5 @@ def test_advice_is_for_those_who_need_it() -> None:
 
 def test_numbers_that_do_not_compare_runs_are_marked() -> None:
     found = findings(AUC | LOSS | {"discriminator_recall": 0.1}, PRETRAINING)
-    assert [finding.meaning.endswith("; on its own task") for finding in found] == [False, True, True]
+    assert [finding.meaning.endswith("; not comparable between runs") for finding in found] == [False, True, True]
     assert own_task(AUC | LOSS, PRETRAINING) != own_task(LOSS, PRETRAINING) == ""
