@@ -7,7 +7,7 @@ from typing import Any
 
 from electra_lab.analysis.records import curve, is_number, points, titled
 from electra_lab.analysis.run_comparison import Subject, changes, differing, obstacles, same_rows, side_by_side
-from electra_lab.presentation.pages import Chart, drawing, finish, look, render, svg
+from electra_lab.presentation.pages import Chart, overlay, render
 from electra_lab.presentation.run_page import CURVES, OWN_TASK, Token, examples_of, excerpt, heading, verdicts
 from electra_lab.presentation.sweep_figures import keys
 from electra_lab.presentation.sweep_page import conditions
@@ -17,7 +17,6 @@ from registry.errors import guide
 
 AXES = {"step": "step", "tokens": "training tokens", "flops": "training FLOPs"}
 MOST_KEYS = 4  # that are named in a sentence
-MOST_COLUMNS = 6  # runs; more of them are rows
 MOST_CURVES = 5  # metrics that are drawn, over each of the axes
 UNTESTED = (
     "Nothing is tested here. Another seed changes every number, and one run of each setting does not show by how much. "
@@ -98,7 +97,7 @@ class Comparison:
             rows.append([metric.title, *numbers, self.reading(metric)])
         tables.append(Table("Results of each run's own evaluation", ["metric", *labels, "reading"], rows, ["reading"]))
         tables.append(self._costs())
-        return [_turned(table) for table in tables] if len(labels) > MOST_COLUMNS else tables
+        return tables
 
     def _conditions(self) -> Table:
         differ = differing([dict(conditions(subject.began)) for subject in self.subjects])
@@ -206,23 +205,8 @@ def _is_curve(comparison: Comparison, split: str, name: str) -> bool:
 
 def _overlay(comparison: Comparison, title: str, split: str, name: str, axis: str) -> Chart:
     """Draw a metric of all runs over one axis."""
-    with drawing(3.4, 2.4) as figure:
-        axes = figure.subplots()
-        for i, subject in enumerate(comparison.subjects):
-            xs, ys = curve(subject.records, split, name, axis)
-            every = max(1, len(xs) // 5)  # a few markers, as colour alone must not identify the run
-            axes.plot(xs, ys, linewidth=1.2, markersize=4, alpha=0.85, markevery=every, **look(i))
-        finish(axes, AXES[axis], large=True)
-        return Chart(f"by {AXES[axis]}", svg(figure, f"{name}-{axis}", f"{title}, by {AXES[axis]}"))
-
-
-def _turned(table: Table) -> Table:
-    """Return a table with a row for each run."""
-    header, *lines = zip(table.columns, *table.rows, strict=True)
-    titles = [*header[1:]]
-    return Table(
-        table.title, ["run", *titles], lines if titles else [], titles if set(table.prose) - {"reading"} else []
-    )
+    lines = [(*curve(subject.records, split, name, axis), i) for i, subject in enumerate(comparison.subjects)]
+    return overlay(f"{name}-{axis}", f"by {AXES[axis]}", f"{title}, by {AXES[axis]}", lines, AXES[axis])
 
 
 def _value(value: Any) -> str:

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -142,6 +142,19 @@ def curves(name: str, title: str, lines: Mapping[str, Points], baselines: Mappin
             columnspacing=1, handlelength=1.5, handletextpad=0.5,
         )  # fmt: skip
         return Chart(title, svg(figure, name, title))
+
+
+def overlay(
+    name: str, caption: str, says: str, lines: Iterable[tuple[Sequence[float], Sequence[float], int]], xlabel: str
+) -> Chart:
+    """Draw lines on one axis, each in the look of a number."""
+    with drawing() as figure:
+        axes = figure.subplots()
+        for xs, ys, number in lines:
+            every = max(1, len(xs) // 5)  # a few markers, as colour alone must not identify a line
+            axes.plot(xs, ys, linewidth=1, markersize=3.5, alpha=0.85, markevery=every, **look(number))
+        finish(axes, xlabel, large=True)
+        return Chart(caption, svg(figure, name, says))
 
 
 Lines = dict[str, Points]

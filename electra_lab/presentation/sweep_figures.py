@@ -12,7 +12,7 @@ import numpy as np
 from electra_lab.analysis.intervals import Estimate, Values, estimate
 from electra_lab.analysis.records import curve, titled
 from electra_lab.analysis.results import CellResult, Results
-from electra_lab.presentation.pages import HEIGHT, SOFT, WIDTH, Chart, drawing, finish, look, svg
+from electra_lab.presentation.pages import HEIGHT, SOFT, WIDTH, Chart, drawing, finish, look, overlay, svg
 from electra_lab.presentation.run_page import heading
 from electra_lab.presentation.text import named
 from electra_lab.storage.plan import Plan
@@ -171,7 +171,8 @@ def curves(results: Results) -> list[Chart]:
     begun = next((cell.provenance.metrics for cell in results.cells if cell.provenance), {})
     titles = {results.plan.metric: results.plan.metric}
     titles |= {name: heading(metric) for name, metric in titled(begun).items() if metric.chart}
-    looks, charts = _looks(results.plan), list[Chart]()
+    numbers = {variant.label: number for number, variant in enumerate(results.plan.variants)}
+    charts = list[Chart]()
     for key, title in titles.items():
         # A single evaluation at the end is not a curve; the tables have it.
         split, lines = "validation", [_curve(cell, "validation", key) for cell in results.cells]
@@ -180,14 +181,8 @@ def curves(results: Results) -> list[Chart]:
         if all(len(xs) < 2 for xs, _ in lines):
             continue
         caption = f"{title} ({split} text)"
-        with drawing() as figure:
-            axes = figure.subplots()
-            for cell, (xs, ys) in zip(results.cells, lines, strict=True):
-                every = max(1, len(xs) // 5)  # a few markers per line, as colour alone must not identify the variant
-                style = looks[cell.plan.variant]
-                axes.plot(xs, ys, linewidth=1, markersize=3.5, alpha=0.85, markevery=every, **style)
-            finish(axes, "training FLOPs", large=True)
-            charts.append(Chart(caption, svg(figure, f"curve-{len(charts)}", caption)))
+        drawn = [(*line, numbers[cell.plan.variant]) for cell, line in zip(results.cells, lines, strict=True)]
+        charts.append(overlay(f"curve-{len(charts)}", caption, caption, drawn, "training FLOPs"))
     return charts
 
 

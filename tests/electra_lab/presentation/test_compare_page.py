@@ -72,8 +72,7 @@ def test_a_metric_on_an_own_task_is_marked(tmp_path: Path) -> None:
     assert other.as_dict()["comparable"] == []
 
 
-def test_curves_lie_over_each_other_by_step_tokens_and_flops(tmp_path: Path, drawn: Drawn, monkeypatch) -> None:
-    monkeypatch.setattr(compare_page, "svg", pages.svg)
+def test_curves_lie_over_each_other_by_step_tokens_and_flops(tmp_path: Path, drawn: Drawn) -> None:
     found = compared(tmp_path)
     page(found)
     cells = [RunDirectory(subject.directory.path).records() for subject in found.subjects]
@@ -109,28 +108,6 @@ def test_the_terminal_has_tables_and_verdicts(tmp_path: Path, monkeypatch: pytes
     lines = text(compared(tmp_path)).splitlines()
     assert ["generator.scale", "0.5", "0.25", "0.5"] in [line.split() for line in lines]
     assert "other: It learned." in lines
-
-
-def test_many_runs_are_rows(tmp_path: Path, plain: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = compared(tmp_path)
-    columns = found.tables()
-    assert [*columns[0].columns] == ["key", *found.labels]
-    monkeypatch.setattr(compare_page, "MOST_COLUMNS", 2)
-    rows = found.tables()
-    assert [table.title for table in rows] == [table.title for table in columns]
-    for turned, table in zip(rows, columns, strict=True):
-        cells = [
-            (run, title, cell)
-            for run, *line in turned.rows
-            for title, cell in zip(turned.columns[1:], line, strict=True)
-        ]
-        wanted = [
-            (run, title, cell) for title, *line in table.rows for run, cell in zip(table.columns[1:], line, strict=True)
-        ]
-        assert sorted(cells) == sorted(wanted)
-        assert [row[0] for row in turned.rows] in ([], [*table.columns[1:]])
-    assert "other  0.25" in " ".join(text(found).split("\n")[:9]).replace("   ", "  ")
-    assert Page(page(found)).table("Costs")[0][0] == "run"
 
 
 def test_baselines_of_a_measure_need_no_training(tmp_path: Path) -> None:
