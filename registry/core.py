@@ -145,7 +145,7 @@ class Registry(Generic[T]):
         return None
 
     def _taken(self, name: str, module: str, file: Path) -> str | None:
-        """Return where another component called `name` is defined, None if `module` may use the name."""
+        """Return the place of another component called `name`, None if `module` may use the name."""
         if entry := self._entries.get(name):
             return entry.place
         if home := self._home_files().get(name):

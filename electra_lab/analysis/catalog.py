@@ -201,6 +201,6 @@ def _state(path: Path, *, finished: bool) -> State:
 
 
 def _written(path: Path) -> float:
-    """Return when a job last wrote records, in seconds since 1970."""
+    """Return the time of the last record of a job, in seconds since 1970."""
     files = [path, *path.glob("metrics.jsonl"), *path.glob("*/metrics.jsonl"), *path.glob("*/*/metrics.jsonl")]
     return max(file.stat().st_mtime for file in files[1:] or files)

@@ -117,7 +117,7 @@ def judgements(record: Mapping[str, Any], provenance: Provenance) -> list[Judgem
 def judge(
     record: Mapping[str, Any], metrics: Mapping[str, Metric], name: str, network: str, skill: Skill
 ) -> Judgement | None:
-    """Return whether the gain of a metric over its better baseline shows a skill; None if it has no gain."""
+    """Judge a skill by the gain of a metric over its better baseline; None if it has no gain."""
     baselines = [base for base in metrics.get(name, Metric()).baselines if record.get(base) is not None]
     gain = record.get(f"{name}_gain")
     if gain is None or not baselines:

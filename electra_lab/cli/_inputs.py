@@ -1,4 +1,4 @@
-"""What a command reads, from arguments, files and standard input. The items of a pipe are answered as they come."""
+"""The input of commands: arguments, files and standard input. The items of a pipe are answered as they come."""
 
 import os
 import select
@@ -97,7 +97,7 @@ def _of_stream(stream: BinaryIO, name: str) -> Incoming[Line]:
 
 
 def _blocks(stream: BinaryIO, signal: "Arrived") -> Iterator[bytes]:
-    """Yield what a pipe or a terminal brings; an empty block at a pause, and before a signal raises Stopped."""
+    """Yield blocks of a pipe or a terminal; an empty one at a pause, and before a signal raises Stopped."""
     from electra_lab.jobs.endings import name_of, stopped
 
     block = b""

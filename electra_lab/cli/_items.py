@@ -1,4 +1,4 @@
-"""The items that a command reads, texts or records with named fields, and what it prints for each."""
+"""Items of commands, texts or records with named fields, and their answers."""
 
 import csv
 import io

@@ -70,7 +70,7 @@ def answering() -> Iterator[None]:
 
 
 def stdout() -> TextIO:
-    """Return where answers go."""
+    """Return the stream of answers."""
     return _ANSWERS.get(sys.stdout)
 
 

@@ -12,7 +12,7 @@ def clean(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder to search, at any depth.")] = Path("runs"),
     remove: Annotated[bool, typer.Option("--remove", help="Remove what is listed.")] = False,
 ) -> None:
-    """List what nothing needs, with its size: token stores that no run in the folder uses, checkpoints that are
+    """List unneeded files, with their sizes: token stores that no run in the folder uses, checkpoints that are
     neither the newest, the best nor milestones, and leftovers of killed processes.
 
     Jobs in progress are left alone, and so are stores and leftovers that have changed within the last hour.

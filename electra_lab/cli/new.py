@@ -70,7 +70,7 @@ def new(
     name = name.removesuffix(".yaml")
     if name not in experiments:
         hint = did_you_mean(name, experiments)
-        raise UnknownName(f"no experiment '{name}' comes with electra_lab.{hint} To see what they do: electra-lab new")
+        raise UnknownName(f"no experiment '{name}' comes with electra_lab.{hint} To list them: electra-lab new")
     copy = folder / experiments[name].relative_to(root)
     if folder.suffix in (".yaml", ".yml"):
         raise ConfigError(f"{folder}: is the name of a file. Name a folder for {copy.name}.")

@@ -95,7 +95,7 @@ def score(
         return options.answered(pair, "score", incoming, partial(_without, removed), **how)
 
     reference = [] if normal is None else _reference(normal, model, reading, scored)
-    least = -1.0  # percentile of what is not printed
+    least = -1.0  # only higher percentiles are printed
     if alarms is not None:
         # A new text is one of the n highest, among N others, with a probability of n / (N + 1).
         rank = int(alarms * (len(reference) + 1) / 1000)
@@ -150,7 +150,7 @@ def _compiled(option: str, pattern: str | None) -> re.Pattern[str] | None:
 
 
 def _without(removed: re.Pattern[str] | None, item: Record) -> str:
-    """Return a text without what a pattern matches, as in a corpus."""
+    """Return a text without the matches of a pattern, as in a corpus."""
     text: str = item["text"]
     return removed.sub("", text).strip() if removed else text
 

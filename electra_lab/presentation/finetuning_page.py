@@ -77,7 +77,7 @@ def read_results(folder: FinetuningFolder) -> tuple[list[int], Results]:
 
 
 def verdicts(folder: FinetuningFolder, seeds: Sequence[int], results: Results) -> list[Verdict]:
-    """Return whether the model has learned its task, by the leading metric on the first split with labels.
+    """Return a verdict on whether the model has learned its task, by the leading metric on the first split with labels.
 
     The interval of its gain is that over the seeds, and never narrower than that of no correlation over the examples.
     """
@@ -198,7 +198,7 @@ def truncation(folder: FinetuningFolder, seed: int) -> list[tuple[str, str]]:
 
 
 def lost_shares(lost: Mapping[str, Mapping[str, float]], metrics: Mapping[str, Metric]) -> list[tuple[str, str]]:
-    """The same of shares by metric and split."""
+    """Return shares of lost examples, by metric and split, as facts."""
     facts = []
     for name, shares in lost.items():
         if name in metrics:

@@ -101,12 +101,12 @@ def verdict(judgement: Judgement, record: Mapping[str, Any], metrics: Mapping[st
 
 
 def own_task(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> str:
-    """Return which numbers compare runs, if some of an evaluation do not."""
+    """Return a note on the numbers that compare runs, if some of an evaluation do not."""
     return OWN_TASK if any(name in record and not metric.comparable for name, metric in metrics.items()) else ""
 
 
 def advice(judged: Iterable[Verdict]) -> str:
-    """Return where to look if anything was not learned."""
+    """Return the address of a guide if anything was not learned."""
     return "" if all(verdict.learned for verdict in judged) else OWN_TEXT
 
 

@@ -149,7 +149,7 @@ def verdict(results: Results) -> list[str]:
 
 
 def conclusions(metric: str, leading: Metric, values: Values, baseline: str, compared: Comparisons) -> list[str]:
-    """Return whether variants differ and which is the best, and which have not learned anything.
+    """Return sentences: whether variants differ, the best one, and those that have not learned anything.
 
     The best is judged over the same seeds of all: over its own, a variant would win by lacking an unlucky one. If no
     variant is better than the baselines that need no training, that comes first, and none is called the best.

@@ -74,7 +74,7 @@ class AblationFolder:
         return self.path / "shared" / measure.key
 
     def failure(self, id: str) -> Failure | None:
-        """Return why a cell is not done. Raises CheckpointError if the note is damaged."""
+        """Return the failure of a cell that is not done. Raises CheckpointError if the note is damaged."""
         note = self.path / "failed" / f"{id}.json"
         return read_as(Failure, note, "Remove it.") if note.is_file() else None
 

@@ -33,9 +33,9 @@ def find(root: Path) -> Iterator[tuple[Path, Kind | None, str]]:
 
 
 def jobs_in(folder: Path) -> str:
-    """Return a hint for an error: a run or fine-tuning in a folder that is none itself, or next to one that is missing.
+    """Return a hint for an error: a run or fine-tuning inside a folder of another kind, or next to a missing one.
 
-    It is the one with a similar name, otherwise the newest by the time at which it was made.
+    The one with a similar name, otherwise the newest.
     """
     exists = os.path.isdir(folder)
     place = folder if exists else folder.parent
@@ -50,7 +50,7 @@ def jobs_in(folder: Path) -> str:
 
 
 def _made(job: Path) -> float:
-    """Return when a job began: its first file is written once. The time of the folder is that of the last one."""
+    """Return the time at which a job began, that of its first file: the time of the folder is that of the last one."""
     first = job / "source.yaml"
     return (first if first.is_file() else job).stat().st_mtime
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MANIFEST = "MANIFEST.json"
 MOST_BYTES = 64 << 20  # of a file that is read as a whole, unless its reader knows better
 MOST_TOKENS = 1 << 29  # bytes of tokenizer.json
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # what a write raises, without the name of its file
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # errors of a write, which lack the name of the file
 T = TypeVar("T")
 # Errors that say nothing about a file: of rights, of a network file system, of too many open files, of memory.
 _PASSING = {errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
@@ -169,7 +169,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 def tokenizer_failures(
     problem: str = "the tokenizer fails on the text", cure: str = "Correct its tokenizer.json, or its options."
 ) -> Iterator[None]:
-    """Raise DataError for what the tokenizers library raises: bare Exceptions, and panics, which are not Exceptions."""
+    """Raise DataError for errors of the tokenizers library: bare Exceptions, and panics, which are not Exceptions."""
     try:
         yield
     except BaseException as error:

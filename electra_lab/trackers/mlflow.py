@@ -44,13 +44,13 @@ class MLflow:
 
         for noisy in ("mlflow", "alembic"):
             logging.getLogger(noisy).setLevel(logging.WARNING)
-        beside = run.folder.absolute().parent
+        parent = run.folder.absolute().parent
         uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI")
         with (
-            nullcontext() if uri else FileLock(beside / ".mlflow.lock")
+            nullcontext() if uri else FileLock(parent / ".mlflow.lock")
         ):  # cells that create the file at the same time would fail
-            self._client: Any = MlflowClient(uri or f"sqlite:///{beside / 'mlflow.db'}")
-            self._id = self._begun(run, None if uri else (beside / "mlflow").as_uri())
+            self._client: Any = MlflowClient(uri or f"sqlite:///{parent / 'mlflow.db'}")
+            self._id = self._begun(run, None if uri else (parent / "mlflow").as_uri())
         return self._id
 
     def _begun(self, run: Tracked, place: str | None) -> str:
