@@ -3,37 +3,14 @@
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
-from electra_lab.cli import (
-    ablate,
-    cell,
-    check,
-    clean,
-    compare,
-    corrupt,
-    detect,
-    embed,
-    export,
-    fill,
-    finetune,
-    list_,
-    new,
-    predict,
-    prepare,
-    push,
-    registry_,
-    replay,
-    report,
-    resume,
-    run,
-    schema,
-    score,
-)  # fmt: skip
+from electra_lab.cli import registry_
 from electra_lab.cli._streams import CLOSED_PIPE, answer, answering, usable
 from electra_lab.version import __version__
 from registry.core import Registry
@@ -50,13 +27,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-VERBS: tuple[Callable[..., None], ...] = (
-    new.new, prepare.prepare, run.run, resume.resume, replay.replay, ablate.ablate, cell.cell, finetune.finetune,
-    report.report, list_.list_, clean.clean, compare.compare, check.check, export.export, push.push, detect.detect,
-    corrupt.corrupt, fill.fill, embed.embed, score.score, predict.predict, schema.schema,
+VERBS = (  # in the order of the help; each is a function in the file of its name
+    "new", "prepare", "run", "resume", "replay", "ablate", "cell", "finetune", "report", "list_", "clean", "compare",
+    "check", "export", "push", "detect", "corrupt", "fill", "embed", "score", "predict", "schema",
 )  # fmt: skip
 for verb in VERBS:
-    app.command(verb.__name__.rstrip("_"))(answering()(verb))
+    function = vars(import_module(f"electra_lab.cli.{verb}"))[verb]
+    app.command(verb.rstrip("_"))(answering()(function))
 app.add_typer(registry_.app, name="registry")
 
 

@@ -267,7 +267,7 @@ def _facts(records: Records, provenance: Provenance) -> list[tuple[str, str]]:
 
 
 def _epochs(provenance: Provenance) -> Iterator[tuple[str, str]]:
-    """Yield how often the whole training reads its rows; older runs have not noted their number."""
+    """Yield the number of epochs, if the number of rows is known."""
     train = provenance.config.get("train", {})
     if train.get("batch_size") and provenance.data.rows:
         yield "epochs", epochs(BatchSizes.of(train).before(provenance.steps), provenance.data.rows)

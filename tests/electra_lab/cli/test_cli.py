@@ -38,7 +38,7 @@ def test_the_version_and_the_completion_of_a_shell_are_shown(lab, monkeypatch: p
         ("electra-lab re", {"resume", "replay", "report", "registry"}),
         ("electra-lab registry ", {"list", "describe"}),
         ("electra-lab run --d", {"--device", "--dry-run"}),
-        ("electra-lab train ", {verb.__name__.rstrip("_") for verb in VERBS} | {"registry"}),
+        ("electra-lab train ", {verb.rstrip("_") for verb in VERBS} | {"registry"}),
     ],
 )
 def test_bash_completes_verbs_and_options(monkeypatch, capsys, words: str, expected: set[str]):
