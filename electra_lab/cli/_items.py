@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -78,10 +78,38 @@ def read(texts: list[str] | None, files: list[Path] | None, reading: Reading) ->
     return replace(begun, items=chain(begun.items, following()), more=more, several=len(others) > 0)
 
 
-def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> Incoming[Entry]:
-    from electra_lab.sources.files import BadInput
+@dataclass(frozen=True)
+class Parts:
+    """The parts of an item, and the fields of a record that hold them.
 
-    names, needs, fields, format = reading.names or ("text",), reading.needs, reading.fields, reading.format_of(file)
+    fields  field of each part; None if it has the name of the part
+    more    further fields of the text, which follow after a space
+    needs   required parts
+    """
+
+    fields: Mapping[str, str | None]
+    more: Sequence[str]
+    needs: Sequence[str]
+
+    @property
+    def required(self) -> list[str]:
+        """The fields that every record must have, without `more`."""
+        return [field or name for name, field in self.fields.items() if field or name in self.needs]
+
+    def item(self, record: Record, place: str) -> Record:
+        """Return the item in a record. Raises BadInput."""
+        item = {}
+        for name, field in self.fields.items():
+            if field or name in self.needs or name in record:
+                item[name] = _value(record, place, name, field)
+        for field in self.more:
+            item["text"] += " " + _value(record, place, "text", field)
+        return item
+
+
+def _parts_of(reading: Reading, format: Format) -> Parts:
+    """Return the parts of the items of an input. Raises ConfigError."""
+    names, fields = reading.names or ("text",), reading.fields
     if format not in FIELDLESS:
         fields = fields or reading.usual
     elif fields:
@@ -90,56 +118,52 @@ def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> I
         raise ConfigError(f"--field: the model takes {' and '.join(names)}, so {len(names)} at most.")
     if reading.second is not None and len(names) < 2:
         raise ConfigError("--pair: the model takes single texts.")
-    # The field of a record that holds each part of an item; None if it is called like the part.
-    field_of: dict[str, str | None] = dict.fromkeys(needs if fields else names)
-    field_of.update(zip(names, fields, strict=False))
+    of_parts: dict[str, str | None] = dict.fromkeys(reading.needs if fields else names)
+    of_parts.update(zip(names, fields, strict=False))
     if reading.second is not None:
-        field_of.pop(names[1], None)
-    more_fields = fields[len(names) :]
-    required = [source or name for name, source in field_of.items() if source or name in needs]
+        of_parts.pop(names[1], None)
+    return Parts(of_parts, fields[len(names) :], reading.needs)
 
-    is_guessed = format == "text" and reading.format is None
 
-    def item_of(record: Record, place: str) -> Record:
-        item = {}
-        for name, source in field_of.items():
-            if source or name in needs or name in record:
-                item[name] = _value(record, place, name, source)
-        for source in more_fields:
-            item["text"] += " " + _value(record, place, "text", source)
-        return item
-
-    def items() -> Iterator[Entry]:
-        for place, record in records:
-            try:
-                if isinstance(record, BadInput):
-                    raise record
-                item = item_of(record, place)
-            except BadInput as error:
-                stop_or_skip(error, reading.on_error)
-                continue
-            if is_guessed and place.endswith(":1") and next(iter(record.values())).startswith(">"):
-                raise DataError(f"{place}: begins with >, as FASTA does. Give the --format: fasta or text.")
-            if isinstance(item.get("words"), str):
-                item = {"text": item["words"]}
-            if reading.second is not None:
-                item[names[1]] = reading.second
-                record.setdefault(names[1], reading.second)
-            yield place, record, item
-
-    source = lines_of(texts, file)
+def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> Incoming[Entry]:
+    format = reading.format_of(file)
+    parts, source = _parts_of(reading, format), lines_of(texts, file)
     lines = (line for line in source if line[0])  # without pauses
-    records: Iterator[tuple[str, Record | BadInput]]
     if format in ("csv", "tsv"):
-        columns, place, records = _rows(lines, format, [*required, *more_fields])
-        item_of(dict.fromkeys(columns, ""), place or str(file))  # refuses a header that lacks a column
+        columns, place, records = _rows(lines, format, [*parts.required, *parts.more])
+        parts.item(dict.fromkeys(columns, ""), place or str(file))  # refuses a header that lacks a column
     elif format == "fasta":
         records = _sequences(lines)
     else:
         grouped = _grouped(source, reading.begins) if reading.begins and format == "text" else lines
-        records = _lines(grouped, format, required)
-    incoming = ahead(items(), source.signal) if source.signal else Incoming(items())
+        records = _lines(grouped, format, parts.required)
+    items = _entries(records, parts, reading, is_guessed=format == "text" and reading.format is None)
+    incoming = ahead(items, source.signal) if source.signal else Incoming(items)
     return replace(incoming, format=format)
+
+
+def _entries(
+    records: "Iterator[tuple[str, Record | BadInput]]", parts: Parts, reading: Reading, *, is_guessed: bool
+) -> Iterator[Entry]:
+    """Yield the items of records with their places. Raises DataError."""
+    from electra_lab.sources.files import BadInput
+
+    for place, record in records:
+        try:
+            if isinstance(record, BadInput):
+                raise record
+            item = parts.item(record, place)
+        except BadInput as error:
+            stop_or_skip(error, reading.on_error)
+            continue
+        if is_guessed and place.endswith(":1") and next(iter(record.values())).startswith(">"):
+            raise DataError(f"{place}: begins with >, as FASTA does. Give the --format: fasta or text.")
+        if isinstance(item.get("words"), str):
+            item = {"text": item["words"]}
+        if reading.second is not None and reading.names:
+            item[reading.names[1]] = reading.second
+            record.setdefault(reading.names[1], reading.second)
+        yield place, record, item
 
 
 def stop_or_skip(error: "BadInput", on_error: OnError) -> None:
