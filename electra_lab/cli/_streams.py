@@ -2,7 +2,6 @@
 
 import io
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
@@ -72,11 +71,6 @@ def answering() -> Iterator[None]:
 def stdout() -> TextIO:
     """Return the stream of answers."""
     return _ANSWERS.get(sys.stdout)
-
-
-def width() -> int | None:
-    """Return the width of the terminal that answers go to, in characters; None if they go elsewhere."""
-    return shutil.get_terminal_size().columns if stdout().isatty() else None
 
 
 def is_utf8() -> bool:

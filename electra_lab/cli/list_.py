@@ -1,12 +1,13 @@
 """electra-lab list [FOLDER]"""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from electra_lab.cli._streams import answer, is_utf8, width
+from electra_lab.cli._streams import answer, is_utf8, stdout
 
 
 def list_(
@@ -46,4 +47,5 @@ def list_(
         fits = " that fits" if filter_ else ""
         print(f"{folder}: no run, fine-tuning or ablation{fits} is here.")  # a message, so not an answer
         return
-    answer(table(listed, folder, sort, width()).text(indent=""))
+    width = shutil.get_terminal_size().columns if stdout().isatty() else None
+    answer(table(listed, folder, sort, width).text(indent=""))

@@ -50,6 +50,7 @@ OWN_TASK = (
     f"({guide('ablations')})."
 )
 OWN_TEXT = f"{guide('own-text')} says what to change for your own text, and how to see early that nothing is learned."
+CURVES = {"train": "training", "validation": "validation"}  # the name of each split in a legend
 
 
 @dataclass(frozen=True)
@@ -129,9 +130,6 @@ def findings(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[F
             meaning += "; not comparable between runs"
         findings.append(Finding(metric.title, record[name], meaning))
     return findings
-
-
-CURVES = {"train": "training", "validation": "validation"}  # the name of each split in a legend
 
 
 class Token(BaseModel):

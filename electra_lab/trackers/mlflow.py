@@ -46,9 +46,8 @@ class MLflow:
             logging.getLogger(noisy).setLevel(logging.WARNING)
         parent = run.folder.absolute().parent
         uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI")
-        with (
-            nullcontext() if uri else FileLock(parent / ".mlflow.lock")
-        ):  # cells that create the file at the same time would fail
+        # Cells that create the file at the same time would fail.
+        with nullcontext() if uri else FileLock(parent / ".mlflow.lock"):
             self._client: Any = MlflowClient(uri or f"sqlite:///{parent / 'mlflow.db'}")
             self._id = self._begun(run, None if uri else (parent / "mlflow").as_uri())
         return self._id
