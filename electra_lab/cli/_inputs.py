@@ -166,7 +166,7 @@ def ahead(items: Iterator[T], signal: "Arrived") -> Incoming[T]:
                 following.append(read.get(timeout=max(until - time.monotonic(), MOMENT)))
         return bool(following) and not isinstance(following[0], BaseException)
 
-    def taken() -> Iterator[T]:
+    def ready() -> Iterator[T]:
         with noted(lambda _: None, alone=True, arrived=signal):
             Thread(target=fill, daemon=True).start()
             while not isinstance(item := following.pop() if following else read.get(), BaseException):
@@ -174,4 +174,4 @@ def ahead(items: Iterator[T], signal: "Arrived") -> Incoming[T]:
         if not isinstance(item, StopIteration):
             raise item
 
-    return Incoming(taken(), more)
+    return Incoming(ready(), more)

@@ -60,24 +60,24 @@ Top = Annotated[int, typer.Option(min=1, help="Candidates to return for each mas
 
 
 def answered(
-    pair: "Pair", verb: "Verb", incoming: Incoming[Entry], taken: Callable[[Record], Any], **options: Any
+    pair: "Pair", verb: "Verb", incoming: Incoming[Entry], argument_of: Callable[[Record], Any], **options: Any
 ) -> Iterator[tuple[Entry, Any]]:
     """Yield each item that a command reads and its answer, as soon as there is one.
 
-    taken  function from an item to the argument of the verb
+    argument_of  function from an item to the argument of the verb
 
     A signal ends them early; `incoming.end` raises its error once the command has written everything.
     """
-    waiting: deque[Entry] = deque()  # the items that are not answered yet
+    unanswered: deque[Entry] = deque()  # items without an answer
 
     def items() -> Iterator[Any]:
         for entry in incoming:
-            waiting.append(entry)
-            yield taken(entry[-1])
+            unanswered.append(entry)
+            yield argument_of(entry[-1])
 
     try:
         for result in pair.stream(verb, items(), more=incoming.more, **options):
-            yield waiting.popleft(), result
+            yield unanswered.popleft(), result
     except Stopped as error:
         incoming.stopped = error
 

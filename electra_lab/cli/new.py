@@ -138,11 +138,11 @@ def _with_needs(file: Path, root: Path) -> Iterator[Path]:
     if file.suffix == ".yaml":
         values = parse(file.read_text(encoding="utf-8"), str(file), file.parent).plain()
         assert isinstance(values, dict)
-        listed: list[object] = []
+        paths: list[object] = []
         for key in ("extends", "base", "imports"):
             value = values.get(key)
-            listed += value if isinstance(value, list) else [value]
-        for path in listed:
+            paths += value if isinstance(value, list) else [value]
+        for path in paths:
             if isinstance(path, str):
                 yield from _with_needs(Path(os.path.normpath(file.parent / path)), root)
     yield file

@@ -86,7 +86,7 @@ def score(
     numbered = any(option is not None for option in (remove, begins, above, alarms))
     if numbered and incoming.format == "text":  # records have their fields
         added.insert(0, "line")
-    taken = [*added, "unknown"] if json_ else added if csv_ else ()
+    new_fields = [*added, "unknown"] if json_ else added if csv_ else ()
     pair = load(model, device=device, step=options.step_of(step, best))
     console, terminal, table = Console(), options.colours(), Table()
 
@@ -118,7 +118,7 @@ def score(
     def answers() -> Iterator[tuple[str, Record, "Scored"]]:
         for number, ((place, record, item), result) in enumerate(scored(incoming), start=1):
             console.advance(number)
-            refuse_overwriting(place, record, taken)
+            refuse_overwriting(place, record, new_fields)
             if removed:
                 result = _in_whole(result, item["text"], removed)
             if reference and result.score is not None:
