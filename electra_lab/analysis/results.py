@@ -265,21 +265,23 @@ def waiting_work(folder: AblationFolder, plan: Plan, ids: Sequence[str]) -> dict
 
 def _with_average(plan: Plan, cells: list[CellResult]) -> list[CellResult]:
     """Give the cells of a variant and a seed the mean over all tasks, if each of these has a number."""
-    numbers = defaultdict[tuple[str, int], dict[str, tuple[float, float]]](dict)  # and that of its best baseline
-    for cell in cells:
-        if cell.plan.task in cell.metrics:
-            trivial = [cell.metrics.get(name, math.nan) for name in plan.metrics[cell.plan.task].baselines]
-            best = max if plan.metrics[cell.plan.task].higher_is_better else min
-            both = cell.metrics[cell.plan.task], best(trivial, default=math.nan)
-            numbers[cell.plan.variant, cell.plan.seed][cell.plan.task] = both
     tasks = plan.tasks
     if len(tasks) < 2:
         return cells
+    # The number of each task, and that of its best baseline.
+    scores = defaultdict[tuple[str, int], dict[str, float]](dict)
+    baselines = defaultdict[tuple[str, int], dict[str, float]](dict)
+    for cell in cells:
+        task, key = cell.plan.task, (cell.plan.variant, cell.plan.seed)
+        if task in cell.metrics:
+            best = max if plan.metrics[task].higher_is_better else min
+            trivial = [cell.metrics.get(name, math.nan) for name in plan.metrics[task].baselines]
+            scores[key][task], baselines[key][task] = cell.metrics[task], best(trivial, default=math.nan)
     averaged = []
     for cell in cells:
-        of_tasks = numbers[cell.plan.variant, cell.plan.seed]
-        whole = len(of_tasks) == len(tasks)
-        means = [sum(values) / len(tasks) for values in zip(*of_tasks.values(), strict=True)] if whole else []
-        average = {name: mean for name, mean in zip((AVERAGE, CONSTANT), means, strict=False) if math.isfinite(mean)}
+        key, average = (cell.plan.variant, cell.plan.seed), dict[str, float]()
+        for name, numbers in ((AVERAGE, scores[key]), (CONSTANT, baselines[key])):
+            if len(numbers) == len(tasks) and math.isfinite(sum(numbers.values())):
+                average[name] = sum(numbers.values()) / len(tasks)
         averaged.append(replace(cell, metrics=cell.metrics | average))
     return averaged
