@@ -35,7 +35,6 @@ def embed(
     from operator import itemgetter
 
     import numpy as np
-    from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
     from electra_lab.api import load
     from electra_lab.presentation.console import Console
@@ -43,25 +42,17 @@ def embed(
     if out and json_:
         raise ConfigError("give either --json or --out.")
     incoming = read(texts, file, Reading(on_error, format, field or ()))
-    console, number = Console(), 0
+    console, rows = Console(), list[Any]()
     writing: Any = options.file_of("--out", out, "wb") if out else nullcontext()
     bar = console.progress(0, None, "embed", "texts") if out or not stdout().isatty() else nullcontext()
     with writing as stream, bar:
         pair = load(model, device=device, step=options.step_of(step, best))
         arguments = {"batch_size": batch_size, "pooling": pooling}
         vectors = options.answered(pair, "embed", incoming, itemgetter("text"), **arguments)
-
-        def write_header(number: int) -> None:  # numpy leaves room for any number of rows
-            kind = {"descr": dtype_to_descr(np.dtype(np.float32)), "fortran_order": False}
-            stream.seek(0)
-            write_array_header_1_0(stream, {**kind, "shape": (number, pair.embeds.dim)})
-
-        if out:
-            write_header(0)
         for number, ((_, _, item), vector) in enumerate(vectors, start=1):
             console.advance(number)
             if out:
-                stream.write(vector.numpy().tobytes())
+                rows.append(vector.numpy())
                 continue
             numbers = [str(value) for value in vector.numpy()]  # no more digits than float32 has
             if json_:
@@ -71,7 +62,7 @@ def embed(
             else:
                 answer(" ".join(numbers))
         if out:
-            write_header(number)
+            np.save(stream, np.array(rows, np.float32).reshape(-1, pair.embeds.dim))
     if out:
         answer(out)
     incoming.end()

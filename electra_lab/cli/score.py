@@ -95,14 +95,7 @@ def score(
         return options.answered(pair, "score", incoming, partial(_without, removed), **how)
 
     reference = [] if normal is None else _reference(normal, model, reading, scored)
-    least = -1.0  # only higher percentiles are printed
-    if alarms is not None:
-        # A new text is one of the n highest, among N others, with a probability of n / (N + 1).
-        rank = int(alarms * (len(reference) + 1) / 1000)
-        if rank == 0:
-            needed = math.ceil(1000 / alarms) - 1
-            raise DataError(f"--alarms {alarms:g}: needs {needed:,} normal texts; there are {len(reference):,}.")
-        least = 100 - 100 * rank / len(reference) + 1e-9
+    least = -1.0 if alarms is None else _least(alarms, len(reference))  # only higher percentiles are printed
 
     def show(place: str, record: Record, result: "Scored") -> None:
         line = line_at(place, incoming)
@@ -147,6 +140,16 @@ def _compiled(option: str, pattern: str | None) -> re.Pattern[str] | None:
         return None if pattern is None else re.compile(pattern)
     except re.error as error:
         raise ConfigError(f"{option}: is not a regular expression ({error}).") from None
+
+
+def _least(alarms: float, normal: int) -> float:
+    """Return the percentile that `alarms` of 1,000 new normal texts exceed. Raises DataError for too few texts."""
+    # A new text is one of the n highest, among N others, with a probability of n / (N + 1).
+    rank = int(alarms * (normal + 1) / 1000)
+    if rank == 0:
+        needed = math.ceil(1000 / alarms) - 1
+        raise DataError(f"--alarms {alarms:g}: needs {needed:,} normal texts; there are {normal:,}.")
+    return 100 - 100 * rank / normal + 1e-9
 
 
 def _without(removed: re.Pattern[str] | None, item: Record) -> str:
