@@ -114,6 +114,11 @@ def test_fields_pairs_questions_and_words(lab: Any, tuned: Tuned, tmp_path: Path
     # A tab does not separate two texts, as far as an exported model knows.
     [row] = answered(tuned["pairs"] / "seed-4" / "model", *file("tab.txt", "the\tcat\n"))
     assert (row["text"], "pair" in row) == ("the\tcat", False)
+    # Records may have a second text.
+    model, pair = tuned["pairs"] / "seed-4" / "model", {"text": "the cat", "pair": "dogs"}
+    [row] = answered(model, *file("pair.jsonl", json.dumps(pair) + "\n"))
+    expected = electra_lab.load(model, device="cpu").predict(("the cat", "dogs"))
+    assert row["probabilities"] == pytest.approx(expected.probabilities, abs=1e-6)
     # The second text of all items, which is not that of the record.
     both = {"text": "the cat", "pair": "of the record"}
     [row] = answered(tuned["pairs"], *file("both.jsonl", json.dumps(both) + "\n"), *fields("text"), "--pair", "dogs")

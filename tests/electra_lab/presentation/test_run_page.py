@@ -13,7 +13,7 @@ from electra_lab.presentation.run_page import OWN_TEXT, write_report
 from electra_lab.presentation.text import thousandths
 from electra_lab.storage.run_directory import RunDirectory
 from tests.electra_lab.presentation.axes import Drawn, overlaps
-from tests.electra_lab.presentation.test_charts import luminance
+from tests.electra_lab.presentation.test_pages import luminance
 from tests.helpers import rewrite_config, write_experiment
 from tests.pages import Page
 
