@@ -83,22 +83,22 @@ def jobs(root: Path) -> Iterator[Job]:
         yield Job(path, kind, path.name, "damaged", error=problem)
 
 
-def ordered(listed: Sequence[Job], by: str) -> list[Job]:
+def ordered(selection: Sequence[Job], by: str) -> list[Job]:
     """Sort by `newest`, `name` or a metric, whose best number comes first. Raises ConfigError for another word."""
     if by == "newest":
-        return sorted(listed, key=lambda job: -job.written)
+        return sorted(selection, key=lambda job: -job.written)
     if by == "name":
-        return sorted(listed, key=lambda job: (job.name, str(job.path)))
+        return sorted(selection, key=lambda job: (job.name, str(job.path)))
     metric = Metric()
-    for job in listed:
+    for job in selection:
         metric = job.metrics.get(by, metric)
     if not metric.comparable:
         raise ConfigError(f"--sort {by}: is measured on each run's own task, so it cannot compare runs.")
-    keys = {"newest", "name"}.union(*(job.numbers for job in listed))
+    keys = {"newest", "name"}.union(*(job.numbers for job in selection))
     if by not in keys:
         raise ConfigError(f"--sort {by}: is not a metric of these jobs.{did_you_mean(by, keys)}")
     sign = -1 if metric.higher_is_better else 1
-    return sorted(listed, key=lambda job: sign * job.numbers[by] if by in job.numbers else math.inf)
+    return sorted(selection, key=lambda job: sign * job.numbers[by] if by in job.numbers else math.inf)
 
 
 def _run(path: Path) -> Job:

@@ -86,14 +86,14 @@ def _package(kind: str, name: str | None, folder: Path, root: Path) -> None:
 
     Raises UnknownName for the kind, and ConfigError for a name that cannot be used or a file that exists.
     """
-    r = registry_of(kind)
-    singular = r.singular.replace(" ", "_")
+    components = registry_of(kind)
+    singular = components.singular.replace(" ", "_")
     name = name or f"my_{singular}"
     if not re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         cure = f"Use small letters and digits, in words that _ joins: my_{singular}."
         raise ConfigError(f"'{name}': cannot be a component's name. {cure}")
-    if name in r.names():
-        raise ConfigError(f"there is a {r.singular} '{name}' already. Choose another name.")
+    if name in components.names():
+        raise ConfigError(f"there is a {components.singular} '{name}' already. Choose another name.")
     files = (f"{singular}.py", f"test_{singular}.py")
     templates = {file: (root / "components" / file).read_text(encoding="utf-8") for file in files}
     if keyword.iskeyword(name):
@@ -106,7 +106,8 @@ def _package(kind: str, name: str | None, folder: Path, root: Path) -> None:
     for (file, template), before in zip(templates.items(), ("", f"import {module}  # noqa: F401\n"), strict=True):
         text = before + template
         texts[file] = text.replace(f"my_{singular}", name).replace(_in_capitals(f"my_{singular}"), _in_capitals(name))
-    project = PROJECT.format(name=name, dashed=name.replace("_", "-"), kind=r.singular, plural=r.plural, module=module)
+    words = {"name": name, "dashed": name.replace("_", "-"), "kind": components.singular, "plural": components.plural}
+    project = PROJECT.format(**words, module=module)
     _write({
         package / "pyproject.toml": project,
         package / f"{module}.py": texts[f"{singular}.py"],

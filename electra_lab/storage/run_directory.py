@@ -348,7 +348,7 @@ class RunDirectory:
         with disk(self.path):
             (self.path / DIVERGED).unlink(missing_ok=True)
         tested = step if evaluated else step - 1  # the last step whose evaluations stay
-        remaining = [r for r in records if r["step"] <= (step if r["split"] == "train" else tested)]
+        remaining = [record for record in records if record["step"] <= (step if record["split"] == "train" else tested)]
         if remove_after(self.checkpoints, step) or len(remaining) < len(records):
             with disk(self.path):
                 for name in _DERIVED:
