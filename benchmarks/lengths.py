@@ -22,7 +22,7 @@ from _alternating import CLOCKS, Seconds, alternate, device_name, markdown, on, 
 from _steps import LAB, Case, Step, make, settings_of
 from memory import growth
 
-from electra_lab.presentation.charts import LIGHT, MARKERS, drawing
+from electra_lab.presentation.pages import LIGHT, MARKERS, drawing
 
 DENSE = "dim: 128, depth: 2, heads: 4"
 BACKBONES: dict[str, tuple[str, tuple[str, ...]]] = {  # the experiment and its changes

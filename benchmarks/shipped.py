@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from electra_lab.analysis.records import last_number
-from electra_lab.presentation.findings import findings, verdicts
+from electra_lab.presentation.run_page import findings, verdicts
 from electra_lab.storage.run_directory import RunDirectory
 
 ROOT = Path(__file__).parent.parent

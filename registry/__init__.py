@@ -1,4 +1,4 @@
-"""The extension surface of electra_lab: how a component is defined, named, found and validated.
+"""The extension surface of electra_lab: definitions, names and schemas of components.
 
 from registry import samplers
 

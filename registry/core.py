@@ -110,8 +110,8 @@ class Registry(Generic[T]):
             if unknown := declared.keys() - self.declares.keys():
                 hint = did_you_mean(min(unknown), self.declares)
                 raise BadSignature(f"{at}: {self.plural}.register has no argument '{min(unknown)}'.{hint}")
-            if taken := self._taken(name, component.__module__, file):
-                raise DuplicateName(f"{at}: {which} is already defined at {taken}. Choose another name.")
+            if other := self._taken(name, component.__module__, file):
+                raise DuplicateName(f"{at}: {which} is already defined at {other}. Choose another name.")
             if not name.isidentifier():
                 raise BadSignature(f"{at}: '{name}' is not a valid name: use letters, digits and _ only.")
             if not inspect.getdoc(component):
@@ -145,7 +145,7 @@ class Registry(Generic[T]):
         return None
 
     def _taken(self, name: str, module: str, file: Path) -> str | None:
-        """Return where another component called `name` is defined, None if `module` may use the name."""
+        """Return the place of another component called `name`, None if `module` may use the name."""
         if entry := self._entries.get(name):
             return entry.place
         if home := self._home_files().get(name):

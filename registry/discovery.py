@@ -116,8 +116,8 @@ def blame(error: BaseException) -> PluginError | None:
         if not used or isinstance(error, OSError):
             return None
         others = "".join(f", or {other.kind} '{other.name}' at {other.place}," for other in used[1:])
-        who, said = f"{used[0].kind} '{used[0].name}'{others}", f"{type(error).__name__}: {_reason(error)}"
-        return PluginError(f"{used[0].place}: {who} does not follow its contract: {said}")
+        who, problem = f"{used[0].kind} '{used[0].name}'{others}", f"{type(error).__name__}: {_reason(error)}"
+        return PluginError(f"{used[0].place}: {who} does not follow its contract: {problem}")
     last = frames[-1]
     # The definition that contains the line; a helper function above all of them belongs to the first.
     of_file = [entry for entry in entries if str(entry.file) == last.filename]

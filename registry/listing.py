@@ -98,20 +98,20 @@ def offers(plural: str) -> list[Offer]:
 @lru_cache(maxsize=1)
 def _scan(path: tuple[str, ...]) -> tuple[Offer, ...]:
     offered: list[Offer] = []
-    seen: set[str] = set()
+    names: set[str] = set()
     installed = list(distributions(path=list(path)))
     if not any(map(_may_offer, installed)):  # the names of all packages take a tenth of a second
         return ()
     for distribution in installed:
         with suppress(Exception):  # a package with unreadable metadata offers nothing
             name = distribution.metadata["Name"]
-            if name in seen:  # Python imports the first of a name on the path
+            if name in names:  # Python imports the first of a name on the path
                 continue
             package = f"{name} {distribution.version}"
             points = [point for point in distribution.entry_points if point.group.startswith(PREFIX)]
             valid = [point for point in points if point.pattern.match(point.value)]
             offered += [Offer(point.group, point.name, point.module, package) for point in valid]
-            seen.add(name)
+            names.add(name)
     return tuple(offered)
 
 

@@ -54,10 +54,10 @@ def problem(loc: Loc, reason: str, value: Any = None) -> ValidationError:
 
 def problems(failures: Iterable[tuple[Loc, str, Any]]) -> ValidationError:
     """Return one validation error of several failures, each with its key, the reason and its value."""
-    details = [
-        InitErrorDetails(type=PydanticCustomError("lab", "{reason}", {"reason": reason}), loc=loc, input=value)
-        for loc, reason, value in failures
-    ]
+    details = []
+    for loc, reason, value in failures:
+        kind = PydanticCustomError("lab", "{reason}", {"reason": reason})
+        details.append(InitErrorDetails(type=kind, loc=loc, input=value))
     return ValidationError.from_exception_data("experiment", details)
 
 

@@ -126,7 +126,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if figures := sys.modules.get("matplotlib.figure"):
         savefig = _drawing.setdefault("savefig", figures.Figure.savefig)
         figures.Figure.savefig = savefig if looked_at else lambda self, stream, **_: stream.write(SVG)
-    if charts := sys.modules.get("electra_lab.presentation.charts"):
+    if charts := sys.modules.get("electra_lab.presentation.pages"):
         curves = _drawing.setdefault("curves", charts.curves)
         charts.curves = curves if looked_at else lambda name, title, *_: charts.Chart(title, SVG)
 

@@ -11,10 +11,11 @@ from typing import Any, Literal
 import yaml
 
 from electra_lab.analysis.records import last_evaluation, training_seconds
-from electra_lab.storage.catalog import Kind, find, has_diverged, is_held, last_records
+from electra_lab.storage.catalog import Kind, find, has_diverged, is_held
 from electra_lab.storage.files import MANIFEST, read_as, read_json, read_yaml
 from electra_lab.storage.plan import Plan, read_measures
 from electra_lab.storage.provenance import compared, flat, read_provenance, refuse_other
+from electra_lab.storage.records import last_records
 from registry import Metric
 from registry.errors import CheckpointError, ConfigError, did_you_mean
 
@@ -26,8 +27,8 @@ class Job:
     """A run, a fine-tuning or an ablation.
 
     done, total  steps of a run, seeds of a fine-tuning, cells of an ablation; of a stopped run, the saved steps
-    seconds      of training steps; those before the end of a long metrics.jsonl at the speed there
-    written      when it last wrote, in seconds since 1970
+    seconds      duration of the training steps; of a long metrics.jsonl, extrapolated from the speed at its end
+    written      time of its last record, in seconds since 1970
     numbers      the metrics that can be compared, the most important one first; not of an ablation, whose page has them
     """
 
@@ -82,22 +83,22 @@ def jobs(root: Path) -> Iterator[Job]:
         yield Job(path, kind, path.name, "damaged", error=problem)
 
 
-def ordered(listed: Sequence[Job], by: str) -> list[Job]:
+def ordered(selection: Sequence[Job], by: str) -> list[Job]:
     """Sort by `newest`, `name` or a metric, whose best number comes first. Raises ConfigError for another word."""
     if by == "newest":
-        return sorted(listed, key=lambda job: -job.written)
+        return sorted(selection, key=lambda job: -job.written)
     if by == "name":
-        return sorted(listed, key=lambda job: (job.name, str(job.path)))
+        return sorted(selection, key=lambda job: (job.name, str(job.path)))
     metric = Metric()
-    for job in listed:
+    for job in selection:
         metric = job.metrics.get(by, metric)
     if not metric.comparable:
         raise ConfigError(f"--sort {by}: is measured on each run's own task, so it cannot compare runs.")
-    known = {"newest", "name"}.union(*(job.numbers for job in listed))
-    if by not in known:
-        raise ConfigError(f"--sort {by}: is not a metric of these jobs.{did_you_mean(by, known)}")
+    keys = {"newest", "name"}.union(*(job.numbers for job in selection))
+    if by not in keys:
+        raise ConfigError(f"--sort {by}: is not a metric of these jobs.{did_you_mean(by, keys)}")
     sign = -1 if metric.higher_is_better else 1
-    return sorted(listed, key=lambda job: sign * job.numbers[by] if by in job.numbers else math.inf)
+    return sorted(selection, key=lambda job: sign * job.numbers[by] if by in job.numbers else math.inf)
 
 
 def _run(path: Path) -> Job:
@@ -200,6 +201,6 @@ def _state(path: Path, *, finished: bool) -> State:
 
 
 def _written(path: Path) -> float:
-    """Return when a job last wrote records, in seconds since 1970."""
+    """Return the time of the last record of a job, in seconds since 1970."""
     files = [path, *path.glob("metrics.jsonl"), *path.glob("*/metrics.jsonl"), *path.glob("*/*/metrics.jsonl")]
     return max(file.stat().st_mtime for file in files[1:] or files)

@@ -41,9 +41,9 @@ def compare(
 ) -> Comparisons:
     """Compare the variants by every metric. If the primary one is exploratory, nothing is tested.
 
-    primary  the metric that was named before; its differences to the baseline are the planned comparisons
-    layers   by metric, the units that all seeds share
-    trivial  by variant and baseline that needs no training, the primary metric minus that of the baseline
+    primary  metric named in the plan; its differences to the baseline are the planned comparisons
+    layers   units that all seeds share, by metric
+    trivial  primary metric minus that of a baseline without training, by variant and baseline
     """
     layers = layers or {}
     planned, others = dict[Key, Difference](), dict[Key, Difference]()
@@ -108,9 +108,9 @@ def corrected(planned: Mapping[K, Difference], others: Mapping[K, Difference]) -
 
 def fewest_seeds(values: Values, baseline: str) -> int:
     """Return the smallest number of seeds that a measured variant shares with the baseline, or has without one."""
-    theirs = values.get(baseline)
+    baseline_seeds = values.get(baseline)
     measured = [seeds for seeds in values.values() if seeds]
-    return min((len(seeds.keys() & (theirs or seeds).keys()) for seeds in measured), default=0)
+    return min((len(seeds.keys() & (baseline_seeds or seeds).keys()) for seeds in measured), default=0)
 
 
 def is_exploratory(values: Values, baseline: str) -> bool:

@@ -76,7 +76,8 @@ class Difference(Estimate):
 
     error   its standard error by seeds alone
     layers  the variance that other documents or references add, as shares of the error's square
-    p       of a two-sided test of this difference alone; `holm` of a whole report; None: not tested
+    p       p value of a two-sided test; None if not tested
+    holm    p value corrected for all comparisons of a report; None if not tested
     """
 
     error: float | None = None
@@ -89,49 +90,49 @@ class Difference(Estimate):
         """The corrected test distinguishes it from seed noise."""
         return self.holm is not None and self.holm <= ALPHA
 
-    def found(self, higher: bool) -> bool:
+    def differs(self, higher: bool) -> bool:
         """Distinguishable, and above zero, or below it."""
         return self.distinguishable and self.mean is not None and (self.mean > 0) == higher
 
 
 def estimate(values: Sequence[float], bounds: tuple[float, float] | None = None) -> Estimate:
     """Return the mean with Student's t interval, mean -+ t(0.975, n - 1) s / sqrt(n), within the bounds of a metric."""
-    found, _ = _t(values, max((abs(value) for value in values), default=0.0), "value")
-    if bounds is None or found.low is None or found.high is None:
-        return found
-    return replace(found, low=max(found.low, bounds[0]), high=min(found.high, bounds[1]))
+    mean, _ = _t(values, max((abs(value) for value in values), default=0.0), "value")
+    if bounds is None or mean.low is None or mean.high is None:
+        return mean
+    return replace(mean, low=max(mean.low, bounds[0]), high=min(mean.high, bounds[1]))
 
 
 def difference(
-    ours: Mapping[int, float], theirs: Mapping[int, float], layers: Mapping[str, Sides] | None = None
+    minuend: Mapping[int, float], subtrahend: Mapping[int, float], layers: Mapping[str, Sides] | None = None
 ) -> Difference:
-    """Return ours minus theirs over the seeds that both have: the paired t interval and test (Student 1908).
+    """Return minuend - subtrahend over the seeds that both have: the paired t interval and test (Student 1908).
 
-    layers  ours and theirs by seed, a number for each unit, of each kind of units that all seeds share. If some seeds
-            lack them, the units of the others are used if these are two or more.
+    layers  numbers of each unit on both sides by seed, for each kind of units that all seeds share. If some seeds lack
+            them, the units of the others are used if these are two or more.
 
     With layers, the interval is about other units as well, and never narrower than without. Fewer than five pairs have
     an interval, but no test.
     """
     # Seeds alone: Student's t.
-    seeds = sorted(ours.keys() & theirs.keys())
-    scale = max((max(abs(ours[seed]), abs(theirs[seed])) for seed in seeds), default=0.0)
-    by_seeds, error = _t([ours[seed] - theirs[seed] for seed in seeds], scale, "difference")
+    seeds = sorted(minuend.keys() & subtrahend.keys())
+    scale = max((max(abs(minuend[seed]), abs(subtrahend[seed])) for seed in seeds), default=0.0)
+    by_seeds, error = _t([minuend[seed] - subtrahend[seed] for seed in seeds], scale, "difference")
     n, mean, half = by_seeds.n, by_seeds.mean, by_seeds.half
     if error is None or mean is None or half is None:
         return Difference(n, mean, why=by_seeds.why)
     p = float(2 * stdtr(n - 1, -abs(mean) / error))
 
     # Units as well, as shares of the error, whose square may be too small for a number.
-    known = dict[str, Layer]()
+    shared = dict[str, Layer]()
     for name, (a, b) in (layers or {}).items():
         both = [seed for seed in seeds if seed in a and seed in b]
         lengths = {len(a[seed]) for seed in both} | {len(b[seed]) for seed in both}
         if len(both) > 1 and len(lengths) == 1 and min(lengths) > 1:
             numbers = np.array([a[seed] for seed in both]) - np.array([b[seed] for seed in both])  # [S U]
-            known[name] = layer(numbers / error)
-    if known:
-        estimates = [(units.units, np.asarray(units.between), np.asarray(units.noise)) for units in known.values()]
+            shared[name] = layer(numbers / error)
+    if shared:
+        estimates = [(units.units, np.asarray(units.between), np.asarray(units.noise)) for units in shared.values()]
         variances = possible(n, np.ones(()), estimates)
         half = max(half, error * float(limit(1 - CONFIDENCE, variances)))
         distance = np.asarray(mean / error)
@@ -140,7 +141,7 @@ def difference(
             beyond = p_value(distance, possible(n, np.ones(()), estimates, draws=MANY))
         p = max(p, float(beyond))
     why = "" if n >= ENOUGH else f"{n} seeds: not tested"
-    return Difference(n, mean, mean - half, mean + half, why, error, known, None if why else p)
+    return Difference(n, mean, mean - half, mean + half, why, error, shared, None if why else p)
 
 
 def _t(values: Sequence[float], scale: float, kind: str) -> tuple[Estimate, float | None]:

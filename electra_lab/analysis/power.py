@@ -17,7 +17,7 @@ POWER = 0.8
 class Spread:
     """The spread of paired differences between two variants with the same seed, and its source.
 
-    shared  by kind, such as documents, the variance that they add to a difference, for one seed
+    shared  variance that shared units, such as documents, add to the difference of one seed, by kind
     """
 
     sd: float
@@ -27,15 +27,15 @@ class Spread:
 
 def spread(differences: Iterable[Difference], source: str) -> Spread | None:
     """Return the variation of paired differences, pooled over those with an interval; None if none has one."""
-    known = [(d, d.error**2) for d in differences if d.error is not None]
-    if not known:
+    measured = [(d, d.error**2) for d in differences if d.error is not None]
+    if not measured:
         return None
     kinds: dict[str, list[tuple[Difference, float, Layer]]] = {}
-    for d, square in known:
+    for d, square in measured:
         for name, layer in d.layers.items():
             kinds.setdefault(name, []).append((d, square, layer))
-    weights = [d.n - 1 for d, _ in known]  # degrees of freedom
-    variance = float(np.average([square * d.n for d, square in known], weights=weights))
+    weights = [d.n - 1 for d, _ in measured]  # degrees of freedom
+    variance = float(np.average([square * d.n for d, square in measured], weights=weights))
     shared = {name: _pooled(layers) for name, layers in kinds.items()}
     return Spread(sd=math.sqrt(variance), source=source, shared=shared)
 
@@ -62,15 +62,15 @@ def _level(comparisons: int) -> float:
     return ALPHA * PRIMARY / comparisons
 
 
-def smallest(known: Spread, seeds: int, comparisons: int) -> float | None:
+def smallest(spread: Spread, seeds: int, comparisons: int) -> float | None:
     """Return the smallest difference that is found, in the metric's unit; None for fewer seeds than are tested."""
     size = detectable(seeds, comparisons)
     if size is None:
         return None
-    if not known.shared:
-        return size * known.sd
+    if not spread.shared:
+        return size * spread.sd
     layers = []
-    for shared in known.shared.values():
+    for shared in spread.shared.values():
         noise = shared.noise / seeds
         layers.append(Layer(shared.units, shared.beyond + noise, noise))
-    return smallest_found(_level(comparisons), POWER, seeds, known.sd**2 / seeds, layers)
+    return smallest_found(_level(comparisons), POWER, seeds, spread.sd**2 / seeds, layers)

@@ -29,9 +29,9 @@ CONSTANT = f"{AVERAGE}_constant"  # the same of the best constant answers
 class CellResult:
     """The state of a cell, or of a reference run of a measure.
 
-    missing    work left to do: `training`, or the keys of measures; empty if done
-    documents  by metric, the contribution of each test document
-    error      the reason why it is not done, after `attempts`; without attempts, a damaged file
+    missing    remaining work: `training`, or the keys of measures; empty if done
+    documents  contributions of the test documents, by metric
+    error      reason of the failure after `attempts`; without attempts, a damaged file
     """
 
     plan: Cell
@@ -130,15 +130,15 @@ class Results:
     def _over_trivial(self, layers: Mapping[str, Layers]) -> dict[tuple[str, str], Difference]:
         """Return, by variant and baseline that needs no training, the leading metric minus that of the baseline."""
         differences, leading = {}, self.plan.metric
-        our_layers = layers.get(leading, {})
+        leading_layers = layers.get(leading, {})
         for baseline in filter(self.has, self.plan.metrics[leading].baselines):
-            theirs, their_layers = self.values(baseline), layers[baseline]
+            baseline_values, baseline_layers = self.values(baseline), layers[baseline]
             title = self.plan.metrics[baseline].title or baseline
-            for label, ours in self.values(leading).items():
+            for label, values in self.values(leading).items():
                 units = {}
-                for name in our_layers.keys() & their_layers:
-                    units[name] = our_layers[name].get(label, {}), their_layers[name].get(label, {})
-                differences[label, title] = difference(ours, theirs[label], units)
+                for name in leading_layers.keys() & baseline_layers:
+                    units[name] = leading_layers[name].get(label, {}), baseline_layers[name].get(label, {})
+                differences[label, title] = difference(values, baseline_values[label], units)
         return differences
 
     def trivial(self, metric: str) -> dict[str, float]:
@@ -160,8 +160,8 @@ class Results:
             by_reference = [cell.metrics[part] for part in parts if part in cell.metrics]
             if len(by_reference) == len(parts) > 1:
                 references[cell.plan.id] = by_reference
-        known = {"documents": documents, "references": references}
-        return {name: self._by_variant(units) for name, units in known.items() if units}
+        kinds = {"documents": documents, "references": references}
+        return {name: self._by_variant(units) for name, units in kinds.items() if units}
 
     def _by_variant(self, units: Mapping[str, Sequence[float]]) -> dict[str, dict[int, Sequence[float]]]:
         by_variant: dict[str, dict[int, Sequence[float]]] = {variant.label: {} for variant in self.plan.variants}
@@ -265,21 +265,23 @@ def waiting_work(folder: AblationFolder, plan: Plan, ids: Sequence[str]) -> dict
 
 def _with_average(plan: Plan, cells: list[CellResult]) -> list[CellResult]:
     """Give the cells of a variant and a seed the mean over all tasks, if each of these has a number."""
-    numbers = defaultdict[tuple[str, int], dict[str, tuple[float, float]]](dict)  # and that of its best baseline
-    for cell in cells:
-        if cell.plan.task in cell.metrics:
-            trivial = [cell.metrics.get(name, math.nan) for name in plan.metrics[cell.plan.task].baselines]
-            best = max if plan.metrics[cell.plan.task].higher_is_better else min
-            both = cell.metrics[cell.plan.task], best(trivial, default=math.nan)
-            numbers[cell.plan.variant, cell.plan.seed][cell.plan.task] = both
     tasks = plan.tasks
     if len(tasks) < 2:
         return cells
+    # The number of each task, and that of its best baseline.
+    scores = defaultdict[tuple[str, int], dict[str, float]](dict)
+    baselines = defaultdict[tuple[str, int], dict[str, float]](dict)
+    for cell in cells:
+        task, key = cell.plan.task, (cell.plan.variant, cell.plan.seed)
+        if task in cell.metrics:
+            best = max if plan.metrics[task].higher_is_better else min
+            trivial = [cell.metrics.get(name, math.nan) for name in plan.metrics[task].baselines]
+            scores[key][task], baselines[key][task] = cell.metrics[task], best(trivial, default=math.nan)
     averaged = []
     for cell in cells:
-        of_tasks = numbers[cell.plan.variant, cell.plan.seed]
-        whole = len(of_tasks) == len(tasks)
-        means = [sum(values) / len(tasks) for values in zip(*of_tasks.values(), strict=True)] if whole else []
-        average = {name: mean for name, mean in zip((AVERAGE, CONSTANT), means, strict=False) if math.isfinite(mean)}
+        key, average = (cell.plan.variant, cell.plan.seed), dict[str, float]()
+        for name, numbers in ((AVERAGE, scores[key]), (CONSTANT, baselines[key])):
+            if len(numbers) == len(tasks) and math.isfinite(sum(numbers.values())):
+                average[name] = sum(numbers.values()) / len(tasks)
         averaged.append(replace(cell, metrics=cell.metrics | average))
     return averaged

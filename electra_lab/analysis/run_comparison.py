@@ -1,15 +1,13 @@
-"""Runs side by side: what differs, what can be compared, and the test rows that all have."""
+"""Runs side by side: what differs, and what can be compared."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from electra_lab.analysis.findings import declared, measured
-from electra_lab.analysis.records import Records, last_evaluation, last_number, training_seconds
+from electra_lab.analysis.records import Records, last_evaluation, last_number, measured, titled, training_seconds
 from electra_lab.storage.files import config_of, read_text, refuse_unusable
 from electra_lab.storage.finetuning_folder import is_finetuning
 from electra_lab.storage.provenance import Provenance, flat
@@ -22,7 +20,7 @@ TEST = "corpus.", "tokenizer.", "data.", "packing.", "masking.", "schedules.mask
 OF_A_TASK = "task.", "dataset."  # the same of a fine-tuning
 # Keys of these sections that change no number of a test.
 SAME_TEST = "data.store", "evaluate.every", "evaluate.batch_size", "evaluate.at_start", "evaluate.examples"
-FEWEST = 8  # tokens of a test row that all runs show
+ROWS = "corpus.", "tokenizer.", "data.", "packing."  # the sections that determine the rows of a test
 BY_TIME = re.compile(r"\d{8}-\d{6}-([0-9a-f]{4})")  # the folder of a run that was given no `--out`
 
 
@@ -44,7 +42,7 @@ class Subject:
     @cached_property
     def metrics(self) -> dict[str, Metric]:
         """The metrics of its last evaluation, without baselines; each has a title."""
-        return measured(self.last, declared(self.began.metrics))
+        return measured(self.last, titled(self.began.metrics))
 
     @property
     def costs(self) -> dict[str, float | None]:
@@ -95,7 +93,7 @@ def _refuse_other_jobs(path: Path, paths: Sequence[Path]) -> None:
             f"give their folders, such as {path / 'cells' / 'ID'}."
         )
     if is_finetuning(path):
-        seeds = [next(iter(sorted(each.glob("seed-*"))), each) if is_finetuning(each) else each for each in paths]
+        seeds = [min(folder.glob("seed-*"), default=folder) if is_finetuning(folder) else folder for folder in paths]
         raise ConfigError(f"{path}: is a fine-tuning. Compare seeds: {command('compare', *seeds)}")
 
 
@@ -166,25 +164,6 @@ def _text_of(file: Path) -> str:
         return ""
 
 
-def common_rows(shown: Sequence[Sequence[Sequence[Any]]]) -> Iterator[list[Sequence[Any]]]:
-    """Yield, of each test row, the tokens that all runs show, by run. Excerpts of a row may begin elsewhere.
-
-    shown  by run and by row the tokens, each with its `original`
-    """
-    for rows in zip(*shown, strict=False):
-        texts = [*map(_text, rows)]
-        shared = texts[0]
-        for text in texts[1:]:
-            match = SequenceMatcher(None, shared, text, autojunk=False).find_longest_match()
-            shared = shared[match.a : match.a + match.size]
-        if len(shared) < FEWEST:
-            continue
-        cut = []
-        for row, text in zip(rows, texts, strict=True):
-            start = next(i for i in range(len(text)) if text[i : i + len(shared)] == shared)
-            cut.append(row[start : start + len(shared)])
-        yield cut
-
-
-def _text(row: Sequence[Any]) -> list[str]:
-    return [token.original for token in row]
+def same_rows(compared: Sequence[Subject]) -> bool:
+    """Return True if the runs have the same test rows: the same text, divided in the same way."""
+    return not any(key.startswith(ROWS) for key in obstacles(compared)) and same_tokens(compared)

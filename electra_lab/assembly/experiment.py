@@ -31,8 +31,8 @@ from electra_lab.model.layers import use_kernel
 from electra_lab.model.network import Network, backbones_of
 from electra_lab.parallel.session import ALONE, World
 from electra_lab.planning.forecast import SMALL
-from electra_lab.storage.best import AUTO, OFF
 from electra_lab.storage.provenance import Environment, Start
+from electra_lab.storage.records import AUTO, OFF
 from electra_lab.training.device import compile_modules, layers_of
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.execution import Precision

@@ -3,62 +3,21 @@
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from electra_lab.cli import (
-    ablate,
-    cell,
-    check,
-    clean,
-    compare,
-    corrupt,
-    detect,
-    embed,
-    export,
-    fill,
-    finetune,
-    list_,
-    new,
-    predict,
-    prepare,
-    push,
-    registry_,
-    replay,
-    report,
-    resume,
-    run,
-    schema,
-    score,
-)  # fmt: skip
+from electra_lab.cli import registry_
 from electra_lab.cli._streams import CLOSED_PIPE, answer, answering, usable
 from electra_lab.version import __version__
 from registry.core import Registry
 from registry.errors import Reported, UnknownText, said, shown
 
-# Verbs of other programs.
-SYNONYMS = {
-    "train": "run", "pretrain": "run", "continue": "resume", "sweep": "ablate", "tokenize": "prepare",
-    "validate": "check", "classify": "predict", "tag": "predict", "answer": "predict", "upload": "push",
-}  # fmt: skip
-
-
-class _Verbs(TyperGroup):
-    """Names the verb of the lab for one of another program."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] in SYNONYMS and not ctx.resilient_parsing:  # of completion
-            ctx.fail(f"No such command '{args[0]}'. Did you mean '{SYNONYMS[args[0]]}'?")
-        return super().resolve_command(ctx, args)
-
-
 app = typer.Typer(
     name="electra-lab",
-    cls=_Verbs,
     help="The lab for ELECTRA pre-training: describe an experiment in YAML, run it, read its results.",
     epilog="Exit codes: 0 done, 1 internal error, 2 config, 3 data, or output cannot be written, 4 checkpoint, "
     "5 diverged, 6 out of memory, 7 some cells of an ablation failed, 75 preempted and saved, 130 interrupted and "
@@ -68,18 +27,18 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-VERBS: tuple[Callable[..., None], ...] = (
-    new.new, prepare.prepare, run.run, resume.resume, replay.replay, ablate.ablate, cell.cell, finetune.finetune,
-    report.report, list_.list_, clean.clean, compare.compare, check.check, export.export, push.push, detect.detect,
-    corrupt.corrupt, fill.fill, embed.embed, score.score, predict.predict, schema.schema,
+VERBS = (  # in the order of the help; each is a function in the file of its name
+    "new", "prepare", "run", "resume", "replay", "ablate", "cell", "finetune", "report", "list_", "clean", "compare",
+    "check", "export", "push", "detect", "corrupt", "fill", "embed", "score", "predict", "schema",
 )  # fmt: skip
 for verb in VERBS:
-    app.command(verb.__name__.rstrip("_"))(answering()(verb))
+    function = vars(import_module(f"electra_lab.cli.{verb}"))[verb]
+    app.command(verb.rstrip("_"))(answering()(function))
 app.add_typer(registry_.app, name="registry")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(version: bool) -> None:
+    if version:
         answer(f"electra-lab {__version__}")
         raise typer.Exit
 
@@ -146,10 +105,8 @@ def _said_once(kind: type[Warning]) -> Iterator[None]:
 
 
 def _complain(text: object) -> None:
-    """Print an error or a note, folded to the width of a terminal."""
-    from electra_lab.presentation.console import folded
-
-    print(folded(shown(str(text)), sys.stderr), file=sys.stderr)
+    """Print an error or a note."""
+    print(shown(str(text)), file=sys.stderr)
 
 
 def _or_in_plugins() -> str:

@@ -1,4 +1,4 @@
-"""What a command reads, from arguments, files and standard input. The items of a pipe are answered as they come."""
+"""The input of commands: arguments, files and standard input. The items of a pipe are answered as they come."""
 
 import os
 import select
@@ -6,7 +6,7 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,19 +30,17 @@ MOMENT = 0.002  # seconds in which the next item is read if its lines are there
 
 @dataclass
 class Incoming(Iterator[T]):
-    """What a command reads.
+    """The input of a command.
 
-    more     of a pipe or a terminal: see Pair.stream
-    columns  of a table
-    format   of the input
-    several  there are several files
-    signal   that ends the lines of a pipe or a terminal
-    stopped  the error that it raised
+    more     waits for the next item of a pipe or a terminal: see Pair.stream
+    format   format of the input
+    several  True if there are several files
+    signal   signal that ends the lines of a pipe or a terminal
+    stopped  error that the signal raised
     """
 
     items: Iterator[T]
     more: Callable[[float], bool] | None = None
-    columns: Sequence[str] = ()
     format: str = "text"
     several: bool = False
     signal: "Arrived | None" = None
@@ -99,7 +97,7 @@ def _of_stream(stream: BinaryIO, name: str) -> Incoming[Line]:
 
 
 def _blocks(stream: BinaryIO, signal: "Arrived") -> Iterator[bytes]:
-    """Yield what a pipe or a terminal brings; an empty block at a pause, and before a signal raises Stopped."""
+    """Yield blocks of a pipe or a terminal; an empty one at a pause, and before a signal raises Stopped."""
     from electra_lab.jobs.endings import name_of, stopped
 
     block = b""
@@ -168,7 +166,7 @@ def ahead(items: Iterator[T], signal: "Arrived") -> Incoming[T]:
                 following.append(read.get(timeout=max(until - time.monotonic(), MOMENT)))
         return bool(following) and not isinstance(following[0], BaseException)
 
-    def taken() -> Iterator[T]:
+    def ready() -> Iterator[T]:
         with noted(lambda _: None, alone=True, arrived=signal):
             Thread(target=fill, daemon=True).start()
             while not isinstance(item := following.pop() if following else read.get(), BaseException):
@@ -176,4 +174,4 @@ def ahead(items: Iterator[T], signal: "Arrived") -> Incoming[T]:
         if not isinstance(item, StopIteration):
             raise item
 
-    return Incoming(taken(), more)
+    return Incoming(ready(), more)

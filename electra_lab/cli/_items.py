@@ -1,11 +1,11 @@
-"""The items that a command reads, texts or records with named fields, and what it prints for each."""
+"""Items of commands, texts or records with named fields, and their answers."""
 
 import csv
 import io
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -32,20 +32,18 @@ ENDINGS: dict[str, Format] = {
     ".fa": "fasta", ".fasta": "fasta", ".fna": "fasta", ".ffn": "fasta", ".faa": "fasta", ".frn": "fasta",
 }  # fmt: skip
 FIELDLESS = ("text", "fasta")
-OF_DATASET: dict[str, Format] = {"table": "csv", "json_lines": "jsonl"}  # how its files are read again
 
 
 @dataclass(frozen=True)
 class Reading:
     """How the input of a command is read.
 
-    fields   of records, those that hold `names`, in the same order; by default `usual`, or they have these names
-    names    the fields of an item: `text` and `pair`, `question` and `context`, `words`; if None, one text, which may
-             have several fields, joined by spaces
-    needs    those that every item must have
-    second   the second text of all items
-    begins   the first line of a text of several lines
-    trained  type and options of the dataset that the model was trained on
+    fields   fields of a record that hold `names`, in the same order; by default `usual`, otherwise `names`
+    names    fields of an item: `text` and `pair`, `question` and `context`, `words`; if None, one text, which may join
+             several fields by spaces
+    needs    required fields of an item
+    second   second text of all items
+    begins   pattern of the first line of a text of several lines
     """
 
     on_error: OnError
@@ -56,22 +54,16 @@ class Reading:
     usual: Sequence[str] = ()
     second: str | None = None
     begins: re.Pattern[str] | None = None
-    trained: Mapping[str, Any] = field(default_factory=dict)
 
     def format_of(self, file: Path | None) -> Format:
-        """Return the format that is asked for, or that of the file's ending, as in training: text for all others."""
+        """Return the format that is asked for, or that of the file's ending: text for all others."""
         from electra_lab.sources.files import uncompressed
 
-        if self.format or file is None or str(file) == "-":
-            return self.format or "text"
-        ending = uncompressed(file).suffix.lower()
-        trained = [Path(self.trained.get(split) or ".") for split in ("train", "validation", "test")]
-        is_trained = ending in [uncompressed(path).suffix.lower() for path in trained if path.name]
-        return ENDINGS.get(ending, OF_DATASET.get(self.trained["type"], "text") if is_trained else "text")
+        return self.format or ENDINGS.get(uncompressed(file).suffix.lower() if file else "", "text")
 
 
 def read(texts: list[str] | None, files: list[Path] | None, reading: Reading) -> Incoming[Entry]:
-    """Return the items of all inputs in order, with the columns of tables.
+    """Return the items of all inputs in order.
 
     Raises ConfigError, DataError; for the first input at once, for others when they are read.
     """
@@ -80,19 +72,44 @@ def read(texts: list[str] | None, files: list[Path] | None, reading: Reading) ->
 
     def following() -> Iterator[Entry]:
         for file in others:
-            incoming = _items_of(file, texts, reading)
-            if incoming.columns != begun.columns:
-                raise DataError(f"{file}: its columns are not those of {first}. Read it alone.")
-            yield from incoming
+            yield from _items_of(file, texts, reading)
 
     more = None if others else begun.more
     return replace(begun, items=chain(begun.items, following()), more=more, several=len(others) > 0)
 
 
-def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> Incoming[Entry]:
-    from electra_lab.sources.files import BadInput
+@dataclass(frozen=True)
+class Parts:
+    """The parts of an item, and the fields of a record that hold them.
 
-    names, needs, fields, format = reading.names or ("text",), reading.needs, reading.fields, reading.format_of(file)
+    fields  field of each part; None if it has the name of the part
+    more    further fields of the text, which follow after a space
+    needs   required parts
+    """
+
+    fields: Mapping[str, str | None]
+    more: Sequence[str]
+    needs: Sequence[str]
+
+    @property
+    def required(self) -> list[str]:
+        """The fields that every record must have, without `more`."""
+        return [field or name for name, field in self.fields.items() if field or name in self.needs]
+
+    def item(self, record: Record, place: str) -> Record:
+        """Return the item in a record. Raises BadInput."""
+        item = {}
+        for name, field in self.fields.items():
+            if field or name in self.needs or name in record:
+                item[name] = _value(record, place, name, field)
+        for field in self.more:
+            item["text"] += " " + _value(record, place, "text", field)
+        return item
+
+
+def _parts_of(reading: Reading, format: Format) -> Parts:
+    """Return the parts of the items of an input. Raises ConfigError."""
+    names, fields = reading.names or ("text",), reading.fields
     if format not in FIELDLESS:
         fields = fields or reading.usual
     elif fields:
@@ -101,57 +118,52 @@ def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> I
         raise ConfigError(f"--field: the model takes {' and '.join(names)}, so {len(names)} at most.")
     if reading.second is not None and len(names) < 2:
         raise ConfigError("--pair: the model takes single texts.")
-    # The field of a record that holds each part of an item; None if it is called like the part.
-    field_of: dict[str, str | None] = dict.fromkeys(needs if fields else names)
-    field_of.update(zip(names, fields, strict=False))
+    of_parts: dict[str, str | None] = dict.fromkeys(reading.needs if fields else names)
+    of_parts.update(zip(names, fields, strict=False))
     if reading.second is not None:
-        field_of.pop(names[1], None)
-    more_fields = fields[len(names) :]
-    required = [source or name for name, source in field_of.items() if source or name in needs]
+        of_parts.pop(names[1], None)
+    return Parts(of_parts, fields[len(names) :], reading.needs)
 
-    is_guessed = format == "text" and reading.format is None
 
-    def item_of(record: Record, place: str) -> Record:
-        item = {}
-        for name, source in field_of.items():
-            if source or name in needs or name in record:
-                item[name] = _value(record, place, name, source)
-        for source in more_fields:
-            item["text"] += " " + _value(record, place, "text", source)
-        return item
-
-    def items() -> Iterator[Entry]:
-        for place, record in records:
-            try:
-                if isinstance(record, BadInput):
-                    raise record
-                item = item_of(record, place)
-            except BadInput as error:
-                stop_or_skip(error, reading.on_error)
-                continue
-            if is_guessed and place.endswith(":1") and next(iter(record.values())).startswith(">"):
-                raise DataError(f"{place}: begins with >, as FASTA does. Give the --format: fasta or text.")
-            if isinstance(item.get("words"), str):
-                item = {"text": item["words"]}
-            if reading.second is not None:
-                item[names[1]] = reading.second
-                record.setdefault(names[1], reading.second)
-            yield place, record, item
-
-    source = lines_of(texts, file)
+def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> Incoming[Entry]:
+    format = reading.format_of(file)
+    parts, source = _parts_of(reading, format), lines_of(texts, file)
     lines = (line for line in source if line[0])  # without pauses
-    columns: list[str] = []
-    records: Iterator[tuple[str, Record | BadInput]]
     if format in ("csv", "tsv"):
-        columns, place, records = _rows(lines, format, [*required, *more_fields], reading.trained)
-        item_of(dict.fromkeys(columns, ""), place or str(file))  # refuses a header that lacks a column
+        columns, place, records = _rows(lines, format, [*parts.required, *parts.more])
+        parts.item(dict.fromkeys(columns, ""), place or str(file))  # refuses a header that lacks a column
     elif format == "fasta":
-        columns, records = ["name", "text"], _sequences(lines)
+        records = _sequences(lines)
     else:
         grouped = _grouped(source, reading.begins) if reading.begins and format == "text" else lines
-        records = _lines(grouped, format, required)
-    incoming = ahead(items(), source.signal) if source.signal else Incoming(items())
-    return replace(incoming, columns=columns, format=format)
+        records = _lines(grouped, format, parts.required)
+    items = _entries(records, parts, reading, is_guessed=format == "text" and reading.format is None)
+    incoming = ahead(items, source.signal) if source.signal else Incoming(items)
+    return replace(incoming, format=format)
+
+
+def _entries(
+    records: "Iterator[tuple[str, Record | BadInput]]", parts: Parts, reading: Reading, *, is_guessed: bool
+) -> Iterator[Entry]:
+    """Yield the items of records with their places. Raises DataError."""
+    from electra_lab.sources.files import BadInput
+
+    for place, record in records:
+        try:
+            if isinstance(record, BadInput):
+                raise record
+            item = parts.item(record, place)
+        except BadInput as error:
+            stop_or_skip(error, reading.on_error)
+            continue
+        if is_guessed and place.endswith(":1") and next(iter(record.values())).startswith(">"):
+            raise DataError(f"{place}: begins with >, as FASTA does. Give the --format: fasta or text.")
+        if isinstance(item.get("words"), str):
+            item = {"text": item["words"]}
+        if reading.second is not None and reading.names:
+            item[reading.names[1]] = reading.second
+            record.setdefault(reading.names[1], reading.second)
+        yield place, record, item
 
 
 def stop_or_skip(error: "BadInput", on_error: OnError) -> None:
@@ -251,37 +263,22 @@ def _sequences(lines: Iterator[Line]) -> "Iterator[tuple[str, Record | BadInput]
 
 
 def _rows(
-    lines: Iterator[Line], format: Format, required: Sequence[str], trained: Mapping[str, Any]
+    lines: Iterator[Line], format: Format, required: Sequence[str]
 ) -> tuple[list[str], str, Iterator[tuple[str, "Record | BadInput"]]]:
-    """Return the columns of a table, the place of its header, and its rows. Raises DataError for a bad header.
-
-    A table without a header has the columns of training, or numbers if these are required.
-    """
-    from electra_lab.sources.delimited import DELIMITERS, named, rows
+    """Return the columns of a table, the place of its header, and its rows. Raises DataError for a bad header."""
+    from electra_lab.sources.delimited import named, rows
     from electra_lab.sources.files import BadInput
 
-    def fits(row: list[str]) -> bool:
-        return {*required} <= {name.strip() for name in row}
-
     texts = ((place, line.decode("utf-8", "surrogateescape")) for place, line in lines)
-    delimiter = "\t" if format == "tsv" else DELIMITERS.get(trained.get("delimiter", ""))
-    written = rows(texts, delimiter, ",", fits)
+    delimiter = "\t" if format == "tsv" else None
+    written = rows(texts, delimiter, ",", lambda row: {*required} <= {name.strip() for name in row})
     place, header = next(written, ("", []))
     if isinstance(header, BadInput):
         raise DataError(str(header))
     columns = [name.strip() for name in header]
-    numbers = [str(number) for number in range(1, len(header) + 1)]
-    by_number = bool(required) and {*required} <= {*numbers}
-    if by_number and fits(header) and {*columns} != {*numbers}:
-        reason = f"'{required[0]}' may be the name of a column or its number, as the first row has it"
-        raise DataError(f"{place}: {reason}. Write a header with other names.")
-    names = numbers if by_number else trained.get("columns")
-    if names and not fits(header):
-        columns, written = names, chain([(place, header)], written)
     for name in columns:
         if name and columns.count(name) > 1:
             raise DataError(f"{place}: several columns are called '{name}'. Rename all but one of them.")
-
     return columns, place, named(written, columns)
 
 

@@ -2,7 +2,6 @@
 
 import io
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
@@ -70,13 +69,8 @@ def answering() -> Iterator[None]:
 
 
 def stdout() -> TextIO:
-    """Return where answers go."""
+    """Return the stream of answers."""
     return _ANSWERS.get(sys.stdout)
-
-
-def width() -> int | None:
-    """Return the width of the terminal that answers go to, in characters; None if they go elsewhere."""
-    return shutil.get_terminal_size().columns if stdout().isatty() else None
 
 
 def is_utf8() -> bool:
@@ -84,16 +78,10 @@ def is_utf8() -> bool:
     return getattr(stdout(), "encoding", "").lower().replace("-", "") == "utf8"
 
 
-def answer(text: object, *, folds: bool = False) -> None:
+def answer(text: object) -> None:
     """Print an answer; on a terminal, with its control characters escaped.
-
-    folds  fold it to the width of a terminal
 
     An OSError ends the command; `electra_lab.cli.main` reports it.
     """
     written = shown(str(text)) if stdout().isatty() else str(text)
-    if folds:
-        from electra_lab.presentation.console import folded
-
-        written = folded(written, stdout())
     print(written, flush=True, file=stdout())

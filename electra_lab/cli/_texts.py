@@ -1,13 +1,11 @@
 """Options and output of the verbs that apply a pre-trained model to texts."""
 
 import os
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -47,7 +45,7 @@ Records = Annotated[
 Field = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Field or column with the text. Default: text. Repeat the option to join "
-                 "several. Columns of a table without a header have numbers."),
+                 "several."),
 ]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object per text.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print a table with the columns of the input.")]
@@ -62,24 +60,24 @@ Top = Annotated[int, typer.Option(min=1, help="Candidates to return for each mas
 
 
 def answered(
-    pair: "Pair", verb: "Verb", incoming: Incoming[Entry], taken: Callable[[Record], Any], **options: Any
+    pair: "Pair", verb: "Verb", incoming: Incoming[Entry], argument_of: Callable[[Record], Any], **options: Any
 ) -> Iterator[tuple[Entry, Any]]:
     """Yield each item that a command reads and its answer, as soon as there is one.
 
-    taken  what the verb takes of an item
+    argument_of  function from an item to the argument of the verb
 
     A signal ends them early; `incoming.end` raises its error once the command has written everything.
     """
-    waiting: deque[Entry] = deque()  # the items that are not answered yet
+    unanswered: deque[Entry] = deque()  # items without an answer
 
     def items() -> Iterator[Any]:
         for entry in incoming:
-            waiting.append(entry)
-            yield taken(entry[-1])
+            unanswered.append(entry)
+            yield argument_of(entry[-1])
 
     try:
         for result in pair.stream(verb, items(), more=incoming.more, **options):
-            yield waiting.popleft(), result
+            yield unanswered.popleft(), result
     except Stopped as error:
         incoming.stopped = error
 
@@ -95,22 +93,15 @@ def step_of(step: int | None, best: bool) -> int | Literal["best"] | None:
 def file_of(option: str, path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[Any]:
     """Yield the file that an option names. Its content appears at once, when the block is left without an error.
 
-    Links are followed. A file is replaced; a device or a FIFO is written to, so a reader is never left waiting. Raises
-    ConfigError if it cannot be written, before the block.
+    Links are followed. Raises ConfigError if it cannot be written, before the block.
     """
     from electra_lab.storage.files import new_file
 
-    target, encoding = Path(os.path.realpath(path)), "utf-8" if mode == "w" else None
-    if target.is_dir() or target.is_symlink() or not target.parent.is_dir():  # a link is left where links form a circle
-        raise ConfigError(f"{option} {path}: is a folder or a circle of links, or its folder does not exist.")
-    if target.is_file() or not path.exists():
-        with new_file(target, mode) as stream:
-            yield stream
-        return
-    with path.open(mode, encoding=encoding) as device, TemporaryFile(f"{mode}+", encoding=encoding) as stream:
+    target = Path(os.path.realpath(path))  # is a link where links form a circle
+    if target.is_symlink() or (target.exists() and not target.is_file()) or not target.parent.is_dir():
+        raise ConfigError(f"{option} {path}: is a folder, a device or a circle of links, or its folder does not exist.")
+    with new_file(target, mode) as stream:
         yield stream
-        stream.seek(0)
-        shutil.copyfileobj(stream, device)
 
 
 def show(
@@ -163,8 +154,6 @@ def show(
                     answer(table.line(row, place))
             else:
                 answer_in_colour(terminal, result)
-        if csv_ and not table.columns:
-            answer("name,position,token,probability")
     if html:
         answer(html)
     if unfilled:

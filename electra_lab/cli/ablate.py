@@ -27,4 +27,4 @@ def ablate(
 
     arguments = file, set_ or [], out, device, launcher, workers
     result = ABLATION.do("dry_run", *arguments, tries=trial) if dry_run else ABLATION.do("run", *arguments)
-    answer(result, folds=dry_run)
+    answer(result)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from electra_lab.cli._streams import answer, is_utf8, width
+from electra_lab.cli._streams import answer, is_utf8
 from electra_lab.cli._texts import file_of
 from electra_lab.cli.run import OnDevice
 
@@ -50,6 +50,6 @@ def compare(
     if json_:
         answer(json.dumps(comparison.as_dict() | {"page": html and str(html)}, indent=1, ensure_ascii=not is_utf8()))
         return
-    answer(text(comparison, width()), folds=True)
+    answer(text(comparison))
     if html:
         answer(f"\n{html}")

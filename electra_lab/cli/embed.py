@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from electra_lab.cli import _texts as given
+from electra_lab.cli import _texts as options
 from electra_lab.cli._items import AsFormat, Reading, read
 from electra_lab.cli._streams import answer, is_utf8, stdout
 from electra_lab.cli.run import OnDevice
@@ -13,20 +13,20 @@ from registry.errors import ConfigError
 
 
 def embed(
-    model: given.Model,
-    texts: given.Texts = None,
-    file: given.Records = None,
+    model: options.Model,
+    texts: options.Texts = None,
+    file: options.Records = None,
     format: AsFormat = None,
-    field: given.Field = None,
+    field: options.Field = None,
     pooling: Annotated[
         Literal["mean", "cls"], typer.Option(help="Mean of all tokens, with [CLS] and [SEP], or the state of [CLS].")
     ] = "mean",
-    json_: given.Json = False,
+    json_: options.Json = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the vectors to this .npy file.")] = None,
-    on_error: given.Wrong = "stop",
-    step: given.Step = None,
-    best: given.Best = False,
-    batch_size: given.Batch = 32,
+    on_error: options.Wrong = "stop",
+    step: options.Step = None,
+    best: options.Best = False,
+    batch_size: options.Batch = 32,
     device: OnDevice = "auto",
 ) -> None:
     """Print a vector for each text: its numbers on one line, or with --json in the field `embedding`."""
@@ -35,7 +35,6 @@ def embed(
     from operator import itemgetter
 
     import numpy as np
-    from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
     from electra_lab.api import load
     from electra_lab.presentation.console import Console
@@ -43,25 +42,17 @@ def embed(
     if out and json_:
         raise ConfigError("give either --json or --out.")
     incoming = read(texts, file, Reading(on_error, format, field or ()))
-    console, number = Console(), 0
-    writing: Any = given.file_of("--out", out, "wb") if out else nullcontext()
+    console, rows = Console(), list[Any]()
+    writing: Any = options.file_of("--out", out, "wb") if out else nullcontext()
     bar = console.progress(0, None, "embed", "texts") if out or not stdout().isatty() else nullcontext()
     with writing as stream, bar:
-        pair = load(model, device=device, step=given.step_of(step, best))
-        options = {"batch_size": batch_size, "pooling": pooling}
-        vectors = given.answered(pair, "embed", incoming, itemgetter("text"), **options)
-
-        def write_header(number: int) -> None:  # numpy leaves room for any number of rows
-            kind = {"descr": dtype_to_descr(np.dtype(np.float32)), "fortran_order": False}
-            stream.seek(0)
-            write_array_header_1_0(stream, {**kind, "shape": (number, pair.embeds.dim)})
-
-        if out:
-            write_header(0)
+        pair = load(model, device=device, step=options.step_of(step, best))
+        arguments = {"batch_size": batch_size, "pooling": pooling}
+        vectors = options.answered(pair, "embed", incoming, itemgetter("text"), **arguments)
         for number, ((_, _, item), vector) in enumerate(vectors, start=1):
             console.advance(number)
             if out:
-                stream.write(vector.numpy().tobytes())
+                rows.append(vector.numpy())
                 continue
             numbers = [str(value) for value in vector.numpy()]  # no more digits than float32 has
             if json_:
@@ -71,7 +62,7 @@ def embed(
             else:
                 answer(" ".join(numbers))
         if out:
-            write_header(number)
+            np.save(stream, np.array(rows, np.float32).reshape(-1, pair.embeds.dim))
     if out:
         answer(out)
     incoming.end()

@@ -90,7 +90,7 @@ def judge(records: "Sequence[dict[str, Any]]", provenance: "Provenance") -> "Fin
     """Return the results in the records of a run, for the model card."""
     from electra_lab.analysis.records import last_evaluation, training_seconds
     from electra_lab.export.card import Findings
-    from electra_lab.presentation.findings import findings, verdicts
+    from electra_lab.presentation.run_page import findings, verdicts
 
     seconds = training_seconds(records)
     last = last_evaluation(records)

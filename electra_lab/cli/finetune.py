@@ -44,4 +44,4 @@ def finetune(
         overrides.append("step=best")
     arguments = file, overrides, out, device
     result = FINETUNING.do("dry_run", *arguments, tries=trial) if dry_run else FINETUNING.do("run", *arguments)
-    answer(result, folds=dry_run)
+    answer(result)

@@ -1,12 +1,13 @@
 """electra-lab list [FOLDER]"""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from electra_lab.cli._streams import answer, is_utf8, width
+from electra_lab.cli._streams import answer, is_utf8, stdout
 
 
 def list_(
@@ -33,17 +34,18 @@ def list_(
     """
     from electra_lab.analysis.catalog import jobs, ordered
 
-    listed = list(jobs(folder))
+    selected = list(jobs(folder))
     for word in filter_ or []:
-        listed = [job for job in listed if job.matches(word)]
-    listed = ordered(listed, sort)
+        selected = [job for job in selected if job.matches(word)]
+    selected = ordered(selected, sort)
     if json_:
-        answer(json.dumps([job.as_dict() for job in listed], indent=1, ensure_ascii=not is_utf8()))
+        answer(json.dumps([job.as_dict() for job in selected], indent=1, ensure_ascii=not is_utf8()))
         return
     from electra_lab.presentation.listing import table
 
-    if not listed:
+    if not selected:
         fits = " that fits" if filter_ else ""
         print(f"{folder}: no run, fine-tuning or ablation{fits} is here.")  # a message, so not an answer
         return
-    answer(table(listed, folder, sort, width()).text(indent=""))
+    width = shutil.get_terminal_size().columns if stdout().isatty() else None
+    answer(table(selected, folder, sort, width).text(indent=""))

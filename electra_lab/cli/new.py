@@ -61,24 +61,24 @@ def new(
     if component is not None:
         _package(component, name, folder, root)
         return
-    known = {file.relative_to(root).with_suffix("").as_posix(): file for file in root.rglob("*.yaml")}
+    experiments = {file.relative_to(root).with_suffix("").as_posix(): file for file in root.rglob("*.yaml")}
     if name is None:
-        for experiment in sorted(known, key=lambda name: (name.count("/"), name)):
-            comment = known[experiment].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        for experiment in sorted(experiments, key=lambda name: (name.count("/"), name)):
+            comment = experiments[experiment].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
             answer(f"{experiment:<32}  {comment}")
         return
     name = name.removesuffix(".yaml")
-    if name not in known:
-        hint = did_you_mean(name, known)
-        raise UnknownName(f"no experiment '{name}' comes with electra_lab.{hint} To see what they do: electra-lab new")
-    own = folder / known[name].relative_to(root)
+    if name not in experiments:
+        hint = did_you_mean(name, experiments)
+        raise UnknownName(f"no experiment '{name}' comes with electra_lab.{hint} To list them: electra-lab new")
+    copy = folder / experiments[name].relative_to(root)
     if folder.suffix in (".yaml", ".yml"):
-        raise ConfigError(f"{folder}: is the name of a file. Name a folder for {own.name}.")
-    verb = {"ablation": "ablate", "experiment": "run"}.get(kind_of_file(known[name]), "finetune")
-    files = _with_needs(known[name], root)
+        raise ConfigError(f"{folder}: is the name of a file. Name a folder for {copy.name}.")
+    verb = {"ablation": "ablate", "experiment": "run"}.get(kind_of_file(experiments[name]), "finetune")
+    files = _with_needs(experiments[name], root)
     texts = {folder / file.relative_to(root): file.read_text(encoding="utf-8") for file in files}
-    _write(texts, own, command("new", name, "DEST"))
-    answer(f"Run it with: {command(verb, own)}")
+    _write(texts, copy, command("new", name, "DEST"))
+    answer(f"Run it with: {command(verb, copy)}")
 
 
 def _package(kind: str, name: str | None, folder: Path, root: Path) -> None:
@@ -86,34 +86,35 @@ def _package(kind: str, name: str | None, folder: Path, root: Path) -> None:
 
     Raises UnknownName for the kind, and ConfigError for a name that cannot be used or a file that exists.
     """
-    r = registry_of(kind)
-    singular = r.singular.replace(" ", "_")
+    components = registry_of(kind)
+    singular = components.singular.replace(" ", "_")
     name = name or f"my_{singular}"
     if not re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         cure = f"Use small letters and digits, in words that _ joins: my_{singular}."
         raise ConfigError(f"'{name}': cannot be a component's name. {cure}")
-    if name in r.names():
-        raise ConfigError(f"there is a {r.singular} '{name}' already. Choose another name.")
+    if name in components.names():
+        raise ConfigError(f"there is a {components.singular} '{name}' already. Choose another name.")
     files = (f"{singular}.py", f"test_{singular}.py")
     templates = {file: (root / "components" / file).read_text(encoding="utf-8") for file in files}
     if keyword.iskeyword(name):
         raise ConfigError(f"'{name}': is a keyword of Python. Choose another name.")
     if {name, _in_capitals(name)} & {*_imported("\n".join(templates.values()))}:
         raise ConfigError(f"'{name}': is a name that the new files import. Choose another name.")
-    own, module = folder / name, f"electra_lab_{name}"
+    package, module = folder / name, f"electra_lab_{name}"
     # The templates have names such as my_sampler and MySampler.
     texts = {}
     for (file, template), before in zip(templates.items(), ("", f"import {module}  # noqa: F401\n"), strict=True):
         text = before + template
         texts[file] = text.replace(f"my_{singular}", name).replace(_in_capitals(f"my_{singular}"), _in_capitals(name))
-    project = PROJECT.format(name=name, dashed=name.replace("_", "-"), kind=r.singular, plural=r.plural, module=module)
+    words = {"name": name, "dashed": name.replace("_", "-"), "kind": components.singular, "plural": components.plural}
+    project = PROJECT.format(**words, module=module)
     _write({
-        own / "pyproject.toml": project,
-        own / f"{module}.py": texts[f"{singular}.py"],
-        own / f"test_{name}.py": texts[f"test_{singular}.py"],
-    }, own / "pyproject.toml", command("new", name, "DEST", "--component", kind))  # fmt: skip
-    answer(f"Test it with: cd {shlex.quote(str(own))} && python -m pytest")
-    answer(f"Install it with: pip install -e {shlex.quote(str(own))}")
+        package / "pyproject.toml": project,
+        package / f"{module}.py": texts[f"{singular}.py"],
+        package / f"test_{name}.py": texts[f"test_{singular}.py"],
+    }, package / "pyproject.toml", command("new", name, "DEST", "--component", kind))  # fmt: skip
+    answer(f"Test it with: cd {shlex.quote(str(package))} && python -m pytest")
+    answer(f"Install it with: pip install -e {shlex.quote(str(package))}")
 
 
 def _imported(text: str) -> Iterator[str]:
@@ -138,20 +139,20 @@ def _with_needs(file: Path, root: Path) -> Iterator[Path]:
     if file.suffix == ".yaml":
         values = parse(file.read_text(encoding="utf-8"), str(file), file.parent).plain()
         assert isinstance(values, dict)
-        listed: list[object] = []
+        paths: list[object] = []
         for key in ("extends", "base", "imports"):
             value = values.get(key)
-            listed += value if isinstance(value, list) else [value]
-        for path in listed:
+            paths += value if isinstance(value, list) else [value]
+        for path in paths:
             if isinstance(path, str):
                 yield from _with_needs(Path(os.path.normpath(file.parent / path)), root)
     yield file
 
 
-def _write(texts: dict[Path, str], own: Path, elsewhere: str) -> None:
+def _write(texts: dict[Path, str], main: Path, elsewhere: str) -> None:
     """Write texts, given by their files, and print the new files. Raises ConfigError before anything is written.
 
-    own        the file that must not exist; others may, with the same text, as experiments share what they extend
+    main       the file that must not exist; others may exist if identical: experiments share parents
     elsewhere  the command that writes to another folder
     """
     from electra_lab.storage.files import disk
@@ -163,7 +164,7 @@ def _write(texts: dict[Path, str], own: Path, elsewhere: str) -> None:
             there = target.read_text(encoding="utf-8", errors="replace") if os.path.lexists(target) else ""
             if there != text and text.startswith(there):  # cut short by the end of an earlier command
                 missing[target] = text
-            elif target == own or there != text:
+            elif target == main or there != text:
                 raise ConfigError(f"{target}: exists already, so nothing was written. {cure}")
         for folder in {target.parent for target in missing}:
             folder.mkdir(parents=True, exist_ok=True)
@@ -172,7 +173,7 @@ def _write(texts: dict[Path, str], own: Path, elsewhere: str) -> None:
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be written ({error.strerror}). {cure}") from None
     # The file that must not exist comes last, so that a command that was killed can be repeated.
-    for target in sorted(missing, key=lambda target: target == own):
+    for target in sorted(missing, key=lambda target: target == main):
         with disk(target):
             target.write_text(missing[target], encoding="utf-8")
     for target in missing:

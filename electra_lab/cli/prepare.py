@@ -28,4 +28,4 @@ def prepare(
     from electra_lab.jobs.pretraining import prepare as prepared
 
     store = prepared.prepare(file, set_ or [], launcher, workers, rebuild=rebuild, inspect=inspect)
-    answer(json.dumps(asdict(store)) if json_ else prepared.described(store), folds=not json_)
+    answer(json.dumps(asdict(store)) if json_ else prepared.described(store))

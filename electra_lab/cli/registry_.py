@@ -40,22 +40,24 @@ def list_(
     """
     files = {plugin.file for plugin in _load(from_)}
     names: dict[Registry[Any], list[str]] = {}
-    for r in [registry_of(kind)] if kind else registry.ALL:
-        known = [entry.name for entry in r.plugged_in() if entry.file in files] if from_ else r.names()
-        if known or not from_:
-            names[r] = known
+    for components in [registry_of(kind)] if kind else registry.ALL:
+        names_of_kind = components.names()
+        if from_:
+            names_of_kind = [entry.name for entry in components.plugged_in() if entry.file in files]
+        if names_of_kind or not from_:
+            names[components] = names_of_kind
     if as_json:
         described: dict[str, list[Any]] = {}
-        for r, known in names.items():
-            described[r.plural] = [_described_or_problem(r, name) for name in known]
+        for components, names_of_kind in names.items():
+            described[components.plural] = [_described_or_problem(components, name) for name in names_of_kind]
         answer(json.dumps(described, indent=1, default=str))
         return
-    for number, (r, known) in enumerate(names.items()):
+    for number, (components, names_of_kind) in enumerate(names.items()):
         if number:
             answer("")
-        answer(f"{r.plural} ({len(known)})  registry/contracts: {r.contract}")
-        for listing in r.listings():
-            if listing.name in known:
+        answer(f"{components.plural} ({len(names_of_kind)})  registry/contracts: {components.contract}")
+        for listing in components.listings():
+            if listing.name in names_of_kind:
                 package = f"  ({listing.package})" if listing.package else ""
                 answer(f"  {listing.name + '  ':<18}{listing.place:<44}  {listing.summary}{package}".rstrip())
                 if listing.problem:
@@ -72,22 +74,22 @@ def describe(
     """Describe a component: its purpose, its options with type, default and bounds, and YAML to paste."""
     import inspect
 
-    r = registry_of(kind)
+    components = registry_of(kind)
     _load(from_)
-    entry = r.get(name)
+    entry = components.get(name)
     package = f"  ({entry.package})" if entry.package else ""
-    answer(f"{r.singular} {name}  {entry.place}{package}\n\n{inspect.getdoc(entry.component)}\n")
-    options = _described(r, name)["options"]
+    answer(f"{components.singular} {name}  {entry.place}{package}\n\n{inspect.getdoc(entry.component)}\n")
+    options = _described(components, name)["options"]
     for option in options:
         default = "required" if "default" not in option else f"default {json.dumps(option['default'], default=str)}"
         bounds = f"  {option['bounds']}" if option["bounds"] else ""
         answer(f"  {option['name'] + '  ':<18}{option['type'] + '  ':<28}{default}{bounds}")
     if not options:
         answer("  (no options)")
-    if r is registry.heads:
+    if components is registry.heads:
         answer(f'\n  needs = Needs(heads=("{name}",))  # in an objective')
         return
-    sizes = list(Sizes.model_fields) if r is registry.backbones else []
+    sizes = list(Sizes.model_fields) if components is registry.backbones else []
     needed = [option["name"] for option in options if "default" not in option]
     required = "".join(f", {key}: ..." for key in [*sizes, *needed])
     answer(f"\n  {{type: {name}{required}}}")
@@ -101,16 +103,16 @@ def _load(files: list[Path] | None) -> list[Plugin]:
     return [*chain.from_iterable(map(load_plugins, files))]
 
 
-def _described_or_problem(r: Registry[Any], name: str) -> dict[str, Any]:
+def _described_or_problem(components: Registry[Any], name: str) -> dict[str, Any]:
     """Describe a component, or the reason why it cannot be loaded: a broken package must not end a listing."""
     try:
-        return _described(r, name)
+        return _described(components, name)
     except LabError as error:
         return {"name": name, "problem": str(error)}
 
 
-def _described(r: Registry[Any], name: str) -> dict[str, Any]:
-    entry = r.get(name)
+def _described(components: Registry[Any], name: str) -> dict[str, Any]:
+    entry = components.get(name)
     options = []
     for name_, field in entry.schema.model_fields.items():
         bounds = _bounds(field.annotation, field.metadata)
@@ -153,7 +155,8 @@ def _type(annotation: Any) -> str:
 def registry_of(kind: str) -> Registry[Any]:
     """Return the registry of a kind, given in the singular, the plural or by its key. Raises UnknownName."""
     word = kind.replace("-", "_").replace(" ", "_")
-    for r in registry.ALL:
-        if word in (r.plural, r.singular.replace(" ", "_"), r.key):
-            return r
-    raise UnknownName(f"there is no kind '{kind}'.{did_you_mean(word, [r.plural for r in registry.ALL])}")
+    for components in registry.ALL:
+        if word in (components.plural, components.singular.replace(" ", "_"), components.key):
+            return components
+    kinds = [components.plural for components in registry.ALL]
+    raise UnknownName(f"there is no kind '{kind}'.{did_you_mean(word, kinds)}")

@@ -23,6 +23,6 @@ def replay(
     from electra_lab.jobs.pretraining.replay import replay as repeat
 
     finding = repeat(run_dir, device, store)
-    answer(json.dumps(finding.json(), indent=1) if json_ else finding.text, folds=not json_)
+    answer(json.dumps(finding.json(), indent=1) if json_ else finding.text)
     if not finding.found:
         raise typer.Exit(1)

@@ -34,4 +34,4 @@ def run(
     arguments = file, set_ or [], out, device
     result = EXPERIMENT.do("dry_run", *arguments, tries=trial) if dry_run else EXPERIMENT.do("run", *arguments)
     if is_first():
-        answer(result, folds=dry_run)
+        answer(result)

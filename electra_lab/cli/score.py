@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from electra_lab.cli import _texts as given
+from electra_lab.cli import _texts as options
 from electra_lab.cli._inputs import Incoming
 from electra_lab.cli._items import (
     FIELDLESS,
@@ -44,11 +44,11 @@ BEGINS = "For texts of several lines, such as stack traces: regular expression o
 
 
 def score(
-    model: given.Model,
-    texts: given.Texts = None,
-    file: given.Records = None,
+    model: options.Model,
+    texts: options.Texts = None,
+    file: options.Records = None,
     format: AsFormat = None,
-    field: given.Field = None,
+    field: options.Field = None,
     by: Annotated[Literal["detection", "energy", "likelihood"] | None, typer.Option(help=BY)] = None,
     reduce: Annotated[Literal["mean", "max", "sum"], typer.Option(help="How to combine a text's tokens.")] = "mean",
     mask_prob: Annotated[float, typer.Option(min=0, max=1, help="Share that likelihood masks at once.")] = 0.15,
@@ -59,13 +59,13 @@ def score(
     normal: Annotated[str | None, typer.Option(metavar="FILE", help=NORMAL)] = None,
     remove: Annotated[str | None, typer.Option(metavar="PATTERN", help=REMOVE)] = None,
     begins: Annotated[str | None, typer.Option("--first-line", metavar="PATTERN", help=BEGINS)] = None,
-    json_: given.Json = False,
-    csv_: given.Csv = False,
+    json_: options.Json = False,
+    csv_: options.Csv = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-    on_error: given.Wrong = "stop",
-    step: given.Step = None,
-    best: given.Best = False,
-    batch_size: given.Batch = 32,
+    on_error: options.Wrong = "stop",
+    step: options.Step = None,
+    best: options.Best = False,
+    batch_size: options.Batch = 32,
     device: OnDevice = "auto",
 ) -> None:
     """Score how unusual each text is, to find anomalies and to filter or rank texts."""
@@ -86,23 +86,16 @@ def score(
     numbered = any(option is not None for option in (remove, begins, above, alarms))
     if numbered and incoming.format == "text":  # records have their fields
         added.insert(0, "line")
-    taken = [*added, "unknown"] if json_ else added if csv_ else ()
-    pair = load(model, device=device, step=given.step_of(step, best))
-    console, terminal, table = Console(), given.colours(), Table()
+    new_fields = [*added, "unknown"] if json_ else added if csv_ else ()
+    pair = load(model, device=device, step=options.step_of(step, best))
+    console, terminal, table = Console(), options.colours(), Table()
 
     def scored(incoming: Incoming[Entry]) -> Iterator[tuple[Entry, "Scored"]]:
-        options = {"by": by, "reduce": reduce, "mask_prob": None if exact else mask_prob, "batch_size": batch_size}
-        return given.answered(pair, "score", incoming, partial(_without, removed), **options)
+        how = {"by": by, "reduce": reduce, "mask_prob": None if exact else mask_prob, "batch_size": batch_size}
+        return options.answered(pair, "score", incoming, partial(_without, removed), **how)
 
     reference = [] if normal is None else _reference(normal, model, reading, scored)
-    least = -1.0  # percentile of what is not printed
-    if alarms is not None:
-        # A new text is one of the n highest, among N others, with a probability of n / (N + 1).
-        rank = int(alarms * (len(reference) + 1) / 1000)
-        if rank == 0:
-            needed = math.ceil(1000 / alarms) - 1
-            raise DataError(f"--alarms {alarms:g}: needs {needed:,} normal texts; there are {len(reference):,}.")
-        least = 100 - 100 * rank / len(reference) + 1e-9
+    least = -1.0 if alarms is None else _least(alarms, len(reference))  # only higher percentiles are printed
 
     def show(place: str, record: Record, result: "Scored") -> None:
         line = line_at(place, incoming)
@@ -113,12 +106,12 @@ def score(
         elif json_:
             answer(json_line(row | {"unknown": result.unknown}))
         else:
-            given.answer_in_colour(terminal, result, f"{line} " if numbered else "")
+            options.answer_in_colour(terminal, result, f"{line} " if numbered else "")
 
     def answers() -> Iterator[tuple[str, Record, "Scored"]]:
         for number, ((place, record, item), result) in enumerate(scored(incoming), start=1):
             console.advance(number)
-            refuse_overwriting(place, record, taken)
+            refuse_overwriting(place, record, new_fields)
             if removed:
                 result = _in_whole(result, item["text"], removed)
             if reference and result.score is not None:
@@ -139,8 +132,6 @@ def score(
             highest = nlargest(top, ranked, key=lambda answer: answer[-1].score or 0.0)
     for place, record, result in highest:
         show(place, record, result)
-    if csv_ and not table.columns:
-        answer(table.row(dict.fromkeys([*(incoming.columns or field or ["text"]), *added])))
     incoming.end()
 
 
@@ -151,8 +142,18 @@ def _compiled(option: str, pattern: str | None) -> re.Pattern[str] | None:
         raise ConfigError(f"{option}: is not a regular expression ({error}).") from None
 
 
+def _least(alarms: float, normal: int) -> float:
+    """Return the percentile that `alarms` of 1,000 new normal texts exceed. Raises DataError for too few texts."""
+    # A new text is one of the n highest, among N others, with a probability of n / (N + 1).
+    rank = int(alarms * (normal + 1) / 1000)
+    if rank == 0:
+        needed = math.ceil(1000 / alarms) - 1
+        raise DataError(f"--alarms {alarms:g}: needs {needed:,} normal texts; there are {normal:,}.")
+    return 100 - 100 * rank / normal + 1e-9
+
+
 def _without(removed: re.Pattern[str] | None, item: Record) -> str:
-    """Return a text without what a pattern matches, as in a corpus."""
+    """Return a text without the matches of a pattern, as in a corpus."""
     text: str = item["text"]
     return removed.sub("", text).strip() if removed else text
 

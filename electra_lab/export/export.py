@@ -21,9 +21,9 @@ from electra_lab.pretrained.hugging_face import CONFIG, MARK, Mark, read_mark
 from electra_lab.pretrained.opening import read_run
 from electra_lab.pretrained.trained_model import Part, TrainedModel
 from electra_lab.pretrained.writing import describe, electra_options, their_tensors, write_network, write_tokenizer
-from electra_lab.storage.best import Step
 from electra_lab.storage.files import MANIFEST, damage, lock, new_folder, read_json, refuse_unusable, seal
 from electra_lab.storage.finetuning_folder import is_seed
+from electra_lab.storage.records import Step
 from electra_lab.version import __version__
 from registry.errors import CheckpointError, ConfigError, DataError, InUse
 

@@ -19,11 +19,11 @@ from electra_lab.export.card import CARD, Judge, finetuned_card, with_metadata
 from electra_lab.export.export import export
 from electra_lab.pretrained.hugging_face import CONFIG, MARK, read_mark
 from electra_lab.pretrained.opening import model_of_finetuning
-from electra_lab.storage.best import Step
 from electra_lab.storage.catalog import jobs_in
 from electra_lab.storage.checkpoint import steps
 from electra_lab.storage.files import MANIFEST, damage, read_json, refuse_unusable
 from electra_lab.storage.finetuning_folder import is_finetuning, is_seed
+from electra_lab.storage.records import Step
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry.errors import CheckpointError, ConfigError, DataError
 

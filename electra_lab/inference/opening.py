@@ -20,10 +20,10 @@ from electra_lab.pretrained.families import prepare, writing
 from electra_lab.pretrained.hugging_face import locate, longest_of_tokenizer, read_config
 from electra_lab.pretrained.opening import finetuned_config, open_model
 from electra_lab.pretrained.trained_model import LAB, Part
-from electra_lab.storage.best import Step
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.files import read_json
 from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning, is_seed
+from electra_lab.storage.records import Step
 from electra_lab.storage.run_directory import is_run
 from electra_lab.training.device import choose_device, choose_precision
 from registry import Vocabulary, backbones, datasets, generators, tasks
@@ -158,10 +158,9 @@ def _of_seed(
     # Its weights.
     read_model(directory.checkpoints, results.step).fill(model)
     fields = getattr(datasets.get(config.dataset.type).component, "fields", None)
-    dataset = {"type": config.dataset.type, **config.dataset.keywords()}
-    columns = fields(dataset) if fields else None
+    columns = fields(config.dataset.keywords()) if fields else None
     precision = choose_precision(config.train.precision, device)
-    return Job(task, entry.declared["takes"], columns, int(sections["length"]), precision, seed, dataset), model
+    return Job(task, entry.declared["takes"], columns, int(sections["length"]), precision, seed), model
 
 
 # Folders of transformers

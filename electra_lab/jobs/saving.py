@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
 
-from electra_lab.storage.best import AUTO, Best, ranked
 from electra_lab.storage.checkpoint import (
     BestUpTo,
     checkpoint_path,
@@ -23,6 +22,7 @@ from electra_lab.storage.checkpoint import (
     sweep,
     tensors_of,
 )
+from electra_lab.storage.records import AUTO, Best, ranked
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.execution import non_finite_weights
 from electra_lab.training.loop import Run

@@ -23,7 +23,7 @@ def ended(code: int, log: Path) -> Outcome:
     if code == 0:
         return Outcome(0)
     number = -code if code < 0 else code - 128 if code > 130 else 0
-    name = next((known.name for known in signal.Signals if known == number), "")
+    name = next((candidate.name for candidate in signal.Signals if candidate == number), "")
     how = f"was ended by signal {number} ({name})" if name else f"ended with exit code {code}"
     hint = "; the system sends it when memory runs out" if number == signal.SIGKILL else ""
     return Outcome(-number if name else code, f"{how}{hint}; its output is in {log}.")

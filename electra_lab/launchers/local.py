@@ -59,18 +59,18 @@ class Local:
         try:
             while waiting or running:
                 # Collect the commands that have ended, and start others in their places.
-                came = list[tuple[str, Outcome]]()
+                outcomes = list[tuple[str, Outcome]]()
                 for name, (process, place) in [*running.items()]:
                     if process.poll() is not None:
                         del running[name]
                         _kill(process)
                         free.append(place)
-                        came.append((name, ended(process.returncode, log_of(folder, name))))
+                        outcomes.append((name, ended(process.returncode, log_of(folder, name))))
                 while waiting and free:
                     name, place = waiting.popleft(), free.popleft()
                     running[name] = _start(commands[name], log_of(folder, name), place), place
-                yield from came  # now that all places are taken: the consumer may take its time
-                if not came:
+                yield from outcomes  # now that all places are taken: the consumer may take its time
+                if not outcomes:
                     time.sleep(LOOK)
         finally:
             _end([process for process, _ in running.values()])
@@ -143,7 +143,7 @@ def _nvidia_gpus() -> int:
     """Return the number of GPUs. Asking torch would take some of their memory."""
     quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], timeout=30, check=True, **quiet)
+        done = subprocess.run(["nvidia-smi", "-L"], timeout=30, check=True, **quiet)
     except (OSError, subprocess.SubprocessError):
         return 0
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())

@@ -30,8 +30,8 @@ class Ray:
     workers  maximum number of tasks at a time
     threads  CPUs per task
     gpus     GPUs per task; 0.5 lets two tasks share one
-    address  of the cluster: "auto", "ray://head:10001", "10.0.0.1:6379". None: RAY_ADDRESS, or else a temporary cluster
-             on this machine
+    address  address of the cluster: "auto", "ray://head:10001", "10.0.0.1:6379". None: RAY_ADDRESS, or else a temporary
+             cluster on this machine
 
     The nodes must see the folder and have the same packages installed.
     """
@@ -50,9 +50,9 @@ class Ray:
         ray = _ray()
         if not commands:
             return
-        with _connected(ray, self.address, self.workers, self.gpus) as ours:
+        with _connected(ray, self.address, self.workers, self.gpus) as temporary:
             # A shared cluster counts CPUs; a temporary one has `workers` places, and a task takes one.
-            share = {"num_cpus": 1 if ours else self.threads, "num_gpus": self.gpus}
+            share = {"num_cpus": 1 if temporary else self.threads, "num_gpus": self.gpus}
             task = ray.remote(max_retries=0, max_calls=1, **share)(_task)
             waiting = deque(commands)
             running: dict[Future[Outcome], tuple[str, Any]] = {}

@@ -60,7 +60,7 @@ class Slurm:
     workers    maximum number of tasks at a time
     threads    cores per task
     gpus       GPUs per task; an experiment uses one
-    partition, account  as for sbatch; None: the site's default
+    partition, account  options of sbatch; None: the site's default
     minutes    time limit of a task. A longer one is saved shortly before, and continued in another job
     memory_gb  memory per task; None: the site's default
     setup      shell lines to run before each command, such as `module load cuda`

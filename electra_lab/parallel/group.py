@@ -12,7 +12,7 @@ import torch.distributed as dist
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from electra_lab.parallel.session import Seen, World
+from electra_lab.parallel.session import Evaluated, World
 from electra_lab.parallel.wrap import gathered
 from registry import Batch, Choice, Detection, Losses, Prediction, Term
 
@@ -29,7 +29,7 @@ class Group(World):
     def __init__(self, device: torch.device, host: ProcessGroup) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.device, self._host = device, host
-        self._asked: tuple[Work, Tensor] | None = None
+        self._pending: tuple[Work, Tensor] | None = None
 
     def sum(self, scalars: Mapping[str, Tensor]) -> dict[str, Tensor]:
         values = torch.stack([value.double() for value in scalars.values()])  # counts up to 2^53 stay exact
@@ -41,24 +41,24 @@ class Group(World):
         dist.all_gather(parts, rows.contiguous())
         return torch.cat(parts)
 
-    def synchronize(self, module: nn.Module, wanted: bool) -> None:
-        module.set_requires_gradient_sync(wanted)  # type: ignore[operator]  # of Replicated and of FSDPModule
+    def synchronize(self, module: nn.Module, enabled: bool) -> None:
+        module.set_requires_gradient_sync(enabled)  # type: ignore[operator]  # of Replicated and of FSDPModule
 
     def gathered(self, module: nn.Module) -> AbstractContextManager[None]:
         return gathered(module)
 
-    def in_turn(self, seen: Iterator[Seen]) -> Iterator[Seen]:
+    def in_turn(self, results: Iterator[Evaluated]) -> Iterator[Evaluated]:
         if not self.first:
-            for item in seen:
+            for item in results:
                 self._send(pack(*item))
             self._send(b"")
             return
         others = list(range(1, self.size))
-        own = next(seen, None)
-        while own or others:
-            if own:
-                yield own
-                own = next(seen, None)
+        local = next(results, None)
+        while local or others:
+            if local:
+                yield local
+                local = next(results, None)
             for rank in tuple(others):
                 if data := self._receive(rank):
                     yield unpack(data, self.device)
@@ -74,14 +74,14 @@ class Group(World):
         return bytes(data.tolist()).decode()
 
     def agreed(self, number: int) -> int:
-        said = 0
-        if self._asked:
-            work, largest = self._asked
+        largest_before = 0
+        if self._pending:
+            work, largest = self._pending
             work.wait()
-            said = int(largest)
-        mine = torch.tensor(number)
-        self._asked = dist.all_reduce(mine, dist.ReduceOp.MAX, group=self._host, async_op=True), mine
-        return said
+            largest_before = int(largest)
+        value = torch.tensor(number)
+        self._pending = dist.all_reduce(value, dist.ReduceOp.MAX, group=self._host, async_op=True), value
+        return largest_before
 
     def wait(self) -> None:
         dist.barrier(group=self._host)
@@ -119,14 +119,14 @@ def unpack(data: bytes, device: torch.device) -> tuple[Batch, Losses]:
         for key in above:
             place = place.setdefault(key, {})
         place[last] = value.to(device)
-    given = tree["losses"]
+    parts = tree["losses"]
     losses = Losses(
-        {name: Term(**term) for name, term in given.get("terms", {}).items()},
-        {name: Prediction(**asked) for name, asked in given.get("predictions", {}).items()},
-        Detection(**given["detection"]) if "detection" in given else None,
-        given.get("outputs", {}),
-        {name: Term(**term) for name, term in given.get("metrics", {}).items()},
-        Choice(**given["choice"]) if "choice" in given else None,
+        {name: Term(**term) for name, term in parts.get("terms", {}).items()},
+        {name: Prediction(**prediction) for name, prediction in parts.get("predictions", {}).items()},
+        Detection(**parts["detection"]) if "detection" in parts else None,
+        parts.get("outputs", {}),
+        {name: Term(**term) for name, term in parts.get("metrics", {}).items()},
+        Choice(**parts["choice"]) if "choice" in parts else None,
     )
     return Batch(**tree["batch"]), losses
 

@@ -23,7 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 from registry import Batch, Losses
 from registry.errors import ConfigError, LabError, Reported
 
-Seen = tuple[Batch, Losses]  # a batch of an evaluation, and the objective's result
+Evaluated = tuple[Batch, Losses]  # a batch of an evaluation, and the objective's result
 JOIN = timedelta(minutes=10)  # until all processes are there
 STEP = timedelta(minutes=30)  # for an exchange within a step
 WORK = timedelta(days=14)  # for what rank 0 does alone, such as building a token store
@@ -58,16 +58,16 @@ class World:
         """Return the rows of all ranks, in the order of ranks; each gives a tensor of the same shape."""
         return rows
 
-    def synchronize(self, module: nn.Module, wanted: bool) -> None:
+    def synchronize(self, module: nn.Module, enabled: bool) -> None:
         """Set whether the next backward pass through `module` sums the gradients over all ranks."""
 
     def gathered(self, module: nn.Module) -> AbstractContextManager[None]:
         """Gather all of the module's parameters on every rank inside the block, which then needs no exchange."""
         return nullcontext()
 
-    def in_turn(self, seen: Iterator[Seen]) -> Iterator[Seen]:
+    def in_turn(self, results: Iterator[Evaluated]) -> Iterator[Evaluated]:
         """Yield the items of all ranks in turn, one of each at a time; only rank 0 receives them."""
-        return seen
+        return results
 
     def once(self, work: Callable[[], str]) -> str:
         """Return the result of `work`, which rank 0 does while the others wait, for days if necessary."""
@@ -111,7 +111,7 @@ def session(device: str, exit_code: Callable[[BaseException], int]) -> Iterator[
     failed, which they read from the store. Only that rank raises its own error; the others raise Reported.
 
     device     `cpu`, `cuda` or `auto`: CUDA if available, and each process takes the GPU of its LOCAL_RANK
-    exit_code  returns the exit code of the command for an error
+    exit_code  function from an error to the exit code of the command
     """
     if processes() == 1:
         yield ALONE
@@ -243,5 +243,5 @@ def _number(name: str, default: int | None = None, lowest: int = 0) -> int:
 def _brief(error: Exception) -> str:
     """Return the reason in the long messages of gloo and NCCL."""
     text = str(error)
-    known = re.search(r"[Cc]onnection (closed|reset|refused)( by peer)?|[Tt]imed? ?out[^.,\n]*|Broken pipe", text)
-    return known[0] if known else (text.splitlines() or [type(error).__name__])[0][:200]
+    match = re.search(r"[Cc]onnection (closed|reset|refused)( by peer)?|[Tt]imed? ?out[^.,\n]*|Broken pipe", text)
+    return match[0] if match else (text.splitlines() or [type(error).__name__])[0][:200]

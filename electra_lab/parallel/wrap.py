@@ -22,9 +22,9 @@ class Replicated(DistributedDataParallel):
         self.broadcast_buffers = False  # from here on they are functions of (seed, step), the same on all ranks
         self.register_comm_hook(None, _summed)
 
-    def set_requires_gradient_sync(self, wanted: bool) -> None:
+    def set_requires_gradient_sync(self, enabled: bool) -> None:
         """FSDP's name for what DDP does by its context `no_sync`."""
-        self.require_backward_grad_sync = wanted
+        self.require_backward_grad_sync = enabled
 
 
 def _summed(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]

@@ -5,23 +5,18 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from electra_lab.analysis.findings import declared
-from electra_lab.analysis.records import curve, is_number, points
-from electra_lab.analysis.run_comparison import Subject, changes, common_rows, differing, obstacles, side_by_side
-from electra_lab.presentation.charts import Chart, drawing, finish, look, svg
-from electra_lab.presentation.findings import OWN_TASK, heading, verdicts
-from electra_lab.presentation.pages import render
-from electra_lab.presentation.run_page import CURVES, Token, examples_of, excerpt
+from electra_lab.analysis.records import curve, is_number, points, titled
+from electra_lab.analysis.run_comparison import Subject, changes, differing, obstacles, same_rows, side_by_side
+from electra_lab.presentation.pages import Chart, overlay, render
+from electra_lab.presentation.run_page import CURVES, OWN_TASK, Token, examples_of, excerpt, heading, verdicts
 from electra_lab.presentation.sweep_figures import keys
 from electra_lab.presentation.sweep_page import conditions
-from electra_lab.presentation.tables import Table
-from electra_lab.presentation.text import counted, listed, number, shown
+from electra_lab.presentation.text import Table, counted, listed, number, shown
 from registry import Metric
 from registry.errors import guide
 
 AXES = {"step": "step", "tokens": "training tokens", "flops": "training FLOPs"}
 MOST_KEYS = 4  # that are named in a sentence
-MOST_COLUMNS = 6  # runs; more of them are rows
 MOST_CURVES = 5  # metrics that are drawn, over each of the axes
 UNTESTED = (
     "Nothing is tested here. Another seed changes every number, and one run of each setting does not show by how much. "
@@ -51,9 +46,11 @@ class Comparison:
         return obstacles(self.subjects)
 
     @cached_property
-    def rows(self) -> list[list[Sequence[Token]]]:
-        """The tokens of each test row that all runs show, by run."""
-        return list(common_rows([examples_of(subject.directory) for subject in self.subjects]))
+    def rows(self) -> list[tuple[Sequence[Token], ...]]:
+        """The excerpts of each test row, by run; empty if the runs have other rows."""
+        if not same_rows(self.subjects):
+            return []
+        return list(zip(*(examples_of(subject.directory) for subject in self.subjects), strict=False))
 
     @property
     def labels(self) -> list[str]:
@@ -100,7 +97,7 @@ class Comparison:
             rows.append([metric.title, *numbers, self.reading(metric)])
         tables.append(Table("Results of each run's own evaluation", ["metric", *labels, "reading"], rows, ["reading"]))
         tables.append(self._costs())
-        return [_turned(table) for table in tables] if len(labels) > MOST_COLUMNS else tables
+        return tables
 
     def _conditions(self) -> Table:
         differ = differing([dict(conditions(subject.began)) for subject in self.subjects])
@@ -136,12 +133,12 @@ class Comparison:
         facts = [row[0] for row in self._conditions().rows]
         runs = []
         for i, subject in enumerate(self.subjects):
-            known = dict(conditions(subject.began))
+            facts_of_run = dict(conditions(subject.began))
             run: dict[str, Any] = {
                 "label": subject.label,
                 "path": str(subject.directory.path),
                 "config": {key: values[i] for key, values in differ.items()},
-                "conditions": {fact: known.get(fact) for fact in facts},
+                "conditions": {fact: facts_of_run.get(fact) for fact in facts},
                 "measured": {"step": subject.last.get("step"), "split": subject.last.get("split")},
                 "metrics": {name: subject.last.get(name) for name in metrics},
                 "costs": subject.costs,
@@ -154,11 +151,11 @@ class Comparison:
         return {"runs": runs, "comparable": comparable, "other_test": list(self.obstacles)}
 
 
-def text(comparison: Comparison, width: int | None) -> str:
-    """Return the comparison for a terminal of a width in characters; without one, tables have their full width."""
+def text(comparison: Comparison) -> str:
+    """Return the comparison for a terminal."""
     lines = [f"{subject.label}  {subject.directory.path}" for subject in comparison.subjects]
     for table in comparison.tables():
-        lines += ["", table.title, _fitting(table, width) if table.rows else "  nothing"]
+        lines += ["", table.title, table.text() if table.rows else "  nothing"]
     lines.append("")
     if comparison.not_comparable:
         lines.append(comparison.not_comparable)
@@ -192,7 +189,7 @@ def _curves(comparison: Comparison) -> dict[str, list[Chart]]:
     """Return, by heading, a metric over steps, tokens and FLOPs: on validation text, or training text without it."""
     metrics = dict[str, Metric]()
     for subject in comparison.subjects:
-        metrics |= declared(subject.began.metrics)
+        metrics |= titled(subject.began.metrics)
     charts = dict[str, list[Chart]]()
     for name in sorted(metrics, key=lambda name: not metrics[name].comparable):
         split = next((split for split in ("validation", "train") if _is_curve(comparison, split, name)), "")
@@ -208,23 +205,8 @@ def _is_curve(comparison: Comparison, split: str, name: str) -> bool:
 
 def _overlay(comparison: Comparison, title: str, split: str, name: str, axis: str) -> Chart:
     """Draw a metric of all runs over one axis."""
-    with drawing(3.4, 2.4) as figure:
-        axes = figure.subplots()
-        for i, subject in enumerate(comparison.subjects):
-            xs, ys = curve(subject.records, split, name, axis)
-            every = max(1, len(xs) // 5)  # a few markers, as colour alone must not identify the run
-            axes.plot(xs, ys, linewidth=1.2, markersize=4, alpha=0.85, markevery=every, **look(i))
-        finish(axes, AXES[axis], large=True)
-        return Chart(f"by {AXES[axis]}", svg(figure, f"{name}-{axis}", f"{title}, by {AXES[axis]}"))
-
-
-def _turned(table: Table) -> Table:
-    """Return a table with a row for each run."""
-    header, *lines = zip(table.columns, *table.rows, strict=True)
-    titles = [*header[1:]]
-    return Table(
-        table.title, ["run", *titles], lines if titles else [], titles if set(table.prose) - {"reading"} else []
-    )
+    lines = [(*curve(subject.records, split, name, axis), i) for i, subject in enumerate(comparison.subjects)]
+    return overlay(f"{name}-{axis}", f"by {AXES[axis]}", f"{title}, by {AXES[axis]}", lines, AXES[axis])
 
 
 def _value(value: Any) -> str:
@@ -237,15 +219,3 @@ def _cost(name: str, value: float | None) -> str:
     if "FLOPs" in name:
         return f"{value:.2e}"
     return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.1f}"
-
-
-def _fitting(table: Table, width: int | None) -> str:
-    """Return a table, or a line for each number where the terminal is too narrow."""
-    text = table.text()
-    if width is None or max(map(len, text.splitlines())) <= width:
-        return text
-    lines = []
-    for name, *cells in table.rows:
-        lines.append(f"  {name}")
-        lines += [f"    {title}  {cell}" for title, cell in zip(table.columns[1:], cells, strict=True) if cell]
-    return "\n".join(lines)

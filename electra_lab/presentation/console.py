@@ -1,19 +1,15 @@
 """The terminal during a command: a progress bar on a terminal, plain lines anywhere else."""
 
 import os
-import re
-import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self, TextIO
+from typing import Any, Self
 
 from rich.console import Console as RichConsole
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
-from rich.text import Text
 
 from registry import Metric
 from registry.errors import shown
@@ -27,18 +23,11 @@ class _Rich(RichConsole):
         self.quiet = True
 
 
-class _Note(ProgressColumn):
-    """The newest numbers, cut off where a narrow terminal ends."""
-
-    def render(self, task: Task) -> Text:
-        return Text(task.fields["note"], no_wrap=True, overflow="ellipsis")
-
-
 class Console:
     """Writes to standard error; standard output is for the results of a command.
 
-    quiet  write nothing, as another process does
-    title  stands before the phases of a bar, such as the seed
+    quiet  silence, as another process writes
+    title  prefix of the phases of a bar, such as the seed
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -49,7 +38,7 @@ class Console:
 
     def say(self, text: str) -> None:
         try:
-            self._rich.print(folded(shown(text), sys.stderr), markup=False)
+            self._rich.print(shown(text), markup=False)
         except OSError:  # a full disk
             self._rich.quiet = True
 
@@ -59,20 +48,18 @@ class Console:
         if self._rich.quiet or not sys.stderr.isatty():
             yield
             return
-        narrow = self._is_narrow() and title == "training"  # whose numbers need the room
         columns = [
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
-            BarColumn(5 if narrow else 20),
+            BarColumn(20),
             TextColumn("{task.fields[amount]}", table_column=Column(no_wrap=True)),
-            _Note(),
-            *([] if narrow else [TimeElapsedColumn()]),
+            TimeElapsedColumn(),
             TextColumn("left", table_column=Column(no_wrap=True)),
             TimeRemainingColumn(table_column=Column(no_wrap=True)),
         ]
-        self._unit = "" if narrow else unit
+        self._unit = unit
         with Progress(*columns, console=self._rich, transient=True) as self._progress:
             self._progress.add_task(
-                f"{self.title} {title}".strip(), completed=done, total=total, amount=self._amount(done, total), note=""
+                f"{self.title} {title}".strip(), completed=done, total=total, amount=self._amount(done, total)
             )
             try:
                 yield
@@ -90,7 +77,7 @@ class Console:
             [task] = self._progress.tasks
             self._progress.update(task.id, description=f"{self.title} {title}".strip())
             if total:
-                self._unit = self._unit and unit
+                self._unit = unit
                 self._progress.reset(task.id, total=total)  # and its clock
                 self._progress.update(task.id, amount=self._amount(0, total))
         elif total:
@@ -104,9 +91,6 @@ class Console:
                 self._progress.reset(task.id, description=phase)
             self._progress.update(task.id, completed=done, total=total, amount=amount)
 
-    def _is_narrow(self) -> bool:
-        return self._rich.width < 120
-
     def _amount(self, done: int, total: float | None) -> str:
         if total is None and not done:
             return ""
@@ -117,17 +101,9 @@ class Console:
         brief = [(name, metric) for name, metric in metrics.items() if metric.brief and values.get(name) is not None]
         brief.sort(key=lambda pair: pair[1].higher_is_better)  # losses first
         words = [f"{metric.brief} {values[name]:.3f}" for name, metric in brief] or [f"loss {values['loss']:.3f}"]
-        trains = values["split"] == "train"
-        if trains:
+        if values["split"] == "train":
             words.append(f"{values['tokens_per_second']:,.0f} tokens/s")
         self.say("  ".join([f"step {values['step']:>6}", f"{values['split']:<10}", *words]))
-        if self._progress and trains:
-            [task] = self._progress.tasks
-            if self._is_narrow():  # gen 7.565  dis 0.639  6,075 tok/s
-                *words, speed = words
-                words = [re.sub(r"(\w{3})\D* ", r"\1 ", word, count=1) for word in words]
-                words.append(speed.replace("tokens", "tok"))
-            self._progress.update(task.id, note="  ".join(words))
 
 
 class Phases:
@@ -157,24 +133,3 @@ class Phases:
             share = f"{done / total:.0%}, " if total else ""
             left = f", {seconds * (total - done) / max(done, 1):,.0f} s left" if total else ""
             self.console.say(f"{phase}: {share}{rate}{left}")
-
-
-def folded(text: str, stream: TextIO) -> str:
-    """Fold long lines at spaces, for a terminal; continuations are indented to the last column of the line.
-
-    A line with a command stays whole, to be copied.
-    """
-    if not stream.isatty():
-        return text
-    width = shutil.get_terminal_size().columns
-    return "\n".join(_folded(line, width) for line in text.split("\n"))
-
-
-def _folded(line: str, width: int) -> str:
-    if len(line) <= width or "electra-lab " in line:
-        return line
-    columns = [match.end() for match in re.finditer(r"(?<=\S)\s{2,}", line[: width // 2 + 10])]
-    begin = columns[-1] if columns else len(line) - len(line.lstrip())  # text before it keeps its spaces
-    below = " " * (begin if columns else begin + 4)
-    wrapper = textwrap.TextWrapper(width, line[:begin], below, break_long_words=False, break_on_hyphens=False)
-    return wrapper.fill(line[begin:])

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from electra_lab.presentation.charts import SERIES, Chart, drawing, finish, svg
-from electra_lab.presentation.pages import render
+from electra_lab.presentation.pages import SERIES, Chart, drawing, finish, render, svg
 from electra_lab.storage.files import write_text
 from registry.errors import DataError
 
@@ -35,9 +34,9 @@ def write_data_page(
 ) -> Path:
     """Write the page of a store. Raises DataError.
 
-    lengths    of the training documents in tokens
-    separated  attention stays within each document
-    rows       a few, to be shown
+    lengths    number of tokens of each training document
+    separated  True if attention stays within each document
+    rows       rows to show
     """
     values = {"facts": facts, "packing": packing, "separated": separated, "rows": rows}
     page = render("data.html.j2", title=f"Token store {path.stem}", histogram=_histogram(lengths), **values)

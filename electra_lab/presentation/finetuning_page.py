@@ -8,15 +8,11 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from electra_lab.analysis.findings import judge, titled
 from electra_lab.analysis.intervals import estimate
-from electra_lab.analysis.records import points
-from electra_lab.presentation import charts
-from electra_lab.presentation.charts import training_charts
-from electra_lab.presentation.findings import Verdict, heading, verdict
-from electra_lab.presentation.pages import Unfinished, render
-from electra_lab.presentation.tables import Table
-from electra_lab.presentation.text import counted, device, thousandths
+from electra_lab.analysis.records import judge, points, titled
+from electra_lab.presentation.pages import Chart, Unfinished, curves, render, training_charts
+from electra_lab.presentation.run_page import Verdict, heading, verdict
+from electra_lab.presentation.text import Table, counted, device, thousandths
 from electra_lab.storage.files import config_of, read_text
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry import Metric
@@ -81,7 +77,7 @@ def read_results(folder: FinetuningFolder) -> tuple[list[int], Results]:
 
 
 def verdicts(folder: FinetuningFolder, seeds: Sequence[int], results: Results) -> list[Verdict]:
-    """Return whether the model has learned its task, by the leading metric on the first split with labels.
+    """Return a verdict on whether the model has learned its task, by the leading metric on the first split with labels.
 
     The interval of its gain is that over the seeds, and never narrower than that of no correlation over the examples.
     """
@@ -202,7 +198,7 @@ def truncation(folder: FinetuningFolder, seed: int) -> list[tuple[str, str]]:
 
 
 def lost_shares(lost: Mapping[str, Mapping[str, float]], metrics: Mapping[str, Metric]) -> list[tuple[str, str]]:
-    """The same of shares by metric and split."""
+    """Return shares of lost examples, by metric and split, as facts."""
     facts = []
     for name, shares in lost.items():
         if name in metrics:
@@ -220,7 +216,7 @@ def _shown(results: Results, seeds: Sequence[int]) -> int:
     return min(values, key=lambda seed: abs(values[seed] - middle))
 
 
-def _curve(folder: FinetuningFolder, results: Results) -> charts.Chart | None:
+def _curve(folder: FinetuningFolder, results: Results) -> Chart | None:
     """Draw the leading metric on validation data over training, if it was evaluated twice."""
     rows = results.get("validation")
     if not rows:
@@ -230,7 +226,7 @@ def _curve(folder: FinetuningFolder, results: Results) -> charts.Chart | None:
     if all(len(line) < 2 for line in lines.values()):
         return None
     title = f"{heading(titled({name: rows[0].metric})[name])} on validation data"
-    return charts.curves(name, title, {f"seed {seed}": line for seed, line in lines.items()}, {})
+    return curves(name, title, {f"seed {seed}": line for seed, line in lines.items()}, {})
 
 
 def _tables(folder: FinetuningFolder, seed: int) -> list[tuple[str, int, Table]]:

@@ -7,8 +7,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from electra_lab.analysis.catalog import Job
-from electra_lab.presentation.tables import Table
-from electra_lab.presentation.text import seconds
+from electra_lab.presentation.text import Table, seconds
 
 # The columns in the order in which they are shown; the first number is left out last.
 COLUMNS = {"path": 0, "kind": 5, "state": 1, "done": 2, "time": 3, "written": 4}
@@ -19,7 +18,7 @@ UNITS = {"run": "", "fine-tuning": "seeds", "ablation": "cells"}
 def table(jobs: Sequence[Job], root: Path, sort: str, width: int | None) -> Table:
     """Return a row per job with its leading metric, or the one that it is sorted by, last.
 
-    width  of the terminal in characters; without one, there is a column for every metric
+    width  width of the terminal in characters; None for a column per metric
     """
     # All columns: those of COLUMNS, the result, and the other metrics.
     rows = [_row(job, root, sort) for job in jobs]
@@ -29,16 +28,16 @@ def table(jobs: Sequence[Job], root: Path, sort: str, width: int | None) -> Tabl
         for name in others:
             row[name] = f"{job.numbers[name]:.4g}" if name in job.numbers else ""
     # Columns are left out, the least important first, until the rest fits.
-    kept = [*COLUMNS, "result", *others]
+    columns = [*COLUMNS, "result", *others]
     optional = [*reversed(others), *sorted(COLUMNS, key=COLUMNS.__getitem__, reverse=True)[:-2]]
-    while width and optional and _width(rows, kept) > width:
-        kept.remove(optional.pop(0))
+    while width and optional and _width(rows, columns) > width:
+        columns.remove(optional.pop(0))
     # The result is cut to the width that is left.
     if width:
-        left = max(SHORTEST, width - _width(rows, [column for column in kept if column != "result"]) - 2)
+        left = max(SHORTEST, width - _width(rows, [column for column in columns if column != "result"]) - 2)
         rows = [row | {"result": row["result"][:left]} for row in rows]
-    lines = [itemgetter(*kept)(row) for row in rows]
-    return Table("Jobs", kept, lines, {"kind", "state", "result"})
+    lines = [itemgetter(*columns)(row) for row in rows]
+    return Table("Jobs", columns, lines, {"kind", "state", "result"})
 
 
 def _row(job: Job, root: Path, sort: str) -> dict[str, str]:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from electra_lab.analysis.findings import declared
 from electra_lab.analysis.intervals import Estimate, Values, estimate
-from electra_lab.analysis.records import curve, is_number
+from electra_lab.analysis.records import curve, titled
 from electra_lab.analysis.results import CellResult, Results
-from electra_lab.presentation.charts import HEIGHT, SOFT, WIDTH, Chart, drawing, finish, look, svg
-from electra_lab.presentation.findings import heading
+from electra_lab.presentation.pages import HEIGHT, SOFT, WIDTH, Chart, drawing, finish, look, overlay, svg
+from electra_lab.presentation.run_page import heading
 from electra_lab.presentation.text import named
 from electra_lab.storage.plan import Plan
 
@@ -53,49 +52,24 @@ def leading(results: Results) -> Chart | None:
     trivial = results.trivial(plan.metric)
     if trivial:
         note += f" Dashed: {' and '.join(trivial)}, without training."
-    # Two keys that every variant sets are a grid: the first one is the horizontal axis. Other words are names of rows.
-    grid = len(plan.keys) == 2 and all(set(plan.keys) <= v.changes.keys() for v in plan.variants)
-    numbers = plan.numbers(plan.keys[0]) if grid else plan.axis
-    if not numbers and not grid:
+    if not plan.axis:
         return Chart(caption, _rows(plan, values, caption, trivial.values()), note)
-
-    looks = _looks(plan)
-    with drawing(height=HEIGHT + 0.3 if grid else HEIGHT) as figure:
+    # One key with numbers is the horizontal axis.
+    looks, bounds = _looks(plan), plan.metrics[plan.metric].bounds
+    place = {label: x for label, x in plan.axis.items() if values[label]}
+    with drawing() as figure:
         axes = figure.subplots()
-        # Places on the horizontal axis: numbers, or words side by side.
-        words = {v.label: _text(v.changes[plan.keys[0]]) for v in plan.variants}
-        columns = list(dict.fromkeys(words.values()))
-        place = numbers or {label: float(columns.index(word)) for label, word in words.items()}
-        ordered = sorted(set(place.values()))
-        log = bool(numbers) and _is_wide(numbers.values())
-        if log:
+        if _is_wide(plan.axis.values()):
             axes.set_xscale("log")
-        # One line for each value of the second key.
-        lines: dict[str, list[str]] = {}
-        for v in plan.variants:
-            lines.setdefault(_text(v.changes[plan.keys[1]]) if grid else "", []).append(v.label)
-        for i, (second, labels) in enumerate(lines.items()):
-            style = look(i) if grid else {"color": SOFT}
-            # Side by side, so that the lines' intervals do not cover one another.
-            shift = (i - (len(lines) - 1) / 2) * 0.05
-            at = {label: _shifted(place[label], shift, ordered, log) for label in labels}
-            shown = [label for label in sorted(labels, key=place.__getitem__) if values[label]]
-            means = [float(np.mean(list(values[label].values()))) for label in shown]
-            axes.plot([at[label] for label in shown], means, color=style["color"], linewidth=1, alpha=0.6, zorder=1)
-            bounds = plan.metrics[plan.metric].bounds
-            for label in shown:
-                found = [*values[label].values()]
-                _mark(axes, at[label], found, style if grid else looks[label], estimate(found, bounds))
-            if grid:
-                axes.plot([], [], linewidth=1, label=f"{plan.keys[1]} = {second}", **style)
-        # Axes, baselines and legend.
-        _ticks(axes, ordered, [f"{x:g}" for x in ordered] if numbers else columns, log)
+        line = sorted(place, key=place.__getitem__)
+        means = [float(np.mean([*values[label].values()])) for label in line]
+        axes.plot([place[label] for label in line], means, color=SOFT, linewidth=1, alpha=0.6, zorder=1)
+        for label in line:
+            scores = [*values[label].values()]
+            _mark(axes, place[label], scores, looks[label], estimate(scores, bounds))
         for height in trivial.values():
             axes.axhline(height, color=SOFT, linewidth=1, linestyle="--")
-        finish(axes, plan.keys[0], plan.metric)
-        if grid:
-            axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.2))
-            note += f" One line for each value of {plan.keys[1]}."
+        finish(axes, plan.keys[0], plan.metric, large=True)
         return Chart(caption, svg(figure, "leading", caption), note)
 
 
@@ -119,8 +93,8 @@ def _rows(
 ) -> str:
     """Draw one row per variant, with names in place of numbers.
 
-    lines  numbers at which a dashed line is drawn
-    means  for differences to the baseline, those of the comparison; by default the means of the values
+    lines  positions of dashed lines
+    means  estimates of differences to the baseline; by default the means of the values
     """
     # A key that all labels begin with is the title of the axis.
     key = f"{plan.keys[0]}=" if len(plan.keys) == 1 else ""
@@ -184,10 +158,10 @@ def _scatter(results: Results, cells: Sequence[CellResult], xs: Sequence[float],
         if _is_wide(xs):
             axes.set_xscale("log")
         for label, style in _looks(plan).items():
-            ours = [i for i, cell in enumerate(cells) if cell.plan.variant == label]
-            ys = [cells[i].metrics[plan.metric] for i in ours]
-            if ours:
-                axes.plot([xs[i] for i in ours], ys, linestyle="", markersize=6, alpha=0.85, **style)
+            places = [i for i, cell in enumerate(cells) if cell.plan.variant == label]
+            ys = [cells[i].metrics[plan.metric] for i in places]
+            if places:
+                axes.plot([xs[i] for i in places], ys, linestyle="", markersize=6, alpha=0.85, **style)
         finish(axes, title, plan.metric, large=True)
         return Chart(caption, svg(figure, "compute", caption), "One mark per cell.")
 
@@ -196,8 +170,9 @@ def curves(results: Results) -> list[Chart]:
     """Draw each cell's records over its FLOPs: on validation text if that gives a curve, otherwise on training text."""
     begun = next((cell.provenance.metrics for cell in results.cells if cell.provenance), {})
     titles = {results.plan.metric: results.plan.metric}
-    titles |= {name: heading(metric) for name, metric in declared(begun).items() if metric.chart}
-    looks, charts = _looks(results.plan), list[Chart]()
+    titles |= {name: heading(metric) for name, metric in titled(begun).items() if metric.chart}
+    numbers = {variant.label: number for number, variant in enumerate(results.plan.variants)}
+    charts = list[Chart]()
     for key, title in titles.items():
         # A single evaluation at the end is not a curve; the tables have it.
         split, lines = "validation", [_curve(cell, "validation", key) for cell in results.cells]
@@ -206,14 +181,8 @@ def curves(results: Results) -> list[Chart]:
         if all(len(xs) < 2 for xs, _ in lines):
             continue
         caption = f"{title} ({split} text)"
-        with drawing() as figure:
-            axes = figure.subplots()
-            for cell, (xs, ys) in zip(results.cells, lines, strict=True):
-                every = max(1, len(xs) // 5)  # a few markers per line, as colour alone must not identify the variant
-                style = looks[cell.plan.variant]
-                axes.plot(xs, ys, linewidth=1, markersize=3.5, alpha=0.85, markevery=every, **style)
-            finish(axes, "training FLOPs", large=True)
-            charts.append(Chart(caption, svg(figure, f"curve-{len(charts)}", caption)))
+        drawn = [(*line, numbers[cell.plan.variant]) for cell, line in zip(results.cells, lines, strict=True)]
+        charts.append(overlay(f"curve-{len(charts)}", caption, caption, drawn, "training FLOPs"))
     return charts
 
 
@@ -224,37 +193,8 @@ def _curve(cell: CellResult, split: str, key: str) -> tuple[list[float], list[fl
     return curve(cell.records, split, key, "flops")
 
 
-def _ticks(axes: Axes, places: Sequence[float], labels: Sequence[str], log: bool) -> None:
-    """Set ticks at the values that were tried, except where labels would run into each other."""
-    scaled = np.log(places) if log else np.asarray(places)
-    width = float(scaled[-1] - scaled[0]) or 1.0
-    kept: list[int] = []
-    for i, x in enumerate(scaled):
-        room = 0.028 * max(len(labels[i]), len(labels[kept[-1]]) if kept else 0)
-        if not kept or x - scaled[kept[-1]] >= room * width:
-            kept.append(i)
-    axes.set_xticks([places[i] for i in kept], [_wrapped(labels[i], 12) for i in kept])
-    axes.minorticks_off()
-    if len(places) > 1:
-        edges = [scaled[0] - 0.08 * width, scaled[-1] + 0.08 * width]
-        axes.set_xlim(*(np.exp(np.clip(edges, -700, 700)) if log else edges))
-
-
-def _shifted(x: float, share: float, places: Sequence[float], log: bool) -> float:
-    """Move x sideways by a share of the smallest distance of two places."""
-    if len(places) < 2 or not share:
-        return x
-    scaled = np.log(places) if log else np.asarray(places)
-    step = share * float(np.min(np.diff(scaled)))
-    return float(x * np.exp(step)) if log else x + step
-
-
 def _is_wide(numbers: Collection[float]) -> bool:
     return min(numbers) > 0 and max(numbers) >= SPREAD * min(numbers)
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if is_number(value) and float(f"{value:g}") == value else str(value)
 
 
 class _Wrapper(textwrap.TextWrapper):

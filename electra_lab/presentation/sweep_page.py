@@ -14,8 +14,7 @@ from electra_lab.analysis.comparisons import is_exploratory
 from electra_lab.analysis.results import AVERAGE, CONSTANT, CellResult, Results, Status, read
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation.pages import Unfinished, render
-from electra_lab.presentation.tables import Table, escaped
-from electra_lab.presentation.text import counted, data_facts, named, number, shown, within
+from electra_lab.presentation.text import Table, counted, data_facts, escaped, named, number, shown, within
 from electra_lab.presentation.verdict import COLUMNS, MEANS, PROSE, comparison, note, tables, verdict
 from electra_lab.storage.files import write_whole
 from electra_lab.storage.provenance import Provenance
@@ -159,8 +158,8 @@ def _budget(budget: dict[str, float] | None) -> str:
 
 def _costs(results: Results) -> Table:
     """Return the means of each variant's costs."""
-    known = set[str]().union(*(cell.costs.parameters for cell in results.cells))
-    columns = [*filter(known.__contains__, SIZES), "steps", "tokens", "FLOPs", "paper's FLOPs", "seconds", "tokens/s"]
+    parts = set[str]().union(*(cell.costs.parameters for cell in results.cells))
+    columns = [*filter(parts.__contains__, SIZES), "steps", "tokens", "FLOPs", "paper's FLOPs", "seconds", "tokens/s"]
     rows = []
     for variant in results.plan.variants:
         costs = [_cost(cell) for cell in results.of(variant.label)]
@@ -186,11 +185,11 @@ def _cost(cell: CellResult) -> dict[str, float | None]:
 
 def _provenance(results: Results) -> list[tuple[str, list[tuple[str, int]]]]:
     """Return the facts about code, machine and data, each with its values and the number of cells with each."""
-    seen: dict[str, Counter[str]] = {}
+    counts: dict[str, Counter[str]] = {}
     for cell in results.cells:
         for fact, value in conditions(cell.provenance) if cell.provenance else ():
-            seen.setdefault(fact, Counter())[value] += 1
-    return [(fact, sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))) for fact, values in seen.items()]
+            counts.setdefault(fact, Counter())[value] += 1
+    return [(fact, sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))) for fact, values in counts.items()]
 
 
 def conditions(provenance: Provenance) -> Iterator[tuple[str, str]]:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from electra_lab.analysis.results import TRAINING, expected
-from electra_lab.presentation.tables import Table
-from electra_lab.presentation.text import counted, seconds, shown
+from electra_lab.presentation.text import Table, counted, seconds, shown
 from electra_lab.presentation.verdict import power
 from electra_lab.storage.plan import Plan, PlannedVariant
 
@@ -68,36 +67,20 @@ def differences(plan: Plan) -> Iterator[str]:
 
 
 def _changes(variant: PlannedVariant) -> Iterator[str]:
-    """Describe each key that differs; in parentheses after a type that changes, the options that only one has."""
-    options: dict[str, list[str]] = {key: [] for key in variant.differs}
-    for key, both in variant.differs.items():
+    """Describe each key that differs; not the options of a type that another type lacks, which the page lists."""
+    for key, (before, after) in variant.differs.items():
         type_key = f"{key.rpartition('.')[0]}.type"
-        if type_key in variant.differs and type_key != key and None in both:
-            options[type_key].append(key)
-            del options[key]
-    for key, alone in options.items():
-        gained, lost = list[str](), list[str]()
-        for option in alone:
-            name, value = option.rpartition(".")[2], variant.differs[option][1]
-            if value is None:
-                lost.append(name)
-            else:
-                gained.append(f"{name} {shown(value)}")
-        notes = [f"with {', '.join(gained)}"] if gained else []
-        if lost:
-            notes.append(f"without {', '.join(lost)}")
-        if key in variant.beyond:
-            notes.append("not named")
-        before, after = variant.differs[key]
-        change = f"{key} {shown(before)} -> {shown(after)}"
-        yield f"{change} ({'; '.join(notes)})" if notes else change
+        if None in (before, after) and key != type_key and type_key in variant.differs:
+            continue
+        note = " (not named)" if key in variant.beyond else ""
+        yield f"{key} {shown(before)} -> {shown(after)}{note}"
 
 
 def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path, workers: int) -> str:
     """Describe the remaining work, and the needs of each variant, if they are known.
 
-    needs    by variant, and by the id of a reference
-    missing  of each cell and reference, references first
+    needs    needs by variant, and by the id of a reference
+    missing  missing work of each reference and cell
     """
     others = f", {counted(len(plan.references), 'reference run')}" if plan.references else ""
     done = sum(not lacking for lacking in missing.values())
@@ -105,8 +88,8 @@ def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path
     if needs:
         lines += [_table(needs.values()), ""]
     # The comparison.
-    known = [*filter(None, [expected(plan)])]
-    sentence = power(plan.metric, len(plan.seeds), len(plan.variants) - 1, known)
+    spreads = [*filter(None, [expected(plan)])]
+    sentence = power(plan.metric, len(plan.seeds), len(plan.variants) - 1, spreads)
     lines += [*differences(plan), ""]
     if sentence:
         lines.append(f"  {sentence}")

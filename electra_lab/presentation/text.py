@@ -1,16 +1,19 @@
-"""Numbers, names and facts in words, for the terminal and for pages."""
+"""Texts and tables for the terminal, pages and Markdown: numbers, names and facts in words."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from electra_lab.analysis.intervals import Estimate
     from electra_lab.storage.provenance import Data, Environment
+
 
 Facts = Sequence[tuple[str, str]]  # titles with texts
 
@@ -97,7 +100,7 @@ def data_facts(data: Data) -> Iterator[tuple[str, str]]:
 
 
 def compute(flops: float, paper_flops: float | None) -> str:
-    """Return the FLOPs of a training in both conventions; older runs know one."""
+    """Return the FLOPs of a training in both conventions; that of a fine-tuning is counted in one."""
     other = "" if paper_flops is None else f"; {paper_flops:.3g} as the ELECTRA paper counts"
     return f"{flops:.3g} FLOPs in total{other}"
 
@@ -119,3 +122,48 @@ def seconds(number: float) -> str:
 
 def device(environment: Environment) -> str:
     return f"{environment.device}, {environment.precision}, threads: {environment.threads}"
+
+
+def escaped(text: str) -> str:
+    """Escape what Markdown would read as marks."""
+    for mark in "\\`*<>|":
+        text = text.replace(mark, f"\\{mark}")
+    return re.sub("^#", r"\\#", " ".join(text.split()))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Texts in rows, the first of which names its row.
+
+    prose  titles of further columns that hold text and not numbers
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    prose: Collection[str] = ()
+
+    def text(self, indent: str = "  ", header: bool = True) -> str:
+        """Return aligned lines for a terminal."""
+        lines = [self.columns, *self.rows] if header else self.rows
+        widths = _widths(lines)
+        return "\n".join(indent + "  ".join(self._padded(line, widths)).rstrip() for line in lines)
+
+    def markdown(self) -> str:
+        """Return the table as Markdown; names of rows may contain any character."""
+        rows = [[escaped(name), *cells] for name, *cells in self.rows]
+        widths = [max(width, 1) for width in _widths([self.columns, *rows])]
+        rule = ["-" * width if self._left(i) else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+        lines = [self._padded(line, widths) for line in (self.columns, rule, *rows)]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+    def _left(self, column: int) -> bool:
+        return column == 0 or self.columns[column] in self.prose
+
+    def _padded(self, line: Sequence[str], widths: Sequence[int]) -> list[str]:
+        cells = enumerate(zip(line, widths, strict=True))
+        return [cell.ljust(width) if self._left(i) else cell.rjust(width) for i, (cell, width) in cells]
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -14,8 +14,7 @@ from electra_lab.analysis.comparisons import Comparisons, fewest_seeds, is_explo
 from electra_lab.analysis.intervals import ALPHA, ENOUGH, MANY_DOCUMENTS, Difference, Estimate, Values, estimate
 from electra_lab.analysis.power import POWER, Spread, detectable, smallest, spread
 from electra_lab.analysis.results import AVERAGE, Results, expected
-from electra_lab.presentation.tables import Table
-from electra_lab.presentation.text import are, counted, interval, listed, named, number
+from electra_lab.presentation.text import Table, are, counted, interval, listed, named, number
 from registry import Metric
 
 MEANS = "Mean ± half of its 95% t interval over seeds; where that meets a bound of the metric, its ends in brackets."
@@ -59,7 +58,7 @@ class Row:
             return "not available" if self.lacks else self.mean.why
         if d is None or not d.distinguishable:
             return (d.why if d else "") or self.mean.why
-        higher = d.found(higher=True)
+        higher = d.differs(higher=True)
         if not self.metric.comparable:
             return "higher" if higher else "lower"
         return "better" if higher == self.metric.higher_is_better else "worse"
@@ -144,13 +143,13 @@ def verdict(results: Results) -> list[str]:
     differences = [d for d in compared.values() if d.n]
     if differences and not is_exploratory(values, plan.baseline):
         tested = [d.n for d in differences if d.p is not None]
-        known = [expected(plan), spread(differences, "by these cells")]
-        sentences.append(power(plan.metric, min(tested, default=0), len(tested), [*filter(None, known)]))
+        spreads = [expected(plan), spread(differences, "by these cells")]
+        sentences.append(power(plan.metric, min(tested, default=0), len(tested), [*filter(None, spreads)]))
     return [*filter(None, sentences)][:SENTENCES]
 
 
 def conclusions(metric: str, leading: Metric, values: Values, baseline: str, compared: Comparisons) -> list[str]:
-    """Return whether variants differ and which is the best, and which have not learned anything.
+    """Return sentences: whether variants differ, the best one, and those that have not learned anything.
 
     The best is judged over the same seeds of all: over its own, a variant would win by lacking an unlucky one. If no
     variant is better than the baselines that need no training, that comes first, and none is called the best.
@@ -161,14 +160,14 @@ def conclusions(metric: str, leading: Metric, values: Values, baseline: str, com
     unlearned = _unlearned(leading.higher_is_better, compared)
     no_better = _no_better(metric, unlearned, measured, compared)
     if len(measured) == 1:
-        found = f"Only {named(*measured)} has a value of {metric}: there is nothing to compare."
+        claim = f"Only {named(*measured)} has a value of {metric}: there is nothing to compare."
     else:
-        found = _found(metric, leading, measured, baseline, compared, unlearned)
-    sentences = [no_better, found] if len(unlearned) == len(measured) else [found, no_better]
+        claim = _claim(metric, leading, measured, baseline, compared, unlearned)
+    sentences = [no_better, claim] if len(unlearned) == len(measured) else [claim, no_better]
     return [*filter(None, sentences)]
 
 
-def _found(
+def _claim(
     metric: str, leading: Metric, measured: Values, baseline: str, compared: Comparisons, unlearned: Sequence[str]
 ) -> str:
     """Say whether tests distinguish variants, and if so, which one has the best mean."""
@@ -204,7 +203,7 @@ def _unlearned(higher_is_better: bool, compared: Comparisons) -> list[str]:
     labels = dict[str, None]()
     for (label, _), d in compared.over_trivial.items():
         by_means = d.mean is None or (d.mean > 0) == higher_is_better
-        better = by_means if d.holm is None else d.found(higher_is_better)
+        better = by_means if d.holm is None else d.differs(higher_is_better)
         if not better:
             labels[label] = None
     return [*labels]
@@ -240,28 +239,28 @@ def _narrow(compared: Mapping[str, Difference]) -> Iterator[str]:
         )
 
 
-def power(metric: str, seeds: int, comparisons: int, known: Sequence[Spread]) -> str:
+def power(metric: str, seeds: int, comparisons: int, spreads: Sequence[Spread]) -> str:
     """Describe the differences that can be found, given their known spread; "" if there is nothing to compare."""
     size = detectable(seeds, comparisons)
     if size is None:
         few = f"With {counted(seeds, 'seed')} no difference is tested; from {ENOUGH} seeds on, they are."
         return few if seeds < ENOUGH else ""
-    found = f"With {seeds} seeds, {POWER:.0%} of such ablations find a difference of"
-    if not known:
+    claim = f"With {seeds} seeds, {POWER:.0%} of such ablations find a difference of"
+    if not spreads:
         return (
-            f"{found} {size:.2g} standard deviations (of the differences between two variants with the same seed). "
+            f"{claim} {size:.2g} standard deviations (of the differences between two variants with the same seed). "
             "Pilot runs tell how much that is: set `power` in the file of the ablation."
         )
-    sizes = [_size(each, metric, seeds, comparisons) for each in known]
-    return f"{found} {', and of '.join(sizes)}."
+    sizes = [_size(spread, metric, seeds, comparisons) for spread in spreads]
+    return f"{claim} {', and of '.join(sizes)}."
 
 
-def _size(known: Spread, metric: str, seeds: int, comparisons: int) -> str:
+def _size(spread: Spread, metric: str, seeds: int, comparisons: int) -> str:
     """Describe the smallest difference that is found, and the spread that it follows from."""
-    size = number(smallest(known, seeds, comparisons))
-    varies = f"standard deviation of paired differences {number(known.sd)}"
-    deviations = {name: math.sqrt(layer.beyond) for name, layer in known.shared.items()}
+    size = number(smallest(spread, seeds, comparisons))
+    varies = f"standard deviation of paired differences {number(spread.sd)}"
+    deviations = {name: math.sqrt(layer.beyond) for name, layer in spread.shared.items()}
     shares = [f"{number(deviation)} by other {name}" for name, deviation in deviations.items() if deviation]
     if shares:
         varies += f", and {listed(shares)}, which more seeds do not reduce"
-    return f"{size} in {metric}, judging {known.source} ({varies})"
+    return f"{size} in {metric}, judging {spread.source} ({varies})"

@@ -15,11 +15,11 @@ from electra_lab.config.source import read_file
 from electra_lab.model.weights import TABLE, head_of
 from electra_lab.pretrained.hugging_face import read_folders
 from electra_lab.pretrained.trained_model import NETWORKS, Origin, Part, TrainedModel
-from electra_lab.storage.best import Step, best_step
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.files import config_of, damage
 from electra_lab.storage.finetuning_folder import MODEL, FinetuningFolder, is_finetuning, is_seed
 from electra_lab.storage.provenance import Provenance
+from electra_lab.storage.records import Step
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry import Plugin, backbones
 from registry.discovery import load_plugin, packaged
@@ -65,7 +65,7 @@ def read_run(path: Path, step: Step = None, *, plugins: bool = True) -> TrainedM
     config = plain_config(path)
     loaded = [load_plugin(file) for file in _plugin_files(directory, provenance)] if plugins else []
     tokenizer, counts = directory.tokens()
-    saved = read_model(directory.checkpoints, best_step(directory) if step == "best" else step)
+    saved = read_model(directory.checkpoints, _best_step(directory) if step == "best" else step)
     if not any(name.startswith("discriminator.") for name in saved.tensors):
         reason = "has no discriminator: the objective of its run has to keep it as self.discriminator."
         raise CheckpointError(f"{saved.path}: {reason}")
@@ -172,6 +172,16 @@ def _provenance(directory: RunDirectory) -> Provenance:
     provenance = directory.provenance()
     directory.refuse_other_format(provenance)
     return provenance
+
+
+def _best_step(directory: RunDirectory) -> int:
+    """Return the step of the best checkpoint. Raises CheckpointError if the run keeps none."""
+    if (best := directory.best_checkpoint()) is None:
+        raise CheckpointError(
+            f"{directory.path}: keeps no best checkpoint: none of its checkpoints has a validation value of the metric "
+            "in checkpoint.best. Set evaluate.every and checkpoint.best before training; until then, name a step."
+        )
+    return best.step
 
 
 def _plugin_files(directory: RunDirectory, provenance: Provenance) -> list[Path]:

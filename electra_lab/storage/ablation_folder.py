@@ -74,7 +74,7 @@ class AblationFolder:
         return self.path / "shared" / measure.key
 
     def failure(self, id: str) -> Failure | None:
-        """Return why a cell is not done. Raises CheckpointError if the note is damaged."""
+        """Return the failure of a cell that is not done. Raises CheckpointError if the note is damaged."""
         note = self.path / "failed" / f"{id}.json"
         return read_as(Failure, note, "Remove it.") if note.is_file() else None
 
@@ -117,11 +117,11 @@ class AblationFolder:
     @contextmanager
     def claimed(self, name: str, *, wait: bool = False) -> Iterator[bool]:
         """Hold the claim to a name; yields False if another process has it. It ends with the process."""
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with disk(self.path):
-                mine = held.enter_context(lock(self.path / "claims" / name, wait=wait))
-            self._claims[name] = mine
-            yield bool(mine)
+                claim = stack.enter_context(lock(self.path / "claims" / name, wait=wait))
+            self._claims[name] = claim
+            yield bool(claim)
 
     def is_claimed(self, name: str) -> bool:
         """Return True if another process has claimed the name."""

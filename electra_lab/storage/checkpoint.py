@@ -39,20 +39,20 @@ def tensors_of(module: nn.Module, optimizer: Optimizer, *, keep: bool = True) ->
 
     An objective's memory of rows follows, as `memory.*`; readers of the model alone leave it out.
 
-    keep  of several processes that share the tensors, all must call this, but only one needs the result
+    keep  False for processes that only take part in gathering divided tensors
     """
     named = {f"model.{name}": value.detach() for name, value in _model_tensors(module).items()}  # a shared one once
     for name, parameter in module.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             named[f"optimizer.{key}.{name}"] = value
     named |= {f"memory.{name}": value for name, value in _memory(module).items()}
-    found = {}
+    tensors = {}
     for name, tensor in named.items():
         divided = _is_divided(tensor)  # over several processes; it is put together on all of them
         whole = tensor.full_tensor() if divided else tensor  # type: ignore[attr-defined]
         if keep:
-            found[name] = whole.cpu() if divided else whole.contiguous()
-    return found
+            tensors[name] = whole.cpu() if divided else whole.contiguous()
+    return tensors
 
 
 def not_finite(tensors: Mapping[str, Tensor], module: nn.Module) -> list[str]:
@@ -108,11 +108,11 @@ def prune(
 ) -> None:
     """Remove checkpoints up to `step` except the newest `keep`, milestones, which do not count, and the best.
 
-    best  for a run that may have to go back to any of the newest, it keeps the best that there was at each of them
+    best  function from a step to the best one up to it; that of each of the newest `keep` stays, as the run may go back
     """
     ordinary = [path for path in checkpoints(folder) if _step(path) <= step and _step(path) not in milestones]
-    kept = {best(_step(path)) for path in ordinary[-keep:]}
-    _remove(folder, [path for path in ordinary[:-keep] if _step(path) not in kept])
+    best_steps = {best(_step(path)) for path in ordinary[-keep:]}
+    _remove(folder, [path for path in ordinary[:-keep] if _step(path) not in best_steps])
 
 
 def remove_after(folder: Path, step: int) -> bool:
@@ -165,8 +165,8 @@ def damage(path: Path, run: str | None = None) -> str | None:
         state = read_as(State, path / _STATE)
     except CheckpointError as error:
         return f"{_STATE} is damaged: {str(error).rsplit(': ', 1)[-1].rstrip('.')}"
-    if state.run != (wanted := _run_of(path.parent) if run is None else run):
-        return f"it belongs to {state.run or 'no run'}, not to {wanted or 'one here'}; it was moved or copied here"
+    if state.run != (expected := _run_of(path.parent) if run is None else run):
+        return f"it belongs to {state.run or 'no run'}, not to {expected or 'one here'}; it was moved or copied here"
     return None if state.step == _step(path) else f"{_STATE} is damaged: it is of step {state.step}"
 
 
@@ -186,8 +186,8 @@ def newest_sound(folder: Path) -> int | None:
 
 
 def _named(folder: Path) -> list[Path]:
-    found = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
-    return sorted((path for path in found if path == checkpoint_path(folder, _step(path))), key=_step)
+    folders = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
+    return sorted((path for path in folders if path == checkpoint_path(folder, _step(path))), key=_step)
 
 
 def load_newest(
@@ -199,8 +199,8 @@ def load_newest(
 
     Raises CheckpointError if there are some and none is usable, or if one belongs to other networks.
     """
-    found = _named(folder)
-    for path in reversed(found):
+    folders = _named(folder)
+    for path in reversed(folders):
         if not (reason := damage(path, run)):
             try:
                 tensors = _read(path)
@@ -213,8 +213,8 @@ def load_newest(
         _restore(path, tensors, module, optimizer)
         state: dict[str, Any] = read_json(path / _STATE)
         return state
-    if found:
-        raise CheckpointError(f"{folder}: none of the {len(found)} checkpoints is usable. Start a new run.")
+    if folders:
+        raise CheckpointError(f"{folder}: none of the {len(folders)} checkpoints is usable. Start a new run.")
     return None
 
 
@@ -277,13 +277,13 @@ def read_model(folder: Path, step: int | None = None) -> Saved:
 
 def _chosen(folder: Path, step: int | None) -> tuple[Path, int | None]:
     """Return a checkpoint and the time when it was written, which changes if it is written again."""
-    kept = _named(folder)
-    if step is not None and checkpoint_path(folder, step) not in kept:
-        steps = ", ".join(str(_step(path)) for path in kept)
+    folders = _named(folder)
+    if step is not None and checkpoint_path(folder, step) not in folders:
+        steps = ", ".join(str(_step(path)) for path in folders)
         raise CheckpointError(f"{folder}: there is no checkpoint of step {step}. Kept: {steps or 'none'}.")
-    if not kept:
+    if not folders:
         raise CheckpointError(f"{folder}: there is no checkpoint.")
-    path = kept[-1] if step is None else checkpoint_path(folder, step)
+    path = folders[-1] if step is None else checkpoint_path(folder, step)
     with suppress(OSError):
         return path, path.lstat().st_mtime_ns
     return path, None
@@ -300,20 +300,21 @@ def _sound(path: Path) -> Saved:
     return Saved(path, tensors, read_json(path / MANIFEST)[_TENSORS]["sha256"])
 
 
-def _fits(given: Tensor, own: Tensor) -> bool:
-    return given.shape == own.shape and given.dtype == own.dtype
+def _fits(source: Tensor, target: Tensor) -> bool:
+    return source.shape == target.shape and source.dtype == target.dtype
 
 
-def _fill(own: dict[str, Tensor], given: dict[str, Tensor], refusal: str) -> None:
+def _fill(targets: dict[str, Tensor], sources: dict[str, Tensor], refusal: str) -> None:
     """Copy tensors by name. Raises CheckpointError if they do not fit."""
-    _refuse_others(own, given, refusal)
-    for name, value in own.items():
-        value.copy_(_like(value, given[name]))
+    _refuse_others(targets, sources, refusal)
+    for name, target in targets.items():
+        target.copy_(_like(target, sources[name]))
 
 
-def _refuse_others(own: Mapping[str, Tensor], given: dict[str, Tensor], refusal: str) -> None:
+def _refuse_others(targets: Mapping[str, Tensor], sources: dict[str, Tensor], refusal: str) -> None:
     """Raise CheckpointError if a tensor is missing, left over, or of another shape or type."""
-    wrong = [n for n in given.keys() | own.keys() if n not in given or n not in own or not _fits(given[n], own[n])]
+    wrong = targets.keys() ^ sources.keys()
+    wrong |= {name for name in targets.keys() & sources.keys() if not _fits(sources[name], targets[name])}
     if wrong:
         raise CheckpointError(f"{refusal}; {min(wrong)} (and {len(wrong) - 1} more) do not fit.")
 
@@ -345,11 +346,11 @@ def _memory(module: nn.Module) -> Mapping[str, Tensor]:
 
 @torch.no_grad()
 def _restore(path: Path, saved: dict[str, Tensor], module: nn.Module, optimizer: Optimizer) -> None:
-    given = {name.removeprefix("model."): tensor for name, tensor in saved.items() if name.startswith("model.")}
-    own, refusal = _model_tensors(module), f"{path}: belongs to other networks"
-    _refuse_others(own, given, refusal)
-    remembered = {name.removeprefix("memory."): tensor for name, tensor in saved.items() if name.startswith("memory.")}
-    _refuse_others(_memory(module), remembered, f"{path}: has a memory of other rows")
+    sources = {name.removeprefix("model."): tensor for name, tensor in saved.items() if name.startswith("model.")}
+    targets, refusal = _model_tensors(module), f"{path}: belongs to other networks"
+    _refuse_others(targets, sources, refusal)
+    row_memory = {name.removeprefix("memory."): tensor for name, tensor in saved.items() if name.startswith("memory.")}
+    _refuse_others(_memory(module), row_memory, f"{path}: has a memory of other rows")
     # torch numbers parameters group by group, and knows which state belongs on the host.
     parameters = _parameters(optimizer)
     numbers = {p: n for n, p in enumerate(parameters)}
@@ -358,18 +359,18 @@ def _restore(path: Path, saved: dict[str, Tensor], module: nn.Module, optimizer:
     for key in [key for key in saved if key.startswith("optimizer.")]:
         kind, _, name = key.removeprefix("optimizer.").partition(".")
         parameter, value = named.get(name), saved[key]
-        held = None if parameter is None or parameter not in numbers else optimizer.state[parameter].get(kind)
-        if parameter is None or held is None or not _fits(value, held):
+        moment = None if parameter is None or parameter not in numbers else optimizer.state[parameter].get(kind)
+        if parameter is None or moment is None or not _fits(value, moment):
             raise CheckpointError(f"{path}: belongs to another optimizer; it has {key}.")
         exact = _like(parameter, value) if value.ndim else value
-        state.setdefault(numbers[parameter], {})[kind] = exact.to(held.device)
+        state.setdefault(numbers[parameter], {})[kind] = exact.to(moment.device)
     stateful = [p for p in parameters if optimizer.state[p]]
     partly = [n for n, kinds in state.items() if kinds.keys() != optimizer.state[parameters[n]].keys()]
     if partly or (stateful and not state and _step(path)):
         raise CheckpointError(f"{path}: lacks a part of the optimizer's state.")
-    _fill(own, given, refusal)
-    for name, held in _memory(module).items():
-        held.copy_(remembered[name])
+    _fill(targets, sources, refusal)
+    for name, memory in _memory(module).items():
+        memory.copy_(row_memory[name])
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     for number, kinds in state.items():  # torch has cast some of it to the type and the device of the parameter
         optimizer.state[parameters[number]].update(kinds)

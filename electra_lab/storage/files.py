@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MANIFEST = "MANIFEST.json"
 MOST_BYTES = 64 << 20  # of a file that is read as a whole, unless its reader knows better
 MOST_TOKENS = 1 << 29  # bytes of tokenizer.json
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # what a write raises, without the name of its file
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # errors of a write, which lack the name of the file
 T = TypeVar("T")
 # Errors that say nothing about a file: of rights, of a network file system, of too many open files, of memory.
 _PASSING = {errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
@@ -146,12 +146,12 @@ def read_yaml(path: Path) -> Any:
 def config_of(file: Path) -> dict[str, Any]:
     """Return the complete config in a file that the lab wrote. Raises CheckpointError."""
     try:
-        found: dict[str, Any] = dict(read_yaml(file))
+        config: dict[str, Any] = dict(read_yaml(file))
     except PermissionError as error:
         raise CheckpointError(f"{file}: cannot be read ({reason(error)}).") from None
     except (OSError, yaml.YAMLError, TypeError, ValueError, RecursionError):
         raise CheckpointError(f"{file}: is damaged.") from None
-    return found
+    return config
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -169,7 +169,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 def tokenizer_failures(
     problem: str = "the tokenizer fails on the text", cure: str = "Correct its tokenizer.json, or its options."
 ) -> Iterator[None]:
-    """Raise DataError for what the tokenizers library raises: bare Exceptions, and panics, which are not Exceptions."""
+    """Raise DataError for errors of the tokenizers library: bare Exceptions, and panics, which are not Exceptions."""
     try:
         yield
     except BaseException as error:
@@ -336,10 +336,10 @@ class Hold:
 
     def _now(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self.path)
+            status = os.stat(self.path)
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
 
 @contextmanager
@@ -349,10 +349,10 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[Hold]:
     Raises ConfigError if the file system has no locks or something else is there, OSError if it cannot be written.
     """
     _refuse_others(path)
-    held = FileLock(path, timeout=-1 if wait else PATIENCE, poll_interval=0.02, fallback_to_soft=False)
+    file_lock = FileLock(path, timeout=-1 if wait else PATIENCE, poll_interval=0.02, fallback_to_soft=False)
     try:
         with suppress(Timeout):
-            held.acquire()
+            file_lock.acquire()
     except (OSError, NotImplementedError) as error:  # filelock turns ENOSYS into NotImplementedError
         if isinstance(error, NotImplementedError) or error.errno in UNSUPPORTED:
             raise ConfigError(
@@ -361,9 +361,9 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[Hold]:
             ) from None
         raise
     try:
-        yield Hold(path, held=held.is_locked)
+        yield Hold(path, held=file_lock.is_locked)
     finally:
-        held.release()
+        file_lock.release()
 
 
 @contextmanager
@@ -389,6 +389,6 @@ def reading(path: Path) -> Iterator[bool]:
 def _refuse_others(path: Path) -> None:
     """Raise ConfigError for a file that only looks like a lock: a link would let a file elsewhere be overwritten."""
     with suppress(FileNotFoundError):
-        found = os.lstat(path)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             raise ConfigError(f"{path}: is not a lock file of the lab but a link, a folder or a device. Remove it.")

@@ -36,9 +36,9 @@ class SplitResults(BaseModel):
 class SeedResults(BaseModel):
     """The results of one seed, and the step whose weights were judged.
 
-    run     the id of the seed's run
-    sha256  of the predictions, and of the manifest of the model, by file
-    lost    by metric and split, that of training included, the shares of the examples that are missing from the rows
+    run     id of the seed's run
+    sha256  checksums of the predictions and of the model's manifest, by file
+    lost    share of the examples that rows lack, by metric and split, that of training included
     """
 
     run: str
@@ -72,8 +72,8 @@ class FinetuningFolder(RunDirectory):
 
     def seeds(self) -> list[int]:
         """Return the seeds that have begun."""
-        found = (path.name.removeprefix("seed-") for path in self.path.glob("seed-*"))
-        return sorted(int(name) for name in found if name.isdecimal())
+        names = (path.name.removeprefix("seed-") for path in self.path.glob("seed-*"))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def results(self, seed: int) -> SeedResults | None:
         """Return the results of a seed, None if it is not finished. Raises CheckpointError."""
@@ -81,9 +81,9 @@ class FinetuningFolder(RunDirectory):
         file = directory.path / "results.json"
         if not file.is_file():
             return None
-        found = read_as(SeedResults, file, "Delete it and resume.")
-        refuse_other(file, found.run, directory.provenance().id)
-        return found
+        results = read_as(SeedResults, file, "Delete it and resume.")
+        refuse_other(file, results.run, directory.provenance().id)
+        return results
 
     def refuse_other_file(self, seed: int, name: str) -> None:
         """Raise CheckpointError for a file that is not the one that came with the results of a finished seed."""
@@ -106,15 +106,21 @@ class FinetuningFolder(RunDirectory):
 
     def values(self, split: str, metric: str) -> dict[int, float]:
         """Return a metric by seed, of the seeds that are finished and have it."""
-        done = {seed: results for seed in self.seeds() if (results := self.results(seed))}
-        found = {seed: each.splits[split].metrics.get(metric) for seed, each in done.items() if split in each.splits}
-        return {seed: value for seed, value in found.items() if value is not None}
+        values = {}
+        for seed in self.seeds():
+            results = self.results(seed)
+            if results and split in results.splits:
+                values[seed] = results.splits[split].metrics.get(metric)
+        return {seed: value for seed, value in values.items() if value is not None}
 
     def judged_by(self, metric: str) -> dict[int, float]:
         """Return a metric by seed on the first held-out split that has it, even if it has no number there."""
-        done = next((results for seed in self.seeds() if (results := self.results(seed))), None)
-        splits = [split for split, each in done.splits.items() if metric in each.metrics] if done else []
-        return self.values(splits[0], metric) if splits else {}
+        finished = (self.results(seed) for seed in self.seeds())
+        first = next(filter(None, finished), None)
+        for split, of_split in first.splits.items() if first else ():
+            if metric in of_split.metrics:
+                return self.values(split, metric)
+        return {}
 
 
 def is_finetuning(path: Path) -> bool:

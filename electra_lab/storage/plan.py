@@ -19,7 +19,7 @@ Id = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]  # the name of a
 class Measures(BaseModel):
     """measures.json of a cell: the numbers of the run with the cell's id after a step, by measure and metric.
 
-    documents  the contribution of each test document to a number
+    documents  contributions of the test documents to a number
     """
 
     run: str
@@ -36,9 +36,9 @@ def read_measures(file: Path, id: str, step: int | None = None) -> Measures:
     empty = Measures(run=id, step=step or 0)
     if not file.is_file():
         return empty
-    found = read_as(Measures, file)
-    refuse_other(file, found.run, id)
-    return found if step in (None, found.step) else empty
+    measures = read_as(Measures, file)
+    refuse_other(file, measures.run, id)
+    return measures if step in (None, measures.step) else empty
 
 
 class PlannedMeasure(BaseModel):
@@ -55,7 +55,7 @@ class PlannedMeasure(BaseModel):
 class PlannedVariant(BaseModel):
     """A variant. `differs` has the keys of its complete config that differ from the baseline's, with both values.
 
-    beyond  those of them that no change names, such as options of another `type`
+    beyond  keys of `differs` that no change names, such as options of another `type`
     """
 
     label: str
@@ -67,8 +67,8 @@ class PlannedVariant(BaseModel):
 class Cell(BaseModel):
     """A variant with a seed, or the run that a measure refers to. Its costs assume the largest vocabulary.
 
-    id    derived from its content, so that it is found again
-    task  of a fine-tuning
+    id    digest of its content
+    task  task of a fine-tuning
     """
 
     id: Id
@@ -84,11 +84,12 @@ class Cell(BaseModel):
 class Plan(BaseModel):
     """The content of plan.json.
 
-    base    the files that are varied
-    metric  the one that the report leads with
-    sd      the standard deviation of paired differences that the file expects; or `pilot`, an ablation that shows it
-    gaps    by task, why its data is not here
-    seals   by the id of a cell or reference, the digest of its complete file in plan/
+    base    files that are varied
+    metric  leading metric of the report
+    sd      standard deviation of paired differences that the file expects
+    pilot   ablation that shows it
+    gaps    reason why data is missing, by task
+    seals   digest of the complete file in plan/, by the id of a cell or reference
     """
 
     format: Literal[1] = 1  # raise it when an older plan could be misread
@@ -162,17 +163,13 @@ class Plan(BaseModel):
             baselines |= set(metric.baselines)
         return baselines - {self.metric}
 
-    def numbers(self, key: str) -> dict[str, float]:
-        """Return, by variant, the number that it sets `key` to; empty if one of them sets no number."""
+    @property
+    def axis(self) -> dict[str, float]:
+        """By variant, its number for the one key that is varied; empty if there is no such key."""
         numbers = {}
-        for variant in self.variants:
-            value = variant.changes.get(key)
+        for variant in self.variants if len(self.keys) == 1 else ():
+            value = variant.changes.get(self.keys[0])
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 return {}
             numbers[variant.label] = float(value)
         return numbers
-
-    @property
-    def axis(self) -> dict[str, float]:
-        """By variant, its number for the one key that is varied; empty if there is no such key."""
-        return self.numbers(self.keys[0]) if len(self.keys) == 1 else {}

@@ -89,10 +89,10 @@ def flat(values: Any, above: str = "") -> dict[str, Any]:
     """Turn `{a: {b: 1}}` into `{a.b: 1}`; an empty mapping is a value."""
     if not isinstance(values, Mapping) or not values:
         return {above: values}
-    found = dict[str, Any]()
+    values_by_key = dict[str, Any]()
     for key, value in values.items():
-        found |= flat(value, f"{above}.{key}" if above else str(key))
-    return found
+        values_by_key |= flat(value, f"{above}.{key}" if above else str(key))
+    return values_by_key
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
@@ -102,11 +102,11 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
     return {key: (then.get(key), today.get(key)) for key in keys}
 
 
-def described(found: Changes) -> str:
+def described(differences: Changes) -> str:
     def shown(value: Any) -> str:
         return "unset" if value is None else str(value)
 
-    return "; ".join(f"{key} {shown(then)} -> {shown(now)}" for key, (then, now) in found.items())
+    return "; ".join(f"{key} {shown(then)} -> {shown(now)}" for key, (then, now) in differences.items())
 
 
 class Change(BaseModel):
@@ -120,8 +120,8 @@ class Change(BaseModel):
 class Provenance(BaseModel):
     """The content of provenance.json. Keys that it does not know are kept.
 
-    id  of the run, which its checkpoints, results and measures carry: drawn when it begins; that of an ablation's cell
-        is the cell's, and that of a seed is its fine-tuning's with the seed
+    id  random id of the run, in its checkpoints, results and measures; for an ablation's cell, the cell's id; for a
+        seed, its fine-tuning's id with the seed
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -158,9 +158,9 @@ class Provenance(BaseModel):
 
 def read_provenance(folder: Path) -> Provenance:
     """Read provenance.json. Raises CheckpointError, also for the run of another cell or seed."""
-    found = read_as(Provenance, folder / "provenance.json")
-    refuse_other(folder / "provenance.json", found.id, id_by_place(folder) or found.id)
-    return found
+    provenance = read_as(Provenance, folder / "provenance.json")
+    refuse_other(folder / "provenance.json", provenance.id, id_by_place(folder) or provenance.id)
+    return provenance
 
 
 def id_by_place(folder: Path) -> str | None:
@@ -178,9 +178,9 @@ def id_by_place(folder: Path) -> str | None:
     return None
 
 
-def refuse_other(file: Path, id: str, wanted: str) -> None:
+def refuse_other(file: Path, id: str, expected: str) -> None:
     """Raise CheckpointError if a file has another id than the run in whose folder it lies."""
-    if id != wanted:
+    if id != expected:
         raise CheckpointError(
-            f"{file}: belongs to {id or 'another run'}, not to {wanted}; it was moved or copied here."
+            f"{file}: belongs to {id or 'another run'}, not to {expected}; it was moved or copied here."
         )

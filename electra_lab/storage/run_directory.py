@@ -2,8 +2,7 @@
 
 config.yaml  complete       source.yaml  as written     provenance.json  where it ran, on what
 metrics.jsonl  the id of the run, then a record per line     checkpoints/step-*/     examples.json     report.html
-plugins/  copies
-best.json  the checkpoint with the best validation
+plugins/  copies            best.json  the checkpoint with the best validation
 tokenizer.json      vocabulary.safetensors  how often each token occurs in the training text
 diverged.json  why the training ended, until it is resumed
 """
@@ -24,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Self
 from safetensors.torch import load, save
 from torch import Tensor
 
-from electra_lab.storage.catalog import DIVERGED, HEAD, head_of, jobs_in
-from electra_lab.storage.checkpoint import checkpoint_path, remove_after, sweep
+from electra_lab.storage.catalog import DIVERGED, jobs_in
+from electra_lab.storage.checkpoint import checkpoint_path, remove_after, steps, sweep
 from electra_lab.storage.files import (
     MANIFEST,
     Hold,
@@ -45,6 +44,7 @@ from electra_lab.storage.files import (
     write_whole,
 )
 from electra_lab.storage.provenance import FORMAT, Code, Provenance, changes, described, read_provenance, refuse_other
+from electra_lab.storage.records import HEAD, LARGEST, Best, head_of, ranked, record_of
 from registry.errors import CheckpointError, ConfigError, InUse, command
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 _COUNTS, _SAVED = "vocabulary.safetensors", "saved.json"
 _MOST_RECORDS = 1 << 30  # bytes of metrics.jsonl
-_LARGEST = 1e100  # number in a record; those of training are of float32
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")  # files that a killed process was writing, see new_file
 # How the page of a job begins that is not at its end, see presentation/page.html.j2.
 UNFINISHED = '<!doctype html>\n<html lang="en" class="unfinished">'
@@ -95,25 +94,24 @@ class RunDirectory:
                 f"it again: {command('run', 'FILE', '--out', path)}"
             )
         if not is_run(path):
-            reason = "is not a run directory: it has no config.yaml and provenance.json."
-            raise ConfigError(f"{path}: {reason}{jobs_in(path)}")
+            others = jobs_in(path)
+            raise ConfigError(f"{path}: is not a run directory: it has no config.yaml and provenance.json.{others}")
         return cls(path)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the directory. Raises InUse if another process does."""
         file = self.path / ".lock"
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with disk(file):
-                if mine := held.enter_context(lock(file)):
-                    with open_regular(file, os.O_WRONLY | os.O_TRUNC) as stream:
-                        stream.write(str(os.getpid()).encode())
-                else:
+                if not (hold := stack.enter_context(lock(file))):
                     raise self._in_use()
+                with open_regular(file, os.O_WRONLY | os.O_TRUNC) as stream:
+                    stream.write(str(os.getpid()).encode())
             with suppress(OSError):  # leftovers do no harm
                 for leftover in unfinished(self.path):
                     leftover.unlink(missing_ok=True)
-            self._hold(mine)
+            self._hold(hold)
             try:
                 yield
             finally:
@@ -175,7 +173,7 @@ class RunDirectory:
     def keep_tokens(self, tokenizer: Tokenizer, counts: Tensor, id: str) -> None:
         """Keep the tokenizer, and how often each token occurs in the training text: the model is read with them.
 
-        id  of the run
+        id  id of the run
         """
         self.write("tokenizer.json", tokenizer.to_str())
         whose = {"run": id, "tokenizer": sha256(self.path / "tokenizer.json")}
@@ -200,7 +198,7 @@ class RunDirectory:
 
     def append(self, record: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl. JSON has no NaN: numbers that no chart could show become null, too."""
-        finite = {k: None if isinstance(v, float) and not -_LARGEST < v < _LARGEST else v for k, v in record.items()}
+        finite = {k: None if isinstance(v, float) and not -LARGEST < v < LARGEST else v for k, v in record.items()}
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         line = f"{self._head() if self.lock and not self._size else ''}{json.dumps(finite)}\n".encode()
         self.refuse_intruders()
@@ -242,35 +240,24 @@ class RunDirectory:
         if head is not None:
             refuse_other(self.metrics, head, self.provenance().id)
         for number, line in list(enumerate(lines, start=1))[head is not None :]:
-            try:
-                record = json.loads(line)
-                if not isinstance(record["step"], int) or not isinstance(record["split"], str):
-                    raise TypeError
-                if not 0 <= record["step"] < 2**63:
-                    raise ValueError
-                for key, value in record.items():  # text is refused here, and numbers that no chart can show
-                    if key != "split" and value is not None and not -_LARGEST < value < _LARGEST:
-                        raise ValueError
-                yield number, record
-            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-                yield number, None
+            yield number, record_of(line)
 
     def provenance(self) -> Provenance:
         """Read provenance.json. Raises CheckpointError."""
         if self._provenance is not None:
             return self._provenance
-        found = read_provenance(self.path)
+        provenance = read_provenance(self.path)
         if self.lock:
-            self._provenance = found
-        return found
+            self._provenance = provenance
+        return provenance
 
     def refuse_other_config(self) -> None:
         """Raise ConfigError if config.yaml is not the one that provenance.json names, or that of an earlier change."""
         began, file = self.provenance(), self.path / "config.yaml"
         if sha256(file) not in {began.config_sha256, *(change.config_sha256 for change in began.changes)}:
-            found = described(changes(began.config, config_of(file)))
+            diff = described(changes(began.config, config_of(file)))
             raise ConfigError(
-                f"{file}: has changed since the run began{f' ({found})' if found else ''}. Undo the change. To change "
+                f"{file}: has changed since the run began{f' ({diff})' if diff else ''}. Undo the change. To change "
                 f"a key on resume: {command('resume', self.path, '--set', 'KEY=VALUE')}."
             )
 
@@ -294,6 +281,13 @@ class RunDirectory:
             return whole and (self.last_checkpoint() / MANIFEST).is_file()
         except (OSError, CheckpointError):
             return False
+
+    def best_checkpoint(self) -> Best | None:
+        """Return the best checkpoint that a run of pre-training keeps. Raises CheckpointError if files are damaged."""
+        provenance, saved = self.provenance(), steps(self.checkpoints)
+        chosen = provenance.config.get("checkpoint", {}).get("best")
+        validations = ranked(self.records(), chosen, provenance.metrics)
+        return min((best for best in validations if best.step in saved), default=None)
 
     def has_checkpoint(self, step: int) -> bool:
         return (checkpoint_path(self.checkpoints, step) / MANIFEST).is_file()
@@ -353,12 +347,13 @@ class RunDirectory:
         records = self.records()
         with disk(self.path):
             (self.path / DIVERGED).unlink(missing_ok=True)
-        kept = [r for r in records if r["step"] < step or (r["step"] == step and (evaluated or r["split"] == "train"))]
-        if remove_after(self.checkpoints, step) or len(kept) < len(records):
+        tested = step if evaluated else step - 1  # the last step whose evaluations stay
+        remaining = [record for record in records if record["step"] <= (step if record["split"] == "train" else tested)]
+        if remove_after(self.checkpoints, step) or len(remaining) < len(records):
             with disk(self.path):
                 for name in _DERIVED:
                     (self.path / name).unlink(missing_ok=True)
-        self._replace_records(kept)
+        self._replace_records(remaining)
 
     def _replace_records(self, records: list[dict[str, Any]]) -> None:
         text = (self._head() if self.lock else "") + "".join(json.dumps(record) + "\n" for record in records)
@@ -373,8 +368,8 @@ def unfinished(path: Path) -> list[Path]:
 
 def is_unfinished_start(path: Path) -> bool:
     """Return True for an empty folder, and for one of a run that was killed before it had begun."""
-    found = {file.name for file in path.iterdir()} - {file.name for file in unfinished(path)}
-    return not found or (".lock" in found and found <= _BEGINNING)  # the lock tells it from a user's own folder
+    names = {file.name for file in path.iterdir()} - {file.name for file in unfinished(path)}
+    return not names or (".lock" in names and names <= _BEGINNING)  # the lock tells it from a user's own folder
 
 
 def is_run(path: Path) -> bool:
@@ -394,3 +389,11 @@ def refuse_used(out: Path | None) -> None:
         resumes = (is_run(out) and not is_seed) or (out / "finetuning.yaml").is_file()
         again = f" or continue it: {command('resume', out)}" if resumes else "."
         raise ConfigError(f"--out {out}: exists and is not empty. Choose another folder{again}")
+
+
+def refuse_to_hold(out: Path | None, store: Path) -> None:
+    """Raise ConfigError if the token stores, which other runs share, would lie inside `--out`."""
+    if out is not None and store.absolute().is_relative_to(out.absolute()):
+        raise ConfigError(
+            f"--out {out}: holds the token stores (data.store: {store}). Choose another folder, such as {out / 'NAME'}."
+        )

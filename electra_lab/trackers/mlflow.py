@@ -25,7 +25,7 @@ MOST = 100  # parameters per request
 class MLflow:
     """A run in MLflow, in a file or on a server. Needs `electra-lab[mlflow]`.
 
-    uri         where MLflow keeps runs. Default: MLFLOW_TRACKING_URI, or else mlflow.db next to the run directory
+    uri         address of MLflow's runs. Default: MLFLOW_TRACKING_URI, or else mlflow.db next to the run directory
     experiment  the MLflow experiment of the run
     """
 
@@ -44,27 +44,26 @@ class MLflow:
 
         for noisy in ("mlflow", "alembic"):
             logging.getLogger(noisy).setLevel(logging.WARNING)
-        beside = run.folder.absolute().parent
+        parent = run.folder.absolute().parent
         uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI")
-        with (
-            nullcontext() if uri else FileLock(beside / ".mlflow.lock")
-        ):  # cells that create the file at the same time would fail
-            self._client: Any = MlflowClient(uri or f"sqlite:///{beside / 'mlflow.db'}")
-            self._id = self._begun(run, None if uri else (beside / "mlflow").as_uri())
+        # Cells that create the file at the same time would fail.
+        with nullcontext() if uri else FileLock(parent / ".mlflow.lock"):
+            self._client: Any = MlflowClient(uri or f"sqlite:///{parent / 'mlflow.db'}")
+            self._id = self._begun(run, None if uri else (parent / "mlflow").as_uri())
         return self._id
 
     def _begun(self, run: Tracked, place: str | None) -> str:
         """Return the id of the run.
 
-        place  of artifacts; without one MLflow creates a folder in the working directory
+        place  folder of artifacts; without one MLflow creates a folder in the working directory
         """
         from mlflow.entities import Param
 
         if run.id:
             self._client.update_run(run.id, status="RUNNING")
             return run.id
-        found = self._client.get_experiment_by_name(self.experiment)
-        number = found.experiment_id if found else self._client.create_experiment(self.experiment, place)
+        experiment = self._client.get_experiment_by_name(self.experiment)
+        number = experiment.experiment_id if experiment else self._client.create_experiment(self.experiment, place)
         id: str = self._client.create_run(number, run_name=run.name, tags={"group": run.group}).info.run_id
         parameters = []
         for key, value in flat(run.config).items():

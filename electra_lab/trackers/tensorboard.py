@@ -13,7 +13,7 @@ from registry import Ended, Tracked, trackers
 class TensorBoard:
     """Event files for TensorBoard. Needs `electra-lab[tensorboard]`.
 
-    folder  of the files; by default tensorboard/ in the run directory
+    folder  folder of the files; by default tensorboard/ in the run directory
     """
 
     rewinds = True
@@ -28,7 +28,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         folder = self.folder / run.name if self.folder else run.folder / "tensorboard"
-        resumed = run.step + 1 if run.id else None  # TensorBoard then drops what it has from this step on
+        resumed = run.step + 1 if run.id else None  # TensorBoard then drops its records from this step on
         self._writer: Any = SummaryWriter(folder, purge_step=resumed)
         if not run.id:
             self._writer.add_text("config", f"```\n{json.dumps(run.config, indent=1)}\n```")

@@ -19,7 +19,7 @@ class WeightsAndBiases:
     project  the project of the run
     entity   the user or team that owns the project; by default yours
     mode     `offline` only writes files, which `wandb sync` uploads. Default: WANDB_MODE, or else online
-    folder   of the files; by default wandb/ in the run directory
+    folder   folder of the files; by default wandb/ in the run directory
     """
 
     rewinds = False

@@ -19,8 +19,8 @@ from electra_lab.jobs.finetuning.experiment import TRAIN, VALIDATION, Finetuning
 from electra_lab.jobs.lifecycle import enough_memory
 from electra_lab.jobs.pretraining.facts import time_of, weights
 from electra_lab.planning.forecast import Duration, duration
-from electra_lab.presentation.findings import verdicts
 from electra_lab.presentation.finetuning_page import lost_shares
+from electra_lab.presentation.run_page import verdicts
 from electra_lab.presentation.text import fact_lines
 from electra_lab.pretrained.families import task_class
 from electra_lab.pretrained.trained_model import Part

@@ -43,10 +43,9 @@ from electra_lab.jobs.saving import restore
 from electra_lab.parallel.session import ALONE, World, session
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.run_page import closing, write_report
-from electra_lab.storage.catalog import refuse_to_hold
 from electra_lab.storage.checkpoint import checkpoints
 from electra_lab.storage.provenance import Environment, Provenance, changes, weights_of
-from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_used
+from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_to_hold, refuse_used
 from electra_lab.training.device import choose_device, planned_device
 from electra_lab.training.graph import CudaGraphs, Graph, Recorded, obstacle
 from electra_lab.training.loop import Record, batch_of

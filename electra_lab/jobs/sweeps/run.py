@@ -28,9 +28,9 @@ from electra_lab.presentation import sweep_summary as summary
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.sweep_page import write_report
 from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
-from electra_lab.storage.catalog import refuse_to_hold
 from electra_lab.storage.plan import Cell, Plan
 from electra_lab.storage.provenance import changes, described
+from electra_lab.storage.run_directory import refuse_to_hold
 from electra_lab.training.device import choose_device, planned_device, threads
 from registry import Launcher, Outcome
 from registry.errors import (

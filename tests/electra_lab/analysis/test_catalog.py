@@ -10,8 +10,8 @@ import pytest
 from electra_lab.analysis.catalog import Job, jobs, ordered
 from electra_lab.analysis.records import last_evaluation, training_seconds
 from electra_lab.presentation.listing import table
-from electra_lab.storage.catalog import TAIL, last_records
 from electra_lab.storage.files import MANIFEST, lock
+from electra_lab.storage.records import TAIL, last_records
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.presentation.finetuned import scores, write_finetuned, write_seed
@@ -82,7 +82,8 @@ def test_damaged_jobs_are_listed_and_stop_nothing(tmp_path: Path) -> None:
     (tmp_path / "line" / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "split": "train"}\n')
     (tmp_path / "provenance" / "provenance.json").write_text("{")
     (tmp_path / "gone" / "config.yaml").unlink()
-    (tmp_path / "number" / "metrics.jsonl").write_text('{"step": 1, "split": "test", "generator_loss": "x"}\n')
+    wrong, right = '{"step": 1, "split": "test", "generator_loss": "x"}\n', '{"step": 2, "split": "train"}\n'
+    (tmp_path / "number" / "metrics.jsonl").write_text(wrong + right)
     write_finetuned(tmp_path / "tuned", scores("accuracy", 0.5))
     (tmp_path / "tuned" / "finetuning.yaml").write_text("[" * 1200)
     write_folder(tmp_path / "sweep", SCALES, (0,), ["generator.scale"])
@@ -181,8 +182,8 @@ def test_the_end_of_a_long_file_is_enough(tmp_path: Path, evaluated: list[tuple[
 def test_an_evaluation_where_the_end_begins_is_read(tmp_path: Path, inside: int) -> None:
     """Some of its bytes are before the end that is read."""
     evaluation = json.dumps({"step": 3, "split": "test", "generator_loss": 3.0})
-    last = json.dumps({"step": 4, "split": "train", "filling": ""})
-    last = last.replace('""', f'"{"x" * (TAIL + inside - len(evaluation) - len(last) - 2)}"')
+    last = json.dumps({"step": 4, "split": "train"})
+    last = last.replace("{", "{" + " " * (TAIL + inside - len(evaluation) - len(last) - 2))
     (tmp_path / "metrics.jsonl").write_text(f"{evaluation}\n" * 3 + f"{last}\n")
     records = last_records(tmp_path / "metrics.jsonl")
     assert last_evaluation(records) == json.loads(evaluation)

@@ -1,15 +1,13 @@
-"""Differences between runs, whether their tests are comparable, and the test rows that all of them show."""
+"""Differences between runs, and whether their tests and the rows of these are the same."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from electra_lab.analysis.run_comparison import FEWEST, changes, common_rows, obstacles, subjects
+from electra_lab.analysis.run_comparison import changes, obstacles, same_rows, subjects
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.presentation.finetuned import scores, write_finetuned
@@ -55,6 +53,7 @@ def test_what_makes_tests_incomparable(tmp_path: Path, changed: dict[str, Any], 
     paths = write(tmp_path, "one", "other")
     change(paths[1], **changed)
     assert obstacles(subjects(paths)) == named
+    assert same_rows(subjects(paths)) == (not any(key.startswith(("data.", "tokenizer.")) for key in named))
 
 
 def with_data(path: Path, **values: Any) -> None:
@@ -68,8 +67,11 @@ def test_other_text_is_named_by_its_keys(tmp_path: Path) -> None:
     paths = write(tmp_path, "one", "other")
     with_data(paths[1], store="another")
     assert obstacles(subjects(paths)) == ["the text"]
+    assert not same_rows(subjects(paths))
+    change(paths[1], masking={"mask_prob": 0.4})
+    assert not same_rows(subjects(paths))
     change(paths[1], corpus={"paths": ["other"]})
-    assert obstacles(subjects(paths)) == ["corpus.paths"]
+    assert obstacles(subjects(paths)) == ["corpus.paths", "masking.mask_prob"]
 
 
 def test_the_tokenizer_of_a_run_and_its_copy_are_the_same(tmp_path: Path) -> None:
@@ -108,35 +110,6 @@ def test_costs_are_those_up_to_the_last_record(tmp_path: Path) -> None:
     next(record for record in reversed(kept) if record["split"] == "train")["flops"] = 0.7e12  # as with batch_warmup
     (path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))
     assert subjects([tmp_path / "cells" / "one", path])[1].costs["FLOPs"] == pytest.approx(0.7e12)
-
-
-@dataclass
-class Token:
-    original: str
-
-
-def tokens(text: str) -> list[Token]:
-    return [Token(word) for word in text.split()]
-
-
-def written(row: Sequence[Token]) -> str:
-    return " ".join(token.original for token in row)
-
-
-def texts(found: Sequence[Sequence[Sequence[Token]]]) -> list[list[str]]:
-    return [list(map(written, rows)) for rows in found]
-
-
-def test_rows_are_cut_to_what_all_show() -> None:
-    row = "a b c d e f g h i j k l"
-    words = row.split()
-    early, late, other = " ".join(words[:10]), " ".join(words[1:]), "x y z " * 5
-    shown = [[tokens(row), tokens(row)], [tokens(early), tokens(other)], [tokens(late), tokens(row), tokens(row)]]
-    shared = " ".join(words[1:10])
-    assert texts(list(common_rows(shown))) == [[shared] * 3]
-    short = " ".join(words[: FEWEST - 1])
-    assert list(common_rows([[tokens(row)], [tokens(short)]])) == []
-    assert list(common_rows([[tokens(row)], []])) == []
 
 
 def test_folders_that_are_no_runs_are_refused(tmp_path: Path) -> None:

@@ -1,9 +1,6 @@
 """electra-lab check: notes and errors, the cells of an ablation; nothing is written."""
 
-import os
 import re
-import shutil
-import sys
 from pathlib import Path
 
 from tests.electra_lab.cli.conftest import Lab
@@ -19,22 +16,12 @@ launcher: {type: slurm}
 """
 
 
-def test_absent_data_is_a_note_and_is_folded_for_a_terminal_as_errors_are(lab, tmp_path: Path, monkeypatch) -> None:
+def test_absent_data_is_a_note(lab: Lab, tmp_path: Path) -> None:
     file = write_experiment(tmp_path / "there")
     (file.parent / "corpus.txt").unlink()
     code, out, note = lab("check", file)
     sentence = f"{file}:2: corpus: text_files: {file.parent}/corpus.txt: no file matches."
     assert (code, out.split("  ")[0], note) == (0, "name: tiny", f"note: {sentence} A run would stop there.\n")
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((24, 80)))
-    for arguments in (("check", file), ("check", "an experiment that is not there.yaml", "--set", "a=1")):
-        whole = lab(*arguments)[2]
-        assert len(whole.splitlines()) == 1
-        with monkeypatch.context() as patch:
-            patch.setattr(sys.stderr, "isatty", lambda: True)
-            shown = lab(*arguments)[2]
-        assert len(shown.splitlines()) > 2
-        assert shown.split() == whole.split()
-        assert all(len(line) <= 24 or " " not in line.strip() for line in shown.splitlines())
 
 
 def test_an_unknown_metric_of_the_best_checkpoint_is_found_before_data_is_read(lab: Lab, tmp_path: Path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from electra_lab.presentation import compare_page, listing
-from electra_lab.presentation.charts import Chart
+from electra_lab.presentation.pages import Chart
 from tests.electra_lab.analysis.test_run_comparison import write
 from tests.electra_lab.cli.conftest import Lab
 from tests.electra_lab.presentation.finetuned import scores, write_finetuned

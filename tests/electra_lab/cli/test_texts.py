@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import select
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -150,7 +149,7 @@ def test_embeddings_are_those_of_the_python_api(lab: Any, model: Path, tmp_path:
 
 @pytest.mark.parametrize(("verb", "option"), [("fill", "--html"), ("embed", "--out")])
 def test_a_file_is_written_where_its_name_leads(lab: Any, model: Path, verb: str, option: str) -> None:
-    """A link stays a link, and a FIFO a FIFO, whose reader gets everything, also if nothing can be written."""
+    """A link stays a link; a FIFO is refused, and stays."""
     command = (verb, model, "the [MASK] sat", *CPU, option)
     assert lab(*command, "plain")[0] == 0
     expected = Path("plain").read_bytes()
@@ -160,15 +159,8 @@ def test_a_file_is_written_where_its_name_leads(lab: Any, model: Path, verb: str
         assert lab(*command, link)[:2] == (0, f"{link}\n")
         assert (Path(link).readlink(), Path(target).read_bytes()) == (Path(target), expected)
     os.mkfifo("fifo")
-    for words, code, written in ((command, 0, expected), ((verb, "no-model", "a", option), 3, b"")):
-        reader = os.open("fifo", os.O_RDONLY | os.O_NONBLOCK)
-        assert lab(*words, "fifo")[0] == code
-        poll = select.poll()
-        poll.register(reader)
-        [(_, events)] = poll.poll(0)
-        assert events & select.POLLHUP, "somebody has written to it"
-        assert (os.read(reader, 1 << 20), Path("fifo").is_fifo()) == (written, True)
-        os.close(reader)
+    assert lab.fails(2, *command, "fifo").startswith(f"{option} fifo: ")
+    assert Path("fifo").is_fifo()
     Path("circle").symlink_to("circle")
     Path("nowhere").symlink_to("none/file")
     for wrong in ("circle", "nowhere"):
@@ -178,12 +170,11 @@ def test_a_file_is_written_where_its_name_leads(lab: Any, model: Path, verb: str
 
 
 def test_a_device_stays_a_device(lab: Any, model: Path) -> None:
-    """Of the numbers of /dev/null and /dev/full, as a mistake must not destroy those."""
-    for name, minor, code in (("null", 3, 0), ("full", 7, 3)):
-        try:
-            os.mknod(name, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
-        except OSError:
-            pytest.skip("only root makes devices")
-        for verb, option in (("detect", "--html"), ("embed", "--out")):
-            assert lab(verb, model, "the cat", option, name, *CPU)[0] == code
-            assert Path(name).is_char_device()
+    """It has the numbers of /dev/null, as a mistake must not destroy that."""
+    try:
+        os.mknod("null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    except OSError:
+        pytest.skip("only root makes devices")
+    for verb, option in (("detect", "--html"), ("embed", "--out")):
+        assert lab(verb, model, "the cat", option, "null", *CPU)[0] == 2
+        assert Path("null").is_char_device()

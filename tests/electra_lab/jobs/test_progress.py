@@ -38,7 +38,7 @@ def slowed(*arguments: str) -> None:
     exit_code(*arguments)
 
 
-def test_the_bar_of_a_run_shows_its_phases_losses_speed_and_time_left(forks: Lab, tmp_path: Path) -> None:
+def test_the_bar_of_a_run_shows_its_phases_and_the_time_left(forks: Lab, tmp_path: Path) -> None:
     file = write_experiment(
         tmp_path, train="{steps: 10, batch_size: 4, log_every: 5, precision: fp32}",
         evaluate="{every: 5, batch_size: 4}", checkpoint="{every: 5}",
@@ -57,12 +57,12 @@ def test_the_bar_of_a_run_shows_its_phases_losses_speed_and_time_left(forks: Lab
     os.close(ours)
     os.close(theirs)
     drawn = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode()).splitlines()
-    bars = [line for line in drawn if " left " in line and " tok/s " in line]
+    bars = [line for line in drawn if " left " in line]
     assert all(len(line) <= 80 for line in bars)
-    assert {line.split()[0] for line in bars} == {"training", "saving", "evaluating", "testing"}
-    numbers = r"gen \d\.\d+  dis \d\.\d+  [\d,]+ tok/s left (0:00:\d\d|-:--:--)$"
-    assert any(re.match(rf"training \S+ [1-9]\d*/10 {numbers}", line) for line in bars)
-    assert any(re.match(rf"testing \S+ [1-9]\d*/\d+ {numbers}", line) for line in bars)
+    assert {line.split()[0] for line in bars} >= {"training", "saving", "evaluating", "testing"}
+    times = r"0:00:\d\d left (0:00:\d\d|-:--:--)$"
+    assert any(re.match(rf"training \S+ [1-9]\d*/10 steps {times}", line) for line in bars)
+    assert any(re.match(rf"testing \S+ [1-9]\d*/\d+ rows {times}", line) for line in bars)
     assert not any(line.startswith("training") and "10/10" in line for line in bars)
 
 
@@ -90,7 +90,7 @@ def test_pages_take_two_percent_of_the_time(monkeypatch: pytest.MonkeyPatch) -> 
                 assert written[0].lives  # from the first record on
     assert 0.015 * clock.now < 2.0 * len(written) <= 0.02 * clock.now + 2.0
     assert written[-1].pause == pytest.approx(102, abs=1)
-    assert written[-1].old > 5 * 100
+    assert (written[0].reload, written[-1].reload) == (5, 60)
 
 
 def test_a_page_that_cannot_be_written_is_noted_once_and_hides_no_error() -> None:

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from matplotlib.container import ErrorbarContainer
 from matplotlib.markers import MarkerStyle
 
-from electra_lab.presentation.charts import MARKERS, look
+from electra_lab.presentation.pages import MARKERS, look
 
 Point = tuple[float, float]
 Drawn = dict[str, Axes]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from electra_lab.presentation import charts
+from electra_lab.presentation import pages
 from electra_lab.presentation import sweep_figures as ablation_figures
 from electra_lab.storage.run_directory import RunDirectory
 from tests.electra_lab.presentation.axes import Drawn
@@ -24,7 +24,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
         return f'<svg role="img" aria-label="{escape(says)}"></svg>' if says else '<svg aria-hidden="true"></svg>'
 
     monkeypatch.setattr(ablation_figures, "svg", keep)
-    monkeypatch.setattr(charts, "svg", keep)
+    monkeypatch.setattr(pages, "svg", keep)
     return found
 
 

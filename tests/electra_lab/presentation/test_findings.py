@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from electra_lab.analysis.findings import GRADES, LEAST_RECALL, Level, declared, titled
+from electra_lab.analysis.records import GRADES, LEAST_RECALL, Level, titled
 from electra_lab.metrics import PRETRAINING
-from electra_lab.presentation.findings import CLAIMS, OWN_TEXT, advice, findings, heading, own_task, verdicts
+from electra_lab.presentation.run_page import CLAIMS, OWN_TEXT, advice, findings, heading, own_task, verdicts
 from electra_lab.storage.provenance import Provenance
 from registry import Metric
 from tests.electra_lab.storage.test_provenance import PROVENANCE
@@ -36,18 +36,11 @@ def test_metrics_come_in_the_order_of_their_declaration_each_with_its_own_number
     assert (found.value, found.meaning) == (None, "how well it ranks; rare tokens -")
 
 
-def test_a_run_that_declares_nothing_has_the_metrics_of_pretraining() -> None:
-    assert declared({}) == titled(PRETRAINING)
-    assert declared(METRICS) == titled(METRICS)
-    found = findings({"discriminator_recall": 0.1, "discriminator_precision": 0.2}, {})
-    assert [finding.title for finding in found] == ["precision", "recall"]
-
-
 def test_what_has_no_title_is_called_by_its_name() -> None:
     metrics = {"skill": Metric("how well", baselines=("chance", "luck"), chart=True), "chance": Metric()}
     (found,) = findings({"skill": 0.7, "chance": 0.5, "luck": 0.6}, metrics)
     assert (found.title, found.meaning) == ("skill", "how well; chance 0.500, luck 0.600")
-    assert heading(declared(metrics)["skill"]) == "Skill"
+    assert heading(titled(metrics)["skill"]) == "Skill"
     assert list(titled(metrics)) == ["skill", "chance", "luck"]
 
 
@@ -140,11 +133,11 @@ def test_what_cannot_be_judged_is_not() -> None:
     assert judged(AUC | LOSS) == []
     assert judged(AUC | {"discriminator_auc": None, "discriminator_auc_gain": None}) == []
     given = ({"word_auc": Metric()}, {"discriminator_auc": Metric()}, {})
-    assert [len(judged(DETECTS, metrics=metrics)) for metrics in given] == [0, 0, 1]
+    assert [len(judged(DETECTS, metrics=metrics)) for metrics in given] == [0, 0, 0]
 
 
 def test_advice_is_for_those_who_need_it() -> None:
-    provenance = Provenance.model_validate(PROVENANCE)
+    provenance = Provenance.model_validate(PROVENANCE | {"metrics": PRETRAINING})
     gains = [gained("discriminator_auc", gain, gain - 0.02, gain + 0.02) for gain in (0.06, 0.05)]
     good, bad = (verdicts(AUC | gain, provenance) for gain in gains)
     assert advice([]) == advice(good) == ""
@@ -154,5 +147,5 @@ def test_advice_is_for_those_who_need_it() -> None:
 
 def test_numbers_that_do_not_compare_runs_are_marked() -> None:
     found = findings(AUC | LOSS | {"discriminator_recall": 0.1}, PRETRAINING)
-    assert [finding.meaning.endswith("; on its own task") for finding in found] == [False, True, True]
+    assert [finding.meaning.endswith("; not comparable between runs") for finding in found] == [False, True, True]
     assert own_task(AUC | LOSS, PRETRAINING) != own_task(LOSS, PRETRAINING) == ""

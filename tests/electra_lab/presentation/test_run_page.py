@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from electra_lab.jobs.pretraining import execute
-from electra_lab.presentation.charts import LEAST_SPAN, SERIES, SOFT
-from electra_lab.presentation.findings import OWN_TEXT
-from electra_lab.presentation.pages import STYLE
-from electra_lab.presentation.run_page import write_report
+from electra_lab.presentation.pages import LEAST_SPAN, SERIES, SOFT, STYLE
+from electra_lab.presentation.run_page import OWN_TEXT, write_report
 from electra_lab.presentation.text import thousandths
 from electra_lab.storage.run_directory import RunDirectory
 from tests.electra_lab.presentation.axes import Drawn, overlaps
-from tests.electra_lab.presentation.test_charts import luminance
+from tests.electra_lab.presentation.test_pages import luminance
 from tests.helpers import rewrite_config, write_experiment
 from tests.pages import Page
 
@@ -111,7 +109,7 @@ def test_numbers_are_those_that_the_run_declared_and_dashes_where_there_are_none
     directory.append({**final(400, generator_loss=None), "discriminator_auc": float("nan"), "unigram_auc": None})
     rows = {title: (number, meaning) for title, number, meaning in page(directory).table("Results")[1:]}
     assert rows["discriminator AUC"][0] == rows["generator loss"][0] == "-"
-    assert rows["discriminator AUC"][1].endswith("rare-token detector -; on its own task")
+    assert rows["discriminator AUC"][1].endswith("rare-token detector -; not comparable between runs")
     value = directory.read_json("provenance.json")
     directory.write_json("provenance.json", value | {"metrics": {"word_auc": {"title": "word AUC", "summary": "own"}}})
     rewrite(directory, validation(1, word_auc=0.5, discriminator_auc=0.9))

@@ -95,7 +95,18 @@ def test_records_come_back_and_numbers_that_are_not_finite_become_null(directory
     assert directory.records()[-1] == {"step": 3, "split": "train", "loss": None, "n": None}
 
 
-BAD = ('"<script>"', "{}", "NaN", "9e999", "1e308", "9" * 400)  # values of a record
+def test_a_history_ends_with_a_step_and_with_its_evaluations_if_these_are_whole(tmp_path: Path) -> None:
+    for evaluated, last in ((True, "test"), (False, "train")):
+        directory = RunDirectory.create(tmp_path / last, "tiny")
+        for step in (1, 2, 3):
+            for split in ("train", "test"):
+                directory.append({"step": step, "split": split})
+        directory.truncate(2, evaluated=evaluated)
+        kept = [(record["step"], record["split"]) for record in directory.records()]
+        assert (kept[:3], kept[-1]) == ([(1, "train"), (1, "test"), (2, "train")], (2, last))
+
+
+BAD = ('"<script>"', "{}", "NaN", "9e999", "1e308", "1.1e100", "9" * 400)  # values of a record
 
 
 @pytest.mark.parametrize(

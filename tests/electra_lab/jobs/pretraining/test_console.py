@@ -1,4 +1,4 @@
-"""The console: one line per record; lines are folded and a progress bar is drawn only on a terminal."""
+"""The console: one line per record; a progress bar is drawn only on a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from electra_lab.metrics import PRETRAINING
-from electra_lab.presentation.console import Console, folded
+from electra_lab.presentation.console import Console
 from registry import Metric
 
 
@@ -47,19 +47,6 @@ def test_brackets_are_text_and_control_characters_are_shown(capsys: pytest.Captu
     for text in ("[bold]3[/bold] steps of [MASK] in runs/:smile:", "\x1b]0;owned\x07: \x1b[31mbad\n  step 3"):
         Console().say(text)
         assert capsys.readouterr().err == text.replace("\x1b", "\\x1b").replace("\x07", "\\x07") + "\n"
-
-
-def test_long_lines_are_folded_for_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
-    text = "  seed       what the numbers are drawn from\nshort\nwords of a line without columns at all"
-    assert folded(text, io.StringIO()) == text
-    assert folded(text, Terminal()).split("\n") == [
-        "  seed       what the numbers", "             are drawn from", "short",
-        "words of a line without", "    columns at all",
-    ]  # fmt: skip
-    # Paths and commands are not folded, so that they can be copied.
-    for whole in ("a/" * 40, "saved after step 3. Resume with: electra-lab resume 'a folder with spaces'"):
-        assert folded(whole, Terminal()) == whole
 
 
 def test_the_bar_is_for_a_terminal_and_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:

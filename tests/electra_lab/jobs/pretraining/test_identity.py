@@ -22,7 +22,6 @@ from electra_lab.presentation.console import Console
 from electra_lab.presentation.run_page import write_report
 from electra_lab.pretrained.opening import read_run
 from electra_lab.storage import checkpoint, files
-from electra_lab.storage.best import best_step
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError, OutOfMemoryError
@@ -50,7 +49,8 @@ def test_checkpoints_of_another_run_are_passed_over_and_refused(path: Path, whol
     for step in steps(path)[1:]:
         replace(path, other, f"checkpoints/step-{step:08d}")
     last = steps(path)[-1]
-    for step in (None, last, best_step(RunDirectory(path))):
+    best = RunDirectory(path).best_checkpoint()
+    for step in (None, last, best and best.step):
         with pytest.raises(CheckpointError, match=f"step-{last:08d}: it belongs to "):
             read_model(path / "checkpoints", step)
     with pytest.raises(CheckpointError):

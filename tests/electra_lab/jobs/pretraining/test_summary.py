@@ -21,10 +21,9 @@ from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.pretraining.facts import opening, planned, readable
 from electra_lab.metrics import PRETRAINING
 from electra_lab.planning.forecast import Duration
-from electra_lab.presentation.findings import OWN_TEXT
-from electra_lab.presentation.run_page import Token, closing, excerpt
+from electra_lab.presentation.run_page import OWN_TEXT, Token, closing, excerpt
 from electra_lab.storage.run_directory import RunDirectory
-from registry import Example
+from registry import Example, Metric
 from tests.electra_lab.jobs.pretraining.tiny import experiment, lines
 from tests.electra_lab.storage.test_provenance import PROVENANCE
 from tests.helpers import write_experiment
@@ -65,7 +64,8 @@ def test_an_excerpt_begins_a_little_before_the_first_replacement(at: int | None,
 
 def ended(folder: Path, **provenance: Any) -> RunDirectory:
     directory = RunDirectory.create(folder / "run", "tiny")
-    directory.write_json("provenance.json", PROVENANCE | provenance)
+    auc = Metric("", "discriminator AUC", baselines=("unigram_auc",))
+    directory.write_json("provenance.json", PROVENANCE | {"metrics": {"discriminator_auc": asdict(auc)}} | provenance)
     return directory
 
 

@@ -108,8 +108,8 @@ def test_differences_are_listed_in_check_and_in_the_dry_run(tmp_path: Path) -> N
         assert "\n".join(["", *expected, ""]) in said
 
 
-def test_options_that_only_one_of_two_types_has_are_listed_after_the_types(tmp_path: Path) -> None:
-    """With the variant's values. Keys that are null count as absent."""
+def test_options_that_only_one_of_two_types_has_are_not_listed(tmp_path: Path) -> None:
+    """The page has them. Keys that are null count as absent."""
     vary = """
       base: {}
       span: {masking: {type: span, mask_prob: 0.3}, generator: {ff_mult: 2.0}}
@@ -124,15 +124,13 @@ def test_options_that_only_one_of_two_types_has_are_listed_after_the_types(tmp_p
         return differences(plan_of(checked(load_ablation(write(tmp_path, "{type: pretraining}", vary, **sections)))))
 
     _, span, plain, stable, alone = listed(vary)
-    assert span.startswith("  span:  generator.ff_mult 4.0 -> 2.0; masking.type replace_prob -> span (with length ")
-    assert span.endswith(" longest 10, stop_prob 0.2)")
+    assert span == "  span:  generator.ff_mult 4.0 -> 2.0; masking.type replace_prob -> span"
     assert plain == "  plain:  checkpoint.minutes null -> 30.0"
-    assert re.search(r"learning_rate\.type \S+ -> warmup_stable_decay \(with .*; without warmup_share", stable)
-    assert re.search(r" generator\.type bert -> null \(without .*\bdim\b.*\); sampler\.type gumbel -> null \(", alone)
+    assert stable.count(" -> ") == 2  # the type, and the number of steps that both have
+    assert re.search(r" generator\.type bert -> null; sampler\.type gumbel -> null", alone)
     _, base, *_ = listed(vary + "\nbaseline: alone")
     assert "objective.type mlm -> electra" in base
-    added = r"; generator\.type null -> bert \(with .*\bdim \d.*\); sampler\.type null -> gumbel \(with "
-    assert re.search(added, base)
+    assert "; generator.type null -> bert; sampler.type null -> gumbel" in base
 
 
 HOSTILE = "Is ## this\n\n## a heading |\n\n## of its own?"

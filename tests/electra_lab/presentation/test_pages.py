@@ -15,10 +15,9 @@ from jinja2 import UndefinedError
 from matplotlib.figure import Figure
 
 from electra_lab.cli import _texts
-from electra_lab.presentation import charts, data_page
-from electra_lab.presentation.charts import DARK, LIGHT, MARKERS, PAPER, SERIES, SOFT, drawing, look, svg
+from electra_lab.presentation import data_page, pages
 from electra_lab.presentation.console import Console
-from electra_lab.presentation.pages import STYLE, render
+from electra_lab.presentation.pages import DARK, LIGHT, MARKERS, PAPER, SERIES, SOFT, STYLE, drawing, look, render, svg
 from electra_lab.presentation.text import data_facts, number, seconds
 from electra_lab.storage.provenance import Data
 from tests.helpers import ROOT
@@ -108,7 +107,7 @@ def test_a_dollar_sign_is_not_a_formula() -> None:
 
 
 def test_values_of_a_page_are_escaped_and_none_may_be_missing() -> None:
-    histogram = charts.Chart("", "<svg></svg>")
+    histogram = pages.Chart("", "<svg></svg>")
     page = render("data.html.j2", title="<b>&", facts=[], histogram=histogram, packing="", separated=False, rows=[])
     assert "<h1>&lt;b&gt;&amp;</h1>" in page
     assert STYLE in page
@@ -153,7 +152,7 @@ def test_counts_and_overlap_are_named_by_split() -> None:
 def test_a_home_that_cannot_be_written_is_not_remarked_on(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), str(tmp_path / "file" / "x"))
-    code = "from electra_lab.presentation.charts import drawing\nwith drawing(): pass"
+    code = "from electra_lab.presentation.pages import drawing\nwith drawing(): pass"
     environment = {**os.environ, **nowhere, "PYTHONPATH": str(ROOT)}
     environment.pop("MPLCONFIGDIR", None)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
