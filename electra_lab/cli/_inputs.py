@@ -6,7 +6,7 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +33,7 @@ class Incoming(Iterator[T]):
     """The input of a command.
 
     more     waits for the next item of a pipe or a terminal: see Pair.stream
+    columns  names of a table's columns
     format   format of the input
     several  True if there are several files
     signal   signal that ends the lines of a pipe or a terminal
@@ -41,6 +42,7 @@ class Incoming(Iterator[T]):
 
     items: Iterator[T]
     more: Callable[[float], bool] | None = None
+    columns: Sequence[str] = ()
     format: str = "text"
     several: bool = False
     signal: "Arrived | None" = None

@@ -5,7 +5,7 @@ import io
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -32,6 +32,7 @@ ENDINGS: dict[str, Format] = {
     ".fa": "fasta", ".fasta": "fasta", ".fna": "fasta", ".ffn": "fasta", ".faa": "fasta", ".frn": "fasta",
 }  # fmt: skip
 FIELDLESS = ("text", "fasta")
+OF_DATASET: dict[str, Format] = {"table": "csv", "json_lines": "jsonl"}  # how its files are read again
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Reading:
     needs    required fields of an item
     second   second text of all items
     begins   pattern of the first line of a text of several lines
+    trained  type and options of the dataset that the model was trained on
     """
 
     on_error: OnError
@@ -54,16 +56,22 @@ class Reading:
     usual: Sequence[str] = ()
     second: str | None = None
     begins: re.Pattern[str] | None = None
+    trained: Mapping[str, Any] = field(default_factory=dict)
 
     def format_of(self, file: Path | None) -> Format:
-        """Return the format that is asked for, or that of the file's ending: text for all others."""
+        """Return the format that is asked for, or that of the file's ending, as in training: text for all others."""
         from electra_lab.sources.files import uncompressed
 
-        return self.format or ENDINGS.get(uncompressed(file).suffix.lower() if file else "", "text")
+        if self.format or file is None or str(file) == "-":
+            return self.format or "text"
+        ending = uncompressed(file).suffix.lower()
+        trained = [Path(self.trained.get(split) or ".") for split in ("train", "validation", "test")]
+        is_trained = ending in [uncompressed(path).suffix.lower() for path in trained if path.name]
+        return ENDINGS.get(ending, OF_DATASET.get(self.trained["type"], "text") if is_trained else "text")
 
 
 def read(texts: list[str] | None, files: list[Path] | None, reading: Reading) -> Incoming[Entry]:
-    """Return the items of all inputs in order.
+    """Return the items of all inputs in order, with the columns of tables.
 
     Raises ConfigError, DataError; for the first input at once, for others when they are read.
     """
@@ -72,7 +80,10 @@ def read(texts: list[str] | None, files: list[Path] | None, reading: Reading) ->
 
     def following() -> Iterator[Entry]:
         for file in others:
-            yield from _items_of(file, texts, reading)
+            incoming = _items_of(file, texts, reading)
+            if incoming.columns != begun.columns:
+                raise DataError(f"{file}: its columns are not those of {first}. Read it alone.")
+            yield from incoming
 
     more = None if others else begun.more
     return replace(begun, items=chain(begun.items, following()), more=more, several=len(others) > 0)
@@ -94,16 +105,16 @@ class Parts:
     @property
     def required(self) -> list[str]:
         """The fields that every record must have, without `more`."""
-        return [field or name for name, field in self.fields.items() if field or name in self.needs]
+        return [source or name for name, source in self.fields.items() if source or name in self.needs]
 
     def item(self, record: Record, place: str) -> Record:
         """Return the item in a record. Raises BadInput."""
         item = {}
-        for name, field in self.fields.items():
-            if field or name in self.needs or name in record:
-                item[name] = _value(record, place, name, field)
-        for field in self.more:
-            item["text"] += " " + _value(record, place, "text", field)
+        for name, source in self.fields.items():
+            if source or name in self.needs or name in record:
+                item[name] = _value(record, place, name, source)
+        for source in self.more:
+            item["text"] += " " + _value(record, place, "text", source)
         return item
 
 
@@ -129,17 +140,19 @@ def _items_of(file: Path | None, texts: list[str] | None, reading: Reading) -> I
     format = reading.format_of(file)
     parts, source = _parts_of(reading, format), lines_of(texts, file)
     lines = (line for line in source if line[0])  # without pauses
+    columns: list[str] = []
+    records: Iterator[tuple[str, Record | BadInput]]
     if format in ("csv", "tsv"):
-        columns, place, records = _rows(lines, format, [*parts.required, *parts.more])
+        columns, place, records = _rows(lines, format, [*parts.required, *parts.more], reading.trained)
         parts.item(dict.fromkeys(columns, ""), place or str(file))  # refuses a header that lacks a column
     elif format == "fasta":
-        records = _sequences(lines)
+        columns, records = ["name", "text"], _sequences(lines)
     else:
         grouped = _grouped(source, reading.begins) if reading.begins and format == "text" else lines
         records = _lines(grouped, format, parts.required)
     items = _entries(records, parts, reading, is_guessed=format == "text" and reading.format is None)
     incoming = ahead(items, source.signal) if source.signal else Incoming(items)
-    return replace(incoming, format=format)
+    return replace(incoming, columns=columns, format=format)
 
 
 def _entries(
@@ -263,22 +276,37 @@ def _sequences(lines: Iterator[Line]) -> "Iterator[tuple[str, Record | BadInput]
 
 
 def _rows(
-    lines: Iterator[Line], format: Format, required: Sequence[str]
+    lines: Iterator[Line], format: Format, required: Sequence[str], trained: Mapping[str, Any]
 ) -> tuple[list[str], str, Iterator[tuple[str, "Record | BadInput"]]]:
-    """Return the columns of a table, the place of its header, and its rows. Raises DataError for a bad header."""
-    from electra_lab.sources.delimited import named, rows
+    """Return the columns of a table, the place of its header, and its rows. Raises DataError for a bad header.
+
+    A table without a header has the columns of training, or numbers if these are required.
+    """
+    from electra_lab.sources.delimited import DELIMITERS, named, rows
     from electra_lab.sources.files import BadInput
 
+    def fits(row: list[str]) -> bool:
+        return {*required} <= {name.strip() for name in row}
+
     texts = ((place, line.decode("utf-8", "surrogateescape")) for place, line in lines)
-    delimiter = "\t" if format == "tsv" else None
-    written = rows(texts, delimiter, ",", lambda row: {*required} <= {name.strip() for name in row})
+    delimiter = "\t" if format == "tsv" else DELIMITERS.get(trained.get("delimiter", ""))
+    written = rows(texts, delimiter, ",", fits)
     place, header = next(written, ("", []))
     if isinstance(header, BadInput):
         raise DataError(str(header))
     columns = [name.strip() for name in header]
+    numbers = [str(number) for number in range(1, len(header) + 1)]
+    by_number = bool(required) and {*required} <= {*numbers}
+    if by_number and fits(header) and {*columns} != {*numbers}:
+        reason = f"'{required[0]}' may be the name of a column or its number, as the first row has it"
+        raise DataError(f"{place}: {reason}. Write a header with other names.")
+    names = numbers if by_number else trained.get("columns")
+    if names and not fits(header):
+        columns, written = names, chain([(place, header)], written)
     for name in columns:
         if name and columns.count(name) > 1:
             raise DataError(f"{place}: several columns are called '{name}'. Rename all but one of them.")
+
     return columns, place, named(written, columns)
 
 

@@ -45,7 +45,7 @@ Records = Annotated[
 Field = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Field or column with the text. Default: text. Repeat the option to join "
-                 "several."),
+                 "several. Columns of a table without a header have numbers."),
 ]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object per text.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print a table with the columns of the input.")]
@@ -154,6 +154,8 @@ def show(
                     answer(table.line(row, place))
             else:
                 answer_in_colour(terminal, result)
+        if csv_ and not table.columns:
+            answer("name,position,token,probability")
     if html:
         answer(html)
     if unfilled:

@@ -52,7 +52,7 @@ def predict(
         cure = command("finetune", "FILE", "--model", model)
         raise ConfigError(f"{model}: has no head of a task that the lab reads. Fine-tune it: {cure}")
     job = tuned.job
-    reading = Reading(on_error, format, field or (), job.names, job.needs, job.fields or (), pair)
+    reading = Reading(on_error, format, field or (), job.names, job.needs, job.fields or (), pair, trained=job.dataset)
     incoming = read(texts, file, reading)
     table, terminal, console = Table(), options.colours(), Console()
     results = options.answered(tuned, "predict", incoming, lambda item: item, batch_size=batch_size)
@@ -67,4 +67,11 @@ def predict(
             replaced = {"words"} if "text" in item and record.get("words") == item["text"] else set()
             refuse_overwriting(place, record, added.keys() - replaced)
             answer(table.line(record | added, place) if csv_ else json_line(record | added))
+    if csv_ and not table.columns:
+        some = {name.replace("words", "text"): "a" for name in job.needs}  # a table and a line have words as a text
+        added = cells_of(tuned.predict([some])[0].answer)
+        inputs = [*(incoming.columns or field or (incoming.format != "text" and job.fields) or some)]
+        if pair is not None:
+            inputs = list(dict.fromkeys([*(incoming.columns or inputs[:1]), job.names[1]]))
+        answer(table.row(dict.fromkeys([*inputs, *added])))
     incoming.end()

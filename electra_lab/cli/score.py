@@ -132,6 +132,8 @@ def score(
             highest = nlargest(top, ranked, key=lambda answer: answer[-1].score or 0.0)
     for place, record, result in highest:
         show(place, record, result)
+    if csv_ and not table.columns:
+        answer(table.row(dict.fromkeys([*(incoming.columns or field or ["text"]), *added])))
     incoming.end()
 
 

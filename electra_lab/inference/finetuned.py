@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -42,6 +42,7 @@ class Job:
     takes    the type of its examples
     fields   the names of the fields with the text, and the second text, in its training data; None if unknown
     length   of the longest row, in tokens
+    dataset  type and options of its training data, if known
     joins_pairs  the model was trained on pairs as rows have them here
     """
 
@@ -51,6 +52,7 @@ class Job:
     length: int
     precision: Precision = "fp32"
     seed: int = 0
+    dataset: Mapping[str, Any] = field(default_factory=dict)
     joins_pairs: bool = True
 
     @property

@@ -158,9 +158,10 @@ def _of_seed(
     # Its weights.
     read_model(directory.checkpoints, results.step).fill(model)
     fields = getattr(datasets.get(config.dataset.type).component, "fields", None)
-    columns = fields(config.dataset.keywords()) if fields else None
+    dataset = {"type": config.dataset.type, **config.dataset.keywords()}
+    columns = fields(dataset) if fields else None
     precision = choose_precision(config.train.precision, device)
-    return Job(task, entry.declared["takes"], columns, int(sections["length"]), precision, seed), model
+    return Job(task, entry.declared["takes"], columns, int(sections["length"]), precision, seed, dataset), model
 
 
 # Folders of transformers

@@ -1,6 +1,7 @@
 """electra-lab predict: texts and records with their predictions."""
 
 import csv
+import gzip
 import io
 import json
 import shlex
@@ -94,6 +95,34 @@ def test_columns_are_kept_and_the_field_is_that_of_training(lab, tuned, tmp_path
         assert float(row["probability_cat"]) == pytest.approx(wanted.probabilities["cat"], abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.data", "a.csv.txt", "A.TXT.gz", "a"])
+def test_a_file_is_read_as_those_of_training(lab, tuned, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A table with such an ending, with or without a header; JSON lines; other endings are text."""
+    opened = electra_lab.load(tuned["labels"], device="cpu")
+    dataset = opened.job.dataset
+    assert (dataset["type"], Path(dataset["train"]).name) == ("table", "labels-train.csv")
+    ending = name.lower().removesuffix(".gz").removeprefix("a")
+    pack = gzip.compress if name.endswith(".gz") else bytes
+
+    def texts_of(content: str, **more: Any) -> list[str]:
+        Path(name).write_bytes(pack(content.encode()))
+        job = replace(opened.job, dataset={**dataset, "train": None, "test": Path(f"there/*{ending}"), **more})
+        monkeypatch.setattr(opened, "job", job)
+        monkeypatch.setattr(opening, "load", lambda *_, **__: opened)
+        code, out, err = lab("predict", "it", "--file", name, "--json", *CPU)
+        assert code == 0, err
+        return [row["review"] if "review" in row else row["text"] for row in rows(out)]
+
+    assert texts_of("n;review\n1;the, cat\n2;3 dogs\n") == ["the, cat", "3 dogs"]
+    assert texts_of("1|the cat\n2|3 dogs\n", test=Path("there.other")) == ["1|the cat", "2|3 dogs"]
+    columns = ["what", "review"]
+    assert texts_of("cat\tthe cat\ndogs\t3 dogs\n", columns=columns) == ["the cat", "3 dogs"]
+    assert texts_of("review\twhat\nthe cat\tcat\n", columns=columns) == ["the cat"]
+    assert texts_of("cat;the, cat\n", columns=columns, delimiter="semicolon") == ["the, cat"]
+    assert texts_of('{"review": "the cat"}\n', type="json_lines") == ["the cat"]
+    assert texts_of("the cat\n", type="conll") == ["the cat"]
+
+
 def test_fields_pairs_questions_and_words(lab: Any, tuned: Tuned, tmp_path: Path, monkeypatch: Any) -> None:
     def answered(model: Path, *words: object) -> list[dict[str, Any]]:
         code, out, err = lab("predict", model, *words, "--json", *CPU)
@@ -129,7 +158,8 @@ def test_fields_pairs_questions_and_words(lab: Any, tuned: Tuned, tmp_path: Path
     one, other = answered(tuned["tags"], *file("b.jsonl", '{"tokens": ["the", "cat"]}\n{"text": "the  cat"}\n'))
     assert (one["prediction"], other["offsets"], "offsets" in one) == (other["prediction"], [[0, 3], [5, 8]], False)
     opened = electra_lab.load(tuned["tags"], device="cpu")
-    job = replace(opened.job, fields=Conll.fields({"words": "forms"}))  # a field of another name in training
+    dataset = {**opened.job.dataset, "words": "forms"}  # a field of another name in training
+    job = replace(opened.job, dataset=dataset, fields=Conll.fields(dataset))
     monkeypatch.setattr(opened, "job", job)
     with monkeypatch.context() as patch:
         patch.setattr(opening, "load", lambda *_, **__: opened)
@@ -158,11 +188,29 @@ def test_bad_rows_stop_after_the_answers_before_them_or_are_left_out(lab, tuned,
     assert (code, len(rows(out)), err.count("b.jsonl:")) == (0, 1, 4)
 
 
-def test_without_items_nothing_is_printed(lab: Any, tuned: Tuned) -> None:
-    Path("empty.csv").write_text("n,review\n")
+@pytest.mark.parametrize(
+    ("name", "columns", "row", "more"),
+    [("labels", "review", "the cat", ()), ("tags", "words", "the cat", ()), ("pairs", "text,pair", "a,b", ()),
+     ("answers", "question,context", "who?,the cat", ()), ("pairs", "text", "a", ("--pair", "b"))],
+)  # fmt: skip
+def test_a_table_without_rows_has_the_header_of_others(
+    lab: Any, tuned: Tuned, name: str, columns: str, row: str, more: tuple[str, ...]
+) -> None:
+    Path("empty.csv").write_text(f"n,{columns}\n")
+    Path("one.csv").write_text(f"n,{columns}\n1,{row}\n")
+    options = ("--csv", *more, *fields(*columns.split(",")), *CPU)
+    empty, one = (lab("predict", tuned[name], "--file", file, *options) for file in ("empty.csv", "one.csv"))
+    assert (empty[0], one[0], empty[1]) == (0, 0, one[1].splitlines(keepends=True)[0])
+
+
+def test_a_file_without_records_has_the_header_of_others(lab: Any, tuned: Tuned) -> None:
+    """The header has training's field name, as for records; without --csv nothing is printed."""
     Path("empty.jsonl").write_text("")
-    for words in (("empty.csv", "--csv"), ("empty.jsonl", "--csv"), ("empty.jsonl", "--json"), ("empty.jsonl",)):
-        assert lab("predict", tuned["labels"], *CPU, "--file", *words)[:2] == (0, "")
+    Path("one.jsonl").write_text('{"review": "the cat"}\n')
+    predict = ("predict", tuned["labels"], *CPU, "--file")
+    empty, one = (lab(*predict, file, "--csv") for file in ("empty.jsonl", "one.jsonl"))
+    assert (empty[0], empty[1]) == (0, one[1].splitlines(keepends=True)[0])
+    assert lab(*predict, "empty.jsonl", "--json")[:2] == lab(*predict, "empty.jsonl")[:2] == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_alarms_are_a_share_of_normal_texts(lab: Any, monkeypatch: pytest.Monkey
 
 
 def test_columns_of_the_answer(lab: Any, model: Path, tmp_path: Path) -> None:
-    """A field that would be overwritten is refused."""
+    """A field that would be overwritten is refused; a table without rows has a header."""
     path, both = tmp_path / "a.csv", ("--normal", "validation")
     path.write_text("score,text\n1,the cat\n")
     assert f"{path}:2: has the field 'score'" in lab.fails(3, "score", model, "--file", path, "--csv", *CPU)
@@ -195,6 +195,12 @@ def test_columns_of_the_answer(lab: Any, model: Path, tmp_path: Path) -> None:
     path.write_text("percentile,text\n1,the cat\n")
     assert scored(lab, model, "--file", path)
     assert "'percentile'" in lab.fails(3, "score", model, "--file", path, "--json", *both, *CPU)
+    path.write_text("n,text\n")
+    (tmp_path / "a.txt").write_text("")
+    assert lab("score", model, "--file", path, "--csv", *CPU)[1] == "n,text,score\n"
+    (tmp_path / "a.fa").write_text("")
+    assert lab("score", model, "--file", tmp_path / "a.fa", "--csv", *CPU)[1] == "name,text,score\n"
+    assert lab("score", model, "--file", tmp_path / "a.txt", "--csv", *both, *CPU)[1] == "text,score,percentile\n"
 
 
 def test_standard_input_is_read_once(lab: Any, model: Path) -> None:
