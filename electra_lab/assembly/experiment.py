@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
-from electra_lab.assembly.budget import count_parameters, with_steps
+from electra_lab.assembly.budget import Choices, Scale, count_parameters, decide, with_steps
 from electra_lab.assembly.build import Built, build, loop_settings, make_optimizer, sketch, untrained_tokenizer, used
-from electra_lab.assembly.choices import Choices, Scale, decide
 from electra_lab.assembly.data import allocate_memory, open_corpus, pack, random_rows
 from electra_lab.assembly.initial_weights import (
     evaluates_at_start,
@@ -18,7 +18,6 @@ from electra_lab.assembly.initial_weights import (
     refuse_other_parents,
 )
 from electra_lab.assembly.needs import rows_at_a_time
-from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.checks.guards import rehearse
 from electra_lab.config.load import Loaded
 from electra_lab.config.sections import milestone_name
@@ -37,8 +36,9 @@ from electra_lab.training.device import compile_modules, layers_of
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.execution import Precision
 from electra_lab.training.loop import Run, Settings
-from registry import Batches, Objective, Vocabulary, objectives, using
-from registry.errors import DataError, LabError, did_you_mean
+from registry import Batches, Objective, Tracker, Vocabulary, objectives, trackers, using
+from registry.component import Component
+from registry.errors import ConfigError, DataError, LabError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,27 @@ def absent_data(loaded: Loaded, built: Built) -> LabError | None:
         except DataError as error:
             absent = absent or error
     return absent or absent_tracker(loaded)
+
+
+def make_tracker(chosen: Component) -> Tracker:
+    """Raises ValueError if the component refuses its options."""
+    return trackers.get(chosen.type).component(**chosen.keywords())
+
+
+def absent_tracker(loaded: Loaded[Any]) -> LabError | None:
+    """Return the error that a run would raise for a library that is not installed, None if there is none.
+
+    Raises ConfigError if a tracker refuses its options.
+    """
+    for number, chosen in enumerate(loaded.config.trackers):
+        try:
+            with using(trackers.get(chosen.type)):
+                make_tracker(chosen).check()
+        except ConfigError as error:
+            return loaded.problem(("trackers", number), f"{chosen.type} {error}")
+        except ValueError as error:
+            raise loaded.problem(("trackers", number), f"{chosen.type} refuses this: {error}") from error
+    return None
 
 
 def assemble(

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from electra_lab.assembly.build import Built, untrained_tokenizer, vocabulary_size
-from electra_lab.config.component import is_default
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import ExperimentConfig
+from electra_lab.config.sections import is_default
 from electra_lab.config.source import Loc, mark_at
 from electra_lab.data.store import Store
 from electra_lab.model.network import Network

@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from electra_lab.config.component import Component, Of
+from electra_lab.config.sections import Of
 from electra_lab.config.source import parse
 from registry import Launcher, launchers, using
+from registry.component import Component
 from registry.errors import ConfigError
 
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 import registry
-from electra_lab.config.component import Component, Of, default
 from electra_lab.config.schema import TRACKERS, Name, Positive, Seeds, Wrong, with_learning_rate
-from electra_lab.config.sections import Rows, refuse_uneven
+from electra_lab.config.sections import Of, Rows, default, refuse_uneven
 from electra_lab.config.source import DEFAULTS
+from registry.component import Component
 from registry.signature import FolderOrName, Strict, problems
 
 OF_TRAINING = ("optimizer", "schedules", "train", "checkpoint", "trackers")  # keys

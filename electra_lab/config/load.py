@@ -13,9 +13,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 from typing_extensions import TypeVar
 
-from electra_lab.config.component import Component, Of
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.schema import ExperimentConfig
+from electra_lab.config.sections import Of
 from electra_lab.config.source import (
     Loc,
     Mark,
@@ -29,7 +29,7 @@ from electra_lab.config.source import (
     with_overrides,
 )
 from registry import ALL, Entry, Plugin, heads, launchers, load_plugin, measures, schedules
-from registry.component import entries_of
+from registry.component import Component, entries_of
 from registry.discovery import packaged
 from registry.errors import ConfigError, LabError, command, listed, not_utf8
 from registry.signature import FolderOrName, Strict, validate

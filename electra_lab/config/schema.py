@@ -9,10 +9,23 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 import registry
-from electra_lab.config.component import Component, Of, default, rate_problem, value_of
-from electra_lab.config.sections import BatchWarmup, Budget, Checkpoint, Data, Rows, Tie, milestone_name, refuse_uneven
+from electra_lab.config.sections import (
+    BatchWarmup,
+    Budget,
+    Checkpoint,
+    Data,
+    Of,
+    Rows,
+    Tie,
+    default,
+    milestone_name,
+    rate_problem,
+    refuse_uneven,
+    value_of,
+)
 from electra_lab.config.source import DEFAULTS, Loc
 from registry import BatchSizes, Needs, Setup, using
+from registry.component import Component
 from registry.contracts.training import options_by_name
 from registry.errors import BadResult, UnknownName, did_you_mean, guide
 from registry.signature import FolderOrName, Strict, problem, problems, validate

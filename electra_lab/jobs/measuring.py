@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_lab.analysis.run_comparison import Subject, same_tokens
-from electra_lab.assembly.choices import Scale
-from electra_lab.config.component import Component
+from electra_lab.assembly.budget import Scale
 from electra_lab.config.load import Loaded, load
 from electra_lab.config.source import BUDGETS, parse
 from electra_lab.data.store import is_store
@@ -29,6 +28,7 @@ from electra_lab.storage.files import MANIFEST, disk, lock, read_json, sha256
 from electra_lab.storage.provenance import refuse_other
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry import Entry, Trained, measures
+from registry.component import Component
 from registry.errors import CheckpointError, ConfigError, command
 from registry.signature import validate
 

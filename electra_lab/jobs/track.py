@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from electra_lab.assembly.trackers import make_tracker
-from electra_lab.config.component import Component
+from electra_lab.assembly.experiment import make_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.storage.files import read_as
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Ended, Tracked, Tracker
+from registry.component import Component
 from registry.errors import CheckpointError, LabError, Stopped
 
 FILE = "trackers.json"  # in the run directory

@@ -18,14 +18,14 @@ from torch import nn
 
 from electra_lab.assembly.budget import rows_at_once, steps_of
 from electra_lab.assembly.build import brought_by, loop_settings, optimizer_of, weights_from
+from electra_lab.assembly.experiment import absent_tracker
 from electra_lab.assembly.initial_weights import BROUGHT, DRAWN
 from electra_lab.assembly.networks import Networks, open_source
-from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.checks.guards import rehearse
-from electra_lab.config.component import rate_problem
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load_finetuning
 from electra_lab.config.origins import dump_with_origins
+from electra_lab.config.sections import rate_problem
 from electra_lab.data.rows import permuted
 from electra_lab.data.task_rows import TaskRows
 from electra_lab.data.text_encoder import TextEncoder

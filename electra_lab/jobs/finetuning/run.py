@@ -13,8 +13,8 @@ import torch
 
 from electra_lab.analysis.records import training_seconds
 from electra_lab.assembly.budget import size_of
+from electra_lab.assembly.experiment import absent_tracker
 from electra_lab.assembly.networks import Networks, open_source
-from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump, load_finetuning
 from electra_lab.data.text_encoder import TextEncoder

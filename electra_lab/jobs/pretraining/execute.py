@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from electra_lab.analysis.records import training_seconds
+from electra_lab.assembly.budget import Scale
 from electra_lab.assembly.build import sketch
-from electra_lab.assembly.choices import Scale
 from electra_lab.assembly.data import open_data, prepared
 from electra_lab.assembly.experiment import Experiment, absent_data, assemble, check
 from electra_lab.assembly.needs import forecast, trial

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from electra_lab.analysis.results import cell_result, is_ready
-from electra_lab.assembly.choices import Scale
-from electra_lab.config.component import Component
+from electra_lab.assembly.budget import Scale
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load, load_finetuning
 from electra_lab.config.source import BUDGETS
@@ -35,6 +34,7 @@ from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.training.device import choose_device
 from registry import Trained, load_plugin, measures
+from registry.component import Component
 from registry.errors import CheckpointError, ConfigError, DataError, InUse, LabError, Preempted, Stopped, did_you_mean
 from registry.signature import validate
 

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from electra_lab.analysis.results import AVERAGE
 from electra_lab.assembly.build import Built
 from electra_lab.config.ablation import AblationConfig
-from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import (
     Loaded,
@@ -43,6 +42,7 @@ from electra_lab.jobs.identity import NO_RESULT, SEEDS, content_of, identity_of
 from electra_lab.jobs.sweeps.variants import Problems, Variant, closed, overlay, variants_of
 from electra_lab.storage.plan import Cell
 from registry import Metric, Plugin, measures
+from registry.component import Component
 from registry.errors import ConfigError, LabError, did_you_mean
 from registry.signature import validate
 

@@ -12,9 +12,7 @@ from electra_lab.analysis.results import AVERAGE, CONSTANT, expected
 from electra_lab.analysis.run_comparison import TEST
 from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import sketch
-from electra_lab.assembly.experiment import absent_data
-from electra_lab.assembly.trackers import absent_tracker
-from electra_lab.config.component import Component
+from electra_lab.assembly.experiment import absent_data, absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, absolute, dump, load_finetuning, validated
 from electra_lab.config.source import BUDGETS, mark_at, parse
@@ -29,6 +27,7 @@ from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.plan import Cell, Plan, PlannedMeasure, PlannedVariant
 from electra_lab.storage.provenance import flat
 from registry import Metric, measures
+from registry.component import Component
 from registry.errors import ConfigError, LabError
 
 
