@@ -7,10 +7,11 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from electra_lab.data.store import is_store, key_of, read_manifest
 from electra_lab.storage.provenance import (
     FORMAT,
     Change,
-    Changes,
     Code,
     Data,
     Environment,
@@ -66,27 +66,26 @@ def provenance(loaded: Loaded, experiment: Experiment, folder: Path, id: str | N
         weights=experiment.weights,
         parameters=experiment.parameters,
         metrics=dict(experiment.accumulate(()).metrics),
-        **length(experiment),
+        **length_of(experiment),
     )
 
 
-def length(experiment: Experiment) -> dict[str, Any]:
+def length_of(experiment: Experiment) -> dict[str, Any]:
     """Return the length of a run, which may change when it is resumed."""
-    settings = experiment.settings
-    return {
-        "steps": settings.steps,
-        "flops_per_step": settings.flops.per_step,
-        "flops": settings.flops.total(settings.steps),
-        "paper_flops": experiment.paper_flops,
-        "milestones": experiment.milestones,
-    }
+    length = steps_and_flops(experiment.settings)
+    return {**length, "paper_flops": experiment.paper_flops, "milestones": experiment.milestones}
+
+
+def steps_and_flops(settings: Settings) -> dict[str, int]:
+    steps, flops = settings.steps, settings.flops
+    return {"steps": steps, "flops_per_step": flops.per_step, "flops": flops.total(steps)}
 
 
 def began(
     id: str, loaded: Loaded[Any], folder: Path, plugins: Sequence[Plugin], environment: Environment, **facts: Any
 ) -> Provenance:
     """Return the provenance of a training that begins now in a folder; `facts` are the keys specific to its kind."""
-    codes = [Code(file=str(p.file), sha256=p.sha256, package=p.package) for p in plugins]
+    codes = codes_of(plugins)
     kept = with_copies(loaded, folder, codes)
     return Provenance(
         format=FORMAT,
@@ -102,6 +101,10 @@ def began(
         platform=platform.platform(),
         **facts,
     )
+
+
+def codes_of(plugins: Iterable[Plugin]) -> list[Code]:
+    return [Code(file=str(plugin.file), sha256=plugin.sha256, package=plugin.package) for plugin in plugins]
 
 
 def data_of(experiment: Experiment) -> Data:
@@ -212,18 +215,32 @@ def content(config: Strict) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude_none=True)
 
 
-def refuse_others(
-    found: Changes, path: Path, allowed: Sequence[str] = MAY_CHANGE, overrides: Sequence[str] = ()
+def refuse_changes(
+    began: Provenance,
+    loaded: Loaded[Any],
+    folder: Path,
+    allowed: Sequence[str] = MAY_CHANGE,
+    overrides: Sequence[str] = (),
+    file: Path | None = None,
 ) -> None:
-    """Raise ConfigError, naming each key that must not change, and the overrides to blame."""
+    """Raise ConfigError, naming each key that must not change, and the overrides or the file to blame."""
     above = tuple(f"{key}." for key in allowed)
-    wrong = {key: values for key, values in found.items() if not f"{key}.".startswith(above)}
+    changed = changes(began.config, content(with_copies(loaded, folder, began.plugins)))
+    wrong = {key: values for key, values in changed.items() if not f"{key}.".startswith(above)}
     if wrong:
         blamed = [f" (--set {words})" for words in overrides if not f"{words.partition('=')[0]}.".startswith(above)]
         raise ConfigError(
-            f"{path}: these values affected earlier steps and cannot change: {described(wrong)}{''.join(blamed)}. "
-            f"To use other values, start a new run. Allowed changes: {', '.join(allowed)}."
+            f"{file or folder}: these values affected earlier steps and cannot change: {described(wrong)}"
+            f"{''.join(blamed)}. To use other values, start a new run. Allowed changes: {', '.join(allowed)}."
         )
+
+
+def refuse_other_plugins(before: Sequence[Code], now: Sequence[Code], path: Path) -> None:
+    """Raise ConfigError if the plug-ins of a run have changed since it began."""
+    for then, code in zip_longest(before, now):
+        if then is None or code is None or (then.sha256, then.package) != (code.sha256, code.package):
+            place = f"{code.file}{f' ({code.package})' if code.package else ''}" if code else path
+            raise ConfigError(f"{place}: the plug-ins have changed since the run began. Restore them.")
 
 
 def keep_changes(

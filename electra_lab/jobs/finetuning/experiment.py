@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from electra_lab.assembly.budget import rows_at_once, steps_of
+from electra_lab.assembly.budget import rows_at_once, size_of, steps_of
 from electra_lab.assembly.build import brought_by, loop_settings, optimizer_of, weights_from
 from electra_lab.assembly.experiment import absent_tracker
 from electra_lab.assembly.initial_weights import BROUGHT, DRAWN
@@ -29,10 +29,12 @@ from electra_lab.config.sections import rate_problem
 from electra_lab.data.rows import permuted
 from electra_lab.data.task_rows import TaskRows
 from electra_lab.data.text_encoder import TextEncoder
+from electra_lab.jobs.provenance import steps_and_flops
 from electra_lab.model.flops import MATRIX_PRODUCTS
 from electra_lab.model.task_model import TaskModel, with_layer_rates
 from electra_lab.presentation.console import Console
 from electra_lab.pretrained.families import prepare
+from electra_lab.storage.provenance import Data
 from electra_lab.training.device import choose_precision
 from electra_lab.training.evaluation import Collected, using_task
 from electra_lab.training.loop import Run, Settings
@@ -322,3 +324,37 @@ def _draw_head(head: nn.Module, seed: int, brought: Set[nn.Parameter]) -> None:
             nn.init.xavier_uniform_(module.weight, generator=weights_from(seed, f"head.{name}", module.weight.shape))
             if module.bias is not None and module.bias not in brought:
                 nn.init.zeros_(module.bias)
+
+
+def provenance_of(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
+    """Return the keys of provenance.json that describe a fine-tuning."""
+    settings = built.settings
+    sizes = {name: size_of(part) for name, part in built.model.named_children()}
+    examples = {name: split.examples for name, split in built.splits.items()}
+    tokens = {name: split.batches.tokens for name, split in built.splits.items()}
+    return {
+        "data": data_of(built.read.dataset, built.source, examples, tokens),
+        "parameters": {**sizes, "total": sum(sizes.values())},
+        "weights": built.weights,
+        **steps_and_flops(settings),
+        "metrics": dict(metrics),
+        "facts": dict(built.read.facts),
+    }
+
+
+def description_of(built: Finetuning, name: str) -> dict[str, Any]:
+    """Return the description of the network, from which `predict` builds it without its pre-trained model."""
+    part = built.source.model.parts[name]
+    embedding = {key: part.embedding[key] for key in ("dim", "max_length", "dropout")}
+    sizes = {"vocabulary_size": part.vocabulary_size, "length": built.length}
+    return {"backbone": part.backbone, "embedding": embedding, **sizes}
+
+
+def data_of(dataset: Dataset, source: Networks, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]) -> Data:
+    return Data(
+        store=dataset.fingerprint(),
+        documents={split: len(found) for split, found in examples.items()},
+        tokens=tokens,
+        skipped={split: len(rows) for split, rows in getattr(dataset, "skipped", {}).items() if rows},
+        vocabulary=source.vocabulary.size,
+    )

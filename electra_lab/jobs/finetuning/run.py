@@ -16,7 +16,7 @@ from electra_lab.assembly.budget import size_of
 from electra_lab.assembly.experiment import absent_tracker
 from electra_lab.assembly.networks import Networks, open_source
 from electra_lab.config.finetune import FinetuningConfig
-from electra_lab.config.load import Loaded, dump, load_finetuning
+from electra_lab.config.load import Loaded, load_finetuning
 from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.data.vocabulary import for_words
 from electra_lab.jobs.endings import ending
@@ -27,23 +27,35 @@ from electra_lab.jobs.finetuning.experiment import (
     Finetuning,
     absent_examples,
     assemble,
+    data_of,
     declared,
+    description_of,
     longest_row,
     make_task,
     open_dataset,
+    provenance_of,
     read_examples,
 )
 from electra_lab.jobs.finetuning.facts import not_learned, notes, opening, what_is_left
 from electra_lab.jobs.lifecycle import (
+    NOTHING_SAVED,
     Job,
     begin,
     continued,
     enough_memory,
+    how_to_resume,
     refuse_several_processes,
     say_differences,
     train_to_the_end,
+    write_config,
 )
-from electra_lab.jobs.provenance import began, content, environment, refuse_others, with_copies
+from electra_lab.jobs.provenance import (
+    began,
+    codes_of,
+    environment,
+    refuse_changes,
+    refuse_other_plugins,
+)
 from electra_lab.jobs.saving import restore
 from electra_lab.presentation.console import Console
 from electra_lab.presentation.finetuning_page import closing, write_report
@@ -51,7 +63,7 @@ from electra_lab.pretrained.writing import write_finetuned
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.files import sha256
 from electra_lab.storage.finetuning_folder import MODEL, FinetuningFolder, SeedResults, SplitResults
-from electra_lab.storage.provenance import Code, Data, Provenance, changes, id_by_place, weights_of
+from electra_lab.storage.provenance import Provenance, id_by_place, weights_of
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import checked, evaluation
@@ -71,7 +83,7 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
     """Fine-tune, or judge, as a file says; returns the folder. Raises LabError."""
     refuse_several_processes()
     refuse_used(out)
-    with ending(lambda: "Nothing was saved. Start again with the same command."):
+    with ending(lambda: NOTHING_SAVED):
         loaded, target = load_finetuning(file, overrides), choose_device(device)
         declared(loaded)  # a mistake of the file comes before anything is written
         dataset = open_dataset(loaded)
@@ -84,7 +96,7 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
         folder = FinetuningFolder.create(out, loaded.config.name)
         with folder.locked():
             folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))
-            with ending(lambda: f"Resume with: {command('resume', folder.path)}"):
+            with ending(lambda: how_to_resume(folder.path)):
                 run_remaining_seeds(folder, loaded, target, read)
     return folder.path
 
@@ -94,7 +106,7 @@ def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
     refuse_several_processes()
     folder = FinetuningFolder(path)
     loaded = load_finetuning(path / "finetuning.yaml", overrides)
-    with ending(lambda: f"Resume with: {command('resume', path)}"), folder.locked():
+    with ending(lambda: how_to_resume(path)), folder.locked():
         left = any(folder.results(seed) is None for seed in loaded.config.seeds)
         if left and (absent := absent_examples(loaded)):
             cure = command("resume", path, "--set", "dataset.KEY=PLACE")
@@ -123,10 +135,8 @@ def run_remaining_seeds(
     config, console = loaded.config, Console()
     folder.begin()
     _refuse_other_settings(folder, loaded)
-    codes = [Code(file=str(plugin.file), sha256=plugin.sha256) for plugin in loaded.plugins[: len(config.imports)]]
-    for code, plugin in zip(codes, loaded.plugins, strict=False):
-        folder.keep_plugin(code, plugin.source)
-    folder.write("finetuning.yaml", dump(with_copies(loaded, folder.path, codes)))
+    imported = loaded.plugins[: len(config.imports)]
+    write_config(folder, "finetuning.yaml", loaded, codes_of(imported), imported)
     for number, seed in enumerate(config.seeds, start=1):
         console.title = f"seed {seed} ({number}/{len(config.seeds)})"
         if folder.results(seed) is None:
@@ -154,8 +164,8 @@ def _begun(folder: FinetuningFolder) -> dict[int, Provenance]:
 def _refuse_other_settings(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig]) -> None:
     """Raise ConfigError if a seed began with other settings than those of a file, except for those that may change."""
     for seed, then in _begun(folder).items():
-        now = content(with_copies(_with(seed, loaded), folder.seed(seed).path, then.plugins))
-        refuse_others(changes(then.config, now), folder.path / "finetuning.yaml", MAY_CHANGE)
+        seed_path, file = folder.seed(seed).path, folder.path / "finetuning.yaml"
+        refuse_changes(then, _with(seed, loaded), seed_path, MAY_CHANGE, file=file)
 
 
 def _with(seed: int, loaded: Loaded[FinetuningConfig]) -> Loaded[FinetuningConfig]:
@@ -207,11 +217,11 @@ def _train(
         page=lambda unfinished: write_report(folder, unfinished),
     )
     # Begin, or continue.
-    facts = {**_facts(built, metrics), "network": _network(built, config.network)}
-    _begin(folder, seed, loaded, built.source, device, built.settings.precision, console, **facts)
+    facts = {**provenance_of(built, metrics), "network": description_of(built, config.network)}
+    is_new = _begin(folder, seed, loaded, built.source, device, built.settings.precision, console, **facts)
     directory.refuse_lost_checkpoints()
-    restore(directory, run, console.say)
-    evaluated = continued(job)
+    restored = restore(directory, run, console.say)
+    evaluated = continued(job, None if is_new else restored)
     console.say(opening(loaded, built, seed, directory.path))
     # Train.
     saver = train_to_the_end(job, evaluated=evaluated)
@@ -259,41 +269,6 @@ def _results(built: Finetuning, split: str, console: Console) -> Results:
     return found.results
 
 
-def _facts(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
-    settings = built.settings
-    sizes = {name: size_of(part) for name, part in built.model.named_children()}
-    examples = {name: split.examples for name, split in built.splits.items()}
-    tokens = {name: split.batches.tokens for name, split in built.splits.items()}
-    return {
-        "data": _data(built.read.dataset, built.source, examples, tokens),
-        "parameters": {**sizes, "total": sum(sizes.values())},
-        "weights": built.weights,
-        "steps": settings.steps,
-        "flops_per_step": settings.flops.per_step,
-        "flops": settings.flops.total(settings.steps),
-        "metrics": dict(metrics),
-        "facts": dict(built.read.facts),
-    }
-
-
-def _network(built: Finetuning, name: str) -> dict[str, Any]:
-    """Return the description of the network, from which `predict` builds it without its pre-trained model."""
-    part = built.source.model.parts[name]
-    embedding = {key: part.embedding[key] for key in ("dim", "max_length", "dropout")}
-    sizes = {"vocabulary_size": part.vocabulary_size, "length": built.length}
-    return {"backbone": part.backbone, "embedding": embedding, **sizes}
-
-
-def _data(dataset: Dataset, source: Networks, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]) -> Data:
-    return Data(
-        store=dataset.fingerprint(),
-        documents={split: len(found) for split, found in examples.items()},
-        tokens=tokens,
-        skipped={split: len(rows) for split, rows in getattr(dataset, "skipped", {}).items() if rows},
-        vocabulary=source.vocabulary.size,
-    )
-
-
 # Tasks without training
 
 
@@ -310,7 +285,7 @@ def _judge(
     task = cast("Judgement", make_task(loaded))
     source = open_source(loaded, seed if config.init == "random" else None)
     facts = {
-        "data": _data(read.dataset, source, read.splits, {}),
+        "data": data_of(read.dataset, source, read.splits, {}),
         "parameters": {name: size_of(network) for name, network in source.networks.items()},
         "weights": source.weights,
         "steps": 0,
@@ -353,19 +328,23 @@ def _begin(
     precision: str,
     console: Console,
     **facts: Any,
-) -> None:
-    """Write the first files of a seed, and compare them with those of earlier seeds. Raises ConfigError, DataError."""
+) -> bool:
+    """Write the first files of a seed, and compare them with those of other seeds; returns True for a new seed.
+
+    Raises ConfigError, DataError.
+    """
     plugins, init = (*loaded.plugins, *source.model.plugins), {loaded.config.network: source.start}
     path, made_on = folder.seed(seed).path, environment(device, precision)
     now = began(id_by_place(path) or "", loaded, path, plugins, made_on, init=init, **facts)
-    earlier = _begun(folder)
-    for other, then in earlier.items():
+    begun = _begun(folder)
+    for other, then in begun.items():
         _refuse_changes(folder.seed(other), then, now, source)
-    if seed in earlier:
-        say_differences(earlier[seed].environment, now.environment, console.say)
-    else:
-        path.mkdir(exist_ok=True)
-        begin(folder.seed(seed), loaded, now, source.tokenizer, source.vocabulary, plugins)
+    if seed in begun:
+        say_differences(begun[seed].environment, now.environment, console.say)
+        return False
+    path.mkdir(exist_ok=True)
+    begin(folder.seed(seed), loaded, now, source.tokenizer, source.vocabulary, plugins)
+    return True
 
 
 def _refuse_changes(directory: RunDirectory, then: Provenance, now: Provenance, source: Networks) -> None:
@@ -374,8 +353,7 @@ def _refuse_changes(directory: RunDirectory, then: Provenance, now: Provenance, 
         raise DataError(f"{path}: the examples have changed since the run began. Restore them, or start a new one.")
     if weights_of(then.init) != weights_of(now.init) or directory.tokens()[0].to_str() != source.tokenizer.to_str():
         raise DataError(f"{path}: the weights of {model} have changed since the run began. Start a new one.")
-    if [code.sha256 for code in then.plugins] != [code.sha256 for code in now.plugins]:
-        raise ConfigError(f"{path}: the plug-ins have changed since the run began. Restore them, or start a new one.")
+    refuse_other_plugins(then.plugins, now.plugins, path)
 
 
 def _keep_results(directory: RunDirectory, dataset: Dataset, kept: SeedResults, found: Mapping[str, Results]) -> None:

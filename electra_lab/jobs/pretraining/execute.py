@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -19,10 +18,12 @@ from electra_lab.config.load import Loaded, Source, load, text_of
 from electra_lab.data.store import Store, load_store
 from electra_lab.jobs.endings import ending, exit_code
 from electra_lab.jobs.lifecycle import (
+    NOTHING_SAVED,
     Job,
     begin,
     continued,
     enough_memory,
+    how_to_resume,
     say_differences,
     train_to_the_end,
     with_cures,
@@ -30,14 +31,14 @@ from electra_lab.jobs.lifecycle import (
 from electra_lab.jobs.pretraining.facts import opening, planned, readable
 from electra_lab.jobs.provenance import (
     checked_recipe,
-    content,
+    codes_of,
     device_name,
     environment_of,
-    length,
+    length_of,
     other_length,
     provenance,
-    refuse_others,
-    with_copies,
+    refuse_changes,
+    refuse_other_plugins,
 )
 from electra_lab.jobs.saving import restore
 from electra_lab.parallel.session import ALONE, World, session
@@ -45,7 +46,7 @@ from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.run_page import closing, write_report
 from electra_lab.storage.catalog import refuse_to_hold
 from electra_lab.storage.checkpoint import checkpoints
-from electra_lab.storage.provenance import Environment, Provenance, changes, weights_of
+from electra_lab.storage.provenance import Environment, Provenance, weights_of
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_used
 from electra_lab.training.device import choose_device, planned_device
 from electra_lab.training.graph import CudaGraphs, Graph, Recorded, obstacle
@@ -70,8 +71,8 @@ def run(
 
     def cure() -> str:
         if begun and is_run(begun[0].path):
-            return _how_to_resume(begun[0].path)
-        return "Nothing was saved. Start again with the same command."
+            return how_to_resume(begun[0].path)
+        return NOTHING_SAVED
 
     with session(device, exit_code) as world, ending(cure):
         # Validate.
@@ -98,10 +99,6 @@ def run(
                     begin(directory, loaded, began, store.tokenizer, experiment.vocabulary, loaded.plugins)
                 _train(directory, loaded, experiment, console, started=started)
         return directory.path
-
-
-def _how_to_resume(path: Path) -> str:
-    return f"Resume with: {command('resume', path)}"
 
 
 def _shared_data(loaded: Loaded, console: Console, world: World, resumed: RunDirectory | None = None) -> Store:
@@ -145,7 +142,7 @@ def resume(path: Path, device: str, overrides: Sequence[str] = (), scale: Scale 
     scale  as for `run`, for a run that is resumed on another device
     """
     started = time.monotonic()
-    with session(device, exit_code) as world, ending(lambda: _how_to_resume(path)):
+    with session(device, exit_code) as world, ending(lambda: how_to_resume(path)):
         directory = RunDirectory.open(path)
         with directory.locked() if world.first else nullcontext(), enough_memory():
             if world.first:
@@ -226,17 +223,11 @@ def _rows_now(began: Provenance, experiment: Experiment) -> dict[str, Environmen
 
 def _config_of(directory: RunDirectory, began: Provenance, overrides: Sequence[str]) -> Loaded:
     """Read a run's config, with overrides. Raises ConfigError for changes that are not allowed."""
-    path, config = directory.path, directory.path / "config.yaml"
     directory.refuse_other_config()
-    loaded = load(config, overrides)  # once: the files that it names may have been moved
+    loaded = load(directory.path / "config.yaml", overrides)  # once: the files that it names may have been moved
     if overrides:
-        refuse_others(
-            changes(began.config, content(with_copies(loaded, path, began.plugins))), path, overrides=overrides
-        )
-    for plugin, then in zip_longest(loaded.plugins, began.plugins):
-        if plugin is None or then is None or (plugin.sha256, plugin.package) != (then.sha256, then.package):
-            name = f"{plugin.file} ({plugin.package})" if plugin and plugin.package else getattr(plugin, "file", path)
-            raise ConfigError(f"{name}: the plug-ins changed since the run began. Restore them.")
+        refuse_changes(began, loaded, directory.path, overrides=overrides)
+    refuse_other_plugins(began.plugins, codes_of(loaded.plugins), directory.path)
     return loaded
 
 
@@ -254,7 +245,7 @@ def _train(
     started   start of the command, by time.monotonic
     restored  None for a new run; for a resumed run, whether it had a checkpoint
     """
-    config, run, minutes = loaded.config, experiment.run, loaded.config.run.max_minutes
+    config, run, minutes, began = loaded.config, experiment.run, loaded.config.run.max_minutes, directory.provenance()
 
     def show(record: Record) -> None:
         if record.evaluation and record.evaluation.examples:
@@ -279,9 +270,13 @@ def _train(
         until=math.inf if minutes is None else started + 60 * minutes,
         page=lambda unfinished: write_report(directory, unfinished),
     )
-    evaluated = not job.settings.evaluate_at_start
-    if restored is not None:
-        evaluated = _continued(job, experiment, restored=restored)
+    # Continue: with the files and the length of now.
+    if restored is not None and run.learner.world.first:
+        directory.keep_tokens(experiment.store.tokenizer, experiment.vocabulary.counts, began.id)  # they may be damaged
+        if began.steps != job.settings.steps and run.step:
+            console.say(other_length(job.settings, began.steps, run.step))
+    evaluated = continued(job, restored, **length_of(experiment), **_rows_now(began, experiment))
+    # Train.
     console.say(opening(loaded, experiment, directory.path))
     _record_steps(job, config.train.graph, console)
     if experiment.choices.compile != "off":
@@ -304,26 +299,6 @@ def _record_steps(job: Job, graph: Graph, console: Console) -> None:
         job.run.compute = Recorded(job.run, CudaGraphs(job.device), job.device, console.say)
     elif reason:
         console.say(f"note: steps are not recorded as CUDA graphs: {reason}")
-
-
-def _continued(job: Job, experiment: Experiment, *, restored: bool) -> bool:
-    """Truncate the history of a run to the step that it continues from, and report this step."""
-    directory, run, settings, say = job.directory, job.run, job.settings, job.console.say
-    began = directory.provenance()
-    evaluated = continued(job, **length(experiment), **_rows_now(began, experiment))
-    if run.learner.world.first:
-        directory.keep_tokens(experiment.store.tokenizer, experiment.vocabulary.counts, began.id)  # they may be damaged
-        if began.steps != settings.steps and run.step:
-            say(other_length(settings, began.steps, run.step))
-        if run.step >= settings.log_every and not directory.records():
-            say(f"note: {directory.metrics}: the records up to step {run.step} are gone")
-    if not restored:
-        say("there is no checkpoint yet; starting again from the beginning")
-    elif run.step >= settings.steps and evaluated:
-        say("the run is already complete")
-    else:
-        say(f"resuming after step {run.step}")
-    return evaluated
 
 
 def warm_up(experiment: Experiment) -> float:

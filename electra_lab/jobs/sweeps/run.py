@@ -18,8 +18,7 @@ from electra_lab.config.source import read_file
 from electra_lab.data.store import Store
 from electra_lab.jobs.endings import handled, name_of
 from electra_lab.jobs.identity import decisive, rows_of
-from electra_lab.jobs.lifecycle import enough_memory, refuse_several_processes
-from electra_lab.jobs.progress import LivePage
+from electra_lab.jobs.lifecycle import LivePage, enough_memory, refuse_several_processes
 from electra_lab.jobs.provenance import content
 from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from electra_lab.jobs import progress as module
-from electra_lab.jobs.progress import LivePage, Progress
+from electra_lab.jobs import lifecycle as module
+from electra_lab.jobs.lifecycle import LivePage, Progress
 from electra_lab.jobs.saving import Saver
 from electra_lab.presentation.pages import Unfinished
 from electra_lab.training.loop import Record

@@ -216,7 +216,7 @@ def test_a_resume_says_what_changed_and_is_silent_otherwise(finished: Path, writ
 def test_changed_plug_ins_are_refused(finished: Path, written: dict[str, Any], tmp_path: Path) -> None:
     other = [{**written["plugins"][0], "sha256": "0" * 64}]
     for number, plugins in enumerate((other, [], written["plugins"] * 2)):
-        with pytest.raises(ConfigError, match="the plug-ins changed since the run began"):
+        with pytest.raises(ConfigError, match="the plug-ins have changed since the run began"):
             execute.resume(copied(finished, tmp_path / str(number), plugins=plugins).path, "cpu")
 
 
