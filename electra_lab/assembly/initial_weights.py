@@ -16,7 +16,6 @@ from torch import nn
 from electra_lab.assembly.build import Built, untrained_tokenizer, vocabulary_size
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import ExperimentConfig
-from electra_lab.config.sections import is_default
 from electra_lab.config.source import Loc, mark_at
 from electra_lab.data.store import Store
 from electra_lab.model.network import Network
@@ -309,10 +308,6 @@ def refuse_other_parents(loaded: Loaded, objective: Objective) -> None:
             except (KeyError, TypeError):
                 reason = f"{run / 'config.yaml'} is not a complete experiment: it lacks {key}."
                 raise loaded.problem(place_of(loaded, run), reason) from None
-            if isinstance(here, dict) and isinstance(there, dict) and here.get("type") == there.get("type"):
-                # An earlier release did not have every option of today.
-                defaults = [item for item in here.items() if is_default(loaded.config, (*loc, item[0]), item[1])]
-                there = dict(defaults) | there
             if here != there:
                 cure = "Write the section of that run, or name another run."
                 raise loaded.problem(loc, f"is {here}, but the run whose {network} is used, {run}, has {there}. {cure}")

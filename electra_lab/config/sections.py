@@ -1,7 +1,7 @@
 """Sections of files: components, and those with fixed keys."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from numbers import Real
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from electra_lab.config.source import BUDGETS, Loc
+from electra_lab.config.source import BUDGETS
 from registry import component, schedules, using
 from registry.component import Component, Sizes
 from registry.core import Entry, Registry
@@ -23,22 +23,6 @@ M = TypeVar("M", bound=Strict)
 def default(registry: Registry[Any], name: str) -> Component:
     """Return a component with its default options."""
     return Component(name, validate(registry.get(name).schema, {}))
-
-
-def is_default(config: Any, loc: Loc, value: Any) -> bool:
-    """Return True if a value is the default of a key, which may be an option of a component.
-
-    False for defaults that YAML writes otherwise than Python, such as tuples, and for keys with dots.
-    """
-    owner = config
-    for key in loc[:-1]:
-        owner = owner.get(key) if isinstance(owner, Mapping) else getattr(_keys(owner), str(key), None)
-    field = getattr(type(_keys(owner)), "model_fields", {}).get(loc[-1])
-    return field is not None and bool(field.default == value)
-
-
-def _keys(section: Any) -> Any:
-    return section.options if isinstance(section, Component) else section
 
 
 @dataclass(frozen=True)
