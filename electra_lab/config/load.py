@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Generic, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 from typing_extensions import TypeVar
 
 from electra_lab.config.finetune import FinetuningConfig
@@ -164,27 +163,8 @@ def validated_as(schema: type[C], root: Node) -> Loaded[C]:
     try:
         config = located(validate(schema, cast("dict[str, Any]", root.plain())), (), marks, relative)
     except ValidationError as error:
-        raise ConfigError("\n".join([str(sentences(error, marks)), *_lost_imports(error, root)])) from None
+        raise sentences(error, marks) from None
     return Loaded(config, marks, plugins + tuple(_packaged(config)), relative)
-
-
-def _lost_imports(error: ValidationError, root: Node) -> Iterator[str]:
-    """Yield a line for each list of plug-ins that another file's list has replaced, if a component is unknown."""
-    node = root.value.get("imports") if isinstance(root.value, dict) else None
-    if node is None or not isinstance(node.value, list) or not any(map(_is_unknown, error.errors(include_url=False))):
-        return
-    kept, earlier = node.plain(), node.replaced
-    while earlier:
-        lost = [str(file) for file in cast("list[Any]", earlier.plain()) if file not in cast("list[Any]", kept)]
-        if lost:
-            where = f"replaces the list at {earlier.mark} ({', '.join(lost)})"
-            yield f"{node.mark}: imports: {where}. Repeat here what you need."
-        earlier = earlier.replaced
-
-
-def _is_unknown(detail: ErrorDetails) -> bool:
-    missing = "missing" in (detail["type"], detail.get("ctx", {}).get("kind"))
-    return detail["loc"][-1:] == ("type",) and not missing
 
 
 def dump(config: Strict) -> str:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import chain
@@ -105,7 +105,6 @@ class Node:
 
     value: Scalar | list[Node] | dict[str, Node]
     mark: Mark
-    replaced: Node | None = field(default=None, compare=False)  # the list that this list replaces
 
     def plain(self) -> Value:
         if isinstance(self.value, dict):
@@ -126,8 +125,6 @@ class Node:
         If `type` changes, the whole mapping is replaced: the options belong to another component. A key also replaces
         those that it excludes.
         """
-        if isinstance(self.value, list) and isinstance(base.value, list):
-            return replace(self, replaced=base)
         if not (isinstance(self.value, dict) and isinstance(base.value, dict)):
             return self
         before = base.value["type"].value if "type" in base.value else DEFAULTS.get(loc)
