@@ -21,8 +21,8 @@ import yaml
 
 from registry.errors import ConfigError, command
 
-MAX_BYTES = 1 << 20
-MAX_NODES = 20_000  # as written, and again when aliases are expanded
+MAX_BYTES = 1 << 18  # PyYAML takes seconds to read them
+MAX_NODES = 20_000  # when aliases are expanded
 MAX_DEPTH = 50
 
 Scalar: TypeAlias = str | int | float | bool | None
@@ -53,26 +53,7 @@ _NON_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 class _Loader(yaml.SafeLoader):
-    """Add no tags, so that every written tag can be seen; refuse deep nesting, whatever Python's recursion limit."""
-
-    depth = count = 0
-
-    def fetch_flow_collection_start(self, kind: type[yaml.Token]) -> None:
-        """Stop at once: for each further bracket, the scanner looks at all open ones."""
-        if self.flow_level > 2 * MAX_DEPTH:
-            raise RecursionError
-        super().fetch_flow_collection_start(kind)
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        self.depth, self.count = self.depth + 1, self.count + 1
-        if self.depth > 10 * MAX_DEPTH:
-            raise RecursionError
-        if self.count > MAX_NODES:  # here, as composing takes a minute where there are a million
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem=f"more than {MAX_NODES} values", problem_mark=mark)
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
+    """Adds no tags, so that every written tag can be seen."""
 
     def resolve(self, kind: type[yaml.Node], value: str | None, implicit: object) -> str:
         return ""
@@ -250,13 +231,9 @@ def leaves(node: Node, loc: Loc = ()) -> Iterator[tuple[Loc, Mark]]:
 
 
 @lru_cache(maxsize=16)  # a command reads the same file several times
-def _remembered(text: str) -> yaml.Node | None:
-    return yaml.compose(text, Loader=_Loader)
-
-
 def _composed(text: str) -> yaml.Node | None:
-    """Return the nodes of YAML text, not to be changed; those of a long text, which may take 300 MB, are not kept."""
-    return _remembered(text) if len(text) < 1 << 15 else yaml.compose(text, Loader=_Loader)
+    """Return the nodes of YAML text, not to be changed."""
+    return yaml.compose(text, Loader=_Loader)
 
 
 def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Node:
