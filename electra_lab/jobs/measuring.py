@@ -15,8 +15,9 @@ from typing import Any
 
 from electra_lab.analysis.run_comparison import Subject, same_tokens
 from electra_lab.assembly.budget import Scale
+from electra_lab.assembly.launcher import component_of_flag
 from electra_lab.config.load import Loaded, load
-from electra_lab.config.source import BUDGETS, parse
+from electra_lab.config.source import BUDGETS
 from electra_lab.data.store import is_store
 from electra_lab.jobs.identity import decisive, rows_of
 from electra_lab.jobs.measured import as_measured, measured, prepare, reference, shared_damage
@@ -27,10 +28,8 @@ from electra_lab.storage.checkpoint import damage as checkpoint_damage
 from electra_lab.storage.files import MANIFEST, disk, lock, read_json, sha256
 from electra_lab.storage.provenance import refuse_other
 from electra_lab.storage.run_directory import RunDirectory, is_run
-from registry import Entry, Trained, measures
-from registry.component import Component
+from registry import Trained, measures
 from registry.errors import CheckpointError, ConfigError, command
-from registry.signature import validate
 
 KEPT, LOCK = "compared.json", ".compared.lock"  # the numbers of a run, and the lock of who measures it
 
@@ -43,7 +42,8 @@ def measure(found: Sequence[Subject], wanted: str, device: str) -> Measured:
     """
     # Refuse what cannot be measured.
     configs = {subject.label: _config_of(subject) for subject in found}
-    entry, options = _component(wanted)
+    options = component_of_flag(wanted, "--on", measures)
+    entry = measures.get(options.type)
     measuring = entry.component(**options.keywords())
     if not measuring.same_rows:
         raise ConfigError(
@@ -89,18 +89,6 @@ def _config_of(subject: Subject) -> Loaded:
         final, again = subject.directory.last_checkpoint(), command("resume", subject.directory.path)
         raise CheckpointError(f"{final}: is missing, so the run cannot be measured. Finish the run: {again}")
     return load(subject.directory.path / "config.yaml")
-
-
-def _component(wanted: str) -> tuple[Entry[Any], Component]:
-    values: Any = parse(wanted, "--on", Path.cwd(), one_line=True).plain()
-    values = {"type": values} if isinstance(values, str) else values
-    if not isinstance(values, dict) or not isinstance(values.get("type"), str):
-        raise ConfigError(f"--on {wanted}: must be the name of a measure, or {{type: NAME, OPTION: VALUE}}.")
-    entry = measures.get(values.pop("type"))
-    try:
-        return entry, Component(entry.name, validate(entry.schema, values))
-    except ValueError as error:
-        raise ConfigError(f"--on {wanted}: {error}") from None
 
 
 def _refuse_other_rows(found: Sequence[Subject], configs: Mapping[str, Loaded], first: Subject) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from electra_lab.assembly.data import open_corpus, open_data, pack
 from electra_lab.assembly.experiment import check
-from electra_lab.assembly.launcher import launcher_options, make_launcher
+from electra_lab.assembly.launcher import component_of_flag, make_launcher
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.overlap import RUN
 from electra_lab.data.raw_documents import files_of
@@ -20,7 +20,7 @@ from electra_lab.data.vocabulary import make_vocabulary, readable_token
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.data_page import Token, write_data_page
 from electra_lab.presentation.text import Facts, fact_lines
-from registry import Batch, Launcher, corpora, using
+from registry import Batch, Launcher, corpora, launchers, using
 from registry.component import entries_of
 from registry.errors import guide
 
@@ -72,7 +72,8 @@ def prepare(
         raise absent
     launch: Launcher | None = None
     if launcher or workers:
-        launch = make_launcher(launcher_options(launcher or "local", workers))
+        options = {"workers": workers} if workers else {}
+        launch = make_launcher(component_of_flag(launcher or "local", "--launcher", launchers, **options))
         launch.check()
     with Phases(console) as progress:
         store = open_data(loaded, console.say, progress, launcher=launch, rebuild=rebuild)

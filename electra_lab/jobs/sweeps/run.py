@@ -11,7 +11,7 @@ from typing import Any
 from electra_lab.analysis.results import CellResult, cell_result, left_to_do, waiting_work
 from electra_lab.assembly.build import sketch
 from electra_lab.assembly.data import counted, open_data, prepared
-from electra_lab.assembly.launcher import launcher_options, make_launcher
+from electra_lab.assembly.launcher import component_of_flag, make_launcher
 from electra_lab.assembly.needs import forecast, trial
 from electra_lab.config.load import Loaded
 from electra_lab.config.source import read_file
@@ -31,7 +31,7 @@ from electra_lab.storage.catalog import refuse_to_hold
 from electra_lab.storage.plan import Cell, Plan
 from electra_lab.storage.provenance import changes, described
 from electra_lab.training.device import choose_device, planned_device, threads
-from registry import Launcher, Outcome
+from registry import Launcher, Outcome, launchers
 from registry.errors import (
     CellsFailed,
     CheckpointError,
@@ -142,7 +142,7 @@ def _prepared(
         refuse_to_hold(out, ablation.base.config.data.store)
     chosen = ablation.config.launcher
     if launcher and launcher != chosen.type:
-        chosen = launcher_options(launcher)
+        chosen = component_of_flag(launcher, "--launcher", launchers)
     ablation, launch = checked(ablation), make_launcher(chosen, **({"workers": workers} if workers else {}))
     if ablation.absent:
         raise ablation.absent
