@@ -1,14 +1,13 @@
 """Measure finished runs on one task that is the same for all, outside of an ablation; the numbers are kept.
 
 <run>/compared.json    numbers by measure, with the checkpoint that they are of
-<run>/.compared.lock   held by the comparison that measures the run
 <run>/compared/<key>/  of one of the runs: the reference runs of a measure, and shared/, the data that all runs read
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry import Trained, measures
 from registry.errors import CheckpointError, ConfigError, command
 
-KEPT, LOCK = "compared.json", ".compared.lock"  # the numbers of a run, and the lock of who measures it
+KEPT = "compared.json"  # the numbers of a run
 
 
 def measure(found: Sequence[Subject], wanted: str, device: str) -> Measured:
@@ -62,20 +61,14 @@ def measure(found: Sequence[Subject], wanted: str, device: str) -> Measured:
     home = next((path for path in homes if path.is_dir()), first.directory.path / "compared" / key)
     train = partial(execute.run, device=device, scale=Scale.of(base, first.began.flops))
     for subject in found:
-        with ExitStack() as held:
-            if _kept(subject, key) is None:
-                with suppress(OSError, ConfigError):  # the numbers of a run that cannot be locked are measured anyhow
-                    if not held.enter_context(lock(subject.directory.path / LOCK)):
-                        say(f"{subject.label}: waiting for another comparison to finish measuring this run")
-                        held.enter_context(lock(subject.directory.path / LOCK, wait=True))
-            of_run = _kept(subject, key)  # which another comparison may have measured meanwhile
-            if of_run is None:
-                say(f"{subject.label}: measuring {entry.name}")
-                run, precision = _open(subject.directory.path, device)  # first, as it refuses other text
-                shared = _shared(home, measuring, subject.directory.path, references, train, device)
-                of_run, _ = measured(entry, measuring, run, precision, shared)
-                _keep(subject, key, of_run, say)
-            numbers[subject.label] = of_run
+        of_run = _kept(subject, key)
+        if of_run is None:
+            say(f"{subject.label}: measuring {entry.name}")
+            run, precision = _open(subject.directory.path, device)  # first, as it refuses other text
+            shared = _shared(home, measuring, subject.directory.path, references, train, device)
+            of_run, _ = measured(entry, measuring, run, precision, shared)
+            _keep(subject, key, of_run, say)
+        numbers[subject.label] = of_run
     names = set[str]().union(*numbers.values())
     metrics = {name: metric for name, metric in measuring.metrics.items() if name in names}
     return Measured(entry.name, metrics, numbers)
