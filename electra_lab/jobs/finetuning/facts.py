@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -171,10 +172,19 @@ def notes(examples: Mapping[str, Sequence[AnyExample]]) -> Iterator[str]:
     words = [label for example in examples.get(TRAIN, ()) if isinstance(label := _label(example), str)]
     counts = Counter(words).most_common()
     if rare := [label for label, number in counts if number == 1]:
-        yield f"labels of a single training example: {', '.join(sorted(rare)[:10])}{', ...' * (len(rare) > 10)}."
+        shown = ", ".join(sorted(rare, key=_by_number)[:10])
+        yield f"labels of a single training example: {shown}{', ...' * (len(rare) > 10)}."
     if counts and counts[0][1] >= DOMINANT * len(words):
         share = f"{counts[0][1] / len(words):.0%} of the training examples have the label '{counts[0][0]}'"
         yield f"{share}. Compare accuracy with this share, or set another evaluate.metric."
+
+
+def _by_number(label: str) -> tuple[float, str]:
+    """Return the key that sorts labels: numbers by their value, then words."""
+    try:
+        return float(label), label
+    except ValueError:
+        return math.inf, label
 
 
 def _first(found: Sequence[AnyExample]) -> str:

@@ -55,6 +55,8 @@ def test_empty_texts_and_odd_labels() -> None:
     assert empty.startswith("1 of 2 examples of test have an empty text (")
     assert "b, c" in rare
     assert "90%" in most
+    [rare] = notes({"train": texts(("cat", "10"), ("dog", "b"), ("mat", "9.5"), ("rat", "-2"))})
+    assert "-2, 9.5, 10, b" in rare
 
 
 def test_notes_come_first_and_the_end_names_model_and_command(tmp_path: Path, model: Path, capsys) -> None:
