@@ -194,9 +194,6 @@ class Data(Strict):
         False, description="Batch rows of similar lengths together, and cut each batch to its longest row. For "
         "packings with padded rows: documents, segments.",
     )  # fmt: skip
-    engine: Literal["auto", "tokenizers"] = Field(
-        "auto", description="No effect; accepted for older files. The tokenizers library tokenizes all text."
-    )
     store: Path = Field(Path("runs/.store"), description="Folder of the tokenized corpora. Runs share it.")
 
 

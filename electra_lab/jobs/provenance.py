@@ -48,7 +48,7 @@ MAY_CHANGE = (
     "train.steps", "train.epochs", "train.tokens", "train.flops", "train.paper_flops", "train.micro_batch_size",
     "train.log_every", "train.on_non_finite", "train.skip_limit", "train.spike",
     "train.activation_checkpointing", "train.graph", "evaluate", "checkpoint", "run", "trackers", "imports", "corpus",
-    "data.store", "data.engine", "data.unknown", "tokenizer.path",
+    "data.store", "data.unknown", "tokenizer.path",
 )  # fmt: skip
 
 
