@@ -11,7 +11,7 @@ from torch import nn
 
 import registry
 from electra_lab.assembly.experiment import Experiment, assemble
-from electra_lab.checks.diagnosis import Found, Probe
+from electra_lab.checks.diagnosis import Origin, Probe
 from electra_lab.config.load import Loaded
 from electra_lab.data.store import Store, is_store, key_of, load_store, read_manifest
 from electra_lab.jobs.lifecycle import enough_memory, refuse_several_processes
@@ -172,7 +172,7 @@ def _diagnosed(
     return Finding("norm", step + 1, text, parameter=name)
 
 
-def _described(directory: RunDirectory, loaded: Loaded, found: Found, step: int) -> Finding:
+def _described(directory: RunDirectory, loaded: Loaded, found: Origin, step: int) -> Finding:
     call, start = found.call, f"step {step:,}: "
     if call is None:
         text = f"{start}the gradient of {found.parameter} is not finite; the forward pass is."
@@ -182,7 +182,7 @@ def _described(directory: RunDirectory, loaded: Loaded, found: Found, step: int)
     what = f"{call.name or 'the objective'} ({of_class}, {place})"
     part = f"; it is a part of {component}" if component else ""
     if found.kind == "forward":
-        text = f"{what} returned values that are not finite, from finite inputs (up to {call.given:.3g}){part}."
+        text = f"{what} returned values that are not finite, from finite inputs (up to {call.largest_input:.3g}){part}."
     else:
         of = f", that of {found.parameter}" if found.parameter else ""
         text = (
