@@ -89,3 +89,7 @@ def test_no_module_is_to_blame_for_gradients_that_come_from_outside() -> None:
         (net(torch.tensor([1.0, 2.0])).sum() * float("inf")).backward()
     assert probe.backward is not None
     assert (probe.backward.call, probe.backward.parameter) == (None, "last.scale")
+    without_weights = nn.Sequential(nn.ReLU())
+    with Probe(without_weights) as probe:
+        (without_weights(torch.ones(2, requires_grad=True)).sum() * float("inf")).backward()
+    assert probe.backward is None
