@@ -174,20 +174,34 @@ def _reopened(
     scale: Scale | None = None,
 ) -> tuple[Loaded, Experiment, bool]:
     """Assemble the experiment of a run directory, and restore its newest checkpoint; False if there is none."""
-    path, began, target = directory.path, directory.provenance(), choose_device(device)
+    began, target = directory.provenance(), choose_device(device)
     directory.refuse_other_format(began)
     loaded = _config_of(directory, began, overrides)
     store = _shared_data(loaded, console, world, directory)
+    return loaded, *reassembled(directory, loaded, store, target, console, world, scale)
+
+
+def reassembled(
+    directory: RunDirectory,
+    loaded: Loaded,
+    store: Store,
+    device: torch.device,
+    console: Console,
+    world: World = ALONE,
+    scale: Scale | None = None,
+) -> tuple[Experiment, bool]:
+    """Assemble an experiment that has begun, and restore its newest checkpoint; False if there is none."""
     # Assemble. On the same device, the choices made when the run began still hold.
-    later, decided = bool(checkpoints(directory.checkpoints)), _decided(began, loaded, target)
-    experiment = assemble(loaded, store, target, restored=later, world=world, began=decided, scale=scale)
-    _refuse_other_weights(experiment, began, path)
+    began, later = directory.provenance(), bool(checkpoints(directory.checkpoints))
+    decided = _decided(began, loaded, device)
+    experiment = assemble(loaded, store, device, restored=later, world=world, began=decided, scale=scale)
+    _refuse_other_weights(experiment, began, directory.path)
     say_differences(began.environment, environment_of(experiment), console.say)
     # Restore.
     restored, steps = restore(directory, experiment.run, console.say), experiment.settings.steps
     if (done := experiment.run.step) > steps:
-        raise ConfigError(f"{path}: the run has already done {done:,} steps, so it cannot end at {steps:,}.")
-    return loaded, experiment, restored
+        raise ConfigError(f"{directory.path}: the run has already done {done:,} steps, so it cannot end at {steps:,}.")
+    return experiment, restored
 
 
 def _refuse_other_weights(experiment: Experiment, began: Provenance, path: Path) -> None:

@@ -10,16 +10,15 @@ from typing import Any, Literal
 from torch import nn
 
 import registry
-from electra_lab.assembly.experiment import Experiment, assemble
+from electra_lab.assembly.experiment import Experiment
 from electra_lab.checks.diagnosis import Origin, Probe
 from electra_lab.config.load import Loaded
 from electra_lab.data.store import Store, is_store, key_of, load_store, read_manifest
 from electra_lab.jobs.lifecycle import enough_memory, refuse_several_processes
-from electra_lab.jobs.provenance import device_name, differences, environment_of
-from electra_lab.jobs.saving import restore
+from electra_lab.jobs.pretraining.execute import reassembled
 from electra_lab.presentation.console import Console
 from electra_lab.pretrained.opening import run_config
-from electra_lab.storage.checkpoint import checkpoints, not_finite, tensors_of
+from electra_lab.storage.checkpoint import not_finite, tensors_of
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.device import choose_device
@@ -93,15 +92,9 @@ def replay(path: Path, device: str, store: Path | None = None) -> Finding:
 
 def _reopened(directory: RunDirectory, device: str, store: Path | None, console: Console) -> tuple[Loaded, Experiment]:
     """Assemble the run from its folder and the token store alone, and load its newest checkpoint."""
-    began, loaded, target = directory.provenance(), run_config(directory.path), choose_device(device)
-    restored, same = bool(checkpoints(directory.checkpoints)), began.environment.device == device_name(target)
-    experiment = assemble(
-        loaded, _store_of(loaded, began, store), target, restored=restored, began=began.environment if same else None
-    )
-    if different := differences(began.environment, environment_of(experiment)):
-        console.say(f"note: the steps are not bit-exactly those of the run, because of {', '.join(different)}")
-    restore(directory, experiment.run, console.say)
-    return loaded, experiment
+    loaded = run_config(directory.path)
+    text = _store_of(loaded, directory.provenance(), store)
+    return loaded, reassembled(directory, loaded, text, choose_device(device), console)[0]
 
 
 def _store_of(loaded: Loaded, began: Provenance, given: Path | None) -> Store:
