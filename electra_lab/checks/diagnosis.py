@@ -45,8 +45,8 @@ class Origin:
 class Probe:
     """Watches every module of an objective while a step is computed inside of the `with` block.
 
-    forward: the first module whose output is not finite, though its inputs are.
-    backward: the first module that makes gradients that are not finite of gradients that are.
+    forward   first module whose output is not finite, though its inputs are
+    backward  first module that makes gradients that are not finite of gradients that are
 
     Both are the innermost one whose own code does so. Inputs may hold -inf, as attention masks do.
     """

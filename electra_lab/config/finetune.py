@@ -172,10 +172,12 @@ class FinetuningConfig(Strict):
         task, dataset = registry.tasks.get(self.task.type), registry.datasets.get(self.dataset.type)
         takes, yields = task.declared["takes"], dataset.declared["yields"]
         if takes is not yields:
-            theirs, ours = (getattr(kind, "__name__", str(kind)) for kind in (yields, takes))
+            yielded, taken = (getattr(kind, "__name__", str(kind)) for kind in (yields, takes))
             datasets = map(registry.datasets.get, registry.datasets.names())
             fitting = [entry.name for entry in datasets if entry.declared["yields"] is takes]
-            reason = f"yields {theirs}, but the task {self.task.type} takes {ours}. Use {' or '.join(fitting) or '?'}."
+            reason = (
+                f"yields {yielded}, but the task {self.task.type} takes {taken}. Use {' or '.join(fitting) or '?'}."
+            )
             yield ("dataset", "type"), f"{self.dataset.type} {reason}", None
         if not self.trains:
             for key in OF_TRAINING:

@@ -37,8 +37,12 @@ class Of(component.Of):
         return (self.registry, self.also) if self.also else (self.registry,)
 
     def _model(self, entry: Entry[Any]) -> type[Strict]:
-        own = entry.kind == self.registry.singular
-        bases: tuple[type, ...] = (entry.schema, *[Sizes] * (self.sized and own), *[_Scaled] * (self.scaled and own))
+        main = entry.kind == self.registry.singular
+        bases: tuple[type, ...] = (
+            entry.schema,
+            *[Sizes] * (self.sized and main),
+            *[_Scaled] * (self.scaled and main),
+        )
         return type(entry.name, bases, {"__annotations__": {"type": str}, "__module__": __name__})
 
     def _chosen(self, values: dict[str, Any], info: ValidationInfo) -> Component:
@@ -101,14 +105,14 @@ def scaled_generator(values: dict[str, Any], discriminator: dict[str, Any]) -> d
     completed = (discriminator if values["type"] == discriminator["type"] else sizes) | values
     if explicit:
         return completed
-    wanted = DEFAULT_SCALE if scale is None else scale
-    dim, heads = _sizes(wanted, discriminator)
+    factor = DEFAULT_SCALE if scale is None else scale
+    dim, heads = _sizes(factor, discriminator)
     if dim < 1 or dim % heads:
         raise problem(
             ("scale",) if scale is not None else (),
-            f"scale {wanted:g} gives dim {dim} and {heads} heads, which do not divide it. "
-            f"The nearest scale that works is {_nearest(wanted, discriminator):g}.",
-            wanted,
+            f"scale {factor:g} gives dim {dim} and {heads} heads, which do not divide it. "
+            f"The nearest scale that works is {_nearest(factor, discriminator):g}.",
+            factor,
         )
     return completed | {"dim": dim, "heads": heads}
 
@@ -126,8 +130,8 @@ def _sizes(scale: float, discriminator: dict[str, Any]) -> tuple[int, int]:
 def _nearest(scale: float, discriminator: dict[str, Any]) -> float:
     width: int = discriminator["dim"]
     scales = [float(f"{dim / width:g}") for dim in range(1, 8 * width + 1)]  # as printed
-    works = [found for found in scales if (sizes := _sizes(found, discriminator))[0] % sizes[1] == 0]
-    return min(works, key=lambda found: (abs(found - scale), found))
+    works = [candidate for candidate in scales if (sizes := _sizes(candidate, discriminator))[0] % sizes[1] == 0]
+    return min(works, key=lambda candidate: (abs(candidate - scale), candidate))
 
 
 def value_of(schedule: Component) -> Callable[..., float]:
@@ -138,9 +142,9 @@ def value_of(schedule: Component) -> Callable[..., float]:
 
     def number(*progress: float) -> float:
         with using(entry):
-            if isinstance(found := entry.component(*progress, **options), Real):
-                return found
-            raise TypeError(f"it returned {found!r:.80}, must be a number.")
+            if isinstance(value := entry.component(*progress, **options), Real):
+                return value
+            raise TypeError(f"it returned {value!r:.80}, must be a number.")
 
     return number
 
@@ -229,8 +233,8 @@ def milestone_name(unit: str, number: float) -> str:
     return f"{unit}-{number:.12g}"
 
 
-def _off_if_null(given: Any) -> Any:
-    return "off" if given is None else given
+def _off_if_null(value: Any) -> Any:
+    return "off" if value is None else value
 
 
 class Checkpoint(Strict):
@@ -313,7 +317,7 @@ class TieLayers(Strict):
 
 
 def one_of_both(value: Any) -> Any:
-    """Validate what was written, a name or a mapping, so that errors are about that alone."""
+    """Validate the name or the mapping that was written, so that errors are about that form alone."""
     if isinstance(value, dict):
         return validate(TieLayers, value)
     if not isinstance(value, TieLayers) and value not in get_args(TieName):

@@ -130,7 +130,7 @@ def rivals(loc: Loc) -> list[Loc]:
 def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:
     """Return the mapping in a YAML file, merged into the files that it extends. Raises ConfigError.
 
-    children  the files that extend this one
+    children  files that extend this one
     """
     try:
         if path.is_dir():
@@ -163,8 +163,8 @@ def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:
         raise ConfigError(f"{parent.mark}: extends: the file {parent_path} does not exist.{_instead_of(parent_path)}")
     if parent_path.resolve() in {p.resolve() for p in chain}:
         raise ConfigError(f"{parent.mark}: extends: forms a circle through {parent_path}.")
-    own = Node({key: node for key, node in root.value.items() if key != "extends"}, root.mark)
-    return own.over(read_file(parent_path, chain))
+    changes = Node({key: node for key, node in root.value.items() if key != "extends"}, root.mark)
+    return changes.over(read_file(parent_path, chain))
 
 
 def _instead_of(path: Path) -> str:

@@ -17,8 +17,8 @@ from registry.errors import ConfigError, LabError, command
 class Kind:
     """A kind of job.
 
-    marks      the files by which its folders are recognized
-    functions  the function for each verb, as `module:function`, imported when it is called:
+    marks      names of the files by which its folders are recognized
+    functions  function of each verb, as `module:function`, imported when it is called:
                schema   the model of its files
                check    (file, overrides) -> its description, and an error that a run would raise on this machine
                resume   (folder, device, overrides)

@@ -56,14 +56,14 @@ STOP, TIME_IS_UP = 100, 1000  # messages between ranks: 1 for a checkpoint, STOP
 class Job(Training):
     """A training with its run directory.
 
-    metrics     of its records, by name
-    best        the metric whose best checkpoint is kept, if any
+    metrics     metrics of its records, by name
+    best        metric whose best checkpoint is kept, if any
     milestones  steps whose checkpoints are kept
-    label       the name of the run in trackers
-    resume      the folder to call `electra-lab resume` with
-    until       when to stop, by time.monotonic
-    show        is given every record with values before it is written
-    page        writes report.html while the job lives
+    label       name of the run in trackers
+    resume      folder to call `electra-lab resume` with
+    until       time limit, by time.monotonic
+    show        called with each record with values before it is written
+    page        writer of report.html while the job lives
     """
 
     loaded: Loaded[Any]
@@ -284,7 +284,7 @@ PAGE_SHARE = 50  # a page is written again once this multiple of the time that i
 class Progress:
     """Moves the bar of a training, and names its phases.
 
-    rows  of each split that is evaluated
+    rows  number of rows of each split that is evaluated
     """
 
     def __init__(self, console: Console, settings: Settings, rows: Mapping[str, int]) -> None:
@@ -339,8 +339,8 @@ class Progress:
 class LivePage:
     """Writes the page of a job again and again, in at most 2% of the time; the last one says which error ended the job.
 
-    write  writes it, for an unfinished job; None for a process that writes no pages
-    say    is told once if that fails
+    write  writer of the page of an unfinished job; None for a process that writes no pages
+    say    called once if that fails
 
     A process that is ended at once, as by a second Ctrl-C, writes no page any more.
     """

@@ -86,7 +86,7 @@ def began(
 ) -> Provenance:
     """Return the provenance of a training that begins now in a folder; `facts` are the keys specific to its kind."""
     codes = codes_of(plugins)
-    kept = with_copies(loaded, folder, codes)
+    config = with_copies(loaded, folder, codes)
     return Provenance(
         format=FORMAT,
         id=id,
@@ -94,8 +94,8 @@ def began(
         command=sys.argv,
         electra_lab=__version__,
         git=_git(),
-        config_sha256=hashlib.sha256(dump(kept).encode()).hexdigest(),
-        config=content(kept),
+        config_sha256=hashlib.sha256(dump(config).encode()).hexdigest(),
+        config=content(config),
         plugins=codes,
         environment=environment,
         platform=platform.platform(),
@@ -202,9 +202,9 @@ def _commit() -> dict[str, Any]:
 
 
 def with_copies(loaded: Loaded[Any], folder: Path, codes: Sequence[Code]) -> Any:
-    """Return a config as a job's folder has it, which can be run by itself and moved together with other jobs.
+    """Return the config of a job's folder, which can be run by itself and moved together with other jobs.
 
-    codes  of the plug-ins, of which it has copies; those under `imports` come first
+    codes  plug-ins that it has copies of; those under `imports` come first
     """
     copies = [Path("plugins", code.copy_name) for code in codes[: len(loaded.config.imports)]]
     return loaded.within(folder).model_copy(update={"imports": copies})
@@ -251,16 +251,16 @@ def keep_changes(
     provenance.json is written first, because it also holds the earlier config.
     """
     began = directory.provenance()
-    kept = with_copies(loaded, directory.path, began.plugins)
-    config, now = dump(kept), content(kept)
+    with_plugins = with_copies(loaded, directory.path, began.plugins)
+    config, now = dump(with_plugins), content(with_plugins)
     sha = hashlib.sha256(config.encode()).hexdigest()
     earlier = [change.model_copy(update={"step": min(change.step, step)}) for change in began.changes]
     same = (directory.path / "config.yaml").read_text(encoding="utf-8") == config and sha == began.config_sha256
     if same and earlier == began.changes and began.steps == facts.get("steps", began.steps):
         return
-    if found := changes(began.config, now):
-        say(f"changed after step {step}: {described(found)}")
-    change = Change(step=step, values=found, config_sha256=began.config_sha256)
+    if changed := changes(began.config, now):
+        say(f"changed after step {step}: {described(changed)}")
+    change = Change(step=step, values=changed, config_sha256=began.config_sha256)
     update = {"config_sha256": sha, "config": now, "changes": [*earlier, change], **facts}
     directory.write_json("provenance.json", began.model_copy(update=update).model_dump(mode="json"))
     directory.write("config.yaml", config)
@@ -273,10 +273,10 @@ def checked_recipe(loaded: Loaded, directory: RunDirectory) -> tuple[Loaded, Rec
     text has changed since the run began. Nothing is tokenized.
     """
     root, key = loaded.config.data.store, directory.provenance().data.store
-    kept = root / key
+    first_store = root / key
     cure, resume = "", ("resume", directory.path, "--set")
-    if is_store(kept):
-        cure = f" To continue with the text that it began with: {command(*resume, f'data.store={kept}')}"
+    if is_store(first_store):
+        cure = f" To continue with the text that it began with: {command(*resume, f'data.store={first_store}')}"
     if is_store(root):
         if (other := key_of(read_manifest(root).identity)) == key:
             return loaded, None
@@ -284,18 +284,18 @@ def checked_recipe(loaded: Loaded, directory: RunDirectory) -> tuple[Loaded, Rec
     try:
         recipe = recipe_of(loaded, open_corpus(loaded))
     except DataError as error:
-        if is_store(kept):
-            data = loaded.config.data.model_copy(update={"store": kept})
+        if is_store(first_store):
+            data = loaded.config.data.model_copy(update={"store": first_store})
             return replace(loaded, config=loaded.config.model_copy(update={"data": data})), None
         cure = (
             f" If the text was moved, name its new place: {command(*resume, 'corpus.KEY=VALUE')}. If the token store "
             f"was moved: {command(*resume, f'data.store=FOLDER/{key}')}"
         )
         raise DataError(f"{error}{cure}") from None
-    if (found := key_of(recipe.identity)) != key:
+    if (current := key_of(recipe.identity)) != key:
         raise DataError(
-            f"{directory.path}: the corpus or the tokenizer has changed since the run began (token store {found}, was "
-            f"{key}). The cause may be changed files, another version of tokenizers or, for corpus docstrings, of "
+            f"{directory.path}: the corpus or the tokenizer has changed since the run began (token store {current}, "
+            f"was {key}). The cause may be changed files, another version of tokenizers or, for corpus docstrings, of "
             f"Python or torch.{cure}"
         )
     return loaded, recipe

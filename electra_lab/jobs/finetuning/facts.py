@@ -43,8 +43,8 @@ def opening(
 ) -> str:
     """Describe the training that begins, with the file behind each name.
 
-    path  of the seed, None for a dry run
-    time  of one seed, for a dry run
+    path  folder of the seed, None for a dry run
+    time  duration of one seed, for a dry run
     """
     config, settings, rows = loaded.config, built.settings, built.splits[TRAIN].batches
     size = size_of(built.model)
@@ -89,12 +89,12 @@ def not_learned(source: Networks) -> list[str]:
 
 
 def described_export(task: Any, head: nn.Module, part: Part) -> str:
-    """Describe what transformers will be able to load."""
+    """Describe the models that transformers will be able to load."""
     kind, cure = getattr(task, "exports_as", None), getattr(task, "exports_if", None)
-    found = task_class(part.family, kind, head)
-    if kind is None or found is None:
+    layers = task_class(part.family, kind, head)
+    if kind is None or layers is None:
         return f"none: {no_class(task)}"
-    family, _ = found
+    family, _ = layers
     name = class_name(family, kind)
     if family:
         return f"model/ in the folder of each seed: {name} of transformers"
@@ -118,7 +118,7 @@ def what_is_left(folder: FinetuningFolder, config: FinetuningConfig) -> str:
 def dry_run(file: Path, overrides: Sequence[str], out: Path | None, device: str, *, tries: bool = True) -> str:
     """Describe the training of the first seed, and the time that it takes here. Writes nothing. Raises LabError.
 
-    tries  say how long it would take, from some of its steps
+    tries  estimate the time from some of its steps
     """
     refuse_used(out)
     loaded, target = load_finetuning(file, overrides), choose_device(device)
@@ -160,7 +160,7 @@ def notes(examples: Mapping[str, Sequence[AnyExample]]) -> Iterator[str]:
             with_another = f", {other:,} of them with another label" if other else ""
             share = f"{len(seen):,} of {len(of_split):,} examples of {split} are in train too"
             yield f"{share}{with_another} ({_first(seen)}). Results on them are too good. Remove them from train."
-    differing = [each for each in examples.get(TRAIN, ()) if _label(each) != training[_content(each)]]
+    differing = [example for example in examples.get(TRAIN, ()) if _label(example) != training[_content(example)]]
     if differing:
         yield f"{len(differing):,} examples of train have a copy with another label ({_first(differing)})."
     # Texts without content.
@@ -187,8 +187,8 @@ def _by_number(label: str) -> tuple[float, str]:
         return math.inf, label
 
 
-def _first(found: Sequence[AnyExample]) -> str:
-    return f"the first is {found[0].place or found[0].id}"
+def _first(examples: Sequence[AnyExample]) -> str:
+    return f"the first is {examples[0].place or examples[0].id}"
 
 
 def _texts(example: AnyExample) -> list[str]:
@@ -205,5 +205,5 @@ def _content(example: AnyExample) -> int:
 
 def _label(example: AnyExample) -> Any:
     """Return the label, the tags or the answers of an example; None if they are unknown."""
-    known = next((getattr(example, name) for name in LABELS if hasattr(example, name)), None)
-    return known if is_labelled(example) else None
+    label = next((getattr(example, name) for name in LABELS if hasattr(example, name)), None)
+    return label if is_labelled(example) else None

@@ -130,7 +130,7 @@ def run_remaining_seeds(
     Seeds may be added to a folder. ConfigError if a seed began with settings that must not change, DataError if with
     other data or weights: the numbers of one folder go together.
 
-    read  the examples, if they have been read
+    read  examples, if they have been read
     """
     config, console = loaded.config, Console()
     folder.begin()
@@ -152,13 +152,13 @@ def run_remaining_seeds(
 
 def _begun(folder: FinetuningFolder) -> dict[int, Provenance]:
     """Return the provenance of each seed that has begun."""
-    found = {}
+    begun = {}
     for seed in folder.seeds():
         directory = folder.seed(seed)
         if (directory.path / "provenance.json").is_file():
-            found[seed] = directory.provenance()
-            directory.refuse_other_format(found[seed])
-    return found
+            begun[seed] = directory.provenance()
+            directory.refuse_other_format(begun[seed])
+    return begun
 
 
 def _refuse_other_settings(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig]) -> None:
@@ -233,9 +233,9 @@ def _train(
             raise CheckpointError(f"{error} To train this seed again, delete {directory.path} and resume.") from None
     # Finish.
     _keep_model(directory, config, built)
-    found = {split: _results(built, split, console) for split in built.held_out}
-    kept = SeedResults(run=directory.provenance().id, seed=seed, step=step, splits={}, lost=built.lost())
-    _keep_results(directory, read.dataset, kept, found)
+    results = {split: _results(built, split, console) for split in built.held_out}
+    summary = SeedResults(run=directory.provenance().id, seed=seed, step=step, splits={}, lost=built.lost())
+    _keep_results(directory, read.dataset, summary, results)
 
 
 def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetuning) -> None:
@@ -260,13 +260,13 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
 
 
 def _results(built: Finetuning, split: str, console: Console) -> Results:
-    found, batches, size = built.accumulate(split), built.splits[split].batches, built.settings.evaluate_batch_size
+    collected, batches, size = built.accumulate(split), built.splits[split].batches, built.settings.evaluate_batch_size
     options: Any = {"precision": built.settings.precision, "device": built.device, "batch_size": size}
-    phases = evaluation(built.run.learner, batches, lambda _: found, seed=built.settings.seed, **options)
+    phases = evaluation(built.run.learner, batches, lambda _: collected, seed=built.settings.seed, **options)
     with console.progress(0, len(batches), f"testing on {split}", "rows"):
         for number, _ in enumerate(phases, start=1):
             console.advance(min(number * size, len(batches)))
-    return found.results
+    return collected.results
 
 
 # Tasks without training
@@ -305,15 +305,15 @@ def _judge(
         device=device,
         batch_size=config.evaluate.batch_size,
     )
-    found = {}
+    results = {}
     for split, examples in read.splits.items():
         try:
             with using(tasks.get(config.task.type)):
-                found[split] = checked(task(examples, model), examples)
+                results[split] = checked(task(examples, model), examples)
         except (ConfigError, DataError) as error:
             raise loaded.caused(("task",), error) from None
-    kept = SeedResults(run=folder.seed(seed).provenance().id, seed=seed, step=0, splits={})
-    _keep_results(folder.seed(seed), read.dataset, kept, found)
+    summary = SeedResults(run=folder.seed(seed).provenance().id, seed=seed, step=0, splits={})
+    _keep_results(folder.seed(seed), read.dataset, summary, results)
 
 
 # Both
@@ -356,9 +356,11 @@ def _refuse_changes(directory: RunDirectory, then: Provenance, now: Provenance, 
     refuse_other_plugins(then.plugins, now.plugins, path)
 
 
-def _keep_results(directory: RunDirectory, dataset: Dataset, kept: SeedResults, found: Mapping[str, Results]) -> None:
+def _keep_results(
+    directory: RunDirectory, dataset: Dataset, summary: SeedResults, by_split: Mapping[str, Results]
+) -> None:
     """Write predictions, files for the benchmark and, last, results.json, which marks a finished run."""
-    for split, results in found.items():
+    for split, results in by_split.items():
         lines = [json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in results.predictions]
         directory.write(f"predictions-{split}.jsonl", "".join(lines))
         submission = getattr(dataset, "submission", lambda *_: None)(split, results.predictions)
@@ -366,12 +368,12 @@ def _keep_results(directory: RunDirectory, dataset: Dataset, kept: SeedResults, 
             name, text = submission
             directory.path.joinpath("submission").mkdir(exist_ok=True)
             directory.write(f"submission/{name}", text)
-        kept.splits[split] = SplitResults(
+        summary.splits[split] = SplitResults(
             examples=len(results.predictions),
             metrics={name: value if math.isfinite(value) else None for name, value in results.metrics.items()},
             tables=[{"title": t.title, "header": t.header, "rows": t.rows} for t in results.tables],
         )
-    for name in (*(f"predictions-{split}.jsonl" for split in found), MODEL):
+    for name in (*(f"predictions-{split}.jsonl" for split in by_split), MODEL):
         if (directory.path / name).is_file():
-            kept.sha256[name] = sha256(directory.path / name)
-    directory.write_json("results.json", kept.model_dump(mode="json"))
+            summary.sha256[name] = sha256(directory.path / name)
+    directory.write_json("results.json", summary.model_dump(mode="json"))

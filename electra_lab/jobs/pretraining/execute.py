@@ -61,8 +61,8 @@ def run(
 ) -> Path:
     """Train an experiment; returns the run directory.
 
-    scale  the numbers that the rules of `auto` use, for experiments that are compared; by default the experiment's own
-    id     of the run, by default a new one
+    scale  numbers that the rules of `auto` use, for experiments that are compared; by default the experiment's
+    id     id of the run, by default a new one
 
     Raises LabError. Nothing is written before data and networks have been checked.
     """
@@ -118,9 +118,9 @@ def report(path: Path) -> Path:
 
 
 def dry_run(file: Path, overrides: list[str], out: Path | None, device: str, *, tries: bool = True) -> str:
-    """Describe what `run` would do and need. Tokenizes nothing, writes nothing. Raises LabError.
+    """Describe the needs of `run`. Tokenizes nothing, writes nothing. Raises LabError.
 
-    tries  say how long it would take, from some of its steps
+    tries  estimate the time from some of its steps
     """
     refuse_used(out)
     loaded = load(file, overrides)
@@ -257,7 +257,7 @@ def _train(
     """Train to the end.
 
     started   start of the command, by time.monotonic
-    restored  None for a new run; for a resumed run, whether it had a checkpoint
+    restored  None for a new run; True for a resumed run with a checkpoint
     """
     config, run, minutes, began = loaded.config, experiment.run, loaded.config.run.max_minutes, directory.provenance()
 

@@ -99,9 +99,9 @@ def dry_run(
     *,
     tries: bool = True,
 ) -> str:
-    """Describe what `ablate` would do. Tokenizes nothing, writes nothing. Raises LabError.
+    """Describe the work of `ablate`. Tokenizes nothing, writes nothing. Raises LabError.
 
-    tries  say how long it would take, from some steps of each variant
+    tries  estimate the time from some steps of each variant
     """
     ablation, launch, path = _prepared(file, overrides, out, launcher, workers)
     target = planned_device(device)
@@ -116,11 +116,11 @@ def dry_run(
     for label in ablation.sketches:
         loaded = _sketched(ablation, label)
         store = stores[_text_of(loaded)]
-        found = forecast(loaded, target, store)
+        need = forecast(loaded, target, store)
         with threads(getattr(launch, "threads", None)), enough_memory():
-            time = trial(loaded, found, target, store, scale_of(plan, first)) if tries else ""
+            time = trial(loaded, need, target, store, scale_of(plan, first)) if tries else ""
         title = label if label in ablation.firsts else ablation.served[label].variant
-        costs = found.parameters, found.steps, found.total_flops, found.bytes
+        costs = need.parameters, need.steps, need.total_flops, need.bytes
         needs[label] = summary.Need(title, *costs, None if isinstance(time, str) else time.total)
     missing = {id: cell_result(folder, plan, id).missing for id in plan.wanted}
     text = summary.forecast(plan, needs, missing, path, getattr(launch, "workers", workers or 1))
@@ -157,11 +157,11 @@ def _refuse_other(folder: AblationFolder, ablation: Ablation) -> None:
             before: Any = read_file(folder.experiment(id)).plain()
         except ConfigError:
             return ""
-        found = []
+        by_cell = []
         for cell in ablation.cells:
-            found.append(changes(decisive(before), decisive(content(as_planned(ablation.loaded[cell.id], folder)))))
+            by_cell.append(changes(decisive(before), decisive(content(as_planned(ablation.loaded[cell.id], folder)))))
         # The most similar cell is the one that was changed.
-        return f": {described(min(found, key=len)) or 'its plug-ins differ from their copies in cells/*/plugins'}"
+        return f": {described(min(by_cell, key=len)) or 'its plug-ins differ from their copies in cells/*/plugins'}"
 
     folder.refuse_other({cell.id for cell in ablation.cells}, differs)
 
