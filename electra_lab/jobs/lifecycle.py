@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -48,6 +47,7 @@ from registry.errors import (
     is_shortage,
 )
 
+Page = Callable[[], None]  # writes the page of a job again, if it is due
 NOTHING_SAVED = "Nothing was saved. Start again with the same command."
 STOP, TIME_IS_UP = 100, 1000  # messages between ranks: 1 for a checkpoint, STOP + a signal, or TIME_IS_UP
 
@@ -166,16 +166,16 @@ def train_to_the_end(job: Job, *, evaluated: bool) -> Saver:
     tracked: AbstractContextManager[Trackers | None] = nullcontext()
     if first and config.trackers:
         tracked = tracking(config, job.directory, job.console.say, name=job.label, step=step)
-    page = LivePage(job.page if first else None, job.console.say)
+    live = live_page(job.page if first else None, job.console.say)
     rows = {split: len(batches) for split, batches in job.held_out.items()}
     progress = Progress(job.console, job.settings, rows)
-    with tracked as trackers, page, progress.shown(step, evaluated=evaluated):
+    with tracked as trackers, live as page, progress.shown(step, evaluated=evaluated):
         consume_records(train(job, evaluated=evaluated), job, saver, trackers, progress, page)
     return saver
 
 
 def consume_records(
-    records: Iterable[Record], job: Job, saver: Saver, trackers: Trackers | None, progress: Progress, page: LivePage
+    records: Iterable[Record], job: Job, saver: Saver, trackers: Trackers | None, progress: Progress, page: Page
 ) -> None:
     """Consume the records of a training up to its last step.
 
@@ -336,46 +336,41 @@ class Progress:
             self._console.phase(self._phase)
 
 
-class LivePage:
-    """Writes the page of a job again and again, in at most 2% of the time; the last one says which error ended the job.
+@contextmanager
+def live_page(write: Callable[[Unfinished], object] | None, say: Callable[[str], None]) -> Iterator[Callable[[], None]]:
+    """Yield a function that writes the page of a job again, if it is due: in at most 2% of the time.
+
+    The last page says which error ended the job. A process that is ended at once, as by a second Ctrl-C, writes none.
 
     write  writer of the page of an unfinished job; None for a process that writes no pages
     say    called once if that fails
-
-    A process that is ended at once, as by a second Ctrl-C, writes no page any more.
     """
+    due, last, failed = 0.0, time.monotonic(), False
 
-    def __init__(self, write: Callable[[Unfinished], object] | None, say: Callable[[str], None]) -> None:
-        self._write, self._say = write, say
-        self._due, self._last = 0.0, time.monotonic()
-        self._failed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if isinstance(error, Stopped):
-            self._attempt(Unfinished("interrupted: it can be resumed"))
-        elif isinstance(error, Exception):
-            said = str(error) if isinstance(error, LabError) else "an internal error"
-            self._attempt(Unfinished(f"ended by an error: {said}"))
-
-    def __call__(self, *, now: bool = False) -> None:
-        """Write it if it is due, or in any case, after something new was recorded."""
-        began = time.monotonic()
-        if now or began >= self._due:
-            pause, self._last = began - self._last, began
-            self._attempt(Unfinished("running", pause))
-
-    def _attempt(self, how: Unfinished) -> None:
+    def attempt(how: Unfinished) -> None:
+        nonlocal due, failed
         began = time.monotonic()
         try:
-            if self._write:
-                self._write(how)
+            if write:
+                write(how)
         except Exception as error:  # a full disk, damaged records: the job goes on without a page
-            if not self._failed:
-                self._say(f"note: report.html could not be written while the job runs ({reason(error)})")
-            self._failed = True
-        self._due = time.monotonic() + PAGE_SHARE * (time.monotonic() - began)
+            if not failed:
+                say(f"note: report.html could not be written while the job runs ({reason(error)})")
+            failed = True
+        due = time.monotonic() + PAGE_SHARE * (time.monotonic() - began)
+
+    def page() -> None:
+        nonlocal last
+        if (now := time.monotonic()) >= due:
+            pause, last = now - last, now
+            attempt(Unfinished("running", pause))
+
+    try:
+        yield page
+    except Stopped:
+        attempt(Unfinished("interrupted: it can be resumed"))
+        raise
+    except Exception as error:
+        said = str(error) if isinstance(error, LabError) else "an internal error"
+        attempt(Unfinished(f"ended by an error: {said}"))
+        raise

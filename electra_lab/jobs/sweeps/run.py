@@ -18,7 +18,7 @@ from electra_lab.config.source import read_file
 from electra_lab.data.store import Store
 from electra_lab.jobs.endings import handled, name_of
 from electra_lab.jobs.identity import decisive, rows_of
-from electra_lab.jobs.lifecycle import LivePage, enough_memory, refuse_several_processes
+from electra_lab.jobs.lifecycle import Page, enough_memory, live_page, refuse_several_processes
 from electra_lab.jobs.provenance import content
 from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
@@ -70,7 +70,7 @@ def ablate(
     console.say(f"{plan.name}: {len(plan.cells)} cells{references}, {done} already done, in {path}")
     for line in summary.gaps(plan):
         console.say(line)
-    with LivePage(lambda unfinished: write_report(folder.path, unfinished), console.say) as page, handled(_stop):
+    with live_page(lambda unfinished: write_report(folder.path, unfinished), console.say) as page, handled(_stop):
         try:
             _work(folder, plan, ablation.config.retries, launch, device, console, page)
         except (KeyboardInterrupt, Preempted) as error:
@@ -224,7 +224,7 @@ def _refuse_unfinished(folder: AblationFolder, plan: Plan) -> None:
 
 
 def _work(
-    folder: AblationFolder, plan: Plan, retries: int, launch: Launcher, device: str, console: Console, page: LivePage
+    folder: AblationFolder, plan: Plan, retries: int, launch: Launcher, device: str, console: Console, page: Page
 ) -> None:
     """Launch missing work until all is done, or the rest has failed more often than `retries` allows."""
     left, attempts, names = list(left_to_do(folder, plan)), dict.fromkeys(plan.by_id, 0), dict[str, str]()
