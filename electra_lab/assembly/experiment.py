@@ -12,10 +12,8 @@ from electra_lab.assembly.data import allocate_memory, open_corpus, pack, random
 from electra_lab.assembly.initial_weights import (
     evaluates_at_start,
     load_initial_weights,
-    load_parents,
     origins,
     refuse_initial_weights,
-    refuse_other_parents,
 )
 from electra_lab.assembly.needs import rows_at_a_time
 from electra_lab.checks.guards import rehearse
@@ -56,8 +54,7 @@ class Experiment:
     parameters: dict[str, int]  # by network, `shared` and `total`
     model: Network
     accumulate: Accumulate  # factory of the accumulator of the objective's metrics
-    parents: dict[str, str]  # by network, the checkpoint of another run that its weights come from
-    init: dict[str, Start]  # by network, the weights that `init` named
+    init: dict[str, Start]  # by network, the weights that `init` or the objective named
     weights: dict[str, str]  # by part, their origin; empty if a checkpoint will be loaded
     paper_flops: int  # of the whole training, as Clark et al. (2020) count
     choices: Choices
@@ -78,7 +75,6 @@ def absent_data(loaded: Loaded, built: Built) -> LabError | None:
     attempts: list[Callable[[], object]] = [
         lambda: _try_plugins(loaded, built),
         lambda: None if is_store(loaded.config.data.store) else open_corpus(loaded),
-        lambda: refuse_other_parents(loaded, built.learner.objective),
         lambda: refuse_initial_weights(loaded, built),
         lambda: _refuse_unknown_metric(
             loaded, accumulator_of(built.learner.objective, stand_in_vocabulary(built.vocabulary.size))
@@ -144,9 +140,8 @@ def assemble(
     with torch.random.fork_rng(devices=[]):
         built = build(loaded, vocabulary, seed=config.seed)
     assert built.steps is not None
-    parents = {} if restored else load_parents(loaded, built, store)
-    init = {} if restored else load_initial_weights(loaded, built, store.tokenizer)
-    weights = {} if restored else origins(built, parents, init)
+    init = {} if restored else load_initial_weights(loaded, built, store)
+    weights = {} if restored else origins(built, init)
     objective = built.learner.objective.to(device)
     allocate_memory(loaded, objective, len(rows), device)
     # The rules of `auto`, before a first step with their kernels
@@ -183,7 +178,6 @@ def assemble(
         parameters=parameters,
         model=built.model,
         accumulate=accumulate,
-        parents=parents,
         init=init,
         weights=weights,
         paper_flops=built.paper_flops.total(built.steps),

@@ -61,7 +61,6 @@ def provenance(loaded: Loaded, experiment: Experiment, folder: Path, id: str | N
         loaded.plugins,
         environment_of(experiment),
         data=data_of(experiment),
-        earlier_runs=experiment.parents,
         init=experiment.init,
         weights=experiment.weights,
         parameters=experiment.parameters,

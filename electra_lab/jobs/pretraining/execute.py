@@ -206,11 +206,6 @@ def reassembled(
 
 def _refuse_other_weights(experiment: Experiment, began: Provenance, path: Path) -> None:
     """Raise DataError if a run without a checkpoint would start from other weights than it began with."""
-    if experiment.parents and experiment.parents != began.earlier_runs:
-        raise DataError(
-            f"{path}: the earlier run that it starts from has another checkpoint now ({experiment.parents}, was "
-            f"{began.earlier_runs}), and this run has no checkpoint yet. Start a new run."
-        )
     if experiment.init and weights_of(experiment.init) != weights_of(began.init):
         raise DataError(
             f"{path}: the models that it starts from have changed since the run began, and it has no checkpoint yet. "

@@ -70,7 +70,6 @@ def test_it_names_the_lab_the_command_the_files_and_the_machine(finished: Path, 
     digest = hashlib.sha256(plugin).hexdigest()
     assert written["plugins"] == [{"file": str(finished / "mine.py"), "sha256": digest, "package": None}]
     assert (finished / "run" / "plugins" / f"{digest[:8]}-mine.py").read_bytes() == plugin
-    assert written["earlier_runs"] == {}
     last = [r for r in RunDirectory(finished / "run").records() if r["split"] == "train"][-1]
     assert written["steps"] == last["step"] == 7
     assert written["flops"] == last["flops"] == 7 * written["flops_per_step"]
