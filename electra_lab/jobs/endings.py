@@ -106,7 +106,7 @@ def handled(act: Callable[[int], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def known(error: BaseException) -> LabError | None:
+def as_lab_error(error: BaseException) -> LabError | None:
     """Return the error as one of the lab's, None if it is internal: the one place that decides it for all commands."""
     if isinstance(error, LabError):
         return error
@@ -140,5 +140,5 @@ def _is_somewhere() -> bool:
 
 def exit_code(error: BaseException) -> int:
     """Return the exit code of an error, 1 if it is internal."""
-    problem = known(error)
+    problem = as_lab_error(error)
     return problem.exit_code if problem else 1

@@ -265,6 +265,13 @@ def keep_changes(
     directory.write("config.yaml", config)
 
 
+def folder_of_store(root: Path, key: str) -> Path:
+    """Return the folder that a run's token store has if `root` is a store or the folder of stores. Raises DataError."""
+    if is_store(root) and (other := key_of(read_manifest(root).identity)) != key:
+        raise DataError(f"{root}: is not the token store of this run (its key is {other}, the run's is {key}).")
+    return root if is_store(root) else root / key
+
+
 def checked_recipe(loaded: Loaded, directory: RunDirectory) -> tuple[Loaded, Recipe | None]:
     """Return the config of a run, and the recipe of its token store; None if `data.store` names a store.
 
@@ -276,10 +283,8 @@ def checked_recipe(loaded: Loaded, directory: RunDirectory) -> tuple[Loaded, Rec
     cure, resume = "", ("resume", directory.path, "--set")
     if is_store(first_store):
         cure = f" To continue with the text that it began with: {command(*resume, f'data.store={first_store}')}"
-    if is_store(root):
-        if (other := key_of(read_manifest(root).identity)) == key:
-            return loaded, None
-        raise DataError(f"{root}: is not the token store of this run (its key is {other}, the run's is {key}).")
+    if folder_of_store(root, key) == root:
+        return loaded, None
     try:
         recipe = recipe_of(loaded, open_corpus(loaded))
     except DataError as error:

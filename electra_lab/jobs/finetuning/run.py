@@ -142,7 +142,7 @@ def run_remaining_seeds(
         if folder.results(seed) is None:
             with enough_memory():
                 read = read or read_examples(loaded)
-                (_train if config.trains else _judge)(folder, _with(seed, loaded), read, seed, device, console)
+                (_train if config.trains else _judge)(folder, _of_seed(seed, loaded), read, seed, device, console)
     page = write_report(folder)
     seconds = sum(training_seconds(folder.seed(seed).records()) or 0 for seed in folder.seeds())
     console.say(closing(folder, page, seconds))
@@ -165,10 +165,10 @@ def _refuse_other_settings(folder: FinetuningFolder, loaded: Loaded[FinetuningCo
     """Raise ConfigError if a seed began with other settings than those of a file, except for those that may change."""
     for seed, then in _begun(folder).items():
         seed_path, file = folder.seed(seed).path, folder.path / "finetuning.yaml"
-        refuse_changes(then, _with(seed, loaded), seed_path, MAY_CHANGE, file=file)
+        refuse_changes(then, _of_seed(seed, loaded), seed_path, MAY_CHANGE, file=file)
 
 
-def _with(seed: int, loaded: Loaded[FinetuningConfig]) -> Loaded[FinetuningConfig]:
+def _of_seed(seed: int, loaded: Loaded[FinetuningConfig]) -> Loaded[FinetuningConfig]:
     """Return the file for one seed."""
     return replace(loaded, config=loaded.config.model_copy(update={"seeds": [seed]}))
 

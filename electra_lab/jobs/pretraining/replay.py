@@ -13,9 +13,10 @@ import registry
 from electra_lab.assembly.experiment import Experiment
 from electra_lab.checks.diagnosis import Origin, Probe
 from electra_lab.config.load import Loaded
-from electra_lab.data.store import Store, is_store, key_of, load_store, read_manifest
+from electra_lab.data.store import Store, is_store, load_store
 from electra_lab.jobs.lifecycle import enough_memory, refuse_several_processes
 from electra_lab.jobs.pretraining.execute import reassembled
+from electra_lab.jobs.provenance import folder_of_store
 from electra_lab.presentation.console import Console
 from electra_lab.pretrained.opening import run_config
 from electra_lab.storage.checkpoint import not_finite, tensors_of
@@ -98,14 +99,9 @@ def _reopened(directory: RunDirectory, device: str, store: Path | None, console:
 
 
 def _store_of(loaded: Loaded, began: Provenance, store: Path | None) -> Store:
-    root = store or loaded.config.data.store
-    folder = root if is_store(root) else root / began.data.store
+    folder = folder_of_store(store or loaded.config.data.store, began.data.store)
     if not is_store(folder):
         raise DataError(f"{folder}: there is no token store. If it was moved, name it with --store.")
-    if (other := key_of(read_manifest(folder).identity)) != began.data.store:
-        raise DataError(
-            f"{folder}: is not the token store of this run (its key is {other}, the run's is {began.data.store})."
-        )
     return load_store(folder)
 
 

@@ -18,7 +18,7 @@ from electra_lab.assembly.budget import Scale
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load, load_finetuning
 from electra_lab.config.source import BUDGETS
-from electra_lab.jobs.endings import known
+from electra_lab.jobs.endings import as_lab_error
 from electra_lab.jobs.finetuning.experiment import declared, identity, open_dataset
 from electra_lab.jobs.finetuning.run import run_remaining_seeds
 from electra_lab.jobs.identity import digest
@@ -65,7 +65,7 @@ def work(path: Path, id: str, device: str) -> None:
         except (Exception, SystemExit) as error:
             if not isinstance(error, Stopped):
                 with suppress(CheckpointError):  # the disk may be full
-                    folder.note_failure(id, _sentence(known(error) or error))
+                    folder.note_failure(id, _sentence(as_lab_error(error) or error))
             raise
 
 
