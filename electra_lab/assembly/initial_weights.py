@@ -200,10 +200,8 @@ def _refuse_other_sizes(loaded: Loaded, source: str, part: Part, network: str) -
     there = {network: dict(part.backbone), "embedding": dict(part.embedding)}
     if "embeddings.positions.weight" not in part.tensors:  # tables of the backbone are compared as tensors
         there["embedding"].pop("max_length", None)
-    width_here, width_there = (
-        round(section.get("ff_mult", 0) * section.get("dim", 0)) for section in (here[network], part.backbone)
-    )
-    if width_here == width_there and "ff_mult" in here[network]:
+    widths = {round(section.get("ff_mult", 0) * section.get("dim", 0)) for section in (here[network], part.backbone)}
+    if len(widths) == 1 and "ff_mult" in here[network]:
         there[network]["ff_mult"] = here[network]["ff_mult"]  # the same width, which is rounded
     wrong = {}
     same = here[network]["type"] == part.backbone["type"]

@@ -195,9 +195,8 @@ def imports(root: Node) -> Iterator[Plugin]:
 
 def _packaged(config: Any) -> Iterator[Plugin]:
     """Return the files of the components that came with installed packages."""
-    entries: list[Entry[Any]] = [
-        schedules.get(component.type) for component in getattr(config, "schedules", {}).values()
-    ]
+    scheduled = getattr(config, "schedules", {}).values()
+    entries: list[Entry[Any]] = [schedules.get(component.type) for component in scheduled]
     for name, key in type(config).model_fields.items():
         component = getattr(config, name)
         for of in key.metadata:

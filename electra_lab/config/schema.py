@@ -222,7 +222,7 @@ class ExperimentConfig(Strict):
     generator: Annotated[
         Component | None, Of(registry.backbones, sized=True, scaled=True, optional=True, also=registry.generators)
     ] = Field(None, description="The network that fills in masked tokens, or a generator without training.")
-    init: Annotated[Init, BeforeValidator(lambda given: {} if given is None else given)] = Field(
+    init: Annotated[Init, BeforeValidator(lambda init: {} if init is None else init)] = Field(
         Init.model_validate({}), description="Initial weights."
     )
     masking: Annotated[Component, Of(registry.masking_strategies)] = Field(description="How masked tokens are chosen.")

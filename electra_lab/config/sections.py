@@ -299,8 +299,8 @@ class Budget(Strict):
         named = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(named) == 1:
             return self
-        given = f"{' and '.join(named)} are" if named else "none is"
-        raise problem((), f"set one of {', '.join(BUDGETS)}; {given} set.")
+        number = f"{' and '.join(named)} are" if named else "none is"
+        raise problem((), f"set one of {', '.join(BUDGETS)}; {number} set.")
 
 
 TieName = Literal["none", "tokens", "embeddings", "all", "gradient_disentangled"]

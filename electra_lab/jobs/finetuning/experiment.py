@@ -258,10 +258,10 @@ def assemble(
     try:
         examples[TRAIN] = _drawn(examples[TRAIN], config.data.train_examples, seed)
         encoder = TextEncoder(source.tokenizer, source.vocabulary)
-        splits = {
-            name: _split(task, of_split, encoder, length, config.data.group_by_length and name == TRAIN)
-            for name, of_split in examples.items()
-        }
+        splits = dict[str, Split]()
+        for name, of_split in examples.items():
+            by_length = config.data.group_by_length and name == TRAIN
+            splits[name] = _split(task, of_split, encoder, length, by_length)
     except LabError as error:
         raise loaded.caused(("dataset",), error) from None
     network = source.networks[config.network]
