@@ -180,24 +180,20 @@ def _version(name: str) -> str | None:
         return None
 
 
+@cache  # the running code is that of the first answer
 def _git() -> dict[str, Any] | None:
     """Return the commit of the running code, if git tracks it and answers."""
-    try:
-        return _commit()
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-@cache  # the running code is that of the first answer; failures are not kept
-def _commit() -> dict[str, Any]:
     code = [str(folder) for folder in CODE]
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", code[0], *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
-    git("ls-files", "--error-unmatch", "__init__.py")  # otherwise it merely lies inside somebody's repository
-    return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", *code))}
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # otherwise it merely lies inside somebody's repository
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", *code))}
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def with_copies(loaded: Loaded[Any], folder: Path, codes: Sequence[Code]) -> Any:
