@@ -68,6 +68,7 @@ def test_notes_come_first_and_the_end_names_model_and_command(tmp_path: Path, mo
     assert "note: 3 of 3 examples of validation are in train too" in said.partition("\nanimals, seed 0")[0]
     assert "export        model/" in said.partition("\nstep ")[0]
     assert "frozen" not in said
+    assert "checkpoint" not in said
     assert said.splitlines()[-2:] == [
         f"for transformers: {out / 'seed-0' / 'model'}", f"for new text: electra-lab predict {out} TEXT",
     ]  # fmt: skip
