@@ -14,7 +14,7 @@ import torch
 from _alternating import CLOCKS, alternate, parser, table, write
 from _steps import LAB, Case, make, settings_of
 
-from electra_lab.assembly.choices import Scale, by_rule
+from electra_lab.assembly.budget import Scale, by_rule
 from electra_lab.training.device import bf16_units
 
 AUTO = ("train.precision=auto", "train.attention=auto", "train.compile=auto")

@@ -14,10 +14,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from electra_lab.config.ablation import AblationConfig
-from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.json_schema import file_schema
 from electra_lab.config.schema import ExperimentConfig
+from registry.component import Component
 
 PAGES = {
     "config.md": (file_schema(ExperimentConfig, "experiment"), ExperimentConfig),

@@ -32,9 +32,9 @@ def held_out(run: str | Path) -> list[str]:
 def run(config: Config, *, set: str | Iterable[str] = (), out: str | Path | None = None, device: str = "auto") -> Path:
     """Train an experiment, and return its run directory, which `load` opens.
 
-    config  an experiment file, or its content as a mapping; then paths begin in the working directory
+    config  experiment file, or its content as a mapping; then paths begin in the working directory
     set     values to override, as with `--set`: ["train.steps=100"]
-    out     the run directory, absent or empty; by default runs/<name>/<time>
+    out     run directory, absent or empty; by default runs/<name>/<time>
 
     Raises registry.errors.LabError.
     """

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 import registry
 from electra_lab.assembly.build import Built, build, make_optimizer
-from electra_lab.config.component import Of
 from electra_lab.config.load import Loaded, load
 from electra_lab.config.schema import ExperimentConfig
+from electra_lab.config.sections import Of
 from electra_lab.data.rows import Rows
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.metrics import PretrainingMetrics

@@ -12,10 +12,10 @@ from torch.optim import Optimizer
 
 from electra_lab.assembly.budget import budgeted_steps, largest_mask_prob, rows_at_once, training_flops
 from electra_lab.checks.guards import refuse_backbone, try_optimizer
-from electra_lab.config.component import Component, rate_of, value_of
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import GENERATOR_RATE, ExperimentConfig
+from electra_lab.config.sections import rate_of, value_of
 from electra_lab.config.source import Loc
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
@@ -44,6 +44,7 @@ from registry import (
     tokenizers,
     using,
 )
+from registry.component import Component
 from registry.errors import DataError, LabError
 
 if TYPE_CHECKING:

@@ -2,23 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
-from electra_lab.assembly.budget import count_parameters, with_steps
+from electra_lab.assembly.budget import Choices, Scale, count_parameters, decide, with_steps
 from electra_lab.assembly.build import Built, build, loop_settings, make_optimizer, sketch, untrained_tokenizer, used
-from electra_lab.assembly.choices import Choices, Scale, decide
 from electra_lab.assembly.data import allocate_memory, open_corpus, pack, random_rows
 from electra_lab.assembly.initial_weights import (
     evaluates_at_start,
     load_initial_weights,
-    load_parents,
     origins,
     refuse_initial_weights,
-    refuse_other_parents,
 )
 from electra_lab.assembly.needs import rows_at_a_time
-from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.checks.guards import rehearse
 from electra_lab.config.load import Loaded
 from electra_lab.config.sections import milestone_name
@@ -37,8 +34,9 @@ from electra_lab.training.device import compile_modules, layers_of
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.execution import Precision
 from electra_lab.training.loop import Run, Settings
-from registry import Batches, Objective, Vocabulary, objectives, using
-from registry.errors import DataError, LabError, did_you_mean
+from registry import Batches, Objective, Tracker, Vocabulary, objectives, trackers, using
+from registry.component import Component
+from registry.errors import ConfigError, DataError, LabError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,7 @@ class Experiment:
     parameters: dict[str, int]  # by network, `shared` and `total`
     model: Network
     accumulate: Accumulate  # factory of the accumulator of the objective's metrics
-    parents: dict[str, str]  # by network, the checkpoint of another run that its weights come from
-    init: dict[str, Start]  # by network, the weights that `init` named
+    init: dict[str, Start]  # by network, the weights that `init` or the objective named
     weights: dict[str, str]  # by part, their origin; empty if a checkpoint will be loaded
     paper_flops: int  # of the whole training, as Clark et al. (2020) count
     choices: Choices
@@ -78,7 +75,6 @@ def absent_data(loaded: Loaded, built: Built) -> LabError | None:
     attempts: list[Callable[[], object]] = [
         lambda: _try_plugins(loaded, built),
         lambda: None if is_store(loaded.config.data.store) else open_corpus(loaded),
-        lambda: refuse_other_parents(loaded, built.learner.objective),
         lambda: refuse_initial_weights(loaded, built),
         lambda: _refuse_unknown_metric(
             loaded, accumulator_of(built.learner.objective, stand_in_vocabulary(built.vocabulary.size))
@@ -91,6 +87,27 @@ def absent_data(loaded: Loaded, built: Built) -> LabError | None:
         except DataError as error:
             absent = absent or error
     return absent or absent_tracker(loaded)
+
+
+def make_tracker(chosen: Component) -> Tracker:
+    """Raises ValueError if the component refuses its options."""
+    return trackers.get(chosen.type).component(**chosen.keywords())
+
+
+def absent_tracker(loaded: Loaded[Any]) -> LabError | None:
+    """Return the error that a run would raise for a library that is not installed, None if there is none.
+
+    Raises ConfigError if a tracker refuses its options.
+    """
+    for number, chosen in enumerate(loaded.config.trackers):
+        try:
+            with using(trackers.get(chosen.type)):
+                make_tracker(chosen).check()
+        except ConfigError as error:
+            return loaded.problem(("trackers", number), f"{chosen.type} {error}")
+        except ValueError as error:
+            raise loaded.problem(("trackers", number), f"{chosen.type} refuses this: {error}") from error
+    return None
 
 
 def assemble(
@@ -123,9 +140,8 @@ def assemble(
     with torch.random.fork_rng(devices=[]):
         built = build(loaded, vocabulary, seed=config.seed)
     assert built.steps is not None
-    parents = {} if restored else load_parents(loaded, built, store)
-    init = {} if restored else load_initial_weights(loaded, built, store.tokenizer)
-    weights = {} if restored else origins(built, parents, init)
+    init = {} if restored else load_initial_weights(loaded, built, store)
+    weights = {} if restored else origins(built, init)
     objective = built.learner.objective.to(device)
     allocate_memory(loaded, objective, len(rows), device)
     # The rules of `auto`, before a first step with their kernels
@@ -162,7 +178,6 @@ def assemble(
         parameters=parameters,
         model=built.model,
         accumulate=accumulate,
-        parents=parents,
         init=init,
         weights=weights,
         paper_flops=built.paper_flops.total(built.steps),

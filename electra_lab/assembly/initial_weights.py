@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +12,6 @@ import torch
 from torch import nn
 
 from electra_lab.assembly.build import Built, untrained_tokenizer, vocabulary_size
-from electra_lab.config.component import is_default
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import Loc, mark_at
@@ -30,13 +27,12 @@ from electra_lab.model.weights import (
     own_tensors,
     with_all_names,
 )
-from electra_lab.pretrained.hugging_face import is_model
-from electra_lab.pretrained.opening import config_with, open_model, read_run
+from electra_lab.pretrained.opening import config_with, open_model
 from electra_lab.pretrained.trained_model import Part
 from electra_lab.storage.provenance import Start
-from electra_lab.storage.run_directory import RunDirectory, is_run
+from electra_lab.storage.run_directory import is_run
 from registry import Objective, backbones
-from registry.errors import CheckpointError, ConfigError, DataError, LabError
+from registry.errors import ConfigError, DataError, LabError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -54,21 +50,28 @@ class Beginning:
     part: Part
     tokenizer: Tokenizer | None
     account: Account
+    store: str | None  # key of the token store of a run
 
 
-def load_initial_weights(loaded: Loaded, built: Built, tokenizer: Tokenizer) -> dict[str, Start]:
-    """Fill the networks with the weights of `init`, or of models that an objective names; returns their origins.
+def load_initial_weights(loaded: Loaded, built: Built, store: Store) -> dict[str, Start]:
+    """Fill the networks with the weights of runs and models that `init` or the objective names; returns their origins.
 
     Raises ConfigError, DataError.
     """
-    beginnings = _fitting(loaded, built, tokenizer)
+    beginnings, sources = _fitting(loaded, built, store.tokenizer), _sources(loaded, built)
+    for network, beginning in beginnings.items():
+        source, loc = sources[network]
+        if loc[0] == "objective" and beginning.store not in (None, store.key):
+            stores = f"token store {beginning.store}, here {store.key}"
+            reason = f"{source} was trained on other data ({stores}), which may contain held-out text of this run."
+            raise loaded.problem(loc, reason, DataError)
     for network, beginning in beginnings.items():
         fill(cast("Network", built.networks[network]), beginning.part.tensors)
     others = built.own_parameters()
     started = {}
     for network, beginning in beginnings.items():
         started[network] = Start(
-            source=_sources(loaded, built)[network][0],
+            source=sources[network][0],
             sha256=beginning.part.sums(),
             tokenizer=beginning.tokenizer is not None,
             new=[*beginning.account.new, *others],
@@ -77,19 +80,17 @@ def load_initial_weights(loaded: Loaded, built: Built, tokenizer: Tokenizer) -> 
     return started
 
 
-def origins(built: Built, parents: Mapping[str, str] = {}, init: Mapping[str, Start] = {}) -> dict[str, str]:
+def origins(built: Built, init: Mapping[str, Start] = {}) -> dict[str, str]:
     """Return the origin of the first weights of each part of the networks and of the objective, in words.
 
-    parents, init  origins of the networks whose weights were loaded, as in provenance.json
+    init  origins of the networks whose weights were loaded, as in provenance.json
     """
-    origin_of, objective = dict.fromkeys(built.brought, BROUGHT), built.learner.objective
+    origin_of = dict.fromkeys(built.brought, BROUGHT)
     for network, module in built.networks.items():
         for name, parameter in module.named_parameters():
             # This table is the generator's, to which a discriminator's may be a difference.
             of_generator = name.startswith("embeddings.tokens.table.")
-            if network in parents:
-                origin_of[parameter] = f"loaded from {parent_runs(objective)[network]}"
-            elif network in init and name not in init[network].new and not of_generator:
+            if network in init and name not in init[network].new and not of_generator:
                 origin_of[parameter] = f"loaded from {init[network].source}"
     named = dict(nn.ModuleDict(built.networks).named_parameters(remove_duplicate=False)) | built.own_parameters()
     parts: dict[str, set[str]] = {}
@@ -116,7 +117,7 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
         if network not in sources:
             continue
         source, loc = sources[network]
-        if loc[0] == "init" and (parent := parents_of(built.learner.objective).get(network)):
+        if loc[0] == "init" and (parent := built.learner.objective.earlier_runs().get(network)):
             key = ".".join(map(str, place_of(loaded, parent)))
             raise loaded.problem(loc, f"the {network} already gets its weights from {key}. Remove one of the two keys.")
         try:
@@ -138,9 +139,9 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
 
 
 def _sources(loaded: Loaded, built: Built) -> dict[str, tuple[str, Loc]]:
-    """Return, by network, a model to start from, and the key that names it."""
+    """Return, by network, a run or model to start from, and the key that names it."""
     sources: dict[str, tuple[str, Loc]] = {}
-    for network, path in parent_models(built.learner.objective).items():
+    for network, path in built.learner.objective.earlier_runs().items():
         sources[network] = str(path), place_of(loaded, path)
     for network, source in loaded.config.init.models.items():
         sources[network] = str(source), ("init", network)
@@ -171,7 +172,7 @@ def _beginning(
         if part.their_name(name) not in account.unused:
             rows = f"{part.their_name(name)}[{size}:{part.vocabulary_size}]"
             account = replace(account, unused=(*account.unused, rows))
-    return Beginning(part, model.tokenizer, account)
+    return Beginning(part, model.tokenizer, account, model.run.provenance.data.store if model.run else None)
 
 
 def _with_pad(loaded: Loaded, part: Part, network: str) -> Part:
@@ -199,10 +200,8 @@ def _refuse_other_sizes(loaded: Loaded, source: str, part: Part, network: str) -
     there = {network: dict(part.backbone), "embedding": dict(part.embedding)}
     if "embeddings.positions.weight" not in part.tensors:  # tables of the backbone are compared as tensors
         there["embedding"].pop("max_length", None)
-    width_here, width_there = (
-        round(section.get("ff_mult", 0) * section.get("dim", 0)) for section in (here[network], part.backbone)
-    )
-    if width_here == width_there and "ff_mult" in here[network]:
+    widths = {round(section.get("ff_mult", 0) * section.get("dim", 0)) for section in (here[network], part.backbone)}
+    if len(widths) == 1 and "ff_mult" in here[network]:
         there[network]["ff_mult"] = here[network]["ff_mult"]  # the same width, which is rounded
     wrong = {}
     same = here[network]["type"] == part.backbone["type"]
@@ -269,85 +268,10 @@ def _refuse_two_values(loaded: Loaded, built: Built, beginnings: Mapping[str, Be
             )
 
 
-SAME = ("corpus", "tokenizer", "data.held_out", "data.overlap", "embedding.dim", "embedding.max_length")
-
-
-def parents_of(objective: Objective) -> Mapping[str, Path]:
-    """Return the run directories and models that an objective starts from, by network of the objective."""
-    return objective.earlier_runs()
-
-
-def parent_models(objective: Objective) -> Mapping[str, Path]:
-    """Return the parents in Hugging Face format, whose weights are loaded like those of `init`."""
-    return {network: path for network, path in parents_of(objective).items() if is_model(path)}
-
-
-def parent_runs(objective: Objective) -> Mapping[str, Path]:
-    """Return the parents that are run directories."""
-    return {network: path for network, path in parents_of(objective).items() if not is_model(path)}
-
-
 def evaluates_at_start(config: ExperimentConfig, objective: Objective) -> bool:
     """Return True if validation text is evaluated before the first step: with `auto`, if weights are loaded."""
     setting = config.evaluate.at_start
-    return bool(config.init.models or parents_of(objective)) if setting == "auto" else setting
-
-
-def refuse_other_parents(loaded: Loaded, objective: Objective) -> None:
-    """Raise ConfigError if a parent run has other data or another network, DataError if it is not there."""
-    config_here = loaded.config.model_dump(mode="json", exclude_none=True)
-    for network, run in parent_runs(objective).items():
-        try:
-            config_there = config_with(run, network)
-        except (CheckpointError, DataError) as error:
-            raise loaded.problem(place_of(loaded, run), str(error), DataError) from None
-        for key in (*SAME[:2], network, *SAME[2:]):
-            loc: Loc = tuple(key.split("."))
-            both: list[Any] = [config_here, config_there]
-            try:
-                here, there = (reduce(getitem, loc, config) for config in both)
-            except (KeyError, TypeError):
-                reason = f"{run / 'config.yaml'} is not a complete experiment: it lacks {key}."
-                raise loaded.problem(place_of(loaded, run), reason) from None
-            if isinstance(here, dict) and isinstance(there, dict) and here.get("type") == there.get("type"):
-                # An earlier release did not have every option of today.
-                defaults = [item for item in here.items() if is_default(loaded.config, (*loc, item[0]), item[1])]
-                there = dict(defaults) | there
-            if here != there:
-                cure = "Write the section of that run, or name another run."
-                raise loaded.problem(loc, f"is {here}, but the run whose {network} is used, {run}, has {there}. {cure}")
-
-
-def load_parents(loaded: Loaded, built: Built, store: Store) -> dict[str, str]:
-    """Load the weights of parent runs; returns the checkpoint of each network. Raises DataError, CheckpointError."""
-    used = {}
-    for network, path in parent_runs(built.learner.objective).items():
-        try:
-            RunDirectory(path).provenance()
-        except CheckpointError as error:
-            raise loaded.problem(place_of(loaded, path), str(error), DataError) from None
-        model = read_run(path, plugins=False)
-        assert model.run is not None
-        if (there := model.run.provenance.data.store) != store.key:
-            # The sections may be equal and the files not; then the same id may mean another token.
-            stores = f"token store {there}, here {store.key}"
-            reason = f"{path} was trained on other data ({stores}), so its tokens differ."
-            raise loaded.problem(place_of(loaded, path), reason, DataError)
-        used[network] = load_part(model.part(network), cast("Network", built.networks[network]))
-    return used
-
-
-def load_part(part: Part, network: Network) -> str:
-    """Fill a network, and return the checkpoint with its checksum. Raises CheckpointError."""
-    try:
-        account = account_for(part.tensors, own_tensors(network))
-    except ValueError as error:
-        raise part.misfit(str(error)) from None
-    if others := (*account.new, *account.unused):
-        raise part.misfit(f"it has other heads: {', '.join(others)}.")
-    fill(network, part.tensors)
-    (checksum,) = part.sums().values()
-    return f"{part.path.name} {checksum}"
+    return bool(config.init.models or objective.earlier_runs()) if setting == "auto" else setting
 
 
 def place_of(loaded: Loaded, run: Path) -> Loc:

@@ -1,30 +1,31 @@
-"""Launchers: as the command line names them, and as objects."""
+"""Components that the command line names, and launchers as objects."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from electra_lab.config.component import Component, Of
+from electra_lab.config.sections import Of
 from electra_lab.config.source import parse
 from registry import Launcher, launchers, using
+from registry.component import Component
+from registry.core import Registry
 from registry.errors import ConfigError
 
 
-def launcher_options(text: str, workers: int | None = None) -> Component:
-    """Parse the value of `--launcher`: `slurm`, or `{type: slurm, partition: cpu}`. Raises ConfigError.
+def component_of_flag(text: str, flag: str, registry: Registry[Any], **options: Any) -> Component:
+    """Parse the value of a flag: `slurm`, or `{type: slurm, partition: cpu}`. Raises ConfigError.
 
-    workers  number of `--workers`, which wins over the mapping
+    options  options of other flags, which win over the mapping
     """
-    value: Any = parse(text, "--launcher", Path.cwd(), one_line=True).plain()
+    value: Any = parse(text, flag, Path.cwd(), one_line=True).plain()
     value = {"type": value} if isinstance(value, str) else value
-    if workers and isinstance(value, dict):
-        value = {**value, "workers": workers}
+    value = {**value, **options} if isinstance(value, dict) else value
     try:
-        chosen: Component = TypeAdapter(Annotated[Component, Of(launchers)]).validate_python(value)
+        chosen: Component = TypeAdapter(Annotated[Component, Of(registry)]).validate_python(value)
     except ValidationError as error:
         wrong = " ".join(": ".join([".".join(map(str, e["loc"])), e["msg"]]).lstrip(": ") for e in error.errors())
-        raise ConfigError(f"--launcher {text}: {wrong} A mapping has options: '{{type: NAME, ...}}'.") from None
+        raise ConfigError(f"{flag} {text}: {wrong} A mapping has options: '{{type: NAME, ...}}'.") from None
     return chosen
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from electra_lab.assembly.budget import count_parameters
+from electra_lab.assembly.budget import Scale, count_parameters, decide, precision_by_rule
 from electra_lab.assembly.build import (
     Built,
     build,
@@ -13,7 +13,6 @@ from electra_lab.assembly.build import (
     vocabulary_or_bert,
     vocabulary_size,
 )
-from electra_lab.assembly.choices import Scale, decide, precision_by_rule
 from electra_lab.assembly.data import allocate_memory, counted, number_of_rows, pack, random_rows
 from electra_lab.assembly.initial_weights import evaluates_at_start
 from electra_lab.checks.guards import on_trial

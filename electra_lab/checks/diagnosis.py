@@ -24,7 +24,7 @@ class Call:
     name: str
     module: nn.Module
     parent: Call | None  # the call in which it was made
-    given: float = 0.0  # the largest finite number of its inputs, without sign
+    largest_input: float = 0.0  # the largest finite number of its inputs, without sign
     gradients: list[bool] = field(default_factory=list)  # of its outputs, in the backward pass: whether they are finite
 
     @property
@@ -34,119 +34,97 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Found:
-    """Where numbers that are not finite come from, in the forward or the backward pass."""
+class Origin:
+    """The origin of numbers that are not finite, in the forward or the backward pass."""
 
     kind: Literal["forward", "backward"]
     call: Call | None
     parameter: str | None = None  # whose gradient is the first that is not finite, if it is that of a parameter
 
 
-@dataclass
-class _Passed:
-    """A tensor that went from one module to another."""
-
-    tensor: Tensor  # kept, so that no other gets its id
-    made: list[Call] = field(default_factory=list)  # by, from the inside out
-    read: list[Call] = field(default_factory=list)
-
-
 class Probe:
     """Watches every module of an objective while a step is computed inside of the `with` block.
 
-    forward   the first module whose output is not finite, though its inputs are
-    backward  the first module that makes gradients that are not finite of gradients that are
+    forward   first module whose output is not finite, though its inputs are
+    backward  first module that makes gradients that are not finite of gradients that are
 
     Both are the innermost one whose own code does so. Inputs may hold -inf, as attention masks do.
     """
 
     def __init__(self, objective: nn.Module) -> None:
-        self.forward: Found | None = None
-        self.backward: Found | None = None
+        self.forward: Origin | None = None
+        self.backward: Origin | None = None
         self._objective, self._stack = objective, ExitStack()
         self._calls: dict[str, list[Call]] = {}
-        self._passed: dict[int, _Passed] = {}
 
     def __enter__(self) -> Self:
         self._stack.enter_context(uncompiled())
         owners: dict[int, list[str]] = {}
         for name, module in self._objective.named_modules():
             for handle in (
-                module.register_forward_pre_hook(partial(self._begun, name), with_kwargs=True),
-                module.register_forward_hook(partial(self._ended, name), with_kwargs=True),
+                module.register_forward_pre_hook(partial(self._before, name), with_kwargs=True),
+                module.register_forward_hook(partial(self._after, name), with_kwargs=True),
             ):
                 self._stack.callback(handle.remove)
             for parameter in module.parameters(recurse=False):
                 owners.setdefault(id(parameter), []).append(name)
         for name, parameter in self._objective.named_parameters():
-            if parameter.requires_grad:
-                hook = _on_gradient(parameter, partial(self._weighed, name, owners[id(parameter)]))
+            if hook := _on_gradient(parameter, partial(self._of_parameter, name, owners[id(parameter)])):
                 self._stack.callback(hook.remove)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        self._passed.clear()
 
-    def _begun(self, name: str, module: nn.Module, given: Any, options: Any) -> tuple[Any, Any]:
+    def _before(self, name: str, module: nn.Module, inputs: Any, options: Any) -> tuple[Any, Any]:
         around = (self._calls[outer][-1] for outer in _outside(name) if outer in self._calls)
-        self._calls.setdefault(name, []).append(Call(name, module, next(around, None)))
+        call = Call(name, module, next(around, None))
+        self._calls.setdefault(name, []).append(call)
         views: dict[int, Tensor] = {}
 
-        def own(value: Any) -> Any:
+        def view(value: Any) -> Any:
             """Return a view for this module alone, so that its gradient excludes those of other modules."""
             if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or not value.requires_grad:
                 return value
-            return views.setdefault(id(value), value.view_as(value))
+            if id(value) not in views:
+                views[id(value)] = value.view_as(value)
+                _on_gradient(views[id(value)], partial(self._of_input, call))
+            return views[id(value)]
 
-        return tuple(map(own, given)), {key: own(value) for key, value in options.items()}
+        return tuple(map(view, inputs)), {key: view(value) for key, value in options.items()}
 
     @torch.no_grad()
-    def _ended(self, name: str, module: nn.Module, given: Any, options: Any, made: Any) -> None:
-        call, inputs, outputs = self._calls[name][-1], list(tensors_in((given, options))), list(tensors_in(made))
-        numbers = [tensor[tensor.isfinite()].abs().max() for tensor in inputs if tensor.isfinite().any()]
-        call.given = max(map(float, numbers), default=0.0)
-        sound = all(bool((tensor.isfinite() | tensor.isneginf()).all()) for tensor in inputs)
-        if self.forward is None and sound and not all(map(_finite, outputs)):
-            self.forward = Found("forward", call)
-        for tensor in inputs:
-            if passed := self._through(tensor):
-                passed.read.append(call)
-        for tensor in outputs:
-            if passed := self._through(tensor):
-                passed.made.append(call)
+    def _after(self, name: str, module: nn.Module, inputs: Any, options: Any, outputs: Any) -> None:
+        call, read, returned = self._calls[name][-1], [*tensors_in((inputs, options))], [*tensors_in(outputs)]
+        numbers = [tensor[tensor.isfinite()].abs().max() for tensor in read if tensor.isfinite().any()]
+        call.largest_input = max(map(float, numbers), default=0.0)
+        sound = all(bool((tensor.isfinite() | tensor.isneginf()).all()) for tensor in read)
+        if self.forward is None and sound and not all(map(_finite, returned)):
+            self.forward = Origin("forward", call)
+        for tensor in returned:
+            if not isinstance(tensor, nn.Parameter):
+                _on_gradient(tensor, partial(self._of_output, call))
 
-    def _through(self, tensor: Tensor) -> _Passed | None:
-        if not tensor.requires_grad or isinstance(tensor, nn.Parameter):
-            return None
-        if id(tensor) not in self._passed:
-            passed = self._passed[id(tensor)] = _Passed(tensor)
-            _on_gradient(tensor, partial(self._returned, passed))
-        return self._passed[id(tensor)]
-
-    def _returned(self, passed: _Passed, gradient: Tensor) -> None:
-        """Look at the gradient of a tensor, to which all that read it have added."""
-        finite = _finite(gradient)
-        for call in passed.made:
-            call.gradients.append(finite)
-        if finite or self.backward is not None:
-            return
-        readers = [call for call in passed.read if call.sound]
-        outer = set(chain.from_iterable(_outside(call.name) for call in readers))
-        innermost = [call for call in readers if call.name not in outer]
-        # If no module that read it is to blame, the code around the module that made it is.
-        around = passed.made[-1].parent if passed.made else None
+    def _of_output(self, call: Call, gradient: Tensor) -> None:
+        """Look at the gradient of an output: if no module that reads it is to blame, the code around the call is."""
+        call.gradients.append(_finite(gradient))
+        around = call.parent
         while around is not None and not around.sound:
             around = around.parent
-        if culprit := innermost[-1] if innermost else around:
-            self.backward = Found("backward", culprit)
+        if self.backward is None and not call.gradients[-1] and around is not None:
+            self.backward = Origin("backward", around)
 
-    def _weighed(self, name: str, owners: list[str], gradient: Tensor) -> None:
+    def _of_input(self, call: Call, gradient: Tensor) -> None:
+        """Look at the gradient of an input."""
+        if self.backward is None and call.sound and not _finite(gradient):
+            self.backward = Origin("backward", call)
+
+    def _of_parameter(self, name: str, owners: list[str], gradient: Tensor) -> None:
         """Look at the gradient of a parameter."""
         if self.backward is None and not _finite(gradient):
             calls = chain.from_iterable(self._calls.get(owner, []) for owner in owners)
             sound = [call for call in calls if call.sound]
-            self.backward = Found("backward", sound[-1] if sound else None, name)
+            self.backward = Origin("backward", sound[-1] if sound else None, name)
 
 
 def _outside(name: str) -> list[str]:
@@ -155,9 +133,9 @@ def _outside(name: str) -> list[str]:
     return [".".join(parts[:number]) for number in reversed(range(len(parts)))]
 
 
-def _on_gradient(tensor: Tensor, look: Callable[[Tensor], None]) -> RemovableHandle:
-    handle: RemovableHandle = tensor.register_hook(look)  # type: ignore[no-untyped-call]
-    return handle
+def _on_gradient(tensor: Tensor, look: Callable[[Tensor], None]) -> RemovableHandle | None:
+    """Let `look` be called with the gradient of a tensor, unless it has none."""
+    return tensor.register_hook(look) if tensor.requires_grad else None  # type: ignore[no-untyped-call]
 
 
 def _finite(tensor: Tensor) -> bool:

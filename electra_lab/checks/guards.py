@@ -180,8 +180,8 @@ def try_optimizer(entry: Entry[Any], learning_rate: float, options: Mapping[str,
     optimizer, parameters = made()
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise _bad(entry, "must be a class derived from torch.optim.Optimizer.")
-    known = parameters_of(optimizer)
-    if sorted(map(id, known)) != sorted(map(id, parameters)):
+    grouped = parameters_of(optimizer)
+    if sorted(map(id, grouped)) != sorted(map(id, parameters)):
         raise _bad(entry, "must have every parameter that it is given in exactly one group.")
     optimizer.step()
     if groups(optimizer) != groups(made()[0]):
@@ -198,9 +198,10 @@ def try_optimizer(entry: Entry[Any], learning_rate: float, options: Mapping[str,
     other, skipping = made()
     for finite in (False, True):
         update(other, torch.tensor(finite))
-    for one, two in zip(parameters, skipping, strict=True):
-        state, theirs = optimizer.state[one], other.state[two]
-        if not (torch.equal(one, two) and all(torch.equal(value, theirs[key]) for key, value in state.items())):
+    for parameter, skipped in zip(parameters, skipping, strict=True):
+        state, after_skip = optimizer.state[parameter], other.state[skipped]
+        same = all(torch.equal(value, after_skip[key]) for key, value in state.items())
+        if not (same and torch.equal(parameter, skipped)):
             reason = "continues differently after a skipped step; every tensor of its state must begin at zero."
             raise _bad(entry, reason)
     return optimizer
@@ -239,9 +240,9 @@ def _documents_counted(learner: Learner, entry: Entry[Any], batch: Batch) -> Ite
     """Raise BadResult if a network reads more documents than the batch has: in a step, CUDA would end the process."""
     most = 0 if batch.document_counts is None else int(batch.document_counts.sum())
 
-    def refuse(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        if len(given) > 2 and (found := int(runs_of(*given[1:])[-1])) > most:
-            reason = f"gave a network {found} documents and pieces of padding, and its batch has {most}"
+    def refuse(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        if len(arguments) > 2 and (documents := int(runs_of(*arguments[1:])[-1])) > most:
+            reason = f"gave a network {documents} documents and pieces of padding, and its batch has {most}"
             raise _bad(entry, f"{reason}; see Batch.document_counts. Call the network once for each copy of the rows.")
 
     with ExitStack() as hooks:
@@ -289,16 +290,16 @@ def on_trial(objective: nn.Module) -> Iterator[None]:
                 tensor.copy_(value)
 
 
-def _refuse_metrics(found: Any, entry: Entry[Any], batch: Batch, losses: Losses) -> None:
+def _refuse_metrics(accumulator: Any, entry: Entry[Any], batch: Batch, losses: Losses) -> None:
     """Raise BadResult if an accumulator has metrics that it does not declare, or that are not numbers."""
-    found.update(batch, losses)
-    values, gains = dict(found.values()), dict(found.gains()) if hasattr(found, "gains") else {}
+    accumulator.update(batch, losses)
+    values, gains = dict(accumulator.values()), dict(accumulator.gains()) if hasattr(accumulator, "gains") else {}
     for name, number in {**gains, **values}.items():
-        if name in values and not isinstance(found.metrics.get(name), Metric):
+        if name in values and not isinstance(accumulator.metrics.get(name), Metric):
             raise _bad(entry, f"has a metric '{name}' that it does not declare.")
         if not isinstance(number, Real):
             raise _bad(entry, f"has a metric '{name}' that is {number!r:.80}, must be a number.")
-    if not all(isinstance(example, Example) for example in found.examples()):
+    if not all(isinstance(example, Example) for example in accumulator.examples()):
         raise _bad(entry, "shows examples that are not of the type registry.Example.")
 
 

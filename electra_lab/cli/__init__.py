@@ -67,10 +67,10 @@ def _main() -> None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        from electra_lab.jobs.endings import known
+        from electra_lab.jobs.endings import as_lab_error
 
         # A known problem. That includes a component that calls sys.exit, which would look like success.
-        if problem := known(error):
+        if problem := as_lab_error(error):
             if not isinstance(problem, Reported):
                 _complain(said(problem))
             raise SystemExit(problem.exit_code) from None

@@ -23,8 +23,8 @@ def ablate(
     trial: Trial = True,
 ) -> None:
     """Train the missing cells of an ablation, measure them, and report."""
-    from electra_lab.jobs.kinds import ABLATION
+    from electra_lab.jobs.sweeps import run
 
     arguments = file, set_ or [], out, device, launcher, workers
-    result = ABLATION.do("dry_run", *arguments, tries=trial) if dry_run else ABLATION.do("run", *arguments)
+    result = run.dry_run(*arguments, tries=trial) if dry_run else run.ablate(*arguments)
     answer(result)

@@ -33,7 +33,7 @@ def finetune(
     """
     import json
 
-    from electra_lab.jobs.kinds import FINETUNING
+    from electra_lab.jobs.finetuning import facts, run
 
     overrides = list(set_ or [])
     if best and any(override.partition("=")[0].strip() == "step" for override in overrides):
@@ -43,5 +43,5 @@ def finetune(
     if best:
         overrides.append("step=best")
     arguments = file, overrides, out, device
-    result = FINETUNING.do("dry_run", *arguments, tries=trial) if dry_run else FINETUNING.do("run", *arguments)
+    result = facts.dry_run(*arguments, tries=trial) if dry_run else run.finetune(*arguments)
     answer(result)

@@ -13,8 +13,8 @@ import typer
 import registry
 from electra_lab.cli._streams import answer, answering
 from electra_lab.cli.schema import From
-from electra_lab.config.component import Sizes
 from registry import Plugin
+from registry.component import Sizes
 from registry.core import Registry
 from registry.errors import LabError, UnknownName, did_you_mean
 

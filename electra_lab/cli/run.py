@@ -28,10 +28,10 @@ def run(
     trial: Trial = True,
 ) -> None:
     """Train an experiment and report its results."""
-    from electra_lab.jobs.kinds import EXPERIMENT
+    from electra_lab.jobs.pretraining import execute
     from electra_lab.parallel.session import is_first
 
     arguments = file, set_ or [], out, device
-    result = EXPERIMENT.do("dry_run", *arguments, tries=trial) if dry_run else EXPERIMENT.do("run", *arguments)
+    result = execute.dry_run(*arguments, tries=trial) if dry_run else execute.run(*arguments)
     if is_first():
         answer(result)

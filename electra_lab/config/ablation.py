@@ -10,11 +10,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from electra_lab.config.component import Component, Of, default
 from electra_lab.config.schema import Name, Seeds
-from electra_lab.config.sections import Budget
+from electra_lab.config.sections import Budget, Of, default
 from electra_lab.config.source import DEFAULTS, Loc
 from registry import launchers, measures
+from registry.component import Component
 from registry.signature import Strict, problem, problems
 
 LONGEST_NAME = 80  # characters of a variant's name, which appears in tables and under charts

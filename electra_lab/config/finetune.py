@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 import registry
-from electra_lab.config.component import Component, Of, default
 from electra_lab.config.schema import TRACKERS, Name, Positive, Seeds, Wrong, with_learning_rate
-from electra_lab.config.sections import Rows, refuse_uneven
+from electra_lab.config.sections import Of, Rows, default, refuse_uneven
 from electra_lab.config.source import DEFAULTS
+from registry.component import Component
 from registry.signature import FolderOrName, Strict, problems
 
 OF_TRAINING = ("optimizer", "schedules", "train", "checkpoint", "trackers")  # keys
@@ -172,10 +172,12 @@ class FinetuningConfig(Strict):
         task, dataset = registry.tasks.get(self.task.type), registry.datasets.get(self.dataset.type)
         takes, yields = task.declared["takes"], dataset.declared["yields"]
         if takes is not yields:
-            theirs, ours = (getattr(kind, "__name__", str(kind)) for kind in (yields, takes))
+            yielded, taken = (getattr(kind, "__name__", str(kind)) for kind in (yields, takes))
             datasets = map(registry.datasets.get, registry.datasets.names())
             fitting = [entry.name for entry in datasets if entry.declared["yields"] is takes]
-            reason = f"yields {theirs}, but the task {self.task.type} takes {ours}. Use {' or '.join(fitting) or '?'}."
+            reason = (
+                f"yields {yielded}, but the task {self.task.type} takes {taken}. Use {' or '.join(fitting) or '?'}."
+            )
             yield ("dataset", "type"), f"{self.dataset.type} {reason}", None
         if not self.trains:
             for key in OF_TRAINING:

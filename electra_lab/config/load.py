@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, Generic, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 from typing_extensions import TypeVar
 
-from electra_lab.config.component import Component, Of
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.schema import ExperimentConfig
+from electra_lab.config.sections import Of
 from electra_lab.config.source import (
     Loc,
     Mark,
@@ -29,7 +28,7 @@ from electra_lab.config.source import (
     with_overrides,
 )
 from registry import ALL, Entry, Plugin, heads, launchers, load_plugin, measures, schedules
-from registry.component import entries_of
+from registry.component import Component, entries_of
 from registry.discovery import packaged
 from registry.errors import ConfigError, LabError, command, listed, not_utf8
 from registry.signature import FolderOrName, Strict, validate
@@ -37,7 +36,7 @@ from registry.signature import FolderOrName, Strict, validate
 # A file of a kind has at least one of its keys; an experiment has none.
 KINDS = {"ablation": ("base", "vary"), "fine-tuning": ("task", "dataset")}
 VERBS = {"ablation": "ablate", "fine-tuning": "finetune", "experiment": "run"}
-# The paths to what the lab itself writes, which moves together with the jobs that name it.
+# Paths to files that the lab itself writes: they move together with the jobs that name them.
 WRITTEN_HERE = {
     ("data", "store"), ("model",), ("init", "discriminator"), ("init", "generator"), ("objective", "run"),
 }  # fmt: skip
@@ -48,7 +47,7 @@ C = TypeVar("C", bound=Strict, default=ExperimentConfig)
 class Loaded(Generic[C]):
     """A validated config, the place where each of its values was written, and its plug-ins.
 
-    relative  by key, the paths that were not written as absolute ones, with links unresolved
+    relative  relative paths by key, with links unresolved
     """
 
     config: C
@@ -67,7 +66,7 @@ class Loaded(Generic[C]):
         return cast("C", _with_paths(self.config, (), place))
 
     def within(self, folder: Path) -> C:
-        """Return the config as a file in `folder` has it: such paths to what the lab writes are relative to it.
+        """Return the config for a file in `folder`: such paths to files that the lab writes are relative to it.
 
         Those that only have the root of the file system in common stay absolute.
         """
@@ -123,7 +122,7 @@ def text_of(source: Source) -> str:
 def kind_of(root: Node) -> str:
     """Return the kind of file that a mapping describes: "ablation", "fine-tuning" or "experiment"."""
     keys = root.value.keys() if isinstance(root.value, dict) else set[str]()
-    return next((kind for kind, own in KINDS.items() if not keys.isdisjoint(own)), "experiment")
+    return next((kind for kind, names in KINDS.items() if not keys.isdisjoint(names)), "experiment")
 
 
 def kind_of_file(path: Path) -> str:
@@ -136,15 +135,15 @@ def kind_of_file(path: Path) -> str:
 
 def refuse_other_kind(root: Node, wanted: str) -> None:
     """Raise ConfigError if a file is not of a kind, with the command that runs it."""
-    found, file = kind_of(root), Path(root.mark.file)
-    if found == wanted:
+    kind, file = kind_of(root), Path(root.mark.file)
+    if kind == wanted:
         return
-    if found == "experiment":
+    if kind == "experiment":
         lacking = " nor ".join(f"`{key}`" for key in KINDS[wanted])
         reason = f"is not {_with_article(wanted)}: it has neither {lacking}. To run an experiment"
     else:
-        reason = f"is {_with_article(found)}. To run it"
-    raise ConfigError(f"{file}: {reason}: {command(VERBS[found], file)}")
+        reason = f"is {_with_article(kind)}. To run it"
+    raise ConfigError(f"{file}: {reason}: {command(VERBS[kind], file)}")
 
 
 def _with_article(kind: str) -> str:
@@ -164,27 +163,8 @@ def validated_as(schema: type[C], root: Node) -> Loaded[C]:
     try:
         config = located(validate(schema, cast("dict[str, Any]", root.plain())), (), marks, relative)
     except ValidationError as error:
-        raise ConfigError("\n".join([str(sentences(error, marks)), *_lost_imports(error, root)])) from None
+        raise sentences(error, marks) from None
     return Loaded(config, marks, plugins + tuple(_packaged(config)), relative)
-
-
-def _lost_imports(error: ValidationError, root: Node) -> Iterator[str]:
-    """Yield a line for each list of plug-ins that another file's list has replaced, if a component is unknown."""
-    node = root.value.get("imports") if isinstance(root.value, dict) else None
-    if node is None or not isinstance(node.value, list) or not any(map(_is_unknown, error.errors(include_url=False))):
-        return
-    kept, earlier = node.plain(), node.replaced
-    while earlier:
-        lost = [str(file) for file in cast("list[Any]", earlier.plain()) if file not in cast("list[Any]", kept)]
-        if lost:
-            where = f"replaces the list at {earlier.mark} ({', '.join(lost)})"
-            yield f"{node.mark}: imports: {where}. Repeat here what you need."
-        earlier = earlier.replaced
-
-
-def _is_unknown(detail: ErrorDetails) -> bool:
-    missing = "missing" in (detail["type"], detail.get("ctx", {}).get("kind"))
-    return detail["loc"][-1:] == ("type",) and not missing
 
 
 def dump(config: Strict) -> str:
@@ -215,9 +195,8 @@ def imports(root: Node) -> Iterator[Plugin]:
 
 def _packaged(config: Any) -> Iterator[Plugin]:
     """Return the files of the components that came with installed packages."""
-    entries: list[Entry[Any]] = [
-        schedules.get(component.type) for component in getattr(config, "schedules", {}).values()
-    ]
+    scheduled = getattr(config, "schedules", {}).values()
+    entries: list[Entry[Any]] = [schedules.get(component.type) for component in scheduled]
     for name, key in type(config).model_fields.items():
         component = getattr(config, name)
         for of in key.metadata:
@@ -238,24 +217,24 @@ def with_plugins(base: Node, root: Node, plugins: Sequence[Plugin]) -> Node:
     for registry in ALL:
         if registry not in (measures, launchers):
             files |= {entry.file.resolve() for entry in registry.plugged_in()}
-    mine, theirs = keys_of(root).get("imports"), keys_of(base).get("imports")
-    known = theirs.value if theirs else []
-    if mine is None or not isinstance(mine.value, list) or not isinstance(known, list):
+    added_list, base_list = keys_of(root).get("imports"), keys_of(base).get("imports")
+    items = base_list.value if base_list else []
+    if added_list is None or not isinstance(added_list.value, list) or not isinstance(items, list):
         return base
-    there = {plugin.file for plugin in imports(base)}
-    wanted = zip(mine.value, plugins, strict=True)
-    added = [node for node, plugin in wanted if plugin.file in files and plugin.file not in there]
-    return with_change(base, "imports", Node([*known, *added], mine.mark)) if added else base
+    present = {plugin.file for plugin in imports(base)}
+    pairs = zip(added_list.value, plugins, strict=True)
+    added = [node for node, plugin in pairs if plugin.file in files and plugin.file not in present]
+    return with_change(base, "imports", Node([*items, *added], added_list.mark)) if added else base
 
 
 def absolute(path: Path, loc: Loc, mark: Mark) -> Path:
     """Complete a path relative to the file that wrote it. Raises ConfigError."""
     try:
-        found = (mark.folder / path.expanduser()).resolve()
-        str(found).encode()  # the complete config must be able to name it
+        complete = (mark.folder / path.expanduser()).resolve()
+        str(complete).encode()  # the complete config must be able to name it
         with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-            found.stat()  # a name may be too long
-        return found
+            complete.stat()  # a name may be too long
+        return complete
     except UnicodeEncodeError:
         place = f"{mark}: {'.'.join(map(str, loc))}: the path {mark.folder / path}"
         raise ConfigError(f"{place} {not_utf8()}") from None
@@ -269,7 +248,7 @@ def located(value: Any, loc: Loc, marks: Mapping[Loc, Mark], relative: dict[Loc,
     A path is relative to the file that wrote it, which only the marks know. A default is relative to the working
     directory, so that the complete config means the same anywhere.
 
-    relative  relative paths are added to it, with links unresolved
+    relative  mapping to which relative paths are added, with links unresolved
     """
 
     def place(path: Any, loc: Loc) -> Any:

@@ -4,8 +4,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from electra_lab.config.component import DEFAULT_SCALE
 from electra_lab.config.load import Loaded, dump
+from electra_lab.config.sections import DEFAULT_SCALE
 from electra_lab.config.source import Loc, parse
 
 WIDEST = 48  # a longer line does not move the comments of the others

@@ -9,10 +9,23 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 import registry
-from electra_lab.config.component import Component, Of, default, rate_problem, value_of
-from electra_lab.config.sections import BatchWarmup, Budget, Checkpoint, Data, Rows, Tie, milestone_name, refuse_uneven
+from electra_lab.config.sections import (
+    BatchWarmup,
+    Budget,
+    Checkpoint,
+    Data,
+    Of,
+    Rows,
+    Tie,
+    default,
+    milestone_name,
+    rate_problem,
+    refuse_uneven,
+    value_of,
+)
 from electra_lab.config.source import DEFAULTS, Loc
 from registry import BatchSizes, Needs, Setup, using
+from registry.component import Component
 from registry.contracts.training import options_by_name
 from registry.errors import BadResult, UnknownName, did_you_mean, guide
 from registry.signature import FolderOrName, Strict, problem, problems, validate
@@ -27,8 +40,8 @@ TRACKERS = f"Programs and services that also receive the records of metrics.json
 
 def distinct(seeds: list[int]) -> list[int]:
     """Refuse a seed that appears twice."""
-    if twice := [seed for i, seed in enumerate(seeds) if seed in seeds[:i]]:
-        raise problem((), f"{twice[0]} appears twice.")
+    if repeated := [seed for i, seed in enumerate(seeds) if seed in seeds[:i]]:
+        raise problem((), f"{repeated[0]} appears twice.")
     return seeds
 
 
@@ -209,7 +222,7 @@ class ExperimentConfig(Strict):
     generator: Annotated[
         Component | None, Of(registry.backbones, sized=True, scaled=True, optional=True, also=registry.generators)
     ] = Field(None, description="The network that fills in masked tokens, or a generator without training.")
-    init: Annotated[Init, BeforeValidator(lambda given: {} if given is None else given)] = Field(
+    init: Annotated[Init, BeforeValidator(lambda init: {} if init is None else init)] = Field(
         Init.model_validate({}), description="Initial weights."
     )
     masking: Annotated[Component, Of(registry.masking_strategies)] = Field(description="How masked tokens are chosen.")
@@ -267,8 +280,8 @@ class ExperimentConfig(Strict):
     @property
     def milestones_of_tokens(self) -> dict[str, int]:
         """The step of each milestone in tokens, by its name. Those in words depend on the text."""
-        wanted = self.checkpoint.milestones
-        amounts = (wanted.tokens if wanted else None) or []
+        milestones = self.checkpoint.milestones
+        amounts = (milestones.tokens if milestones else None) or []
         steps = [bisect_left(range(sys.maxsize), tokens, key=self.tokens_after) for tokens in amounts]
         return {milestone_name("tokens", tokens): step for tokens, step in zip(amounts, steps, strict=True)}
 
@@ -279,8 +292,8 @@ class ExperimentConfig(Strict):
             exact = self.sampler.declared(registry.samplers, "unbiased")
             unbiased = bool(exact) and not any(key.startswith("sampler.") for key in self.schedules)
         named: Literal["network", "fixed"] = "network" if generator and generator.sizes else "fixed"
-        known = registry.backbones if named == "network" else registry.generators
-        cloze = bool(generator and known.get(generator.type).declared["cloze"])
+        components = registry.backbones if named == "network" else registry.generators
+        cloze = bool(generator and components.get(generator.type).declared["cloze"])
         kind = named if generator else None
         separates = bool(self.packing.declared(registry.packings, "separates_documents"))
         setup = Setup(kind, str(self.embedding.tie), unbiased, steps, frozenset(self.init.models), separates, cloze)
@@ -311,10 +324,10 @@ class ExperimentConfig(Strict):
     def _unlike_the_objectives_needs(self) -> Iterator[Wrong]:
         name, needs = self.objective.type, self.needs
         for key, needed in (("generator", needs.generator), ("sampler", needs.sampler)):
-            given = getattr(self, key)
-            if needed and given is None:
+            component = getattr(self, key)
+            if needed and component is None:
                 yield (key,), f"is required: {name} needs a {key}.", None
-            if given is not None and not needed:
+            if component is not None and not needed:
                 reason = f"{name} does not use a {key}; remove this key (to override a parent's, write {key}: null)."
                 yield (key,), reason, None
 

@@ -1,12 +1,174 @@
-"""Sections of experiment files that are no components: data, checkpoints, batch sizes, budgets, shared parameters."""
+"""Sections of files: components, and those with fixed keys."""
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from numbers import Real
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from electra_lab.config.source import BUDGETS
+from registry import component, schedules, using
+from registry.component import Component, Sizes
+from registry.core import Entry, Registry
 from registry.signature import Strict, problem, validate
+
+DEFAULT_SCALE = 0.25  # generator_hidden_size of google-research/electra, a quarter of the width
+M = TypeVar("M", bound=Strict)
+
+
+def default(registry: Registry[Any], name: str) -> Component:
+    """Return a component with its default options."""
+    return Component(name, validate(registry.get(name).schema, {}))
+
+
+@dataclass(frozen=True)
+class Of(component.Of):
+    """Marks a field of a schema as a component of a registry."""
+
+    sized: bool = False  # it has Sizes next to its options
+    scaled: bool = False  # the generator: sizes and options may come from the discriminator
+    also: Registry[Any] | None = None  # a second registry whose names are allowed there, without sizes
+
+    def _registries(self) -> tuple[Registry[Any], ...]:
+        return (self.registry, self.also) if self.also else (self.registry,)
+
+    def _model(self, entry: Entry[Any]) -> type[Strict]:
+        main = entry.kind == self.registry.singular
+        bases: tuple[type, ...] = (
+            entry.schema,
+            *[Sizes] * (self.sized and main),
+            *[_Scaled] * (self.scaled and main),
+        )
+        return type(entry.name, bases, {"__annotations__": {"type": str}, "__module__": __name__})
+
+    def _chosen(self, values: dict[str, Any], info: ValidationInfo) -> Component:
+        if self.also and values.get("type") in self.also.names():
+            return self._named(self.also, values)
+        if self.scaled and "discriminator" in info.data:
+            values = scaled_generator(values, info.data["discriminator"].dump())
+        elif self.scaled:  # the discriminator's own errors are reported; what would follow from them is not
+            values = without_scale(values)
+            if "type" not in values:
+                return Component("", Strict())
+        return self._named(self.registry, values)
+
+    def _with_options(
+        self, registry: Registry[Any], name: str, schema: type[Strict], values: dict[str, Any]
+    ) -> Component:
+        if not self.sized or registry is self.also:
+            return super()._with_options(registry, name, schema, values)
+        both = validate(_sizes_and_options(schema, self.scaled), values)
+        sizes, options = _part(both, Sizes), _part(both, schema)
+        if sizes.dim % sizes.heads:
+            raise problem(("heads",), f"{sizes.heads} heads do not divide dim {sizes.dim}.", sizes.heads)
+        return Component(name, options, sizes)
+
+
+@lru_cache(maxsize=64)  # making a model takes as long as checking a hundred
+def _sizes_and_options(schema: type[Strict], scaled: bool) -> type[Strict]:
+    """Return one model of both, so that all errors and suggestions come at once."""
+    bases: tuple[type, ...] = (schema, Sizes, *[_Scaled] * scaled)
+    return type(schema.__name__, bases, {"__module__": __name__})
+
+
+def _part(values: Strict, model: type[M]) -> M:
+    return model.model_construct(**{key: getattr(values, key) for key in model.model_fields})
+
+
+class _Scaled(Strict):
+    """The key that only a generator has; scaled_generator removes it before validation."""
+
+    scale: Annotated[float, Field(gt=0, le=8)] | None = Field(
+        None,
+        description=f"Width and heads relative to the discriminator's; {DEFAULT_SCALE} if none of the three is given.",
+    )
+
+
+def scaled_generator(values: dict[str, Any], discriminator: dict[str, Any]) -> dict[str, Any]:
+    """Complete the generator's values from the discriminator's.
+
+    A generator of the same type takes over all options. Width and heads are scaled, depth is not (the feed-forward
+    width is a multiple of the width, so it scales as well). Explicit sizes are not scaled.
+    """
+    values = {"type": discriminator["type"], **values}
+    scale = values.pop("scale", None)
+    explicit = [name for name in ("dim", "heads") if name in values]
+    if scale is not None and explicit:
+        raise problem(("scale",), f"scale and {explicit[0]} exclude each other; keep one of them.", scale)
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale <= 8):
+        raise problem(("scale",), "must be a number above 0 and at most 8.", scale)
+    sizes = {name: discriminator[name] for name in ("dim", "depth", "heads")}
+    completed = (discriminator if values["type"] == discriminator["type"] else sizes) | values
+    if explicit:
+        return completed
+    factor = DEFAULT_SCALE if scale is None else scale
+    dim, heads = _sizes(factor, discriminator)
+    if dim < 1 or dim % heads:
+        raise problem(
+            ("scale",) if scale is not None else (),
+            f"scale {factor:g} gives dim {dim} and {heads} heads, which do not divide it. "
+            f"The nearest scale that works is {_nearest(factor, discriminator):g}.",
+            factor,
+        )
+    return completed | {"dim": dim, "heads": heads}
+
+
+def without_scale(values: dict[str, Any]) -> dict[str, Any]:
+    """Complete the generator's values with placeholders, for an unknown discriminator."""
+    heads = values.get("heads", 1)
+    return {"depth": 1, "heads": heads, "dim": heads} | {k: v for k, v in values.items() if k != "scale"}
+
+
+def _sizes(scale: float, discriminator: dict[str, Any]) -> tuple[int, int]:
+    return round(scale * discriminator["dim"]), max(1, round(scale * discriminator["heads"]))
+
+
+def _nearest(scale: float, discriminator: dict[str, Any]) -> float:
+    width: int = discriminator["dim"]
+    scales = [float(f"{dim / width:g}") for dim in range(1, 8 * width + 1)]  # as printed
+    works = [candidate for candidate in scales if (sizes := _sizes(candidate, discriminator))[0] % sizes[1] == 0]
+    return min(works, key=lambda candidate: (abs(candidate - scale), candidate))
+
+
+def value_of(schedule: Component) -> Callable[..., float]:
+    """Return the function from the arguments of the schedule, such as a progress of 0 to 1, to the number."""
+    entry, options = schedules.get(schedule.type), schedule.keywords()
+    if entry.built_in:
+        return partial(entry.component, **options)
+
+    def number(*progress: float) -> float:
+        with using(entry):
+            if isinstance(value := entry.component(*progress, **options), Real):
+                return value
+            raise TypeError(f"it returned {value!r:.80}, must be a number.")
+
+    return number
+
+
+def rate_of(schedule: Component) -> Callable[[int, int], float]:
+    """Return the function from a step, which counts from 0, and the number of steps to the factor of the learning rate.
+
+    It may raise ValueError.
+    """
+    factor, by_progress = value_of(schedule), schedules.get(schedule.type).lead == ("progress",)
+    return (lambda step, steps: factor(step / max(steps - 1, 1))) if by_progress else factor
+
+
+def rate_problem(schedule: Component, steps: int) -> str | None:
+    """Return the reason why a schedule cannot be used for the learning rate of `steps` steps, if there is one."""
+    rate = rate_of(schedule)
+    try:
+        for step in sorted({0, steps // 4, steps // 2, 3 * steps // 4, steps - 1}):
+            factor = rate(step, steps)
+            if not (math.isfinite(factor) and factor >= 0):
+                return f"gives the factor {factor:g} at step {step:,}; it must be 0 or more."
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 class Data(Strict):
@@ -36,9 +198,6 @@ class Data(Strict):
         False, description="Batch rows of similar lengths together, and cut each batch to its longest row. For "
         "packings with padded rows: documents, segments.",
     )  # fmt: skip
-    engine: Literal["auto", "tokenizers"] = Field(
-        "auto", description="No effect; accepted for older files. The tokenizers library tokenizes all text."
-    )
     store: Path = Field(Path("runs/.store"), description="Folder of the tokenized corpora. Runs share it.")
 
 
@@ -74,8 +233,8 @@ def milestone_name(unit: str, number: float) -> str:
     return f"{unit}-{number:.12g}"
 
 
-def _off_if_null(given: Any) -> Any:
-    return "off" if given is None else given
+def _off_if_null(value: Any) -> Any:
+    return "off" if value is None else value
 
 
 class Checkpoint(Strict):
@@ -140,8 +299,8 @@ class Budget(Strict):
         named = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(named) == 1:
             return self
-        given = f"{' and '.join(named)} are" if named else "none is"
-        raise problem((), f"set one of {', '.join(BUDGETS)}; {given} set.")
+        number = f"{' and '.join(named)} are" if named else "none is"
+        raise problem((), f"set one of {', '.join(BUDGETS)}; {number} set.")
 
 
 TieName = Literal["none", "tokens", "embeddings", "all", "gradient_disentangled"]
@@ -158,7 +317,7 @@ class TieLayers(Strict):
 
 
 def one_of_both(value: Any) -> Any:
-    """Validate what was written, a name or a mapping, so that errors are about that alone."""
+    """Validate the name or the mapping that was written, so that errors are about that form alone."""
     if isinstance(value, dict):
         return validate(TieLayers, value)
     if not isinstance(value, TieLayers) and value not in get_args(TieName):

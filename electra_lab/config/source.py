@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import chain
@@ -21,8 +21,8 @@ import yaml
 
 from registry.errors import ConfigError, command
 
-MAX_BYTES = 1 << 20
-MAX_NODES = 20_000  # as written, and again when aliases are expanded
+MAX_BYTES = 1 << 18  # PyYAML takes seconds to read them
+MAX_NODES = 20_000  # when aliases are expanded
 MAX_DEPTH = 50
 
 Scalar: TypeAlias = str | int | float | bool | None
@@ -53,26 +53,7 @@ _NON_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 class _Loader(yaml.SafeLoader):
-    """Add no tags, so that every written tag can be seen; refuse deep nesting, whatever Python's recursion limit."""
-
-    depth = count = 0
-
-    def fetch_flow_collection_start(self, kind: type[yaml.Token]) -> None:
-        """Stop at once: for each further bracket, the scanner looks at all open ones."""
-        if self.flow_level > 2 * MAX_DEPTH:
-            raise RecursionError
-        super().fetch_flow_collection_start(kind)
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        self.depth, self.count = self.depth + 1, self.count + 1
-        if self.depth > 10 * MAX_DEPTH:
-            raise RecursionError
-        if self.count > MAX_NODES:  # here, as composing takes a minute where there are a million
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem=f"more than {MAX_NODES} values", problem_mark=mark)
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
+    """Adds no tags, so that every written tag can be seen."""
 
     def resolve(self, kind: type[yaml.Node], value: str | None, implicit: object) -> str:
         return ""
@@ -105,7 +86,6 @@ class Node:
 
     value: Scalar | list[Node] | dict[str, Node]
     mark: Mark
-    replaced: Node | None = field(default=None, compare=False)  # the list that this list replaces
 
     def plain(self) -> Value:
         if isinstance(self.value, dict):
@@ -126,8 +106,6 @@ class Node:
         If `type` changes, the whole mapping is replaced: the options belong to another component. A key also replaces
         those that it excludes.
         """
-        if isinstance(self.value, list) and isinstance(base.value, list):
-            return replace(self, replaced=base)
         if not (isinstance(self.value, dict) and isinstance(base.value, dict)):
             return self
         before = base.value["type"].value if "type" in base.value else DEFAULTS.get(loc)
@@ -152,7 +130,7 @@ def rivals(loc: Loc) -> list[Loc]:
 def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:
     """Return the mapping in a YAML file, merged into the files that it extends. Raises ConfigError.
 
-    children  the files that extend this one
+    children  files that extend this one
     """
     try:
         if path.is_dir():
@@ -185,8 +163,8 @@ def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:
         raise ConfigError(f"{parent.mark}: extends: the file {parent_path} does not exist.{_instead_of(parent_path)}")
     if parent_path.resolve() in {p.resolve() for p in chain}:
         raise ConfigError(f"{parent.mark}: extends: forms a circle through {parent_path}.")
-    own = Node({key: node for key, node in root.value.items() if key != "extends"}, root.mark)
-    return own.over(read_file(parent_path, chain))
+    changes = Node({key: node for key, node in root.value.items() if key != "extends"}, root.mark)
+    return changes.over(read_file(parent_path, chain))
 
 
 def _instead_of(path: Path) -> str:
@@ -253,13 +231,9 @@ def leaves(node: Node, loc: Loc = ()) -> Iterator[tuple[Loc, Mark]]:
 
 
 @lru_cache(maxsize=16)  # a command reads the same file several times
-def _remembered(text: str) -> yaml.Node | None:
-    return yaml.compose(text, Loader=_Loader)
-
-
 def _composed(text: str) -> yaml.Node | None:
-    """Return the nodes of YAML text, not to be changed; those of a long text, which may take 300 MB, are not kept."""
-    return _remembered(text) if len(text) < 1 << 15 else yaml.compose(text, Loader=_Loader)
+    """Return the nodes of YAML text, not to be changed."""
+    return yaml.compose(text, Loader=_Loader)
 
 
 def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Node:

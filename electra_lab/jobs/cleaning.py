@@ -1,4 +1,4 @@
-"""Clean: what nothing needs below a folder, and its removal."""
+"""Clean: files and folders that nothing needs below a folder, and their removal."""
 
 import os
 import re
@@ -51,19 +51,19 @@ def clean(root: Path, *, remove: bool = False) -> list[Removable]:
     for folder, below, _ in os.walk(root):
         folders.append(Path(folder))
         places += [Path(folder, name) for name in below]
-    for linked in [place for place in places if place.is_symlink() and _is_job(place)]:  # what they use stays too
+    for linked in [place for place in places if place.is_symlink() and _is_job(place)]:  # their stores stay too
         places += [Path(folder) for folder, _, _ in os.walk(linked)]
     used = {read_provenance(place).data.store for place in places if is_run(place)}
     named = set[int]().union(*map(_named_steps, {*folders, *places}))
     # Jobs in progress, such as an ablation of which a process has claimed a part.
     busy = [job for job in folders if is_held(job / ".lock") or any(map(is_held, (job / "claims").glob("*")))]
-    found = list[Removable]()
+    removable = list[Removable]()
     for path in folders:
         if not any(path.is_relative_to(job) for job in busy):
             has_checkpoints = is_run(path) and DAMAGED_FOLDER not in path.relative_to(root).parts
-            found += _checkpoints(path, named) if has_checkpoints else ()
-            found += _others(path, used)
-    return [item for item in found if not remove or _is_removed(item, named)]
+            removable += _checkpoints(path, named) if has_checkpoints else ()
+            removable += _others(path, used)
+    return [item for item in removable if not remove or _is_removed(item, named)]
 
 
 def _named_steps(folder: Path) -> set[int]:
@@ -87,9 +87,9 @@ def _checkpoints(run: Path, named: Set[int]) -> Iterator[Removable]:
     if newest is None:
         return
     best = read_as(dict[str, Any], run / "best.json") if (run / "best.json").is_file() else {}
-    kept = {newest, best.get("step"), *read_provenance(run).milestones.values(), *named}
+    needed = {newest, best.get("step"), *read_provenance(run).milestones.values(), *named}
     for step in steps(folder):
-        if step < newest and step not in kept:
+        if step < newest and step not in needed:
             yield _sized(checkpoint_path(folder, step), CHECKPOINT)
 
 
@@ -129,8 +129,8 @@ def _is_removed(item: Removable, named: Set[int]) -> bool:
                 if item in _checkpoints(run, named):
                     _remove(path)
         elif item.kind == STORE:
-            with lock(lock_of(path)) as mine:
-                if mine:
+            with lock(lock_of(path)) as is_free:
+                if is_free:
                     _remove(path)
                     lock_of(path).unlink(missing_ok=True)
         else:

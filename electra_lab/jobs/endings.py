@@ -26,7 +26,7 @@ from registry.errors import (
 # Signals that schedulers send before they kill; Windows knows only the first two.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 STOPPING = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-ECHO = 0.5  # seconds in which a second Ctrl-C repeats the first: a terminal sends it to a process and to its group
+ECHO = 0.5  # seconds in which a second Ctrl-C counts as the first: the process and its group may each receive it
 # Errors of the system that concern a path or a disk, wherever it is used.
 PATHS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EROFS}
 DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF, errno.ENXIO}  # closed; a socket
@@ -63,8 +63,8 @@ def ending(cure: Callable[[], str]) -> Iterator[None]:
 def noted(say: Callable[[str], None], *, alone: bool, arrived: Arrived | None = None) -> Iterator[Arrived]:
     """Record the first signal in the block, which checks for it when it can stop. Only a second Ctrl-C acts at once.
 
-    alone  False for one of several processes. Launchers forward signals that the processes have already received, so a
-           second Ctrl-C is ignored there
+    alone  False for one of several processes, where a second Ctrl-C is ignored: launchers forward signals that the
+           processes have already received
     """
     arrived = arrived or Arrived()
 
@@ -106,7 +106,7 @@ def handled(act: Callable[[int], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def known(error: BaseException) -> LabError | None:
+def as_lab_error(error: BaseException) -> LabError | None:
     """Return the error as one of the lab's, None if it is internal: the one place that decides it for all commands."""
     if isinstance(error, LabError):
         return error
@@ -140,5 +140,5 @@ def _is_somewhere() -> bool:
 
 def exit_code(error: BaseException) -> int:
     """Return the exit code of an error, 1 if it is internal."""
-    found = known(error)
-    return found.exit_code if found else 1
+    problem = as_lab_error(error)
+    return problem.exit_code if problem else 1

@@ -26,14 +26,14 @@ SEEDS: dict[Loc, str] = {
 
 def decisive(values: Mapping[str, Any], above: Loc = ()) -> dict[str, Any]:
     """Return a complete config without the keys that no number depends on; `above` is the place of a section."""
-    kept = dict[str, Any]()
+    decisive_values = dict[str, Any]()
     for key, value in values.items():
         loc = (*above, key)
         if loc not in NO_RESULT:
-            several = isinstance(value, list) and all(isinstance(part, dict) for part in value)
-            parts = [decisive(part, loc) for part in value] if several else value
-            kept[key] = decisive(value, loc) if isinstance(value, dict) else parts
-    return kept
+            is_list_of_sections = isinstance(value, list) and all(isinstance(part, dict) for part in value)
+            parts = [decisive(part, loc) for part in value] if is_list_of_sections else value
+            decisive_values[key] = decisive(value, loc) if isinstance(value, dict) else parts
+    return decisive_values
 
 
 def rows_of(loaded: Loaded[Any]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def rows_of(loaded: Loaded[Any]) -> dict[str, Any]:
 def content_of(loaded: Loaded[Any], config: Any = None) -> str:
     """Return everything that the outcome of a run depends on, except for the seed.
 
-    config  with the paths in the form of a folder; by default they are relative to the file
+    config  config with paths in the form of a folder; by default they are relative to the file
     """
     values = decisive((config or loaded.portable).model_dump(mode="json"))
     values = {key: value for key, value in values.items() if (key,) not in SEEDS}

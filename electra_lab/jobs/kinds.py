@@ -1,4 +1,4 @@
-"""The table of job kinds: the functions that commands call for the files and folders of each kind."""
+"""The table of job kinds: the functions of commands that take a file or folder of any kind."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from registry.errors import ConfigError, LabError, command
 class Kind:
     """A kind of job.
 
-    marks      the files by which its folders are recognized
-    functions  the function for each verb, as `module:function`, imported when it is called:
+    marks      names of the files by which its folders are recognized
+    functions  function of each verb, as `module:function`, imported when it is called:
                schema   the model of its files
                check    (file, overrides) -> its description, and an error that a run would raise on this machine
-               run      (file, overrides, out, device, ...) -> its folder
-               dry_run  the same -> a description of what `run` would do and need
                resume   (folder, device, overrides)
                report   (folder) -> report.html, written again
     """
@@ -64,8 +62,6 @@ ABLATION = Kind(
     {
         "schema": "electra_lab.config.ablation:AblationConfig",
         "check": "electra_lab.jobs.sweeps.run:check",
-        "run": "electra_lab.jobs.sweeps.run:ablate",
-        "dry_run": "electra_lab.jobs.sweeps.run:dry_run",
         "resume": "electra_lab.jobs.kinds:refuse_to_resume",
         "report": "electra_lab.presentation.sweep_page:write_report",
     },
@@ -76,8 +72,6 @@ FINETUNING = Kind(
     {
         "schema": "electra_lab.config.finetune:FinetuningConfig",
         "check": "electra_lab.jobs.finetuning.experiment:overview",
-        "run": "electra_lab.jobs.finetuning.run:finetune",
-        "dry_run": "electra_lab.jobs.finetuning.facts:dry_run",
         "resume": "electra_lab.jobs.finetuning.run:resume",
         "report": "electra_lab.jobs.finetuning.run:report",
     },
@@ -88,8 +82,6 @@ EXPERIMENT = Kind(
     {
         "schema": "electra_lab.config.schema:ExperimentConfig",
         "check": "electra_lab.jobs.kinds:check_experiment",
-        "run": "electra_lab.jobs.pretraining.execute:run",
-        "dry_run": "electra_lab.jobs.pretraining.execute:dry_run",
         "resume": "electra_lab.jobs.pretraining.execute:resume",
         "report": "electra_lab.jobs.pretraining.execute:report",
     },

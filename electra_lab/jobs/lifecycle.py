@@ -1,11 +1,14 @@
 """The lifecycle of every training: of an experiment, and of each seed of a fine-tuning.
 
-A job begins or continues, trains, saves, keeps the best, and finishes. Its kind assembles it.
+A job begins or continues, trains, saves, keeps the best, and finishes. Its kind assembles it. Meanwhile a person sees
+its bar, its phase and the time left on the terminal, and its page.
 """
+
+from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +20,6 @@ from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.jobs.endings import noted, stopped
-from electra_lab.jobs.progress import LivePage, Progress
 from electra_lab.jobs.provenance import differences, keep_changes, with_copies
 from electra_lab.jobs.saving import Saver
 from electra_lab.jobs.track import Trackers, tracking
@@ -25,15 +27,18 @@ from electra_lab.parallel.session import is_first, processes
 from electra_lab.presentation.console import Console
 from electra_lab.presentation.pages import Unfinished
 from electra_lab.storage.checkpoint import newest_sound
-from electra_lab.storage.provenance import Environment, Provenance
+from electra_lab.storage.files import reason
+from electra_lab.storage.finetuning_folder import FinetuningFolder
+from electra_lab.storage.provenance import Code, Environment, Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.device import keep_freed_memory
-from electra_lab.training.loop import Record, Training, splits_at, train
-from registry import Metric, Plugin, Vocabulary
+from electra_lab.training.loop import Record, Settings, Training, splits_at, train
+from registry import Metric, Plugin, Split, Vocabulary
 from registry.errors import (
     CheckpointError,
     ConfigError,
     DivergedError,
+    LabError,
     OutOfMemoryError,
     Preempted,
     Reported,
@@ -42,6 +47,8 @@ from registry.errors import (
     is_shortage,
 )
 
+Page = Callable[[], None]  # writes the page of a job again, if it is due
+NOTHING_SAVED = "Nothing was saved. Start again with the same command."
 STOP, TIME_IS_UP = 100, 1000  # messages between ranks: 1 for a checkpoint, STOP + a signal, or TIME_IS_UP
 
 
@@ -49,14 +56,14 @@ STOP, TIME_IS_UP = 100, 1000  # messages between ranks: 1 for a checkpoint, STOP
 class Job(Training):
     """A training with its run directory.
 
-    metrics     of its records, by name
-    best        the metric whose best checkpoint is kept, if any
+    metrics     metrics of its records, by name
+    best        metric whose best checkpoint is kept, if any
     milestones  steps whose checkpoints are kept
-    label       the name of the run in trackers
-    resume      the folder to call `electra-lab resume` with
-    until       when to stop, by time.monotonic
-    show        is given every record with values before it is written
-    page        writes report.html while the job lives
+    label       name of the run in trackers
+    resume      folder to call `electra-lab resume` with
+    until       time limit, by time.monotonic
+    show        called with each record with values before it is written
+    page        writer of report.html while the job lives
     """
 
     loaded: Loaded[Any]
@@ -86,11 +93,26 @@ def begin(
     plugins: Iterable[Plugin] = (),
 ) -> None:
     """Write the first files of a run directory. provenance.json comes last: without it, the run has not begun."""
-    directory.write("config.yaml", dump(with_copies(loaded, directory.path, began.plugins)))
-    for code, plugin in zip(began.plugins, plugins, strict=False):
-        directory.keep_plugin(code, plugin.source)
+    write_config(directory, "config.yaml", loaded, began.plugins, plugins)
     directory.keep_tokens(tokenizer, vocabulary.counts, began.id)
     directory.write_json("provenance.json", began.model_dump(mode="json"))
+
+
+def write_config(
+    folder: RunDirectory | FinetuningFolder,
+    name: str,
+    loaded: Loaded[Any],
+    codes: Sequence[Code],
+    plugins: Iterable[Plugin],
+) -> None:
+    """Write the complete config of a folder, after the copies of plug-ins that it imports."""
+    for code, plugin in zip(codes, plugins, strict=False):
+        folder.keep_plugin(code, plugin.source)
+    folder.write(name, dump(with_copies(loaded, folder.path, codes)))
+
+
+def how_to_resume(path: Path) -> str:
+    return f"Resume with: {command('resume', path)}"
 
 
 def say_differences(before: Environment, now: Environment, say: Callable[[str], None]) -> None:
@@ -99,23 +121,37 @@ def say_differences(before: Environment, now: Environment, say: Callable[[str], 
         say(f"note: the resumed run is not bit-exact, because of {', '.join(different)}")
 
 
-def continued(job: Job, **facts: Any) -> bool:
-    """Truncate the history of a restored run to its step; returns True if that step has been evaluated already.
+def continued(job: Job, restored: bool | None, **facts: Any) -> bool:
+    """Truncate the history of a job to its step; returns True if that step has been evaluated already.
 
-    All ranks call it, rank 0 writes. `facts` are the keys of provenance.json that follow from the config.
+    All ranks call it, rank 0 writes.
+
+    restored  True if the job was restored from a checkpoint, False if it had none, None for a new job
+    facts     keys of provenance.json that follow from the config
     """
-    directory, step, world = job.directory, job.run.step, job.run.learner.world
+    directory, step, world, say = job.directory, job.run.step, job.run.learner.world, job.console.say
 
     def commit() -> str:
-        keep_changes(directory, job.loaded, step, job.console.say, **facts)
-        directory.mend(job.console.say)
+        keep_changes(directory, job.loaded, step, say, **facts)
+        directory.mend(say)
         there = {record["split"] for record in directory.records() if record["step"] == step}
         evaluated = there.issuperset(splits_at(step, job.settings, tested="test" in job.held_out))
         directory.truncate(step, evaluated=evaluated)
         return str(evaluated)
 
     world.wait()  # until all ranks have read the files that change now
-    return world.once(commit) == "True"
+    evaluated = world.once(commit) == "True"
+    if restored is None:
+        return evaluated
+    if world.first and step >= job.settings.log_every and not directory.records():
+        say(f"note: {directory.metrics}: the records up to step {step} are gone")
+    if not restored:
+        say("there is no checkpoint yet; starting again from the beginning")
+    elif step >= job.settings.steps and evaluated:
+        say("the run is already complete")
+    else:
+        say(f"resuming after step {step}")
+    return evaluated
 
 
 def train_to_the_end(job: Job, *, evaluated: bool) -> Saver:
@@ -130,16 +166,16 @@ def train_to_the_end(job: Job, *, evaluated: bool) -> Saver:
     tracked: AbstractContextManager[Trackers | None] = nullcontext()
     if first and config.trackers:
         tracked = tracking(config, job.directory, job.console.say, name=job.label, step=step)
-    page = LivePage(job.page if first else None, job.console.say)
+    live = live_page(job.page if first else None, job.console.say)
     rows = {split: len(batches) for split, batches in job.held_out.items()}
     progress = Progress(job.console, job.settings, rows)
-    with tracked as trackers, page, progress.shown(step, evaluated=evaluated):
+    with tracked as trackers, live as page, progress.shown(step, evaluated=evaluated):
         consume_records(train(job, evaluated=evaluated), job, saver, trackers, progress, page)
     return saver
 
 
 def consume_records(
-    records: Iterable[Record], job: Job, saver: Saver, trackers: Trackers | None, progress: Progress, page: LivePage
+    records: Iterable[Record], job: Job, saver: Saver, trackers: Trackers | None, progress: Progress, page: Page
 ) -> None:
     """Consume the records of a training up to its last step.
 
@@ -201,7 +237,7 @@ def _wish(signal: int, until: float, saver: Saver | None) -> int:
 
 
 def _end(agreed: int, step: int, resume: Path) -> Stopped:
-    saved = f"stopped and saved after step {step}. Resume with: {command('resume', resume)}"
+    saved = f"stopped and saved after step {step}. {how_to_resume(resume)}"
     return Preempted(f"run.max_minutes is up: {saved}") if agreed == TIME_IS_UP else stopped(agreed - STOP, saved)
 
 
@@ -240,3 +276,101 @@ def with_cures(error: DivergedError, directory: RunDirectory) -> DivergedError:
         step = newest_sound(directory.checkpoints)
     where = "There is no checkpoint." if step is None else f"The newest intact checkpoint is that of step {step:,}."
     return DivergedError(f"{error} {where} To find the cause: {command('replay', directory.path)}")
+
+
+PAGE_SHARE = 50  # a page is written again once this multiple of the time that it took has passed: 2% of the time
+
+
+class Progress:
+    """Moves the bar of a training, and names its phases.
+
+    rows  number of rows of each split that is evaluated
+    """
+
+    def __init__(self, console: Console, settings: Settings, rows: Mapping[str, int]) -> None:
+        self._console, self._settings, self._rows = console, settings, rows
+        self._waiting: list[Split] = []  # splits to evaluate before the next step
+        self._done = 0  # rows of the test
+
+    @contextmanager
+    def shown(self, step: int, *, evaluated: bool) -> Iterator[None]:
+        """Show the bar."""
+        with self._console.progress(step, self._settings.steps):
+            if not evaluated:
+                self._begin_evaluations(step)
+            yield
+
+    def __call__(self, record: Record) -> None:
+        """Note a record: the end of a step, a batch of an evaluation, or the end of one."""
+        if record.evaluating:
+            if self._waiting == ["test"]:
+                self._done = min(self._done + self._settings.evaluate_batch_size, self._rows["test"])
+                self._console.advance(self._done)
+        elif record.evaluation:
+            self._waiting = self._waiting[1:]
+            if self._waiting or record.step < self._settings.steps:
+                self._begin_phase()
+        elif not record.values:
+            self._console.advance(record.step)
+            self._begin_evaluations(record.step)
+
+    def _begin_evaluations(self, step: int) -> None:
+        self._waiting = splits_at(step, self._settings, tested="test" in self._rows)
+        if self._waiting:
+            self._begin_phase()
+
+    @property
+    def _phase(self) -> str:
+        return "testing" if self._waiting == ["test"] else "evaluating" if self._waiting else "training"
+
+    def _begin_phase(self) -> None:
+        self._console.phase(self._phase, self._rows["test"] if self._phase == "testing" else None, "rows")
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Name the phase while a checkpoint is written."""
+        self._console.phase("saving")
+        try:
+            yield
+        finally:
+            self._console.phase(self._phase)
+
+
+@contextmanager
+def live_page(write: Callable[[Unfinished], object] | None, say: Callable[[str], None]) -> Iterator[Callable[[], None]]:
+    """Yield a function that writes the page of a job again, if it is due: in at most 2% of the time.
+
+    The last page says which error ended the job. A process that is ended at once, as by a second Ctrl-C, writes none.
+
+    write  writer of the page of an unfinished job; None for a process that writes no pages
+    say    called once if that fails
+    """
+    due, last, failed = 0.0, time.monotonic(), False
+
+    def attempt(how: Unfinished) -> None:
+        nonlocal due, failed
+        began = time.monotonic()
+        try:
+            if write:
+                write(how)
+        except Exception as error:  # a full disk, damaged records: the job goes on without a page
+            if not failed:
+                say(f"note: report.html could not be written while the job runs ({reason(error)})")
+            failed = True
+        due = time.monotonic() + PAGE_SHARE * (time.monotonic() - began)
+
+    def page() -> None:
+        nonlocal last
+        if (now := time.monotonic()) >= due:
+            pause, last = now - last, now
+            attempt(Unfinished("running", pause))
+
+    try:
+        yield page
+    except Stopped:
+        attempt(Unfinished("interrupted: it can be resumed"))
+        raise
+    except Exception as error:
+        said = str(error) if isinstance(error, LabError) else "an internal error"
+        attempt(Unfinished(f"ended by an error: {said}"))
+        raise

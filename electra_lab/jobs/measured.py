@@ -72,8 +72,8 @@ def measured(
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Measure a run; returns the finite numbers, and the contributions of documents to them. Raises BadResult."""
     with torch.no_grad(), precision():
-        found: object = measure(run, shared)
-    return numbers_of(entry, {**measure.metrics, **run.declared}, found)
+        result: object = measure(run, shared)
+    return numbers_of(entry, {**measure.metrics, **run.declared}, result)
 
 
 def _rows(text: Rows, device: torch.device, size: int, rows: Sequence[int]) -> Iterator[Batch]:
@@ -84,17 +84,17 @@ def _rows(text: Rows, device: torch.device, size: int, rows: Sequence[int]) -> I
 
 
 def numbers_of(
-    entry: Entry[Any], metrics: Mapping[str, Metric], found: object
+    entry: Entry[Any], metrics: Mapping[str, Metric], result: object
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Return the finite numbers, and the contributions of documents to them. Raises BadResult."""
     returned = f"{entry.place}: measure '{entry.name}' returned"
-    if not isinstance(found, Mapping) or not all(isinstance(value, Real) for value in found.values()):
-        raise BadResult(f"{returned} {found!r:.80}, must be numbers by their names.")
-    if unknown := sorted(found.keys() - metrics.keys()):
+    if not isinstance(result, Mapping) or not all(isinstance(value, Real) for value in result.values()):
+        raise BadResult(f"{returned} {result!r:.80}, must be numbers by their names.")
+    if unknown := sorted(result.keys() - metrics.keys()):
         raise BadResult(f"{returned} {unknown[0]}, which it does not declare.")
     documents = {}
-    for name, value in found.items():
+    for name, value in result.items():
         by_document = list(value.documents) if isinstance(value, MetricWithDocuments) else []
         if by_document and all(map(math.isfinite, by_document)):
             documents[name] = by_document
-    return {name: float(value) for name, value in found.items() if math.isfinite(value)}, documents
+    return {name: float(value) for name, value in result.items() if math.isfinite(value)}, documents

@@ -7,10 +7,11 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from electra_lab.data.store import is_store, key_of, read_manifest
 from electra_lab.storage.provenance import (
     FORMAT,
     Change,
-    Changes,
     Code,
     Data,
     Environment,
@@ -48,7 +48,7 @@ MAY_CHANGE = (
     "train.steps", "train.epochs", "train.tokens", "train.flops", "train.paper_flops", "train.micro_batch_size",
     "train.log_every", "train.on_non_finite", "train.skip_limit", "train.spike",
     "train.activation_checkpointing", "train.graph", "evaluate", "checkpoint", "run", "trackers", "imports", "corpus",
-    "data.store", "data.engine", "data.unknown", "tokenizer.path",
+    "data.store", "data.unknown", "tokenizer.path",
 )  # fmt: skip
 
 
@@ -61,33 +61,31 @@ def provenance(loaded: Loaded, experiment: Experiment, folder: Path, id: str | N
         loaded.plugins,
         environment_of(experiment),
         data=data_of(experiment),
-        earlier_runs=experiment.parents,
         init=experiment.init,
         weights=experiment.weights,
         parameters=experiment.parameters,
         metrics=dict(experiment.accumulate(()).metrics),
-        **length(experiment),
+        **length_of(experiment),
     )
 
 
-def length(experiment: Experiment) -> dict[str, Any]:
+def length_of(experiment: Experiment) -> dict[str, Any]:
     """Return the length of a run, which may change when it is resumed."""
-    settings = experiment.settings
-    return {
-        "steps": settings.steps,
-        "flops_per_step": settings.flops.per_step,
-        "flops": settings.flops.total(settings.steps),
-        "paper_flops": experiment.paper_flops,
-        "milestones": experiment.milestones,
-    }
+    length = steps_and_flops(experiment.settings)
+    return {**length, "paper_flops": experiment.paper_flops, "milestones": experiment.milestones}
+
+
+def steps_and_flops(settings: Settings) -> dict[str, int]:
+    steps, flops = settings.steps, settings.flops
+    return {"steps": steps, "flops_per_step": flops.per_step, "flops": flops.total(steps)}
 
 
 def began(
     id: str, loaded: Loaded[Any], folder: Path, plugins: Sequence[Plugin], environment: Environment, **facts: Any
 ) -> Provenance:
     """Return the provenance of a training that begins now in a folder; `facts` are the keys specific to its kind."""
-    codes = [Code(file=str(p.file), sha256=p.sha256, package=p.package) for p in plugins]
-    kept = with_copies(loaded, folder, codes)
+    codes = codes_of(plugins)
+    config = with_copies(loaded, folder, codes)
     return Provenance(
         format=FORMAT,
         id=id,
@@ -95,13 +93,17 @@ def began(
         command=sys.argv,
         electra_lab=__version__,
         git=_git(),
-        config_sha256=hashlib.sha256(dump(kept).encode()).hexdigest(),
-        config=content(kept),
+        config_sha256=hashlib.sha256(dump(config).encode()).hexdigest(),
+        config=content(config),
         plugins=codes,
         environment=environment,
         platform=platform.platform(),
         **facts,
     )
+
+
+def codes_of(plugins: Iterable[Plugin]) -> list[Code]:
+    return [Code(file=str(plugin.file), sha256=plugin.sha256, package=plugin.package) for plugin in plugins]
 
 
 def data_of(experiment: Experiment) -> Data:
@@ -178,30 +180,26 @@ def _version(name: str) -> str | None:
         return None
 
 
+@cache  # the running code is that of the first answer
 def _git() -> dict[str, Any] | None:
     """Return the commit of the running code, if git tracks it and answers."""
-    try:
-        return _commit()
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-@cache  # the running code is that of the first answer; failures are not kept
-def _commit() -> dict[str, Any]:
     code = [str(folder) for folder in CODE]
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", code[0], *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
-    git("ls-files", "--error-unmatch", "__init__.py")  # otherwise it merely lies inside somebody's repository
-    return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", *code))}
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # otherwise it merely lies inside somebody's repository
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", *code))}
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def with_copies(loaded: Loaded[Any], folder: Path, codes: Sequence[Code]) -> Any:
-    """Return a config as a job's folder has it, which can be run by itself and moved together with other jobs.
+    """Return the config of a job's folder, which can be run by itself and moved together with other jobs.
 
-    codes  of the plug-ins, of which it has copies; those under `imports` come first
+    codes  plug-ins that it has copies of; those under `imports` come first
     """
     copies = [Path("plugins", code.copy_name) for code in codes[: len(loaded.config.imports)]]
     return loaded.within(folder).model_copy(update={"imports": copies})
@@ -212,18 +210,32 @@ def content(config: Strict) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude_none=True)
 
 
-def refuse_others(
-    found: Changes, path: Path, allowed: Sequence[str] = MAY_CHANGE, overrides: Sequence[str] = ()
+def refuse_changes(
+    began: Provenance,
+    loaded: Loaded[Any],
+    folder: Path,
+    allowed: Sequence[str] = MAY_CHANGE,
+    overrides: Sequence[str] = (),
+    file: Path | None = None,
 ) -> None:
-    """Raise ConfigError, naming each key that must not change, and the overrides to blame."""
+    """Raise ConfigError, naming each key that must not change, and the overrides or the file to blame."""
     above = tuple(f"{key}." for key in allowed)
-    wrong = {key: values for key, values in found.items() if not f"{key}.".startswith(above)}
+    changed = changes(began.config, content(with_copies(loaded, folder, began.plugins)))
+    wrong = {key: values for key, values in changed.items() if not f"{key}.".startswith(above)}
     if wrong:
         blamed = [f" (--set {words})" for words in overrides if not f"{words.partition('=')[0]}.".startswith(above)]
         raise ConfigError(
-            f"{path}: these values affected earlier steps and cannot change: {described(wrong)}{''.join(blamed)}. "
-            f"To use other values, start a new run. Allowed changes: {', '.join(allowed)}."
+            f"{file or folder}: these values affected earlier steps and cannot change: {described(wrong)}"
+            f"{''.join(blamed)}. To use other values, start a new run. Allowed changes: {', '.join(allowed)}."
         )
+
+
+def refuse_other_plugins(before: Sequence[Code], now: Sequence[Code], path: Path) -> None:
+    """Raise ConfigError if the plug-ins of a run have changed since it began."""
+    for then, code in zip_longest(before, now):
+        if then is None or code is None or (then.sha256, then.package) != (code.sha256, code.package):
+            place = f"{code.file}{f' ({code.package})' if code.package else ''}" if code else path
+            raise ConfigError(f"{place}: the plug-ins have changed since the run began. Restore them.")
 
 
 def keep_changes(
@@ -234,19 +246,26 @@ def keep_changes(
     provenance.json is written first, because it also holds the earlier config.
     """
     began = directory.provenance()
-    kept = with_copies(loaded, directory.path, began.plugins)
-    config, now = dump(kept), content(kept)
+    with_plugins = with_copies(loaded, directory.path, began.plugins)
+    config, now = dump(with_plugins), content(with_plugins)
     sha = hashlib.sha256(config.encode()).hexdigest()
     earlier = [change.model_copy(update={"step": min(change.step, step)}) for change in began.changes]
     same = (directory.path / "config.yaml").read_text(encoding="utf-8") == config and sha == began.config_sha256
     if same and earlier == began.changes and began.steps == facts.get("steps", began.steps):
         return
-    if found := changes(began.config, now):
-        say(f"changed after step {step}: {described(found)}")
-    change = Change(step=step, values=found, config_sha256=began.config_sha256)
+    if changed := changes(began.config, now):
+        say(f"changed after step {step}: {described(changed)}")
+    change = Change(step=step, values=changed, config_sha256=began.config_sha256)
     update = {"config_sha256": sha, "config": now, "changes": [*earlier, change], **facts}
     directory.write_json("provenance.json", began.model_copy(update=update).model_dump(mode="json"))
     directory.write("config.yaml", config)
+
+
+def folder_of_store(root: Path, key: str) -> Path:
+    """Return the folder that a run's token store has if `root` is a store or the folder of stores. Raises DataError."""
+    if is_store(root) and (other := key_of(read_manifest(root).identity)) != key:
+        raise DataError(f"{root}: is not the token store of this run (its key is {other}, the run's is {key}).")
+    return root if is_store(root) else root / key
 
 
 def checked_recipe(loaded: Loaded, directory: RunDirectory) -> tuple[Loaded, Recipe | None]:
@@ -256,29 +275,27 @@ def checked_recipe(loaded: Loaded, directory: RunDirectory) -> tuple[Loaded, Rec
     text has changed since the run began. Nothing is tokenized.
     """
     root, key = loaded.config.data.store, directory.provenance().data.store
-    kept = root / key
+    first_store = root / key
     cure, resume = "", ("resume", directory.path, "--set")
-    if is_store(kept):
-        cure = f" To continue with the text that it began with: {command(*resume, f'data.store={kept}')}"
-    if is_store(root):
-        if (other := key_of(read_manifest(root).identity)) == key:
-            return loaded, None
-        raise DataError(f"{root}: is not the token store of this run (its key is {other}, the run's is {key}).")
+    if is_store(first_store):
+        cure = f" To continue with the text that it began with: {command(*resume, f'data.store={first_store}')}"
+    if folder_of_store(root, key) == root:
+        return loaded, None
     try:
         recipe = recipe_of(loaded, open_corpus(loaded))
     except DataError as error:
-        if is_store(kept):
-            data = loaded.config.data.model_copy(update={"store": kept})
+        if is_store(first_store):
+            data = loaded.config.data.model_copy(update={"store": first_store})
             return replace(loaded, config=loaded.config.model_copy(update={"data": data})), None
         cure = (
             f" If the text was moved, name its new place: {command(*resume, 'corpus.KEY=VALUE')}. If the token store "
             f"was moved: {command(*resume, f'data.store=FOLDER/{key}')}"
         )
         raise DataError(f"{error}{cure}") from None
-    if (found := key_of(recipe.identity)) != key:
+    if (current := key_of(recipe.identity)) != key:
         raise DataError(
-            f"{directory.path}: the corpus or the tokenizer has changed since the run began (token store {found}, was "
-            f"{key}). The cause may be changed files, another version of tokenizers or, for corpus docstrings, of "
+            f"{directory.path}: the corpus or the tokenizer has changed since the run began (token store {current}, "
+            f"was {key}). The cause may be changed files, another version of tokenizers or, for corpus docstrings, of "
             f"Python or torch.{cure}"
         )
     return loaded, recipe

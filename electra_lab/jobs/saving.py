@@ -157,26 +157,26 @@ class Saver:
         return min(self._ranked()).step
 
     def _ranked(self, among: Collection[int] | None = None) -> list[Best]:
-        found = ranked(self._directory.records(), self._job.best, self._job.metrics)
-        return [best for best in found if among is None or best.step in among]
+        bests = ranked(self._directory.records(), self._job.best, self._job.metrics)
+        return [best for best in bests if among is None or best.step in among]
 
     def _note_best(self) -> None:
         """Write best.json, which says which checkpoint is the best."""
         directory = self._directory
         if best := min(self._ranked(steps(directory.checkpoints)), default=None):
             path = checkpoint_path(directory.checkpoints, best.step).relative_to(directory.path)
-            found = {"checkpoint": path.as_posix(), "step": best.step, "metric": best.metric, "value": best.value}
-            directory.write_json("best.json", found)
+            content = {"checkpoint": path.as_posix(), "step": best.step, "metric": best.metric, "value": best.value}
+            directory.write_json("best.json", content)
         else:
             with suppress(OSError):
                 (directory.path / "best.json").unlink(missing_ok=True)
 
     def _best(self) -> BestUpTo:
         """Find the best of the available steps: those with a checkpoint, and the current one."""
-        there = self._ranked({self._run.step, *steps(self._directory.checkpoints)})
+        available = self._ranked({self._run.step, *steps(self._directory.checkpoints)})
 
         def up_to(last: int) -> int | None:
-            best = min((best for best in there if best.step <= last), default=None)
+            best = min((best for best in available if best.step <= last), default=None)
             return best.step if best else None
 
         return up_to

@@ -10,20 +10,20 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from electra_lab.assembly.trackers import make_tracker
-from electra_lab.config.component import Component
+from electra_lab.assembly.experiment import make_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.storage.files import read_as
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Ended, Tracked, Tracker
+from registry.component import Component
 from registry.errors import CheckpointError, LabError, Stopped
 
 FILE = "trackers.json"  # in the run directory
 Line = Mapping[str, Any]  # of metrics.jsonl
 
 
-class Known(BaseModel):
+class State(BaseModel):
     """The state of a tracker, stored until the run is resumed."""
 
     type: str
@@ -36,7 +36,7 @@ class Trackers:
 
     def __init__(self, chosen: Sequence[Component], directory: RunDirectory, say: Callable[[str], None]) -> None:
         self._chosen, self._directory, self._say = chosen, directory, say
-        self._known = [Known(type=component.type) for component in chosen]
+        self._states = [State(type=component.type) for component in chosen]
         self._live: dict[int, Tracker] = {}  # by their place in the config
         self._lines = 0  # of metrics.jsonl
 
@@ -44,21 +44,21 @@ class Trackers:
         if not self._chosen:
             return
         with suppress(CheckpointError):  # none yet, or damaged
-            kept = read_as(list[Known], self._directory.path / FILE)
-            if [known.type for known in kept] == [known.type for known in self._known]:
-                self._known = kept
+            saved = read_as(list[State], self._directory.path / FILE)
+            if [state.type for state in saved] == [state.type for state in self._states]:
+                self._states = saved
         lines = self._directory.records()
         self._lines = len(lines)
-        for place, known in enumerate(self._known):
-            self._attempt(place, "at the start", partial(self._begin, place, known, run))
+        for place, state in enumerate(self._states):
+            self._attempt(place, "at the start", partial(self._begin, place, state, run))
         self._send(lines)
 
-    def _begin(self, place: int, known: Known, run: Tracked) -> None:
+    def _begin(self, place: int, state: State, run: Tracked) -> None:
         tracker = make_tracker(self._chosen[place])
         tracker.check()
-        known.id = tracker.start(replace(run, id=known.id))
+        state.id = tracker.start(replace(run, id=state.id))
         if tracker.rewinds:
-            known.sent = min(known.sent, self._lines)
+            state.sent = min(state.sent, self._lines)
         self._live[place] = tracker
 
     def __call__(self, line: Line) -> None:
@@ -68,21 +68,21 @@ class Trackers:
 
     def _send(self, lines: Sequence[Line]) -> None:
         """Send the last lines to each tracker that has not received them."""
-        before = [known.sent for known in self._known]
+        before = [state.sent for state in self._states]
         for place in self._live:
-            self._known[place].sent = max(before[place], self._lines)
+            self._states[place].sent = max(before[place], self._lines)
         self._keep()  # first: if the process is killed here, a line is lost rather than sent twice
         for place in list(self._live):
             for number, line in enumerate(lines, start=self._lines - len(lines)):
                 if place in self._live and number >= before[place]:
                     act = partial(self._live[place].record, line["step"], _numbers(line))
                     if not self._attempt(place, f"at step {line['step']}", act):
-                        self._known[place].sent = number
+                        self._states[place].sent = number
                         self._keep()
 
     def _keep(self) -> None:
         with suppress(CheckpointError):  # a full disk is reported by metrics.jsonl and the checkpoints
-            self._directory.write_json(FILE, [known.model_dump() for known in self._known])
+            self._directory.write_json(FILE, [state.model_dump() for state in self._states])
 
     def close(self, outcome: Ended) -> None:
         for place in list(self._live):
@@ -115,8 +115,8 @@ def tracking(
 ) -> Iterator[Trackers]:
     """Yield the trackers, which are given each record once it is in metrics.jsonl.
 
-    name  of the run; that of its group is the config's
-    step  that the run has reached
+    name  name of the run; its group has the config's name
+    step  current step of the run
     """
     trackers = Trackers(config.trackers, directory, say)
     complete = config.model_dump(mode="json", exclude_none=True)

@@ -139,7 +139,6 @@ class Provenance(BaseModel):
     environment: Environment
     platform: str = ""
     data: Data
-    earlier_runs: dict[str, str] = {}  # by network, the checkpoint of another run that its weights were taken from
     init: dict[str, Start] = {}  # by network
     weights: dict[str, str] = {}  # by part of a network, where its first weights came from, in words
     parameters: dict[str, int]

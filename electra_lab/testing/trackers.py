@@ -11,12 +11,12 @@ from uuid import uuid4
 
 import pytest
 
-from electra_lab.config.component import Component
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.jobs.track import FILE, tracking
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.testing.common import Contract
 from registry import trackers
+from registry.component import Component
 from registry.errors import Preempted
 from registry.signature import validate
 

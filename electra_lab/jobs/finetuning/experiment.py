@@ -16,23 +16,25 @@ import numpy as np
 import torch
 from torch import nn
 
-from electra_lab.assembly.budget import rows_at_once, steps_of
+from electra_lab.assembly.budget import rows_at_once, size_of, steps_of
 from electra_lab.assembly.build import brought_by, loop_settings, optimizer_of, weights_from
+from electra_lab.assembly.experiment import absent_tracker
 from electra_lab.assembly.initial_weights import BROUGHT, DRAWN
 from electra_lab.assembly.networks import Networks, open_source
-from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.checks.guards import rehearse
-from electra_lab.config.component import rate_problem
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load_finetuning
 from electra_lab.config.origins import dump_with_origins
+from electra_lab.config.sections import rate_problem
 from electra_lab.data.rows import permuted
 from electra_lab.data.task_rows import TaskRows
 from electra_lab.data.text_encoder import TextEncoder
+from electra_lab.jobs.provenance import steps_and_flops
 from electra_lab.model.flops import MATRIX_PRODUCTS
 from electra_lab.model.task_model import TaskModel, with_layer_rates
 from electra_lab.presentation.console import Console
 from electra_lab.pretrained.families import prepare
+from electra_lab.storage.provenance import Data
 from electra_lab.training.device import choose_precision
 from electra_lab.training.evaluation import Collected, using_task
 from electra_lab.training.loop import Run, Settings
@@ -83,12 +85,12 @@ class Finetuning:
 
     def lost(self) -> dict[str, dict[str, float]]:
         """Return the shares of the examples that are missing from the rows: by metric, its value on each split."""
-        found: dict[str, dict[str, float]] = {}
+        shares: dict[str, dict[str, float]] = {}
         for split in (TRAIN, *self.held_out):
             held = self.splits[split]
             for name, value in self.task.truncation(held.examples, held.rows).items():
-                found.setdefault(name, {})[split] = value
-        return found
+                shares.setdefault(name, {})[split] = value
+        return shares
 
     @property
     def held_out(self) -> list[str]:
@@ -130,7 +132,7 @@ def no_class(task: Any) -> str:
 
 
 def absent_examples(loaded: Loaded[FinetuningConfig]) -> DataError | None:
-    """The same without its model, which may be replaced later."""
+    """Return the error of a run for examples that this machine lacks, if any. Raises ConfigError."""
     declared(loaded)
     try:
         open_dataset(loaded)
@@ -151,12 +153,12 @@ def open_dataset(loaded: Loaded[FinetuningConfig]) -> Dataset:
     """Raises DataError if its files are not there, ConfigError if the component refuses its options."""
     chosen = loaded.config.dataset
     try:
-        made: Dataset = datasets.get(chosen.type).component(**chosen.keywords())
+        dataset: Dataset = datasets.get(chosen.type).component(**chosen.keywords())
     except DataError as error:
         raise loaded.problem(("dataset",), f"{chosen.type}: {error}", DataError) from None
     except ValueError as error:
         raise loaded.problem(("dataset",), f"{chosen.type} refuses this: {error}") from error
-    return made
+    return dataset
 
 
 def make_task(loaded: Loaded[FinetuningConfig]) -> Any:
@@ -175,22 +177,22 @@ def declared(loaded: Loaded[FinetuningConfig]) -> Mapping[str, Metric]:
     """
     config = loaded.config
     with using(tasks.get(config.task.type)):
-        found: dict[str, Metric] = {**cast("Task", make_task(loaded)).metrics}
-    first = config.evaluate.metric or next(iter(found))
-    if first not in found:
-        reason = f"{config.task.type} has no metric '{first}'.{did_you_mean(first, found)}"
+        metrics: dict[str, Metric] = {**cast("Task", make_task(loaded)).metrics}
+    first = config.evaluate.metric or next(iter(metrics))
+    if first not in metrics:
+        reason = f"{config.task.type} has no metric '{first}'.{did_you_mean(first, metrics)}"
         raise loaded.problem(("evaluate", "metric"), reason)
-    leading = replace(found[first], brief=found[first].title or first)
-    return {first: leading, **{name: metric for name, metric in found.items() if name != first}}
+    leading = replace(metrics[first], brief=metrics[first].title or first)
+    return {first: leading, **{name: metric for name, metric in metrics.items() if name != first}}
 
 
 def longest_row(loaded: Loaded[FinetuningConfig], source: Networks) -> int:
     """Return the length of the longest row in tokens. Raises ConfigError."""
-    wanted = loaded.config.data.max_length or min(source.length, source.longest)
-    if wanted > source.longest:
-        reason = f"{wanted} is above the {source.longest} positions of {loaded.config.model}. Lower it."
+    length = loaded.config.data.max_length or min(source.length, source.longest)
+    if length > source.longest:
+        reason = f"{length} is above the {source.longest} positions of {loaded.config.model}. Lower it."
         raise loaded.problem(("data", "max_length"), reason)
-    return wanted
+    return length
 
 
 def read_examples(loaded: Loaded[FinetuningConfig], dataset: Dataset | None = None) -> Examples:
@@ -205,39 +207,39 @@ def read_examples(loaded: Loaded[FinetuningConfig], dataset: Dataset | None = No
         has = ", ".join(dataset.splits) or "none"
         reason = f"{loaded.config.dataset.type} has no split {missing[0]}: it has {has}."
         raise loaded.problem(("dataset",), reason, DataError)
-    found: dict[str, list[Any]] = {}
+    examples: dict[str, list[Any]] = {}
     errors: list[LabError] = []
     entry = datasets.get(loaded.config.dataset.type)
     for split in dataset.splits:
         try:
             with using(entry):
-                found[split] = list(dataset.read(split))
-                if (kind := entry.declared["yields"]) and not all(isinstance(item, kind) for item in found[split]):
+                examples[split] = list(dataset.read(split))
+                if (kind := entry.declared["yields"]) and not all(isinstance(item, kind) for item in examples[split]):
                     raise TypeError(f"it must yield {kind.__name__}.")
         except LabError as error:
             errors.append(error)
             continue
-        if not found[split]:
+        if not examples[split]:
             errors.append(DataError(f"the split {split} has no examples."))
-        unknown = [example.place or example.id for example in found[split] if not is_labelled(example)]
-        if 0 < len(unknown) < len(found[split]):
+        unknown = [example.place or example.id for example in examples[split] if not is_labelled(example)]
+        if 0 < len(unknown) < len(examples[split]):
             reason = "has no label, but others of its split have one. Leave out those without."
             errors.append(DataError(listed([f"{place}: {reason}" for place in unknown])))
     facts: Mapping[str, Any] = {}
     if loaded.config.trains:
-        labelled = [example for example in found.get(TRAIN, ()) if is_labelled(example)] or found.get(TRAIN)
+        labelled = [example for example in examples.get(TRAIN, ()) if is_labelled(example)] or examples.get(TRAIN)
         try:
             facts = task.fit_labels(labelled) if labelled else {}
             if (order := [*getattr(dataset, "labels", ())]) and {*facts.get("labels", ())} <= {*order}:
                 facts = {**facts, "labels": sorted(facts["labels"], key=order.index)}
         except LabError as error:
             errors.append(error)
-        if (held := found.get(VALIDATION)) and not any(map(is_labelled, held)):
+        if (held := examples.get(VALIDATION)) and not any(map(is_labelled, held)):
             errors.append(DataError("the examples of validation have no labels, so nothing can be measured on them."))
     if errors:
         together = DataError("\n".join(dict.fromkeys(map(str, errors))))
         raise loaded.caused(("dataset",), together if len(errors) > 1 else errors[0]) from None
-    return Examples(dataset, found, facts)
+    return Examples(dataset, examples, facts)
 
 
 def assemble(
@@ -245,7 +247,7 @@ def assemble(
 ) -> Finetuning:
     """Read model and data, and build everything for one seed. Raises LabError at the line that caused it.
 
-    read  the examples, if another seed has read them
+    read  examples that another seed has read
     """
     config, train, task = loaded.config, loaded.config.train, cast("Task", make_task(loaded))
     source = open_source(loaded, seed if config.init == "random" else None)
@@ -256,10 +258,10 @@ def assemble(
     try:
         examples[TRAIN] = _drawn(examples[TRAIN], config.data.train_examples, seed)
         encoder = TextEncoder(source.tokenizer, source.vocabulary)
-        splits = {
-            name: _split(task, each, encoder, length, config.data.group_by_length and name == TRAIN)
-            for name, each in examples.items()
-        }
+        splits = dict[str, Split]()
+        for name, of_split in examples.items():
+            by_length = config.data.group_by_length and name == TRAIN
+            splits[name] = _split(task, of_split, encoder, length, by_length)
     except LabError as error:
         raise loaded.caused(("dataset",), error) from None
     network = source.networks[config.network]
@@ -270,8 +272,8 @@ def assemble(
     entry = tasks.get(config.task.type)
     brought = brought_by(entry, model.head)
     _draw_head(model.head, seed, brought)
-    own = [part for part in source.weights if part.split(".")[0] == config.network and ".heads." not in part]
-    weights = {part: source.weights[part] for part in own}
+    of_network = [part for part in source.weights if part.split(".")[0] == config.network and ".heads." not in part]
+    weights = {part: source.weights[part] for part in of_network}
     ways = {BROUGHT if parameter in brought else DRAWN for parameter in model.head.parameters()}
     weights["head"] = " and ".join(sorted(ways))
     model = model.to(device)
@@ -287,15 +289,15 @@ def assemble(
     settings = loop_settings(config, seed=seed, steps=steps, flops=Flops(per_step), examples=0, precision=precision)
     optimizer = optimizer_of(config.optimizer, train.learning_rate, model)
     optimizer = with_layer_rates(optimizer, model, train.layer_decay, train.layer_decay_rule)
-    found = Finetuning(
+    built = Finetuning(
         Run(Learner(model), optimizer), settings, model, task, read, splits, source, weights, length, device
     )
     held = splits[VALIDATION]
     batch = next(TaskRows(held.rows[0]).in_order(len(held.rows[0]), device))
     accumulate = partial(Collected, task, held.examples[:1], held.rows[:1], model.of_tokens)
-    rehearse(found.run.learner, entry, batch, seed, settings.precision, lambda _: accumulate())
-    found.lost()
-    return found
+    rehearse(built.run.learner, entry, batch, seed, settings.precision, lambda _: accumulate())
+    built.lost()
+    return built
 
 
 def _drawn(examples: list[Any], number: int | None, seed: int) -> list[Any]:
@@ -322,3 +324,37 @@ def _draw_head(head: nn.Module, seed: int, brought: Set[nn.Parameter]) -> None:
             nn.init.xavier_uniform_(module.weight, generator=weights_from(seed, f"head.{name}", module.weight.shape))
             if module.bias is not None and module.bias not in brought:
                 nn.init.zeros_(module.bias)
+
+
+def provenance_of(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
+    """Return the keys of provenance.json that describe a fine-tuning."""
+    settings = built.settings
+    sizes = {name: size_of(part) for name, part in built.model.named_children()}
+    examples = {name: split.examples for name, split in built.splits.items()}
+    tokens = {name: split.batches.tokens for name, split in built.splits.items()}
+    return {
+        "data": data_of(built.read.dataset, built.source, examples, tokens),
+        "parameters": {**sizes, "total": sum(sizes.values())},
+        "weights": built.weights,
+        **steps_and_flops(settings),
+        "metrics": dict(metrics),
+        "facts": dict(built.read.facts),
+    }
+
+
+def description_of(built: Finetuning, name: str) -> dict[str, Any]:
+    """Return the description of the network, from which `predict` builds it without its pre-trained model."""
+    part = built.source.model.parts[name]
+    embedding = {key: part.embedding[key] for key in ("dim", "max_length", "dropout")}
+    sizes = {"vocabulary_size": part.vocabulary_size, "length": built.length}
+    return {"backbone": part.backbone, "embedding": embedding, **sizes}
+
+
+def data_of(dataset: Dataset, source: Networks, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]) -> Data:
+    return Data(
+        store=dataset.fingerprint(),
+        documents={split: len(of_split) for split, of_split in examples.items()},
+        tokens=tokens,
+        skipped={split: len(rows) for split, rows in getattr(dataset, "skipped", {}).items() if rows},
+        vocabulary=source.vocabulary.size,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -42,8 +43,8 @@ def opening(
 ) -> str:
     """Describe the training that begins, with the file behind each name.
 
-    path  of the seed, None for a dry run
-    time  of one seed, for a dry run
+    path  folder of the seed, None for a dry run
+    time  duration of one seed, for a dry run
     """
     config, settings, rows = loaded.config, built.settings, built.splits[TRAIN].batches
     size = size_of(built.model)
@@ -88,12 +89,12 @@ def not_learned(source: Networks) -> list[str]:
 
 
 def described_export(task: Any, head: nn.Module, part: Part) -> str:
-    """Describe what transformers will be able to load."""
+    """Describe the models that transformers will be able to load."""
     kind, cure = getattr(task, "exports_as", None), getattr(task, "exports_if", None)
-    found = task_class(part.family, kind, head)
-    if kind is None or found is None:
+    layers = task_class(part.family, kind, head)
+    if kind is None or layers is None:
         return f"none: {no_class(task)}"
-    family, _ = found
+    family, _ = layers
     name = class_name(family, kind)
     if family:
         return f"model/ in the folder of each seed: {name} of transformers"
@@ -117,7 +118,7 @@ def what_is_left(folder: FinetuningFolder, config: FinetuningConfig) -> str:
 def dry_run(file: Path, overrides: Sequence[str], out: Path | None, device: str, *, tries: bool = True) -> str:
     """Describe the training of the first seed, and the time that it takes here. Writes nothing. Raises LabError.
 
-    tries  say how long it would take, from some of its steps
+    tries  estimate the time from some of its steps
     """
     refuse_used(out)
     loaded, target = load_finetuning(file, overrides), choose_device(device)
@@ -159,7 +160,7 @@ def notes(examples: Mapping[str, Sequence[AnyExample]]) -> Iterator[str]:
             with_another = f", {other:,} of them with another label" if other else ""
             share = f"{len(seen):,} of {len(of_split):,} examples of {split} are in train too"
             yield f"{share}{with_another} ({_first(seen)}). Results on them are too good. Remove them from train."
-    differing = [each for each in examples.get(TRAIN, ()) if _label(each) != training[_content(each)]]
+    differing = [example for example in examples.get(TRAIN, ()) if _label(example) != training[_content(example)]]
     if differing:
         yield f"{len(differing):,} examples of train have a copy with another label ({_first(differing)})."
     # Texts without content.
@@ -171,14 +172,23 @@ def notes(examples: Mapping[str, Sequence[AnyExample]]) -> Iterator[str]:
     words = [label for example in examples.get(TRAIN, ()) if isinstance(label := _label(example), str)]
     counts = Counter(words).most_common()
     if rare := [label for label, number in counts if number == 1]:
-        yield f"labels of a single training example: {', '.join(sorted(rare)[:10])}{', ...' * (len(rare) > 10)}."
+        shown = ", ".join(sorted(rare, key=_by_number)[:10])
+        yield f"labels of a single training example: {shown}{', ...' * (len(rare) > 10)}."
     if counts and counts[0][1] >= DOMINANT * len(words):
         share = f"{counts[0][1] / len(words):.0%} of the training examples have the label '{counts[0][0]}'"
         yield f"{share}. Compare accuracy with this share, or set another evaluate.metric."
 
 
-def _first(found: Sequence[AnyExample]) -> str:
-    return f"the first is {found[0].place or found[0].id}"
+def _by_number(label: str) -> tuple[float, str]:
+    """Return the key that sorts labels: numbers by their value, then words."""
+    try:
+        return float(label), label
+    except ValueError:
+        return math.inf, label
+
+
+def _first(examples: Sequence[AnyExample]) -> str:
+    return f"the first is {examples[0].place or examples[0].id}"
 
 
 def _texts(example: AnyExample) -> list[str]:
@@ -195,5 +205,5 @@ def _content(example: AnyExample) -> int:
 
 def _label(example: AnyExample) -> Any:
     """Return the label, the tags or the answers of an example; None if they are unknown."""
-    known = next((getattr(example, name) for name in LABELS if hasattr(example, name)), None)
-    return known if is_labelled(example) else None
+    label = next((getattr(example, name) for name in LABELS if hasattr(example, name)), None)
+    return label if is_labelled(example) else None

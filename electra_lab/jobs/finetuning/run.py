@@ -13,10 +13,10 @@ import torch
 
 from electra_lab.analysis.records import training_seconds
 from electra_lab.assembly.budget import size_of
+from electra_lab.assembly.experiment import absent_tracker
 from electra_lab.assembly.networks import Networks, open_source
-from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
-from electra_lab.config.load import Loaded, dump, load_finetuning
+from electra_lab.config.load import Loaded, load_finetuning
 from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.data.vocabulary import for_words
 from electra_lab.jobs.endings import ending
@@ -27,23 +27,35 @@ from electra_lab.jobs.finetuning.experiment import (
     Finetuning,
     absent_examples,
     assemble,
+    data_of,
     declared,
+    description_of,
     longest_row,
     make_task,
     open_dataset,
+    provenance_of,
     read_examples,
 )
 from electra_lab.jobs.finetuning.facts import not_learned, notes, opening, what_is_left
 from electra_lab.jobs.lifecycle import (
+    NOTHING_SAVED,
     Job,
     begin,
     continued,
     enough_memory,
+    how_to_resume,
     refuse_several_processes,
     say_differences,
     train_to_the_end,
+    write_config,
 )
-from electra_lab.jobs.provenance import began, content, environment, refuse_others, with_copies
+from electra_lab.jobs.provenance import (
+    began,
+    codes_of,
+    environment,
+    refuse_changes,
+    refuse_other_plugins,
+)
 from electra_lab.jobs.saving import restore
 from electra_lab.presentation.console import Console
 from electra_lab.presentation.finetuning_page import closing, write_report
@@ -51,7 +63,7 @@ from electra_lab.pretrained.writing import write_finetuned
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.files import sha256
 from electra_lab.storage.finetuning_folder import MODEL, FinetuningFolder, SeedResults, SplitResults
-from electra_lab.storage.provenance import Code, Data, Provenance, changes, id_by_place, weights_of
+from electra_lab.storage.provenance import Provenance, id_by_place, weights_of
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import checked, evaluation
@@ -71,7 +83,7 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
     """Fine-tune, or judge, as a file says; returns the folder. Raises LabError."""
     refuse_several_processes()
     refuse_used(out)
-    with ending(lambda: "Nothing was saved. Start again with the same command."):
+    with ending(lambda: NOTHING_SAVED):
         loaded, target = load_finetuning(file, overrides), choose_device(device)
         declared(loaded)  # a mistake of the file comes before anything is written
         dataset = open_dataset(loaded)
@@ -84,7 +96,7 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
         folder = FinetuningFolder.create(out, loaded.config.name)
         with folder.locked():
             folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))
-            with ending(lambda: f"Resume with: {command('resume', folder.path)}"):
+            with ending(lambda: how_to_resume(folder.path)):
                 run_remaining_seeds(folder, loaded, target, read)
     return folder.path
 
@@ -94,7 +106,7 @@ def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
     refuse_several_processes()
     folder = FinetuningFolder(path)
     loaded = load_finetuning(path / "finetuning.yaml", overrides)
-    with ending(lambda: f"Resume with: {command('resume', path)}"), folder.locked():
+    with ending(lambda: how_to_resume(path)), folder.locked():
         left = any(folder.results(seed) is None for seed in loaded.config.seeds)
         if left and (absent := absent_examples(loaded)):
             cure = command("resume", path, "--set", "dataset.KEY=PLACE")
@@ -118,21 +130,19 @@ def run_remaining_seeds(
     Seeds may be added to a folder. ConfigError if a seed began with settings that must not change, DataError if with
     other data or weights: the numbers of one folder go together.
 
-    read  the examples, if they have been read
+    read  examples, if they have been read
     """
     config, console = loaded.config, Console()
     folder.begin()
     _refuse_other_settings(folder, loaded)
-    codes = [Code(file=str(plugin.file), sha256=plugin.sha256) for plugin in loaded.plugins[: len(config.imports)]]
-    for code, plugin in zip(codes, loaded.plugins, strict=False):
-        folder.keep_plugin(code, plugin.source)
-    folder.write("finetuning.yaml", dump(with_copies(loaded, folder.path, codes)))
+    imported = loaded.plugins[: len(config.imports)]
+    write_config(folder, "finetuning.yaml", loaded, codes_of(imported), imported)
     for number, seed in enumerate(config.seeds, start=1):
         console.title = f"seed {seed} ({number}/{len(config.seeds)})"
         if folder.results(seed) is None:
             with enough_memory():
                 read = read or read_examples(loaded)
-                (_train if config.trains else _judge)(folder, _with(seed, loaded), read, seed, device, console)
+                (_train if config.trains else _judge)(folder, _of_seed(seed, loaded), read, seed, device, console)
     page = write_report(folder)
     seconds = sum(training_seconds(folder.seed(seed).records()) or 0 for seed in folder.seeds())
     console.say(closing(folder, page, seconds))
@@ -142,23 +152,23 @@ def run_remaining_seeds(
 
 def _begun(folder: FinetuningFolder) -> dict[int, Provenance]:
     """Return the provenance of each seed that has begun."""
-    found = {}
+    begun = {}
     for seed in folder.seeds():
         directory = folder.seed(seed)
         if (directory.path / "provenance.json").is_file():
-            found[seed] = directory.provenance()
-            directory.refuse_other_format(found[seed])
-    return found
+            begun[seed] = directory.provenance()
+            directory.refuse_other_format(begun[seed])
+    return begun
 
 
 def _refuse_other_settings(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig]) -> None:
     """Raise ConfigError if a seed began with other settings than those of a file, except for those that may change."""
     for seed, then in _begun(folder).items():
-        now = content(with_copies(_with(seed, loaded), folder.seed(seed).path, then.plugins))
-        refuse_others(changes(then.config, now), folder.path / "finetuning.yaml", MAY_CHANGE)
+        seed_path, file = folder.seed(seed).path, folder.path / "finetuning.yaml"
+        refuse_changes(then, _of_seed(seed, loaded), seed_path, MAY_CHANGE, file=file)
 
 
-def _with(seed: int, loaded: Loaded[FinetuningConfig]) -> Loaded[FinetuningConfig]:
+def _of_seed(seed: int, loaded: Loaded[FinetuningConfig]) -> Loaded[FinetuningConfig]:
     """Return the file for one seed."""
     return replace(loaded, config=loaded.config.model_copy(update={"seeds": [seed]}))
 
@@ -207,11 +217,11 @@ def _train(
         page=lambda unfinished: write_report(folder, unfinished),
     )
     # Begin, or continue.
-    facts = {**_facts(built, metrics), "network": _network(built, config.network)}
-    _begin(folder, seed, loaded, built.source, device, built.settings.precision, console, **facts)
+    facts = {**provenance_of(built, metrics), "network": description_of(built, config.network)}
+    is_new = _begin(folder, seed, loaded, built.source, device, built.settings.precision, console, **facts)
     directory.refuse_lost_checkpoints()
-    restore(directory, run, console.say)
-    evaluated = continued(job)
+    restored = restore(directory, run, console.say)
+    evaluated = continued(job, None if is_new else restored)
     console.say(opening(loaded, built, seed, directory.path))
     # Train.
     saver = train_to_the_end(job, evaluated=evaluated)
@@ -223,9 +233,9 @@ def _train(
             raise CheckpointError(f"{error} To train this seed again, delete {directory.path} and resume.") from None
     # Finish.
     _keep_model(directory, config, built)
-    found = {split: _results(built, split, console) for split in built.held_out}
-    kept = SeedResults(run=directory.provenance().id, seed=seed, step=step, splits={}, lost=built.lost())
-    _keep_results(directory, read.dataset, kept, found)
+    results = {split: _results(built, split, console) for split in built.held_out}
+    summary = SeedResults(run=directory.provenance().id, seed=seed, step=step, splits={}, lost=built.lost())
+    _keep_results(directory, read.dataset, summary, results)
 
 
 def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetuning) -> None:
@@ -250,48 +260,13 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
 
 
 def _results(built: Finetuning, split: str, console: Console) -> Results:
-    found, batches, size = built.accumulate(split), built.splits[split].batches, built.settings.evaluate_batch_size
+    collected, batches, size = built.accumulate(split), built.splits[split].batches, built.settings.evaluate_batch_size
     options: Any = {"precision": built.settings.precision, "device": built.device, "batch_size": size}
-    phases = evaluation(built.run.learner, batches, lambda _: found, seed=built.settings.seed, **options)
+    phases = evaluation(built.run.learner, batches, lambda _: collected, seed=built.settings.seed, **options)
     with console.progress(0, len(batches), f"testing on {split}", "rows"):
         for number, _ in enumerate(phases, start=1):
             console.advance(min(number * size, len(batches)))
-    return found.results
-
-
-def _facts(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
-    settings = built.settings
-    sizes = {name: size_of(part) for name, part in built.model.named_children()}
-    examples = {name: split.examples for name, split in built.splits.items()}
-    tokens = {name: split.batches.tokens for name, split in built.splits.items()}
-    return {
-        "data": _data(built.read.dataset, built.source, examples, tokens),
-        "parameters": {**sizes, "total": sum(sizes.values())},
-        "weights": built.weights,
-        "steps": settings.steps,
-        "flops_per_step": settings.flops.per_step,
-        "flops": settings.flops.total(settings.steps),
-        "metrics": dict(metrics),
-        "facts": dict(built.read.facts),
-    }
-
-
-def _network(built: Finetuning, name: str) -> dict[str, Any]:
-    """Return the description of the network, from which `predict` builds it without its pre-trained model."""
-    part = built.source.model.parts[name]
-    embedding = {key: part.embedding[key] for key in ("dim", "max_length", "dropout")}
-    sizes = {"vocabulary_size": part.vocabulary_size, "length": built.length}
-    return {"backbone": part.backbone, "embedding": embedding, **sizes}
-
-
-def _data(dataset: Dataset, source: Networks, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]) -> Data:
-    return Data(
-        store=dataset.fingerprint(),
-        documents={split: len(found) for split, found in examples.items()},
-        tokens=tokens,
-        skipped={split: len(rows) for split, rows in getattr(dataset, "skipped", {}).items() if rows},
-        vocabulary=source.vocabulary.size,
-    )
+    return collected.results
 
 
 # Tasks without training
@@ -310,7 +285,7 @@ def _judge(
     task = cast("Judgement", make_task(loaded))
     source = open_source(loaded, seed if config.init == "random" else None)
     facts = {
-        "data": _data(read.dataset, source, read.splits, {}),
+        "data": data_of(read.dataset, source, read.splits, {}),
         "parameters": {name: size_of(network) for name, network in source.networks.items()},
         "weights": source.weights,
         "steps": 0,
@@ -330,15 +305,15 @@ def _judge(
         device=device,
         batch_size=config.evaluate.batch_size,
     )
-    found = {}
+    results = {}
     for split, examples in read.splits.items():
         try:
             with using(tasks.get(config.task.type)):
-                found[split] = checked(task(examples, model), examples)
+                results[split] = checked(task(examples, model), examples)
         except (ConfigError, DataError) as error:
             raise loaded.caused(("task",), error) from None
-    kept = SeedResults(run=folder.seed(seed).provenance().id, seed=seed, step=0, splits={})
-    _keep_results(folder.seed(seed), read.dataset, kept, found)
+    summary = SeedResults(run=folder.seed(seed).provenance().id, seed=seed, step=0, splits={})
+    _keep_results(folder.seed(seed), read.dataset, summary, results)
 
 
 # Both
@@ -353,19 +328,23 @@ def _begin(
     precision: str,
     console: Console,
     **facts: Any,
-) -> None:
-    """Write the first files of a seed, and compare them with those of earlier seeds. Raises ConfigError, DataError."""
+) -> bool:
+    """Write the first files of a seed, and compare them with those of other seeds; returns True for a new seed.
+
+    Raises ConfigError, DataError.
+    """
     plugins, init = (*loaded.plugins, *source.model.plugins), {loaded.config.network: source.start}
     path, made_on = folder.seed(seed).path, environment(device, precision)
     now = began(id_by_place(path) or "", loaded, path, plugins, made_on, init=init, **facts)
-    earlier = _begun(folder)
-    for other, then in earlier.items():
+    begun = _begun(folder)
+    for other, then in begun.items():
         _refuse_changes(folder.seed(other), then, now, source)
-    if seed in earlier:
-        say_differences(earlier[seed].environment, now.environment, console.say)
-    else:
-        path.mkdir(exist_ok=True)
-        begin(folder.seed(seed), loaded, now, source.tokenizer, source.vocabulary, plugins)
+    if seed in begun:
+        say_differences(begun[seed].environment, now.environment, console.say)
+        return False
+    path.mkdir(exist_ok=True)
+    begin(folder.seed(seed), loaded, now, source.tokenizer, source.vocabulary, plugins)
+    return True
 
 
 def _refuse_changes(directory: RunDirectory, then: Provenance, now: Provenance, source: Networks) -> None:
@@ -374,13 +353,14 @@ def _refuse_changes(directory: RunDirectory, then: Provenance, now: Provenance, 
         raise DataError(f"{path}: the examples have changed since the run began. Restore them, or start a new one.")
     if weights_of(then.init) != weights_of(now.init) or directory.tokens()[0].to_str() != source.tokenizer.to_str():
         raise DataError(f"{path}: the weights of {model} have changed since the run began. Start a new one.")
-    if [code.sha256 for code in then.plugins] != [code.sha256 for code in now.plugins]:
-        raise ConfigError(f"{path}: the plug-ins have changed since the run began. Restore them, or start a new one.")
+    refuse_other_plugins(then.plugins, now.plugins, path)
 
 
-def _keep_results(directory: RunDirectory, dataset: Dataset, kept: SeedResults, found: Mapping[str, Results]) -> None:
+def _keep_results(
+    directory: RunDirectory, dataset: Dataset, summary: SeedResults, by_split: Mapping[str, Results]
+) -> None:
     """Write predictions, files for the benchmark and, last, results.json, which marks a finished run."""
-    for split, results in found.items():
+    for split, results in by_split.items():
         lines = [json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in results.predictions]
         directory.write(f"predictions-{split}.jsonl", "".join(lines))
         submission = getattr(dataset, "submission", lambda *_: None)(split, results.predictions)
@@ -388,12 +368,12 @@ def _keep_results(directory: RunDirectory, dataset: Dataset, kept: SeedResults, 
             name, text = submission
             directory.path.joinpath("submission").mkdir(exist_ok=True)
             directory.write(f"submission/{name}", text)
-        kept.splits[split] = SplitResults(
+        summary.splits[split] = SplitResults(
             examples=len(results.predictions),
             metrics={name: value if math.isfinite(value) else None for name, value in results.metrics.items()},
             tables=[{"title": t.title, "header": t.header, "rows": t.rows} for t in results.tables],
         )
-    for name in (*(f"predictions-{split}.jsonl" for split in found), MODEL):
+    for name in (*(f"predictions-{split}.jsonl" for split in by_split), MODEL):
         if (directory.path / name).is_file():
-            kept.sha256[name] = sha256(directory.path / name)
-    directory.write_json("results.json", kept.model_dump(mode="json"))
+            summary.sha256[name] = sha256(directory.path / name)
+    directory.write_json("results.json", summary.model_dump(mode="json"))

@@ -4,14 +4,13 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import zip_longest
 from pathlib import Path
 
 import torch
 
 from electra_lab.analysis.records import training_seconds
+from electra_lab.assembly.budget import Scale
 from electra_lab.assembly.build import sketch
-from electra_lab.assembly.choices import Scale
 from electra_lab.assembly.data import open_data, prepared
 from electra_lab.assembly.experiment import Experiment, absent_data, assemble, check
 from electra_lab.assembly.needs import forecast, trial
@@ -19,10 +18,12 @@ from electra_lab.config.load import Loaded, Source, load, text_of
 from electra_lab.data.store import Store, load_store
 from electra_lab.jobs.endings import ending, exit_code
 from electra_lab.jobs.lifecycle import (
+    NOTHING_SAVED,
     Job,
     begin,
     continued,
     enough_memory,
+    how_to_resume,
     say_differences,
     train_to_the_end,
     with_cures,
@@ -30,21 +31,21 @@ from electra_lab.jobs.lifecycle import (
 from electra_lab.jobs.pretraining.facts import opening, planned, readable
 from electra_lab.jobs.provenance import (
     checked_recipe,
-    content,
+    codes_of,
     device_name,
     environment_of,
-    length,
+    length_of,
     other_length,
     provenance,
-    refuse_others,
-    with_copies,
+    refuse_changes,
+    refuse_other_plugins,
 )
 from electra_lab.jobs.saving import restore
 from electra_lab.parallel.session import ALONE, World, session
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.run_page import closing, write_report
 from electra_lab.storage.checkpoint import checkpoints
-from electra_lab.storage.provenance import Environment, Provenance, changes, weights_of
+from electra_lab.storage.provenance import Environment, Provenance, weights_of
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_to_hold, refuse_used
 from electra_lab.training.device import choose_device, planned_device
 from electra_lab.training.graph import CudaGraphs, Graph, Recorded, obstacle
@@ -59,8 +60,8 @@ def run(
 ) -> Path:
     """Train an experiment; returns the run directory.
 
-    scale  the numbers that the rules of `auto` use, for experiments that are compared; by default the experiment's own
-    id     of the run, by default a new one
+    scale  numbers that the rules of `auto` use, for experiments that are compared; by default the experiment's
+    id     id of the run, by default a new one
 
     Raises LabError. Nothing is written before data and networks have been checked.
     """
@@ -69,8 +70,8 @@ def run(
 
     def cure() -> str:
         if begun and is_run(begun[0].path):
-            return _how_to_resume(begun[0].path)
-        return "Nothing was saved. Start again with the same command."
+            return how_to_resume(begun[0].path)
+        return NOTHING_SAVED
 
     with session(device, exit_code) as world, ending(cure):
         # Validate.
@@ -99,10 +100,6 @@ def run(
         return directory.path
 
 
-def _how_to_resume(path: Path) -> str:
-    return f"Resume with: {command('resume', path)}"
-
-
 def _shared_data(loaded: Loaded, console: Console, world: World, resumed: RunDirectory | None = None) -> Store:
     """Open the token store, which rank 0 builds if needed. A resumed run must have the same store as before."""
     if not world.first:
@@ -120,9 +117,9 @@ def report(path: Path) -> Path:
 
 
 def dry_run(file: Path, overrides: list[str], out: Path | None, device: str, *, tries: bool = True) -> str:
-    """Describe what `run` would do and need. Tokenizes nothing, writes nothing. Raises LabError.
+    """Describe the needs of `run`. Tokenizes nothing, writes nothing. Raises LabError.
 
-    tries  say how long it would take, from some of its steps
+    tries  estimate the time from some of its steps
     """
     refuse_used(out)
     loaded = load(file, overrides)
@@ -144,7 +141,7 @@ def resume(path: Path, device: str, overrides: Sequence[str] = (), scale: Scale 
     scale  as for `run`, for a run that is resumed on another device
     """
     started = time.monotonic()
-    with session(device, exit_code) as world, ending(lambda: _how_to_resume(path)):
+    with session(device, exit_code) as world, ending(lambda: how_to_resume(path)):
         directory = RunDirectory.open(path)
         with directory.locked() if world.first else nullcontext(), enough_memory():
             if world.first:
@@ -176,29 +173,38 @@ def _reopened(
     scale: Scale | None = None,
 ) -> tuple[Loaded, Experiment, bool]:
     """Assemble the experiment of a run directory, and restore its newest checkpoint; False if there is none."""
-    path, began, target = directory.path, directory.provenance(), choose_device(device)
+    began, target = directory.provenance(), choose_device(device)
     directory.refuse_other_format(began)
     loaded = _config_of(directory, began, overrides)
     store = _shared_data(loaded, console, world, directory)
+    return loaded, *reassembled(directory, loaded, store, target, console, world, scale)
+
+
+def reassembled(
+    directory: RunDirectory,
+    loaded: Loaded,
+    store: Store,
+    device: torch.device,
+    console: Console,
+    world: World = ALONE,
+    scale: Scale | None = None,
+) -> tuple[Experiment, bool]:
+    """Assemble an experiment that has begun, and restore its newest checkpoint; False if there is none."""
     # Assemble. On the same device, the choices made when the run began still hold.
-    later, decided = bool(checkpoints(directory.checkpoints)), _decided(began, loaded, target)
-    experiment = assemble(loaded, store, target, restored=later, world=world, began=decided, scale=scale)
-    _refuse_other_weights(experiment, began, path)
+    began, later = directory.provenance(), bool(checkpoints(directory.checkpoints))
+    decided = _decided(began, loaded, device)
+    experiment = assemble(loaded, store, device, restored=later, world=world, began=decided, scale=scale)
+    _refuse_other_weights(experiment, began, directory.path)
     say_differences(began.environment, environment_of(experiment), console.say)
     # Restore.
     restored, steps = restore(directory, experiment.run, console.say), experiment.settings.steps
     if (done := experiment.run.step) > steps:
-        raise ConfigError(f"{path}: the run has already done {done:,} steps, so it cannot end at {steps:,}.")
-    return loaded, experiment, restored
+        raise ConfigError(f"{directory.path}: the run has already done {done:,} steps, so it cannot end at {steps:,}.")
+    return experiment, restored
 
 
 def _refuse_other_weights(experiment: Experiment, began: Provenance, path: Path) -> None:
     """Raise DataError if a run without a checkpoint would start from other weights than it began with."""
-    if experiment.parents and experiment.parents != began.earlier_runs:
-        raise DataError(
-            f"{path}: the earlier run that it starts from has another checkpoint now ({experiment.parents}, was "
-            f"{began.earlier_runs}), and this run has no checkpoint yet. Start a new run."
-        )
     if experiment.init and weights_of(experiment.init) != weights_of(began.init):
         raise DataError(
             f"{path}: the models that it starts from have changed since the run began, and it has no checkpoint yet. "
@@ -225,17 +231,11 @@ def _rows_now(began: Provenance, experiment: Experiment) -> dict[str, Environmen
 
 def _config_of(directory: RunDirectory, began: Provenance, overrides: Sequence[str]) -> Loaded:
     """Read a run's config, with overrides. Raises ConfigError for changes that are not allowed."""
-    path, config = directory.path, directory.path / "config.yaml"
     directory.refuse_other_config()
-    loaded = load(config, overrides)  # once: the files that it names may have been moved
+    loaded = load(directory.path / "config.yaml", overrides)  # once: the files that it names may have been moved
     if overrides:
-        refuse_others(
-            changes(began.config, content(with_copies(loaded, path, began.plugins))), path, overrides=overrides
-        )
-    for plugin, then in zip_longest(loaded.plugins, began.plugins):
-        if plugin is None or then is None or (plugin.sha256, plugin.package) != (then.sha256, then.package):
-            name = f"{plugin.file} ({plugin.package})" if plugin and plugin.package else getattr(plugin, "file", path)
-            raise ConfigError(f"{name}: the plug-ins changed since the run began. Restore them.")
+        refuse_changes(began, loaded, directory.path, overrides=overrides)
+    refuse_other_plugins(began.plugins, codes_of(loaded.plugins), directory.path)
     return loaded
 
 
@@ -251,9 +251,9 @@ def _train(
     """Train to the end.
 
     started   start of the command, by time.monotonic
-    restored  None for a new run; for a resumed run, whether it had a checkpoint
+    restored  None for a new run; True for a resumed run with a checkpoint
     """
-    config, run, minutes = loaded.config, experiment.run, loaded.config.run.max_minutes
+    config, run, minutes, began = loaded.config, experiment.run, loaded.config.run.max_minutes, directory.provenance()
 
     def show(record: Record) -> None:
         if record.evaluation and record.evaluation.examples:
@@ -278,9 +278,13 @@ def _train(
         until=math.inf if minutes is None else started + 60 * minutes,
         page=lambda unfinished: write_report(directory, unfinished),
     )
-    evaluated = not job.settings.evaluate_at_start
-    if restored is not None:
-        evaluated = _continued(job, experiment, restored=restored)
+    # Continue: with the files and the length of now.
+    if restored is not None and run.learner.world.first:
+        directory.keep_tokens(experiment.store.tokenizer, experiment.vocabulary.counts, began.id)  # they may be damaged
+        if began.steps != job.settings.steps and run.step:
+            console.say(other_length(job.settings, began.steps, run.step))
+    evaluated = continued(job, restored, **length_of(experiment), **_rows_now(began, experiment))
+    # Train.
     console.say(opening(loaded, experiment, directory.path))
     _record_steps(job, config.train.graph, console)
     if experiment.choices.compile != "off":
@@ -303,26 +307,6 @@ def _record_steps(job: Job, graph: Graph, console: Console) -> None:
         job.run.compute = Recorded(job.run, CudaGraphs(job.device), job.device, console.say)
     elif reason:
         console.say(f"note: steps are not recorded as CUDA graphs: {reason}")
-
-
-def _continued(job: Job, experiment: Experiment, *, restored: bool) -> bool:
-    """Truncate the history of a run to the step that it continues from, and report this step."""
-    directory, run, settings, say = job.directory, job.run, job.settings, job.console.say
-    began = directory.provenance()
-    evaluated = continued(job, **length(experiment), **_rows_now(began, experiment))
-    if run.learner.world.first:
-        directory.keep_tokens(experiment.store.tokenizer, experiment.vocabulary.counts, began.id)  # they may be damaged
-        if began.steps != settings.steps and run.step:
-            say(other_length(settings, began.steps, run.step))
-        if run.step >= settings.log_every and not directory.records():
-            say(f"note: {directory.metrics}: the records up to step {run.step} are gone")
-    if not restored:
-        say("there is no checkpoint yet; starting again from the beginning")
-    elif run.step >= settings.steps and evaluated:
-        say("the run is already complete")
-    else:
-        say(f"resuming after step {run.step}")
-    return evaluated
 
 
 def warm_up(experiment: Experiment) -> float:

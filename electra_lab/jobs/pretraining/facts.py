@@ -130,14 +130,14 @@ def planned(loaded: Loaded, needs: Forecast, device: torch.device, time: Duratio
     in_total = "" if steps is None else f", {config.tokens_after(steps):.4g} in total"
     vocabulary = needs.vocabulary_size or BERT_VOCABULARY
     if not tokenizers.get(config.tokenizer.type).declared["trained"]:
-        known = "the tokenizer's"
+        size_source = "the tokenizer's"
     elif needs.vocabulary_size:
-        known = "at most: a dry run does not read the tokenizer"
+        size_source = "at most: a dry run does not read the tokenizer"
     else:
-        known = "assumed: the tokenizer has no limit"
+        size_source = "assumed: the tokenizer has no limit"
     length = f"{config.train.epochs:g} epochs in steps" if steps is None else f"{steps:,} steps"
     lines = [f"{config.name}: {length} of {_batch(config)}", "",
-             f"  parameters, with a vocabulary of {vocabulary:,} ({known})"]  # fmt: skip
+             f"  parameters, with a vocabulary of {vocabulary:,} ({size_source})"]  # fmt: skip
     for network in ("discriminator", "generator"):
         if network in needs.parts:
             parts = "  ".join(f"{part} {size:,}" for part, size in needs.parts[network].items())
@@ -174,11 +174,11 @@ def _price(flops: Flops, steps: int | None) -> str:
     return f"{first}{flops.per_step:.4g} FLOPs per step{total}"
 
 
-def time_of(found: Duration, *, counted: bool) -> str:
+def time_of(duration: Duration, *, counted: bool) -> str:
     """Word the time that a training takes here; `counted` is False if evaluations may be shorter."""
     most = "" if counted else "at most "
-    parts = f"evaluations {most}{seconds(found.evaluation)}, checkpoints {seconds(found.saving)}"
-    return f"about {seconds(found.total)} on this machine: {found.step:.2g} s per step on average; {parts}"
+    parts = f"evaluations {most}{seconds(duration.evaluation)}, checkpoints {seconds(duration.saving)}"
+    return f"about {seconds(duration.total)} on this machine: {duration.step:.2g} s per step on average; {parts}"
 
 
 def _memory(needs: Forecast, device: torch.device, evaluated: int) -> str:
@@ -195,7 +195,7 @@ def _memory(needs: Forecast, device: torch.device, evaluated: int) -> str:
 
 
 def _row_memory(needs: Forecast, batches: BatchSizes) -> list[str]:
-    """Describe what the objective remembers of the training rows, if anything."""
+    """Describe the memory of training rows, if the objective has one."""
     if not needs.row_bytes:
         return []
     if needs.epoch is None:

@@ -1,4 +1,4 @@
-"""Prepare: build the token store of an experiment without training, and show what is in it."""
+"""Prepare: build the token store of an experiment without training, and show its content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from electra_lab.assembly.data import open_corpus, open_data, pack
 from electra_lab.assembly.experiment import check
-from electra_lab.assembly.launcher import launcher_options, make_launcher
+from electra_lab.assembly.launcher import component_of_flag, make_launcher
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.overlap import RUN
 from electra_lab.data.raw_documents import files_of
@@ -20,7 +20,7 @@ from electra_lab.data.vocabulary import make_vocabulary, readable_token
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.data_page import Token, write_data_page
 from electra_lab.presentation.text import Facts, fact_lines
-from registry import Batch, Launcher, corpora, using
+from registry import Batch, Launcher, corpora, launchers, using
 from registry.component import entries_of
 from registry.errors import guide
 
@@ -72,14 +72,15 @@ def prepare(
         raise absent
     launch: Launcher | None = None
     if launcher or workers:
-        launch = make_launcher(launcher_options(launcher or "local", workers))
+        options = {"workers": workers} if workers else {}
+        launch = make_launcher(component_of_flag(launcher or "local", "--launcher", launchers, **options))
         launch.check()
     with Phases(console) as progress:
         store = open_data(loaded, console.say, progress, launcher=launch, rebuild=rebuild)
-    made = _account(store, *_files_of(loaded))
+    content = _account(store, *_files_of(loaded))
     if inspect:
-        made = replace(made, page=str(_write_page(loaded, store, facts(made))))
-    return made
+        content = replace(content, page=str(_write_page(loaded, store, facts(content))))
+    return content
 
 
 def _write_page(loaded: Loaded, store: Store, facts: Facts) -> Path:
@@ -151,34 +152,39 @@ def _account(store: Store, files: list[str], ignored: list[str]) -> Prepared:
     )
 
 
-def facts(made: Prepared) -> list[tuple[str, str]]:
+def facts(content: Prepared) -> list[tuple[str, str]]:
     """Return the content of a token store as facts, each with a title."""
-    found = [(s, f"{made.documents[s]:,} documents, {made.tokens[s]:,} tokens") for s in made.documents]
-    found += [
-        ("vocabulary", f"{made.vocabulary:,}"),
-        ("unknown", f"{made.unknown:.2%} of the training tokens and {made.unknown_characters:.2%} of their characters"),
-        ("token length", f"{made.characters_per_token:.2f} characters"),
-        ("overlap", f"{made.overlap:.2%} of the {RUN}-token runs of validation and test are in training text too"),
+    lines = [(s, f"{content.documents[s]:,} documents, {content.tokens[s]:,} tokens") for s in content.documents]
+    lines += [
+        ("vocabulary", f"{content.vocabulary:,}"),
+        (
+            "unknown",
+            f"{content.unknown:.2%} of the training tokens and {content.unknown_characters:.2%} of their characters",
+        ),
+        ("token length", f"{content.characters_per_token:.2f} characters"),
+        ("overlap", f"{content.overlap:.2%} of the {RUN}-token runs of validation and test are in training text too"),
     ]
-    found += [("left out", f"{number:,} documents: {reason}") for reason, number in made.left_out.items()]
-    total = sum(made.documents.values()) + sum(made.left_out.values())
-    if made.removed:
-        found.append(("remove", f"corpus.remove matches in {made.removed:,} of {total:,} documents"))
-    if made.keyed:
-        origin = f"from {made.records:,} records" if made.records else "such as the match of corpus.group"
-        found.append(("keys", f"{made.keyed:,} of {total:,} documents have a key, {origin}; {made.keys:,} keys differ"))
-    shared = made.left_out.get(SHARED, 0)
-    if (shared or IN_VALIDATION in made.left_out) and made.keeping_overlap is not None:
-        found.append(("", f"data.overlap: {made.keeping_overlap:g} would keep all that is left out for its overlap"))
-    if shared > MANY * (shared + made.documents["train"]):
-        part = shared / (shared + made.documents["train"])
+    lines += [("left out", f"{number:,} documents: {reason}") for reason, number in content.left_out.items()]
+    total = sum(content.documents.values()) + sum(content.left_out.values())
+    if content.removed:
+        lines.append(("remove", f"corpus.remove matches in {content.removed:,} of {total:,} documents"))
+    if content.keyed:
+        origin = f"from {content.records:,} records" if content.records else "such as the match of corpus.group"
+        lines.append(
+            ("keys", f"{content.keyed:,} of {total:,} documents have a key, {origin}; {content.keys:,} keys differ")
+        )
+    shared = content.left_out.get(SHARED, 0)
+    if (shared or IN_VALIDATION in content.left_out) and content.keeping_overlap is not None:
+        lines.append(("", f"data.overlap: {content.keeping_overlap:g} would keep all that is left out for its overlap"))
+    if shared > MANY * (shared + content.documents["train"]):
+        part = shared / (shared + content.documents["train"])
         cure = f"Keep them if repetition is normal, as in logs; otherwise split by a key or by time: {guide('data')}"
-        found.append(("warning", f"{part:.0%} of the training documents are left out for their overlap. {cure}"))
-    if made.skipped:
-        lost = ", ".join(f"{unit}: {number:,}" for unit, number in made.lost.items())
-        found += [("not read", lost), *(("", place) for place in made.skipped)]
-    listed = {"read": made.read, "ignored": made.ignored}
-    return found + [(title, _files(names)) for title, names in listed.items() if names]
+        lines.append(("warning", f"{part:.0%} of the training documents are left out for their overlap. {cure}"))
+    if content.skipped:
+        lost = ", ".join(f"{unit}: {number:,}" for unit, number in content.lost.items())
+        lines += [("not read", lost), *(("", place) for place in content.skipped)]
+    listed = {"read": content.read, "ignored": content.ignored}
+    return lines + [(title, _files(names)) for title, names in listed.items() if names]
 
 
 def _files(names: list[str]) -> str:
@@ -189,7 +195,7 @@ def _files(names: list[str]) -> str:
     return f"{len(names):,} files ({counts}): {', '.join(shown)}{', ...' * (len(names) > SHOWN)}"
 
 
-def described(made: Prepared) -> str:
+def described(content: Prepared) -> str:
     """Describe a token store for the terminal."""
-    page = [("page", made.page)] if made.page else []
-    return fact_lines(f"token store {made.store}", [*facts(made), *page])
+    page = [("page", content.page)] if content.page else []
+    return fact_lines(f"token store {content.store}", [*facts(content), *page])

@@ -1,4 +1,4 @@
-"""Repeat the steps of a run that diverged, from its newest checkpoint, and find out what went wrong."""
+"""Repeat the steps of a run that diverged, from its newest checkpoint, and find the cause."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Literal
 from torch import nn
 
 import registry
-from electra_lab.assembly.experiment import Experiment, assemble
-from electra_lab.checks.diagnosis import Found, Probe
+from electra_lab.assembly.experiment import Experiment
+from electra_lab.checks.diagnosis import Origin, Probe
 from electra_lab.config.load import Loaded
-from electra_lab.data.store import Store, is_store, key_of, load_store, read_manifest
+from electra_lab.data.store import Store, is_store, load_store
 from electra_lab.jobs.lifecycle import enough_memory, refuse_several_processes
-from electra_lab.jobs.provenance import device_name, differences, environment_of
-from electra_lab.jobs.saving import restore
+from electra_lab.jobs.pretraining.execute import reassembled
+from electra_lab.jobs.provenance import folder_of_store
 from electra_lab.presentation.console import Console
 from electra_lab.pretrained.opening import run_config
-from electra_lab.storage.checkpoint import checkpoints, not_finite, tensors_of
+from electra_lab.storage.checkpoint import not_finite, tensors_of
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.device import choose_device
@@ -34,12 +34,12 @@ from registry.listing import short
 class Finding:
     """The finding of a replay.
 
-    kind       where: in the forward or the backward pass, in the norm of all gradients, in the update of the weights;
-               `nothing` if no step was refused
-    step       the step, counted from 1 as in the log; the last one that was repeated if there is nothing
-    module     its dotted name, with the name and the place of its class
-    component  the registered component that the module is a part of, and its place
-    parameter  whose gradient, or whose value after the update, is not finite
+    kind       place: the forward or the backward pass, the norm of all gradients, the update of the weights; `nothing`
+               if no step was refused
+    step       number of the step, from 1 as in the log; the last one that was repeated if there is nothing
+    module     dotted name of the module; its class and the place of the class follow
+    component  registered component that the module is a part of, and its place
+    parameter  name of a parameter whose gradient, or whose value after the update, is not finite
     """
 
     kind: Literal["forward", "backward", "norm", "update", "nothing"]
@@ -62,7 +62,7 @@ class Finding:
 def replay(path: Path, device: str, store: Path | None = None) -> Finding:
     """Repeat the steps of a run from its newest checkpoint until one is refused; nothing is written to its folder.
 
-    store  the token store, if it is not where the config says
+    store  token store, if it is not where the config says
 
     Raises LabError; InUse if the run is in progress.
     """
@@ -78,8 +78,8 @@ def replay(path: Path, device: str, store: Path | None = None) -> Finding:
         experiment.run.watch.forget()
         with console.progress(begun, last):
             while experiment.run.step < last:
-                if found := _repeated(directory, loaded, experiment):
-                    return found
+                if finding := _repeated(directory, loaded, experiment):
+                    return finding
                 console.advance(experiment.run.step)
     if begun >= last:
         text = f"there is no step to repeat: the newest checkpoint is that of the last step, {last:,}."
@@ -93,26 +93,15 @@ def replay(path: Path, device: str, store: Path | None = None) -> Finding:
 
 def _reopened(directory: RunDirectory, device: str, store: Path | None, console: Console) -> tuple[Loaded, Experiment]:
     """Assemble the run from its folder and the token store alone, and load its newest checkpoint."""
-    began, loaded, target = directory.provenance(), run_config(directory.path), choose_device(device)
-    restored, same = bool(checkpoints(directory.checkpoints)), began.environment.device == device_name(target)
-    experiment = assemble(
-        loaded, _store_of(loaded, began, store), target, restored=restored, began=began.environment if same else None
-    )
-    if different := differences(began.environment, environment_of(experiment)):
-        console.say(f"note: the steps are not bit-exactly those of the run, because of {', '.join(different)}")
-    restore(directory, experiment.run, console.say)
-    return loaded, experiment
+    loaded = run_config(directory.path)
+    text = _store_of(loaded, directory.provenance(), store)
+    return loaded, reassembled(directory, loaded, text, choose_device(device), console)[0]
 
 
-def _store_of(loaded: Loaded, began: Provenance, given: Path | None) -> Store:
-    root = given or loaded.config.data.store
-    folder = root if is_store(root) else root / began.data.store
+def _store_of(loaded: Loaded, began: Provenance, store: Path | None) -> Store:
+    folder = folder_of_store(store or loaded.config.data.store, began.data.store)
     if not is_store(folder):
         raise DataError(f"{folder}: there is no token store. If it was moved, name it with --store.")
-    if (other := key_of(read_manifest(folder).identity)) != began.data.store:
-        raise DataError(
-            f"{folder}: is not the token store of this run (its key is {other}, the run's is {began.data.store})."
-        )
     return load_store(folder)
 
 
@@ -159,10 +148,10 @@ def _diagnosed(
             settings.precision,
             None if scale is None else LossScale(device, scale),
         )
-    if found := probe.forward or probe.backward:
-        return _described(directory, loaded, found, step + 1)
+    if origin := probe.forward or probe.backward:
+        return _described(directory, loaded, origin, step + 1)
     norms = {n: float(p.grad.norm()) for n, p in run.learner.objective.named_parameters() if p.grad is not None}
-    name, norm = max(norms.items(), key=lambda each: each[1])
+    name, norm = max(norms.items(), key=lambda item: item[1])
     whole = float(result.gradient_norm)
     limit = f"; train.spike {settings.spike:g} x the average {float(run.watch.average):.3g}" if settings.spike else ""
     text = (
@@ -172,24 +161,24 @@ def _diagnosed(
     return Finding("norm", step + 1, text, parameter=name)
 
 
-def _described(directory: RunDirectory, loaded: Loaded, found: Found, step: int) -> Finding:
-    call, start = found.call, f"step {step:,}: "
+def _described(directory: RunDirectory, loaded: Loaded, origin: Origin, step: int) -> Finding:
+    call, start = origin.call, f"step {step:,}: "
     if call is None:
-        text = f"{start}the gradient of {found.parameter} is not finite; the forward pass is."
-        return Finding(found.kind, step, text, parameter=found.parameter)
+        text = f"{start}the gradient of {origin.parameter} is not finite; the forward pass is."
+        return Finding(origin.kind, step, text, parameter=origin.parameter)
     of_class, place = type(call.module).__name__, _place(directory, call.module)
     component = _component(loaded, call.name)
     what = f"{call.name or 'the objective'} ({of_class}, {place})"
     part = f"; it is a part of {component}" if component else ""
-    if found.kind == "forward":
-        text = f"{what} returned values that are not finite, from finite inputs (up to {call.given:.3g}){part}."
+    if origin.kind == "forward":
+        text = f"{what} returned values that are not finite, from finite inputs (up to {call.largest_input:.3g}){part}."
     else:
-        of = f", that of {found.parameter}" if found.parameter else ""
+        of = f", that of {origin.parameter}" if origin.parameter else ""
         text = (
             f"the forward pass is finite; in the backward pass, {what} is the first to turn finite gradients of its "
             f"outputs into one that is not finite{of}{part}."
         )
-    return Finding(found.kind, step, start + text, call.name, of_class, place, component, found.parameter)
+    return Finding(origin.kind, step, start + text, call.name, of_class, place, component, origin.parameter)
 
 
 def _place(directory: RunDirectory, module: nn.Module) -> str:

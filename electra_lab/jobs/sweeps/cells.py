@@ -14,12 +14,11 @@ from typing import Any
 import torch
 
 from electra_lab.analysis.results import cell_result, is_ready
-from electra_lab.assembly.choices import Scale
-from electra_lab.config.component import Component
+from electra_lab.assembly.budget import Scale
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load, load_finetuning
 from electra_lab.config.source import BUDGETS
-from electra_lab.jobs.endings import known
+from electra_lab.jobs.endings import as_lab_error
 from electra_lab.jobs.finetuning.experiment import declared, identity, open_dataset
 from electra_lab.jobs.finetuning.run import run_remaining_seeds
 from electra_lab.jobs.identity import digest
@@ -35,11 +34,12 @@ from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.training.device import choose_device
 from registry import Trained, load_plugin, measures
+from registry.component import Component
 from registry.errors import CheckpointError, ConfigError, DataError, InUse, LabError, Preempted, Stopped, did_you_mean
 from registry.signature import validate
 
 EXAMPLES = "the examples have changed since the ablation began, so its cells cannot be compared. Restore them"
-# By the id of a run, its view for measures and the precision that it was trained in
+# run id -> (Trained, precision context)
 Opened = Callable[[str], tuple[Trained, Callable[[], Any]]]
 
 
@@ -52,8 +52,8 @@ def work(path: Path, id: str, device: str) -> None:
     plan = folder.plan
     if id not in plan.by_id:
         raise ConfigError(f"{path}: no cell has the id {id!r}.{did_you_mean(id, plan.by_id)}")
-    with folder.claimed(id) as mine:
-        if not mine:
+    with folder.claimed(id) as is_claimed:
+        if not is_claimed:
             raise Preempted(f"another process is working on {id}.")
         try:
             if cell_result(folder, plan, id).missing:
@@ -65,7 +65,7 @@ def work(path: Path, id: str, device: str) -> None:
         except (Exception, SystemExit) as error:
             if not isinstance(error, Stopped):
                 with suppress(CheckpointError):  # the disk may be full
-                    folder.note_failure(id, _sentence(known(error) or error))
+                    folder.note_failure(id, _sentence(as_lab_error(error) or error))
             raise
 
 
@@ -82,8 +82,8 @@ def quarantine_damaged(folder: AblationFolder, plan: Plan, say: Callable[[str], 
             if shared.is_dir() and (reason := shared_damage(shared, measure.key)):
                 _set_aside(folder, shared, reason, say)
     for id in plan.by_id:
-        with folder.claimed(id) as mine, suppress(InUse):  # resumed by hand
-            if mine and (reason := _unusable(folder, id, plan)):
+        with folder.claimed(id) as is_claimed, suppress(InUse):  # resumed by hand
+            if is_claimed and (reason := _unusable(folder, id, plan)):
                 with folder.run(id).locked():
                     _set_aside(folder, folder.run(id).path, reason, say)
 
@@ -111,8 +111,8 @@ def _unusable(folder: AblationFolder, id: str, plan: Plan) -> str | None:
     changed = set[str]().union(*(change.values for change in began.changes))
     if changed & {f"train.{name}" for name in BUDGETS}:
         return "its length was changed by hand"
-    found = list(run.checkpoints.glob("step-*"))
-    return "none of its checkpoints is usable" if found and all(map(checkpoint_damage, found)) else None
+    folders = list(run.checkpoints.glob("step-*"))
+    return "none of its checkpoints is usable" if folders and all(map(checkpoint_damage, folders)) else None
 
 
 def _set_aside(folder: AblationFolder, path: Path, reason: str, say: Callable[[str], None]) -> None:
@@ -192,10 +192,10 @@ def _measure(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
     result, errors = cell_result(folder, plan, id), list[BaseException]()
     if task := result.plan.task:  # the leading metric of a fine-tuning is its only measure
         if result.missing:
-            own, loaded, seed = folder.finetuning(id), load_finetuning(folder.experiment(id)), result.plan.seed
-            numbers = {task: _leading(own, loaded, own.path)[seed]}
+            tuned, loaded, seed = folder.finetuning(id), load_finetuning(folder.experiment(id)), result.plan.seed
+            numbers = {task: _leading(tuned, loaded, tuned.path)[seed]}
             for name in plan.metrics[task].baselines:  # the task and its metric's name
-                if by_seed := own.judged_by(name.removeprefix(f"{task}_")):
+                if by_seed := tuned.judged_by(name.removeprefix(f"{task}_")):
                     numbers[name] = by_seed[seed]
             folder.note_measure(id, result.run.provenance().steps, task, numbers)
         return
@@ -250,8 +250,8 @@ def _finetune(folder: AblationFolder, id: str, name: str, file: Path) -> float:
     if not any(identity(loaded) in measure.finetunings for measure in folder.plan.measures):
         raise DataError(f"{file}: {EXAMPLES}, or run the ablation again, which measures all cells again.")
     device = choose_device(name)
-    own = FinetuningFolder(folder.path / "downstream" / id / f"{loaded.config.name}-{identity(loaded)}")
+    tuned = FinetuningFolder(folder.path / "downstream" / id / f"{loaded.config.name}-{identity(loaded)}")
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-        _run_seeds(own, loaded, device)
-    by_seed = _leading(own, loaded, file)
+        _run_seeds(tuned, loaded, device)
+    by_seed = _leading(tuned, loaded, file)
     return sum(by_seed.values()) / len(by_seed)

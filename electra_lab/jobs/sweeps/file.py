@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from electra_lab.analysis.results import AVERAGE
 from electra_lab.assembly.build import Built
 from electra_lab.config.ablation import AblationConfig
-from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import (
     Loaded,
@@ -43,6 +42,7 @@ from electra_lab.jobs.identity import NO_RESULT, SEEDS, content_of, identity_of
 from electra_lab.jobs.sweeps.variants import Problems, Variant, closed, overlay, variants_of
 from electra_lab.storage.plan import Cell
 from registry import Metric, Plugin, measures
+from registry.component import Component
 from registry.errors import ConfigError, LabError, did_you_mean
 from registry.signature import validate
 
@@ -55,12 +55,12 @@ SCHEMAS: dict[str, Any] = {"experiment": ExperimentConfig, "fine-tuning": Finetu
 class Ablation:
     """A validated ablation: its variants, and its cells, seed by seed, so that early ones can be compared.
 
-    bases       the files that are varied, by task; an experiment has the task ""
-    loaded      the complete config of each cell, and of each reference, by id
-    references  by measure and by name, the runs that serve it alone
-    sketches    by variant, or by the id of a reference, its experiment built from shapes
-    gaps        by task, why its data is not here
-    absent      the error that a run would raise for something missing on this machine
+    bases       files that are varied, by task; an experiment has the task ""
+    loaded      complete config of each cell and reference, by id
+    references  runs that serve a measure alone, by measure and name
+    sketches    experiments built from shapes, by variant or by the id of a reference
+    gaps        reason for the lack of its data, by task
+    absent      error that a run would raise for something missing on this machine
     """
 
     config: AblationConfig
@@ -88,18 +88,18 @@ class Ablation:
     @cached_property
     def firsts(self) -> dict[str, Cell]:
         """By variant, its first cell."""
-        found = dict[str, Cell]()
+        firsts = dict[str, Cell]()
         for cell in self.cells:
-            found.setdefault(cell.variant, cell)
-        return found
+            firsts.setdefault(cell.variant, cell)
+        return firsts
 
     @property
     def served(self) -> dict[str, Cell]:
         """The references of all measures by their ids."""
-        found = dict[str, Cell]()
+        references = dict[str, Cell]()
         for by_name in self.references.values():
-            found |= {cell.id: cell for cell in by_name.values()}
-        return found
+            references |= {cell.id: cell for cell in by_name.values()}
+        return references
 
     @property
     def pieces(self) -> list[Cell]:
@@ -110,12 +110,12 @@ class Ablation:
 def load_ablation(path: Path, overrides: Sequence[str] = ()) -> Ablation:
     """Read an ablation and validate every cell. Raises ConfigError with all problems.
 
-    overrides  of the ablation's own keys, such as `seeds`; other keys change the base of all cells
+    overrides  changes of the ablation's keys, such as `seeds`; other keys change the base of all cells
     """
     root = read_file(path)
     refuse_other_kind(root, "ablation")
-    own = [change for change in overrides if re.split("[.=]", change)[0].strip() in AblationConfig.model_fields]
-    root, overrides = with_overrides(root, own), [change for change in overrides if change not in own]
+    of_ablation = [change for change in overrides if re.split("[.=]", change)[0].strip() in AblationConfig.model_fields]
+    root, overrides = with_overrides(root, of_ablation), [change for change in overrides if change not in of_ablation]
     marks = dict(root.marks())
     plugins = tuple(imports(root))
     config = _config(root, marks)
@@ -136,7 +136,7 @@ def load_ablation(path: Path, overrides: Sequence[str] = ()) -> Ablation:
         bases.append(node)
 
     # Each base unchanged, and with every variant and seed
-    found, cells, loaded = Problems(), list[Cell](), dict[str, Loaded[Any]]()
+    problems, cells, loaded = Problems(), list[Cell](), dict[str, Loaded[Any]]()
     by_task = dict[str, Loaded[Any]]()
     for i, base in enumerate(bases):
         task = ""
@@ -144,10 +144,12 @@ def load_ablation(path: Path, overrides: Sequence[str] = ()) -> Ablation:
             whole = validated_as(SCHEMAS[kind], base)
             task = whole.config.name if kind == "fine-tuning" else ""
             if task in by_task or (task == AVERAGE and len(bases) > 1):
-                found.add(f"{marks['base', i]}: base.{i}: another task is called {task!r} too; give it another name.")
+                problems.add(
+                    f"{marks['base', i]}: base.{i}: another task is called {task!r} too; give it another name."
+                )
             by_task[task] = whole
         except ConfigError as error:
-            found.add(error)
+            problems.add(error)
         for variant, changes in zip(variants, varied, strict=True):
             node = laid_over(changes, base)
             if kind == "experiment":
@@ -157,11 +159,11 @@ def load_ablation(path: Path, overrides: Sequence[str] = ()) -> Ablation:
                     cells.append(cell)
                     loaded[cell.id] = complete
             except ConfigError as error:
-                found.add(error, variant.label)
+                problems.add(error, variant.label)
     contents = {cell.variant: content_of(loaded[cell.id]) for cell in reversed(cells)}
     for line in (*_repeated(variants, contents), *_unknown(config, variants, marks, kind)):
-        found.add(line)
-    found.refuse()
+        problems.add(line)
+    problems.refuse()
     cells.sort(key=lambda cell: config.seeds.index(cell.seed))
     base_content = content_of(next(iter(by_task.values())))
     same = [variant.label for variant in variants if contents[variant.label] == base_content]
@@ -227,23 +229,23 @@ def _changes(
     root: Node, variants: Sequence[Variant], overrides: Sequence[str], spent: Mapping[Loc, str]
 ) -> tuple[Node, list[Node]]:
     """Return the changes for every cell, and those of each variant. Raises ConfigError."""
-    found, nodes, changed = Problems(), list[Node](), root
+    problems, nodes, changed = Problems(), list[Node](), root
     for variant in variants:
         try:
             nodes.append(overlay(variant.nodes, "vary"))
-            found.add(closed(nodes[-1], "vary: ", {**NO_RESULT, **SEEDS, **spent}))
+            problems.add(closed(nodes[-1], "vary: ", {**NO_RESULT, **SEEDS, **spent}))
         except ConfigError as error:
-            found.add(error)
+            problems.add(error)
     varied = dict[Loc, str]()
     for node in nodes:
         varied |= {loc: "is changed by `vary`" for loc, _ in leaves(node)}
     try:
         changed = overlay(keys_of(keys_of(root).get("set")), "set")
-        found.add(closed(changed, "set: ", {**OWN, **spent}))
-        found.add(closed(with_overrides(Node({}, root.mark), overrides), "", {**varied, **OWN, **spent}))
+        problems.add(closed(changed, "set: ", {**OWN, **spent}))
+        problems.add(closed(with_overrides(Node({}, root.mark), overrides), "", {**varied, **OWN, **spent}))
     except ConfigError as error:
-        found.add(error)
-    found.refuse()
+        problems.add(error)
+    problems.refuse()
     return changed, nodes
 
 
@@ -273,10 +275,10 @@ def _unknown(
                 yield f"{marks[key,]}: {key}: is for experiments, and {config.bases[0]} is a fine-tuning; remove it."
 
 
-def unknown_metric(config: AblationConfig, marks: Mapping[Loc, Mark], known: Mapping[str, Any]) -> Iterator[str]:
+def unknown_metric(config: AblationConfig, marks: Mapping[Loc, Mark], metrics: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if the primary metric does not exist."""
-    if config.metric is not None and config.metric not in known:
-        reason = f"no measure computes {config.metric!r}.{did_you_mean(config.metric, known)}"
+    if config.metric is not None and config.metric not in metrics:
+        reason = f"no measure computes {config.metric!r}.{did_you_mean(config.metric, metrics)}"
         yield f"{marks['metric',]}: metric: {reason}"
 
 

@@ -12,9 +12,7 @@ from electra_lab.analysis.results import AVERAGE, CONSTANT, expected
 from electra_lab.analysis.run_comparison import TEST
 from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import sketch
-from electra_lab.assembly.experiment import absent_data
-from electra_lab.assembly.trackers import absent_tracker
-from electra_lab.config.component import Component
+from electra_lab.assembly.experiment import absent_data, absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, absolute, dump, load_finetuning, validated
 from electra_lab.config.source import BUDGETS, mark_at, parse
@@ -29,6 +27,7 @@ from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.plan import Cell, Plan, PlannedMeasure, PlannedVariant
 from electra_lab.storage.provenance import flat
 from registry import Metric, measures
+from registry.component import Component
 from registry.errors import ConfigError, LabError
 
 
@@ -95,15 +94,15 @@ def _checked_experiments(ablation: Ablation) -> Ablation:
 
 def _references(ablation: Ablation, number: int, chosen: Component) -> dict[str, Cell]:
     """Return, by name, the experiments that a measure needs for itself alone. Raises ConfigError with all problems."""
-    found, problems, mark = dict[str, Cell](), Problems(), mark_at(ablation.marks, ("measure", number))
+    cells, problems, mark = dict[str, Cell](), Problems(), mark_at(ablation.marks, ("measure", number))
     base, folder = ablation.base.portable.model_dump(mode="json"), ablation.base.marks[()].folder
-    wanted = measures.get(chosen.type).component(**chosen.keywords()).references(base)
+    sections_by_name = measures.get(chosen.type).component(**chosen.keywords()).references(base)
     length = base["train"]
-    if wanted and length["steps"] is None and length["epochs"] is None:
+    if sections_by_name and length["steps"] is None and length["epochs"] is None:
         # For equal FLOPs, a small network would train for ever.
         base["train"] |= {**dict.fromkeys(BUDGETS), "steps": sketch(ablation.base).steps}
     contents = {cell.id.rpartition("-")[2] for cell in ablation.cells}
-    for name, sections in wanted.items():
+    for name, sections in sections_by_name.items():
         label = f"reference of {chosen.type} ({name})"
         values = reference(base, ablation.config.name, sections)
         try:
@@ -114,10 +113,10 @@ def _references(ablation: Ablation, number: int, chosen: Component) -> dict[str,
         if digest(loaded) in contents:
             reason = f"the {label} is also a cell, which would be measured against itself. Give it another seed."
             problems.add(f"{mark}: measure.{number}: {reason}")
-        found[name] = Cell(id=identity_of(label, loaded), variant=label, seed=seed_of(loaded))
-        ablation.loaded[found[name].id] = loaded
+        cells[name] = Cell(id=identity_of(label, loaded), variant=label, seed=seed_of(loaded))
+        ablation.loaded[cells[name].id] = loaded
     problems.refuse()
-    return found
+    return cells
 
 
 def _other_rows(ablation: Ablation) -> Iterator[str]:
@@ -128,8 +127,8 @@ def _other_rows(ablation: Ablation) -> Iterator[str]:
     wanting = " and ".join(name for name, kind in kinds.items() if kind.same_rows)
     base = rows_of(ablation.base)
     for variant in ablation.variants if wanting else ():
-        theirs = rows_of(ablation.loaded[ablation.firsts[variant.label].id])
-        if other := next((key for key in base if base[key] != theirs[key]), None):
+        rows = rows_of(ablation.loaded[ablation.firsts[variant.label].id])
+        if other := next((key for key in base if base[key] != rows[key]), None):
             yield (
                 f"{variant.mark}: vary: {variant.label} reads other rows than the base ({other} differs), so {wanting} "
                 f"cannot measure all cells on the same rows. Remove {wanting} from `measure`, or change {other} under "
@@ -212,27 +211,27 @@ def plan_of(ablation: Ablation) -> Plan:
 def planned_variants(ablation: Ablation) -> list[PlannedVariant]:
     """Return the variants, with the keys of their complete configs that differ from the baseline's.
 
-    Name, seed and budget are the same in all first cells. Beyond its changes is what the baseline has, too, and no
-    change names. The base's value is no surprise; nor is what a change makes that is not a key of a complete config,
-    such as `generator.scale`.
+    Name, seed and budget are the same in all first cells. `beyond` has the keys that the baseline has too and that no
+    change names. The base's values are no surprise; nor are consequences of a change that is not a key of a complete
+    config, such as `generator.scale`.
     """
     base, configs, unnamed = flat(ablation.base.config.model_dump(mode="json")), {}, {}
     for variant in ablation.variants:
-        own = flat(ablation.loaded[ablation.firsts[variant.label].id].config.model_dump(mode="json"))
+        values = flat(ablation.loaded[ablation.firsts[variant.label].id].config.model_dump(mode="json"))
         named = list(flat(variant.changes))
-        named += [key.rpartition(".")[0] for key in named if not _leads_to(own, key)]
-        configs[variant.label] = own
-        changed = [key for key in own if own[key] != base.get(key)]
+        named += [key.rpartition(".")[0] for key in named if not _leads_to(values, key)]
+        configs[variant.label] = values
+        changed = [key for key in values if values[key] != base.get(key)]
         unnamed[variant.label] = {key for key in changed if not _is_named(key, named)}
-    found, baseline = [], configs[ablation.baseline]
+    planned, baseline = [], configs[ablation.baseline]
     for variant in ablation.variants:
-        label, own = variant.label, configs[variant.label]
-        differing = [key for key in baseline | own if baseline.get(key) != own.get(key)]
-        differs = {key: (baseline.get(key), own.get(key)) for key in differing}
+        label, values = variant.label, configs[variant.label]
+        differing = [key for key in baseline | values if baseline.get(key) != values.get(key)]
+        differs = {key: (baseline.get(key), values.get(key)) for key in differing}
         surprising = unnamed[label] | unnamed[ablation.baseline]
         beyond = [key for key, both in differs.items() if None not in both and key in surprising]
-        found.append(PlannedVariant(label=label, changes=variant.changes, differs=differs, beyond=beyond))
-    return found
+        planned.append(PlannedVariant(label=label, changes=variant.changes, differs=differs, beyond=beyond))
+    return planned
 
 
 def _is_named(key: str, named: Sequence[str]) -> bool:
@@ -240,7 +239,7 @@ def _is_named(key: str, named: Sequence[str]) -> bool:
 
 
 def _leads_to(config: Mapping[str, Any], key: str) -> bool:
-    return any(_is_named(own, [key]) for own in config)
+    return any(_is_named(name, [key]) for name in config)
 
 
 def _costs(ablation: Ablation, label: str) -> dict[str, Any]:
@@ -257,21 +256,21 @@ def _costs(ablation: Ablation, label: str) -> dict[str, Any]:
 
 
 def _measures(ablation: Ablation, variants: Sequence[PlannedVariant]) -> list[PlannedMeasure]:
-    found = list[PlannedMeasure]()
+    planned = list[PlannedMeasure]()
     if ablation.finetunes:
         for task in ablation.bases:
             cell = next(cell for cell in ablation.cells if cell.task == task)
             metrics = declared(ablation.loaded[cell.id])
             name, metric = next(iter(metrics.items()))
             trivial = {f"{task}_{name}": metrics[name] for name in metric.baselines if name in metrics}
-            own = replace(metric, summary=metric.summary or metric.title or name, title=task, chart=False)
-            of_measure = {task: replace(own, baselines=tuple(trivial)), **trivial}
-            found.append(PlannedMeasure(type="fine-tuning", key=task, metrics=of_measure))
-        if len(found) > 1:
+            leading = replace(metric, summary=metric.summary or metric.title or name, title=task, chart=False)
+            of_measure = {task: replace(leading, baselines=tuple(trivial)), **trivial}
+            planned.append(PlannedMeasure(type="fine-tuning", key=task, metrics=of_measure))
+        if len(planned) > 1:
             average = Metric(f"mean over the tasks: {', '.join(ablation.bases)}", baselines=(CONSTANT,))
             trivial = {CONSTANT: Metric("the same of constant answers", "constant answers")}
-            found.append(PlannedMeasure(type=AVERAGE, key=AVERAGE, metrics={AVERAGE: average, **trivial}))
-        return found
+            planned.append(PlannedMeasure(type=AVERAGE, key=AVERAGE, metrics={AVERAGE: average, **trivial}))
+        return planned
     for measure in ablation.config.measure:
         references = {name: cell.id for name, cell in ablation.references.get(measure.type, {}).items()}
         options, tuned = measure.options.model_dump(mode="json"), [*map(identity, _finetunings(measure))]
@@ -281,8 +280,8 @@ def _measures(ablation: Ablation, variants: Sequence[PlannedVariant]) -> list[Pl
         if measure.type == "pretraining" and any(key.startswith(TEST) for key in differing):
             metrics = {name: replace(metric, comparable=False) for name, metric in metrics.items()}
         used: dict[str, Any] = {"references": references, "finetunings": tuned}
-        found.append(PlannedMeasure(type=measure.type, key=key, options=options, metrics=metrics, **used))
-    return found
+        planned.append(PlannedMeasure(type=measure.type, key=key, options=options, metrics=metrics, **used))
+    return planned
 
 
 def _key(ablation: Ablation, measure: Component, references: dict[str, str], tuned: Sequence[str]) -> str:

@@ -11,15 +11,14 @@ from typing import Any
 from electra_lab.analysis.results import CellResult, cell_result, left_to_do, waiting_work
 from electra_lab.assembly.build import sketch
 from electra_lab.assembly.data import counted, open_data, prepared
-from electra_lab.assembly.launcher import launcher_options, make_launcher
+from electra_lab.assembly.launcher import component_of_flag, make_launcher
 from electra_lab.assembly.needs import forecast, trial
 from electra_lab.config.load import Loaded
 from electra_lab.config.source import read_file
 from electra_lab.data.store import Store
 from electra_lab.jobs.endings import handled, name_of
 from electra_lab.jobs.identity import decisive, rows_of
-from electra_lab.jobs.lifecycle import enough_memory, refuse_several_processes
-from electra_lab.jobs.progress import LivePage
+from electra_lab.jobs.lifecycle import Page, enough_memory, live_page, refuse_several_processes
 from electra_lab.jobs.provenance import content
 from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
@@ -32,7 +31,7 @@ from electra_lab.storage.plan import Cell, Plan
 from electra_lab.storage.provenance import changes, described
 from electra_lab.storage.run_directory import refuse_to_hold
 from electra_lab.training.device import choose_device, planned_device, threads
-from registry import Launcher, Outcome
+from registry import Launcher, Outcome, launchers
 from registry.errors import (
     CellsFailed,
     CheckpointError,
@@ -71,7 +70,7 @@ def ablate(
     console.say(f"{plan.name}: {len(plan.cells)} cells{references}, {done} already done, in {path}")
     for line in summary.gaps(plan):
         console.say(line)
-    with LivePage(lambda unfinished: write_report(folder.path, unfinished), console.say) as page, handled(_stop):
+    with live_page(lambda unfinished: write_report(folder.path, unfinished), console.say) as page, handled(_stop):
         try:
             _work(folder, plan, ablation.config.retries, launch, device, console, page)
         except (KeyboardInterrupt, Preempted) as error:
@@ -100,9 +99,9 @@ def dry_run(
     *,
     tries: bool = True,
 ) -> str:
-    """Describe what `ablate` would do. Tokenizes nothing, writes nothing. Raises LabError.
+    """Describe the work of `ablate`. Tokenizes nothing, writes nothing. Raises LabError.
 
-    tries  say how long it would take, from some steps of each variant
+    tries  estimate the time from some steps of each variant
     """
     ablation, launch, path = _prepared(file, overrides, out, launcher, workers)
     target = planned_device(device)
@@ -117,11 +116,11 @@ def dry_run(
     for label in ablation.sketches:
         loaded = _sketched(ablation, label)
         store = stores[_text_of(loaded)]
-        found = forecast(loaded, target, store)
+        need = forecast(loaded, target, store)
         with threads(getattr(launch, "threads", None)), enough_memory():
-            time = trial(loaded, found, target, store, scale_of(plan, first)) if tries else ""
+            time = trial(loaded, need, target, store, scale_of(plan, first)) if tries else ""
         title = label if label in ablation.firsts else ablation.served[label].variant
-        costs = found.parameters, found.steps, found.total_flops, found.bytes
+        costs = need.parameters, need.steps, need.total_flops, need.bytes
         needs[label] = summary.Need(title, *costs, None if isinstance(time, str) else time.total)
     missing = {id: cell_result(folder, plan, id).missing for id in plan.wanted}
     text = summary.forecast(plan, needs, missing, path, getattr(launch, "workers", workers or 1))
@@ -143,7 +142,7 @@ def _prepared(
         refuse_to_hold(out, ablation.base.config.data.store)
     chosen = ablation.config.launcher
     if launcher and launcher != chosen.type:
-        chosen = launcher_options(launcher)
+        chosen = component_of_flag(launcher, "--launcher", launchers)
     ablation, launch = checked(ablation), make_launcher(chosen, **({"workers": workers} if workers else {}))
     if ablation.absent:
         raise ablation.absent
@@ -158,11 +157,11 @@ def _refuse_other(folder: AblationFolder, ablation: Ablation) -> None:
             before: Any = read_file(folder.experiment(id)).plain()
         except ConfigError:
             return ""
-        found = []
+        by_cell = []
         for cell in ablation.cells:
-            found.append(changes(decisive(before), decisive(content(as_planned(ablation.loaded[cell.id], folder)))))
+            by_cell.append(changes(decisive(before), decisive(content(as_planned(ablation.loaded[cell.id], folder)))))
         # The most similar cell is the one that was changed.
-        return f": {described(min(found, key=len)) or 'its plug-ins differ from their copies in cells/*/plugins'}"
+        return f": {described(min(by_cell, key=len)) or 'its plug-ins differ from their copies in cells/*/plugins'}"
 
     folder.refuse_other({cell.id for cell in ablation.cells}, differs)
 
@@ -225,7 +224,7 @@ def _refuse_unfinished(folder: AblationFolder, plan: Plan) -> None:
 
 
 def _work(
-    folder: AblationFolder, plan: Plan, retries: int, launch: Launcher, device: str, console: Console, page: LivePage
+    folder: AblationFolder, plan: Plan, retries: int, launch: Launcher, device: str, console: Console, page: Page
 ) -> None:
     """Launch missing work until all is done, or the rest has failed more often than `retries` allows."""
     left, attempts, names = list(left_to_do(folder, plan)), dict.fromkeys(plan.by_id, 0), dict[str, str]()

@@ -66,12 +66,12 @@ def variants_of(vary: Node, seeds: int) -> list[Variant]:
         raise ConfigError(f"{vary.mark}: vary: has {number} cells; an ablation may have at most {MAX_CELLS}.")
     if not lists:
         return [Variant(name, name, keys_of(node), node.mark) for name, node in items.items()]
-    found = []
+    variants = []
     for values in itertools.product(*lists):
         changes = dict(zip(items, values, strict=True))
         parts = [f"{key}={_short(node.plain())}" for key, node in changes.items()]
-        found.append(Variant(", ".join(parts), ", ".join(sorted(parts)), changes, values[-1].mark))
-    return found
+        variants.append(Variant(", ".join(parts), ", ".join(sorted(parts)), changes, values[-1].mark))
+    return variants
 
 
 def _short(value: Any) -> str:
@@ -108,8 +108,8 @@ def overlay(changes: Mapping[str, Node], where: str) -> Node:
             raise ConfigError(f"{node.mark}: {where}: {key!r} is not a key; write it as a.b.")
         change = with_change(Node({}, node.mark), key, node)
         for loc, _ in leaves(change):
-            if twice := next((by for at, by in writers.items() if _within(loc, at) or _within(at, loc)), None):
-                raise ConfigError(f"{node.mark}: {where}: {twice} and {key} set the same key; keep one of them.")
+            if earlier := next((by for at, by in writers.items() if _within(loc, at) or _within(at, loc)), None):
+                raise ConfigError(f"{node.mark}: {where}: {earlier} and {key} set the same key; keep one of them.")
         writers |= {loc: key for loc, _ in leaves(change)}
         whole = change.over(whole, (where,))  # parts of one mapping: none of them replaces another
     return whole
@@ -121,8 +121,8 @@ def _within(loc: Loc, other: Loc) -> bool:
 
 def closed(overlay: Node, where: str, closed: Mapping[Loc, str]) -> str:
     """Return a line for each change of a key that may not be changed there."""
-    found = []
+    lines = []
     for loc, mark in leaves(overlay):
         of = (why for other, why in closed.items() if _within(loc, other) or other in rivals(loc))
-        found += [f"{mark}: {where}{'.'.join(map(str, loc))} {why}." for why in of]
-    return "\n".join(found)
+        lines += [f"{mark}: {where}{'.'.join(map(str, loc))} {why}." for why in of]
+    return "\n".join(lines)

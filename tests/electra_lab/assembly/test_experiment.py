@@ -113,7 +113,7 @@ def test_absent_data_is_the_first_that_a_run_would_miss(tmp_path: Path) -> None:
     file = write_experiment(tmp_path, **frozen)
     loaded = load(file)
     absent = absent_data(loaded, sketch(loaded))
-    assert "earlier is not a run directory" in str(absent)
+    assert "earlier: does not exist" in str(absent)
     (tmp_path / "corpus.txt").unlink()
     absent = absent_data(loaded, sketch(loaded))
     assert "no file matches" in str(absent)

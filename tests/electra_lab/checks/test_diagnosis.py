@@ -68,7 +68,7 @@ def test_the_module_is_named(name: str, wrong: Any, again: bool) -> None:
     if wrong is root:
         assert probe.forward is None
     else:
-        assert found.call.given == pytest.approx({"first": 8, "second": 8, "last": 32, "": 2}[name])
+        assert found.call.largest_input == pytest.approx({"first": 8, "second": 8, "last": 32, "": 2}[name])
 
 
 def test_nothing_is_found_where_nothing_is_wrong_and_nothing_stays_behind() -> None:
@@ -80,4 +80,16 @@ def test_nothing_is_found_where_nothing_is_wrong_and_nothing_stays_behind() -> N
     net.zero_grad()
     net.first.what = root
     net(x).sum().backward()
+    assert probe.backward is None
+
+
+def test_no_module_is_to_blame_for_gradients_that_come_from_outside() -> None:
+    net = Net()
+    with Probe(net) as probe:
+        (net(torch.tensor([1.0, 2.0])).sum() * float("inf")).backward()
+    assert probe.backward is not None
+    assert (probe.backward.call, probe.backward.parameter) == (None, "last.scale")
+    without_weights = nn.Sequential(nn.ReLU())
+    with Probe(without_weights) as probe:
+        (without_weights(torch.ones(2, requires_grad=True)).sum() * float("inf")).backward()
     assert probe.backward is None

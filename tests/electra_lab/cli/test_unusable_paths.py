@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from electra_lab.jobs.endings import known
+from electra_lab.jobs.endings import as_lab_error
 from electra_lab.storage.files import refuse_unusable
 from registry.errors import ConfigError
 from tests.electra_lab.cli.conftest import CPU
@@ -90,7 +90,7 @@ def test_no_folder_for_temporary_files_is_a_sentence(tmp_path: Path, monkeypatch
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "none")])
     with pytest.raises(FileNotFoundError) as raised:
         tempfile.gettempdir()
-    found = known(raised.value)
+    found = as_lab_error(raised.value)
     assert isinstance(found, ConfigError)
     assert "TMPDIR" in str(found)
 
@@ -100,10 +100,14 @@ def test_no_folder_for_temporary_files_is_a_sentence(tmp_path: Path, monkeypatch
     [(28, None, 3), (28, "file", 3), (122, "file", 3), (5, None, 3), (13, "file", 2), (30, "file", 2), (6, "file", 3)],
 )
 def test_full_disks_and_missing_rights_are_no_internal_errors(number: int, name: str | None, code: int) -> None:
-    found = known(OSError(number, os.strerror(number), name))
+    found = as_lab_error(OSError(number, os.strerror(number), name))
     assert found is not None
     assert (found.exit_code, os.strerror(number) in str(found)) == (code, True)
-    assert known(OSError(13, "Permission denied")) is known(FileNotFoundError(2, "Not there", "ours")) is None
+    assert (
+        as_lab_error(OSError(13, "Permission denied"))
+        is as_lab_error(FileNotFoundError(2, "Not there", "ours"))
+        is None
+    )
 
 
 @pytest.mark.parametrize("name", [LONG, "loop", "a\0b", os.fsdecode(b"caf\xe9")])

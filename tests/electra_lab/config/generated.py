@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from electra_lab.config.component import Of, Sizes
+from electra_lab.config.sections import Of
 from registry import Registry
 from registry import component as component_
+from registry.component import Sizes
 from registry.signature import FolderOrName
 
 WORDS = st.sampled_from(["a", "b c.txt", "../x/*.y", "ä"])

@@ -10,20 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError, create_model
 
-from electra_lab.config.component import (
+from electra_lab.config.load import load
+from electra_lab.config.sections import (
     DEFAULT_SCALE,
-    Component,
     Of,
     _nearest,
     default,
-    loadable,
     rate_of,
     rate_problem,
     scaled_generator,
     value_of,
 )
-from electra_lab.config.load import load
 from registry import backbones, generators, launchers, samplers, schedules
+from registry.component import Component, loadable
 from registry.errors import PluginError
 from registry.signature import Strict, validate
 from tests.electra_lab.config.test_load import only_problem, problems

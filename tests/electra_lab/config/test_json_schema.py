@@ -14,13 +14,14 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, ValidationError, create_model
 
 from electra_lab.config.ablation import AblationConfig
-from electra_lab.config.component import Of, Sizes
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.json_schema import file_schema
 from electra_lab.config.load import kind_of_file, load_plugins
 from electra_lab.config.schema import ExperimentConfig
+from electra_lab.config.sections import Of
 from electra_lab.config.source import parse, read_file
 from registry import Backbone, backbones, generators, samplers, schedules
+from registry.component import Sizes
 from registry.signature import Strict, validate
 from tests.electra_lab.config import generated
 from tests.helpers import EXPERIMENT, ROOT

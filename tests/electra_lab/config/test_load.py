@@ -106,23 +106,6 @@ def test_a_misspelt_type_is_recognized(tmp_path: Path):
     assert any(hint in line for line in said)
 
 
-@pytest.mark.usefixtures("plugin")
-def test_a_list_of_plug_ins_that_hides_the_one_a_component_needs_is_named(tmp_path: Path):
-    text = 'from registry import samplers\n\n\n@samplers.register("{0}")\ndef {0}(logits, rng, /):\n    "Draw."\n'
-    for name in ("hidden_one", "other_one"):
-        (tmp_path / f"{name}.py").write_text(text.format(name))
-    write_experiment(tmp_path, "base.yaml", imports="[hidden_one.py]", sampler="{type: hidden_one}")
-    child = tmp_path / "child.yaml"
-    child.write_text("extends: base.yaml\nseed: 1\nimports: [other_one.py]\n")
-    hint, refused = sorted(problems(child), reverse=True)
-    assert refused.startswith(f"{tmp_path / 'base.yaml'}:")
-    assert hint.startswith(f"{child}:3: imports: ")
-    assert f"{tmp_path / 'base.yaml'}:" in hint
-    assert "hidden_one.py" in hint
-    child.write_text("extends: base.yaml\nimports: [other_one.py, hidden_one.py]\n")
-    assert load(child).config.sampler.type == "hidden_one"
-
-
 @pytest.mark.parametrize(
     ("sections", "keys"),
     [

@@ -9,11 +9,12 @@ import select
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from electra_lab.jobs import progress as module
-from electra_lab.jobs.progress import LivePage, Progress
+from electra_lab.jobs import lifecycle as module
+from electra_lab.jobs.lifecycle import Progress, live_page
 from electra_lab.jobs.saving import Saver
 from electra_lab.presentation.pages import Unfinished
 from electra_lab.training.loop import Record
@@ -66,11 +67,12 @@ def test_the_bar_of_a_run_shows_its_phases_and_the_time_left(forks: Lab, tmp_pat
     assert not any(line.startswith("training") and "10/10" in line for line in bars)
 
 
-def job(page: LivePage, error: Exception) -> None:
-    """Record twice, then fail."""
-    with page:
+def job(monkeypatch: pytest.MonkeyPatch, live: Any, error: Exception) -> None:
+    """Record twice, with time for a page each, then fail."""
+    monkeypatch.setattr(module, "PAGE_SHARE", 0)
+    with live as page:
         page()
-        page(now=True)
+        page()
         raise error
 
 
@@ -82,7 +84,7 @@ def test_pages_take_two_percent_of_the_time(monkeypatch: pytest.MonkeyPatch) -> 
         written.append(state)
         clock.now += 2.0
 
-    with LivePage(write, pytest.fail) as page:
+    with live_page(write, pytest.fail) as page:
         for _ in range(1000):
             clock.now += 1.0
             page()
@@ -93,14 +95,14 @@ def test_pages_take_two_percent_of_the_time(monkeypatch: pytest.MonkeyPatch) -> 
     assert (written[0].reload, written[-1].reload) == (5, 60)
 
 
-def test_a_page_that_cannot_be_written_is_noted_once_and_hides_no_error() -> None:
+def test_a_page_that_cannot_be_written_is_noted_once_and_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     said = list[str]()
 
     def write(_: Unfinished) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(DataError, match=r"^the first error$"):
-        job(LivePage(write, said.append), DataError("the first error"))
+        job(monkeypatch, live_page(write, said.append), DataError("the first error"))
     assert len(said) == 1
     assert "No space left" in said[0]
 
@@ -113,9 +115,9 @@ def test_a_page_that_cannot_be_written_is_noted_once_and_hides_no_error() -> Non
         (ZeroDivisionError(), "internal"),
     ],
 )
-def test_the_last_page_says_how_the_job_ended(error: Exception, how: str) -> None:
+def test_the_last_page_says_how_the_job_ended(monkeypatch: pytest.MonkeyPatch, error: Exception, how: str) -> None:
     written = list[Unfinished]()
     with pytest.raises(type(error)):
-        job(LivePage(written.append, pytest.fail), error)
+        job(monkeypatch, live_page(written.append, pytest.fail), error)
     assert [state.lives for state in written] == [True, True, False]
     assert how in written[-1].how

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.assembly import choices, needs
+from electra_lab.assembly import budget, needs
 from electra_lab.assembly.data import open_data
 from electra_lab.config.load import load
 from electra_lab.corpora.text_files import TextFiles
@@ -96,7 +96,7 @@ def test_steps_are_tried_with_the_choices_of_auto_on_the_rows_of_the_store(tmp_p
         seen["settings"] = (settings.steps, settings.micro_batch_size, settings.precision)
         return "tried"
 
-    monkeypatch.setattr(choices, "missing_compiler", lambda _: None)  # looking for one takes seconds
+    monkeypatch.setattr(budget, "missing_compiler", lambda _: None)  # looking for one takes seconds
     monkeypatch.setattr(needs, "duration", duration)
     monkeypatch.setattr(needs, "use_kernel", lambda kernel, _: seen.update(kernel=kernel))
     monkeypatch.setattr(needs, "compile_modules", lambda how, *_: seen.update(how=how))

@@ -55,6 +55,8 @@ def test_empty_texts_and_odd_labels() -> None:
     assert empty.startswith("1 of 2 examples of test have an empty text (")
     assert "b, c" in rare
     assert "90%" in most
+    [rare] = notes({"train": texts(("cat", "10"), ("dog", "b"), ("mat", "9.5"), ("rat", "-2"))})
+    assert "-2, 9.5, 10, b" in rare
 
 
 def test_notes_come_first_and_the_end_names_model_and_command(tmp_path: Path, model: Path, capsys) -> None:
@@ -66,6 +68,7 @@ def test_notes_come_first_and_the_end_names_model_and_command(tmp_path: Path, mo
     assert "note: 3 of 3 examples of validation are in train too" in said.partition("\nanimals, seed 0")[0]
     assert "export        model/" in said.partition("\nstep ")[0]
     assert "frozen" not in said
+    assert "checkpoint" not in said
     assert said.splitlines()[-2:] == [
         f"for transformers: {out / 'seed-0' / 'model'}", f"for new text: electra-lab predict {out} TEXT",
     ]  # fmt: skip

@@ -13,7 +13,6 @@ import yaml
 from electra_lab.analysis.records import training_seconds
 from electra_lab.assembly import experiment as assembly
 from electra_lab.assembly.data import open_data
-from electra_lab.config.component import Component
 from electra_lab.config.load import load
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.corpora.text_files import TextFiles
@@ -22,6 +21,7 @@ from electra_lab.jobs.provenance import MAY_CHANGE
 from electra_lab.presentation import run_page
 from electra_lab.storage.run_directory import RunDirectory
 from registry import objectives, samplers, tokenizers
+from registry.component import Component
 from registry.errors import ConfigError, DataError
 from tests.electra_lab.jobs.pretraining import tiny
 from tests.electra_lab.jobs.pretraining.tiny import Killed, assert_same, experiment, lines, run, stop_at

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from electra_lab.jobs.lifecycle import Progress
 from electra_lab.jobs.pretraining import execute
-from electra_lab.jobs.progress import Progress
 from electra_lab.metrics import PRETRAINING
 from electra_lab.presentation import run_page
 from electra_lab.presentation.console import Console

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -399,22 +397,3 @@ def test_a_run_directory_that_cannot_be_written_is_measured_all_the_same(out: Pa
     measuring.measure(cells, "detection_probe", "cpu")
     assert any(measuring.KEPT in text for text in said)
     assert json.loads((cells[1].directory.path / measuring.KEPT).read_text())
-
-
-def test_comparisons_at_once_measure_a_run_once_and_lose_no_numbers(out: Path, monkeypatch: Any) -> None:
-    cells, taken = read(out)[:2], list[str]()
-
-    def measured(_: Any, measure: Any, run: str, *__: Any) -> tuple[dict[str, float], None]:
-        taken.append(f"{measure.rows} {run}")
-        time.sleep(0.1)
-        return {"probe_auc": measure.rows}, None
-
-    monkeypatch.setattr(measuring, "measured", measured)
-    monkeypatch.setattr(measuring, "_shared", lambda *_: None)
-    monkeypatch.setattr(measuring, "_open", lambda path, _: (path.name, None))
-    names = ["{type: detection_probe, rows: 8}", "{type: detection_probe, rows: 9}"] * 2
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda name: measuring.measure(cells, name, "cpu"), names))
-    assert len(taken) == len(set(taken)) == 4
-    for cell in cells:
-        assert len(json.loads((cell.directory.path / measuring.KEPT).read_text())) == 2

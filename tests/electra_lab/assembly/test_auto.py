@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.assembly import choices
-from electra_lab.assembly.choices import SHORT_ROWS, WIDE, Scale, by_rule, decide
+from electra_lab.assembly import budget
+from electra_lab.assembly.budget import SHORT_ROWS, WIDE, Scale, by_rule, decide
 from electra_lab.config.load import load
 from electra_lab.config.schema import Train
 from electra_lab.jobs.pretraining import execute
@@ -28,7 +28,7 @@ UNITS = {"AMX": {"amx_bf16": True, "avx512_bf16": True}, "AVX-512 BF16": {"avx51
 
 @pytest.fixture(autouse=True)
 def _compiler(no_report: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choices, "missing_compiler", lambda _: None)
+    monkeypatch.setattr(budget, "missing_compiler", lambda _: None)
 
 
 def processor(monkeypatch: pytest.MonkeyPatch, units: str) -> None:
@@ -76,7 +76,7 @@ def test_on_cuda(monkeypatch: pytest.MonkeyPatch, bf16: bool, flops: int, expect
 def test_a_value_that_the_experiment_names_stands_without_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     processor(monkeypatch, "AMX")
     named = Train(steps=1, precision="fp32", attention="fused", compile="off")
-    assert decide(named, LARGE, CPU, ALONE) == choices.Choices("fp32", "fused", "off", {})
+    assert decide(named, LARGE, CPU, ALONE) == budget.Choices("fp32", "fused", "off", {})
     # The rules of the other keys use the precision that the experiment names.
     assert by_rules(LARGE, precision="fp32") == "fp32 fused off"
     processor(monkeypatch, "")  # bf16 is slow on this processor
@@ -89,7 +89,7 @@ def test_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch, device: t
     processor(monkeypatch, "AMX")
     long, train = Scale(WIDE, SHORT, 10**16), Train(steps=1, precision="bf16")
     assert decide(train, long, device, ALONE).compile == "layers"
-    monkeypatch.setattr(choices, "missing_compiler", "none for {}".format)
+    monkeypatch.setattr(budget, "missing_compiler", "none for {}".format)
     found = decide(train, long, device, ALONE)
     assert (found.compile, found.reasons["compile"]) == ("off", f"none for {device.type}")
     with pytest.raises(ConfigError, match=rf"^train\.compile: layers needs .* none for {device.type}"):
@@ -116,7 +116,7 @@ def test_rank_0_decides_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An experiment that is wide enough for bf16, on a processor that supports it."""
     processor(monkeypatch, "AVX-512 BF16")
-    monkeypatch.setattr(choices, "WIDE", 16)
+    monkeypatch.setattr(budget, "WIDE", 16)
     return experiment(tmp_path, train=TRAIN, embedding="{dim: 8, max_length: 16, dropout: 0.0}", discriminator=BERT)
 
 
