@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import Any, NoReturn, overload
 
 import torch
 
+from electra_lab.assembly.networks import OpenedModel
 from electra_lab.data.task_rows import TaskRows
 from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.inference.pair import Pair
@@ -19,11 +20,8 @@ from electra_lab.training.evaluation import Collected, using_task
 from electra_lab.training.execution import Precision
 from electra_lab.training.random import EVALUATION, Streams
 from electra_lab.training.step import Learner
-from registry import QuestionExample, Task, TextExample, Vocabulary, WordsExample
+from registry import QuestionExample, Task, TextExample, WordsExample
 from registry.errors import ConfigError
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 # The fields of an example of each type, the first one required.
 FIELDS: Mapping[type, tuple[str, ...]] = {
@@ -41,7 +39,6 @@ class Job:
     task     with the facts of its training
     takes    the type of its examples
     fields   the names of the fields with the text, and the second text, in its training data; None if unknown
-    length   of the longest row, in tokens
     dataset  type and options of its training data, if known
     joins_pairs  the model was trained on pairs as rows have them here
     """
@@ -49,7 +46,6 @@ class Job:
     task: Task
     takes: type
     fields: Sequence[str] | None
-    length: int
     precision: Precision = "fp32"
     seed: int = 0
     dataset: Mapping[str, Any] = field(default_factory=dict)
@@ -75,13 +71,11 @@ class FineTuned(Pair):
     `text` and `pair`, `question` and `context`, or `words`. `embed` returns the states of the first model's encoder.
     """
 
-    def __init__(
-        self, name: str, job: Job, models: Sequence[TaskModel], tokenizer: Tokenizer, vocabulary: Vocabulary
-    ) -> None:
+    def __init__(self, opened: OpenedModel, job: Job, models: Sequence[TaskModel]) -> None:
+        super().__init__(opened)
         if len(models) > 1 and not hasattr(job.task, "average"):
-            raise ConfigError(f"{name}: its task cannot average several models. Choose one by its seed.")
-        self.encoder = TextEncoder(tokenizer, vocabulary)
-        super().__init__(name, tokenizer, vocabulary, job.length, discriminator=models[0].network)
+            raise ConfigError(f"{self.name}: its task cannot average several models. Choose one by its seed.")
+        self.encoder = TextEncoder(self.tokenizer, self.vocabulary)
         self.job, self._of_tokens = job, models[0].of_tokens
         self._learner = Learner(Predicting(models).to(self.device).eval())
 
@@ -141,7 +135,7 @@ class FineTuned(Pair):
             offsets = self._split(items)
         examples = [self._example(fields, str(number)) for number, fields in enumerate(items)]
         with using_task(job.task):
-            rows = job.task.rows(examples, self.encoder, job.length)
+            rows = job.task.rows(examples, self.encoder, self.length)
         # Read them, the longest first, as an evaluation does.
         collected = Collected(job.task, examples, rows, self._of_tokens)
         batches = TaskRows([*chain.from_iterable(rows)])

@@ -5,57 +5,41 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from electra_lab.assembly.networks import OpenedModel
 from electra_lab.data.texts import More, Tokenized, Window, batches, chunks, tokenize, windows
 from electra_lab.data.vocabulary import spaces_stay
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Results, Scored, one_or_all, several
 from electra_lab.inference.scoring import COMBINED, By, Reduce, energies_of, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
 from electra_lab.training.random import Streams
-from registry import Generator, Vocabulary, count
+from registry import Generator, count
 from registry.errors import CheckpointError, ConfigError
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 Pooling = Literal["mean", "cls"]
 Verb = Literal["detect", "corrupt", "fill", "predict", "embed", "score"]
 
 
-class Pair:
+class Pair(OpenedModel):
     """A discriminator, a generator, or both, with their tokenizer. `electra_lab.load` makes one.
 
     A method that takes texts returns one result for a text, and a list for several. Texts that are longer than the
     networks read at once are read in windows that overlap. A number that is not finite raises CheckpointError. Text of
     which more than a tenth is unknown to the tokenizer gives an UnknownText warning; results have its share.
 
-    length  tokens that the networks read at once, [CLS] and [SEP] included
-    cloze   what the network that predicts tokens says of a position does not depend on the token there
+    length  number of tokens that the networks read at once, [CLS] and [SEP] included
     """
 
-    def __init__(
-        self,
-        name: str,
-        tokenizer: Tokenizer,
-        vocabulary: Vocabulary,
-        length: int,
-        *,
-        generator: Generator | None = None,
-        discriminator: Network | None = None,
-        cloze: bool = False,
-    ) -> None:
-        self.name, self.tokenizer, self.vocabulary, self.length = name, tokenizer, vocabulary, length
-        self.generator, self.discriminator, self.cloze = generator, discriminator, cloze
-        self.device = vocabulary.is_special.device
-        if length < 3:
-            raise ConfigError(
-                f"{name}: reads {length} tokens at once; it needs at least 3, for [CLS], [SEP] and a token."
-            )
+    def __init__(self, opened: OpenedModel) -> None:
+        super().__init__(**vars(opened))
+        if self.length < 3:
+            reason = f"reads {self.length} tokens at once; it needs at least 3, for [CLS], [SEP] and a token"
+            raise ConfigError(f"{self.name}: {reason}.")
 
     def __repr__(self) -> str:
         parts = [name for name in ("generator", "discriminator") if getattr(self, name) is not None]

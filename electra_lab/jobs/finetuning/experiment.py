@@ -19,7 +19,7 @@ from torch import nn
 from electra_lab.assembly.budget import rows_at_once, steps_of
 from electra_lab.assembly.build import brought_by, loop_settings, optimizer_of, weights_from
 from electra_lab.assembly.initial_weights import BROUGHT, DRAWN
-from electra_lab.assembly.networks import Networks, open_source
+from electra_lab.assembly.networks import OpenedModel, open_source
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.checks.guards import rehearse
 from electra_lab.config.component import rate_problem
@@ -72,7 +72,7 @@ class Finetuning:
     task: Task
     read: Examples
     splits: Mapping[str, Split]  # `train`, `validation`, and others of the dataset
-    source: Networks
+    source: OpenedModel
     weights: dict[str, str]  # by part of the model, where they come from
     length: int  # of the longest row
     device: torch.device
@@ -184,7 +184,7 @@ def declared(loaded: Loaded[FinetuningConfig]) -> Mapping[str, Metric]:
     return {first: leading, **{name: metric for name, metric in found.items() if name != first}}
 
 
-def longest_row(loaded: Loaded[FinetuningConfig], source: Networks) -> int:
+def longest_row(loaded: Loaded[FinetuningConfig], source: OpenedModel) -> int:
     """Return the length of the longest row in tokens. Raises ConfigError."""
     wanted = loaded.config.data.max_length or min(source.length, source.longest)
     if wanted > source.longest:

@@ -13,7 +13,7 @@ import torch
 
 from electra_lab.analysis.records import training_seconds
 from electra_lab.assembly.budget import size_of
-from electra_lab.assembly.networks import Networks, open_source
+from electra_lab.assembly.networks import OpenedModel, open_source
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump, load_finetuning
@@ -284,7 +284,7 @@ def _network(built: Finetuning, name: str) -> dict[str, Any]:
     return {"backbone": part.backbone, "embedding": embedding, **sizes}
 
 
-def _data(dataset: Dataset, source: Networks, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]) -> Data:
+def _data(dataset: Dataset, source: OpenedModel, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]) -> Data:
     return Data(
         store=dataset.fingerprint(),
         documents={split: len(found) for split, found in examples.items()},
@@ -348,7 +348,7 @@ def _begin(
     folder: FinetuningFolder,
     seed: int,
     loaded: Loaded[FinetuningConfig],
-    source: Networks,
+    source: OpenedModel,
     device: torch.device,
     precision: str,
     console: Console,
@@ -368,7 +368,7 @@ def _begin(
         begin(folder.seed(seed), loaded, now, source.tokenizer, source.vocabulary, plugins)
 
 
-def _refuse_changes(directory: RunDirectory, then: Provenance, now: Provenance, source: Networks) -> None:
+def _refuse_changes(directory: RunDirectory, then: Provenance, now: Provenance, source: OpenedModel) -> None:
     path, model = directory.path, f"{source.start.source}, or its tokenizer,"
     if then.data.store != now.data.store:
         raise DataError(f"{path}: the examples have changed since the run began. Restore them, or start a new one.")
