@@ -104,7 +104,7 @@ def export(
     """
     refuse_unusable(destination)
     destination = destination.resolve()
-    edited = edited_cards(destination, onnx=onnx or bool(size))
+    refuse_to_replace(destination, onnx=onnx or bool(size))
     model = read_run(run, step)
     assert model.run is not None
     assert model.tokenizer is not None
@@ -123,8 +123,6 @@ def export(
                     )
                 (folder / CARD).write_text(model_card(model, network, judge), encoding="utf-8")
                 seal(folder)
-                if card := edited.get(destination / network.name / CARD):
-                    (folder / CARD).write_bytes(card)
         listed = {net.name: {"class": net.class_name, "parameters": net.parameters} for net in networks}
         mark = Mark(
             electra_lab=__version__,
@@ -192,23 +190,19 @@ def exportable(model: TrainedModel, part: Part) -> Exportable:
     return described
 
 
-def edited_cards(destination: Path, *, onnx: bool) -> dict[Path, bytes]:
-    """Return the cards of an earlier export that were edited since, which stay. Other folders are absent or empty.
-
-    Raises ConfigError for anything else, and if an ONNX file would be lost.
-    """
+def refuse_to_replace(destination: Path, *, onnx: bool) -> None:
+    """Raise ConfigError unless a folder is absent, empty or an unchanged export, and if an ONNX file would be lost."""
     if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
-        return {}
+        return
     folders = _networks(destination)
     if not folders:
         raise ConfigError(f"{destination}: exists, and is not an earlier export. Choose another folder.")
     wrong, known = list[str](), {destination / MARK}
     for folder in folders:
-        unreadable = damage(folder, [])
-        sealed = {} if unreadable else read_json(folder / MANIFEST)
-        problem = unreadable or damage(folder, [name for name in sealed if name != CARD])
-        wrong += [f"{folder.relative_to(destination) / problem}"] if problem else []
-        known |= {folder / file for file in (MANIFEST, CARD, *sealed)}
+        if problem := damage(folder):
+            wrong.append(str(folder.relative_to(destination) / problem))
+            continue
+        known |= {folder / file for file in (MANIFEST, *read_json(folder / MANIFEST))}
     # A link is deleted as a file is, wherever it leads.
     files = [path for path in sorted(destination.rglob("*")) if path.is_symlink() or not path.is_dir()]
     wrong += [f"{path} was added" for path in files if path not in known] if not wrong else []
@@ -218,8 +212,6 @@ def edited_cards(destination: Path, *, onnx: bool) -> dict[Path, bytes]:
         )
     if not onnx and any(path.name == ONNX for path in files):
         raise ConfigError(f"{destination}: has {ONNX}, which would be lost. Add --onnx, or choose another folder.")
-    cards = (folder / CARD for folder in folders if (folder / CARD).is_file() and damage(folder, [CARD]))
-    return {card: card.read_bytes() for card in cards}
 
 
 def _networks(destination: Path) -> list[Path]:

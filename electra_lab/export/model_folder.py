@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from electra_lab.assembly.networks import build_network
 from electra_lab.assembly.task_head import fill_head, kind_of_head, labels_of, outputs_of, task_of
 from electra_lab.export.card import CARD, finetuned_card
-from electra_lab.export.export import edited_cards, whole, write_onnx_file
+from electra_lab.export.export import refuse_to_replace, whole, write_onnx_file
 from electra_lab.export.onnx import NamedOutputs
 from electra_lab.pretrained.hugging_face import CONFIG, longest_of_tokenizer, read_config, read_part
 from electra_lab.pretrained.opening import model_of_finetuning
@@ -38,7 +38,7 @@ def copy_folder(model: Path, destination: Path, *, onnx: bool = False, size: Siz
     """
     refuse_unusable(destination)
     destination, model = destination.resolve(), model.resolve()
-    edited = edited_cards(destination, onnx=onnx or bool(size))
+    refuse_to_replace(destination, onnx=onnx or bool(size))
     notes = list[str]()
     with whole(destination) as folder:
         for file in model.iterdir():
@@ -54,8 +54,6 @@ def copy_folder(model: Path, destination: Path, *, onnx: bool = False, size: Siz
         if is_seed(model.parent) and not (folder / CARD).exists():
             (folder / CARD).write_text(finetuned_card(model, notes), encoding="utf-8")
         seal(folder)
-        if card := edited.get(destination / CARD):
-            (folder / CARD).write_bytes(card)
 
 
 def with_head(model: Path, part: Part) -> NamedOutputs:
