@@ -10,7 +10,6 @@ Tensors are read from safetensors, or from the older .bin files as plain tensors
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,11 +45,6 @@ CLASSES = {"replaced": "ForPreTraining", "tokens": "ForMaskedLM", "": "Model"}
 # The files of a generator next to its discriminator.
 BESIDE = "generator_config.json", ("model.generator.safetensors", "pytorch_model.generator.bin")
 AGAIN = "Download the model again."
-# The token table of a network; the first group is the prefix of a wrapper.
-_TABLE = re.compile(
-    r"((?:\w+\.)*?)(?:(?:electra\.|bert\.|deberta\.|electra_lab\.)?(?:network\.)?embeddings\.(?:word_embeddings|tokens)"
-    r"|(?:model\.)?embeddings\.tok_embeddings)\.weight"
-)
 
 
 class Mark(BaseModel, strict=True):
@@ -121,7 +115,7 @@ def read_part(path: Path, name: str, *, beside: bool = False) -> Part:
     else:
         backbone, embedding, size = of_the_lab(config, path)
     names = None
-    read = read_tensors(path, tensor_files, unwrap=not family or kind in FAMILIES)
+    read = read_tensors(path, tensor_files)
     if family:
         head = family.head_of(config, read)
         names = family.names(head)
@@ -170,11 +164,10 @@ def _tokenizer(path: Path) -> Tokenizer | None:
     return tokenizer
 
 
-def read_tensors(path: Path, files: Sequence[str] = TENSORS, *, unwrap: bool = True) -> dict[str, Tensor]:
+def read_tensors(path: Path, files: Sequence[str] = TENSORS) -> dict[str, Tensor]:
     """Return all tensors of a folder. Raises DataError if a file is missing, damaged or holds code.
 
-    files   the first that is there
-    unwrap  remove the prefix of a wrapper from the names
+    files  names of files, of which the first that exists is read
     """
     tensors: dict[str, Tensor] = {}
     for file, expected in files_of(path, files).items():
@@ -184,17 +177,7 @@ def read_tensors(path: Path, files: Sequence[str] = TENSORS, *, unwrap: bool = T
             has, does = ("has", "does not place") if wrong[0] in held else ("lacks", "places")
             raise DataError(f"{file}: {has} {wrong[0]}, which the index {does} there. {AGAIN}")
         tensors |= held
-    return _unwrapped(path, tensors) if unwrap else tensors
-
-
-def _unwrapped(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Remove the prefix that a wrapper has put before all names: `module.`, `_orig_mod.`, `discriminator.`."""
-    tables = filter(None, map(_TABLE.fullmatch, tensors))
-    wrapper = min((table[1] for table in tables), key=len, default="")  # a backbone may have another table inside
-    for name in tensors if wrapper else ():
-        if f"{wrapper}{name}" in tensors:
-            raise DataError(f"{path}: has {name} twice, once after '{wrapper}'. Save the model again.")
-    return {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
+    return tensors
 
 
 def _has_tensors(path: Path, files: Sequence[str]) -> bool:
@@ -246,7 +229,7 @@ def locate(source: str, base: Path | None = None) -> Path:
 
 
 def read_config(path: Path, name: str = CONFIG) -> dict[str, Any]:
-    """Return the config.json of a folder; tensors show a model_type that it lacks. Raises DataError, ConfigError."""
+    """Return the config.json of a folder. Raises DataError, ConfigError."""
     if not os.path.lexists(path / name):
         if name != CONFIG:
             raise DataError(f"{path}: has the tensors of a generator, but no {name}. Write it: its {CONFIG}.")
@@ -254,11 +237,7 @@ def read_config(path: Path, name: str = CONFIG) -> dict[str, Any]:
         raise DataError(f"{path}: {reason}{jobs_in(path)}")
     config = _json(path / name)
     if config.get("model_type") is None:
-        roots = {name.partition(".")[0] for name in read_tensors(path)} & {*FAMILIES, LAB}
-        if len(roots) != 1:
-            cure = 'Add "model_type": "electra" or "bert".'
-            raise ConfigError(f"{path / name}: lacks model_type, and the names of the tensors do not show it. {cure}")
-        config["model_type"] = roots.pop()
+        raise ConfigError(f'{path / name}: lacks model_type. Add "model_type": "electra" or "bert".')
     return config
 
 
