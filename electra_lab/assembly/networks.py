@@ -166,7 +166,7 @@ def build_network(part: Part, pad_id: int) -> Network:
         except Exception:  # a component may read numbers while it is built; if the sizes are to blame, it comes again
             network = make()
         tensors = with_all_names(part.tensors, network)
-        account_for(tensors, own_tensors(network), part.their_name, part.foreign)
+        account_for(tensors, own_tensors(network), part.stored_name, part.foreign)
         # `bert` holds nothing but its parameters, so that it need not be built again.
         network = network.to_empty(device="cpu") if part.backbone["type"] == "bert" else make()
     except LabError:

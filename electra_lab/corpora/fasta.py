@@ -172,19 +172,19 @@ class Fasta(FileCorpus):
         N at the end of a part may belong to a gap that goes on in the next one, so they wait for it; of a gap, as many
         as make it one.
         """
-        held, is_empty = "", True
+        waiting, is_empty = "", True
         for part in parts:
             is_empty = False
-            text = held + part
+            text = waiting + part
             body = text if self._most is None else text.rstrip(self._unknown)
-            held = text[len(body) :]
+            waiting = text[len(body) :]
             *before, last = self._gap.split(body) if self._gap else [body]
             yield from ((segment, True) for segment in before)
-            is_gap = self._most is not None and len(held) > self._most
+            is_gap = self._most is not None and len(waiting) > self._most
             yield last, is_gap
-            held = held[: (self._most or 0) + 1]
+            waiting = waiting[: (self._most or 0) + 1]
         if not is_empty:
-            yield "" if self._gap and self._gap.fullmatch(held) else held, True
+            yield "" if self._gap and self._gap.fullmatch(waiting) else waiting, True
 
     def _written(self, window: str) -> Iterator[str]:
         """Yield a window as text, and the other strand if it is asked for."""

@@ -140,10 +140,10 @@ class Conll(NamedFiles[WordsExample]):
     def _refuse_columns(self, number: int, place: str) -> None:
         """Raise DataError if the column of words or of tags does not exist."""
         word, tag = self.word_column or 0, -1 if self.tag_column is None else self.tag_column
-        wanted = {"word_column": word}
+        numbers = {"word_column": word}
         if number > 1:
-            wanted["tag_column"] = tag
-        for name, column in wanted.items():
+            numbers["tag_column"] = tag
+        for name, column in numbers.items():
             if not -number <= column < number:
                 raise DataError(f"{place}: has {columns(number)}, but {name} is {column}. They are counted from 0.")
         if number > 1 and word % number == tag % number:
@@ -205,8 +205,8 @@ class Conll(NamedFiles[WordsExample]):
         lines: list[str] = []
         for example, predicted in zip(self.read(split), predictions, strict=True):
             words = [word.replace(" ", "_") for word in example.words]
-            known = [words, example.tags] if example.tags else [words]
-            lines += map(" ".join, zip(*known, predicted["prediction"], strict=True))
+            columns = [words, example.tags] if example.tags else [words]
+            lines += map(" ".join, zip(*columns, predicted["prediction"], strict=True))
             lines += [""]
         return f"{split}.txt", "".join(f"{line}\n" for line in lines)
 

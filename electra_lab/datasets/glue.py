@@ -152,16 +152,16 @@ class Glue(FileSplits[TextExample]):
 
     def _columns(self, header: list[str], place: str, source: str) -> dict[str, int]:
         """Return the places of the columns in the header, by our names. Raises BadInput."""
-        wanted = dict(zip(("text", "pair"), self.format.texts, strict=False)) | {"label": self.format.label}
+        names = dict(zip(("text", "pair"), self.format.texts, strict=False)) | {"label": self.format.label}
         if source in HIDDEN and FULL["sentence1"] in header:
-            wanted = {ours: FULL[theirs] for ours, theirs in wanted.items()}
+            names = {field: FULL[column] for field, column in names.items()}
         if self._listed and source == TRAIN:
-            wanted |= {"first": "#1 ID", "second": "#2 ID"}
-        places = {ours: header.index(theirs) for ours, theirs in wanted.items() if theirs in header}
-        for ours, theirs in wanted.items():
-            if ours not in places and not (ours == "label" and source in HIDDEN):
-                known = did_you_mean(theirs, header).strip()
-                raise BadInput(place, f"there is no column '{theirs}'", f"{known} Is it a file of {self.name}?")
+            names |= {"first": "#1 ID", "second": "#2 ID"}
+        places = {field: header.index(column) for field, column in names.items() if column in header}
+        for field, column in names.items():
+            if field not in places and not (field == "label" and source in HIDDEN):
+                hint = did_you_mean(column, header).strip()
+                raise BadInput(place, f"there is no column '{column}'", f"{hint} Is it a file of {self.name}?")
         if source in HIDDEN and header[0] in ("index", "id"):
             places["id"] = 0
         return places

@@ -78,13 +78,13 @@ class HuggingFace(Splits[TextExample]):
         return f"{self._source.path}: {self._theirs[source]}"
 
     def _examples(self, source: str) -> Iterator[Entry[TextExample]]:
-        theirs, label = self._theirs[source], self._fields.label
-        dataset = self._source.chosen([theirs])[theirs]
-        wanted, known = self._fields.names(), dataset.column_names or [label]
-        labelled = label in known or label.partition(".")[0] in known or source != TEST
+        split, label = self._theirs[source], self._fields.label
+        dataset = self._source.chosen([split])[split]
+        fields, columns = self._fields.names(), dataset.column_names or [label]
+        labelled = label in columns or label.partition(".")[0] in columns or source != TEST
         words = _names_of(dataset.features, label) if self._fields.label_type == "word" else None
         self.labels = words or ()
-        rows = self._source.rows(theirs, dataset, wanted if labelled else wanted[:-1])
+        rows = self._source.rows(split, dataset, fields if labelled else fields[:-1])
         for number, row in enumerate(rows, start=1):
             place = f"{self._place(source)}: row {number}"
             yield attempted(self._fields.example, partial(self._value, row, place, words, labelled), place)

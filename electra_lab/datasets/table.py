@@ -68,8 +68,8 @@ class TableFiles(TextFields, NamedFiles[TextExample]):
             raise DataError(f"{place}: {header.count(name)} columns are called '{name}'. Rename all but one of them.")
         if name in header or (name == self.label and source == TEST):
             return
-        known = did_you_mean(name, header)
-        raise DataError(f"{place}: there is no column '{name}'.{known} Files without a header need `columns`.")
+        hint = did_you_mean(name, header)
+        raise DataError(f"{place}: there is no column '{name}'.{hint} Files without a header need `columns`.")
 
     def _has_columns(self, row: list[str]) -> bool:
         """Return whether a file's first row fits the named columns; the label may be missing."""

@@ -165,14 +165,14 @@ def _front_matter(name: str, task: str, data: Mapping[str, Any], values: Sequenc
         results.append(
             EvalResult(**of_data, dataset_split=split, metric_type=metric, metric_name=title, metric_value=value)
         )
-    known = {
+    fields = {
         **metadata,
         "pipeline_tag": task,
         "datasets": names,
         "eval_results": results,
         "model_name": results and name,
     }
-    return f"---\n{ModelCardData(**{key: value for key, value in known.items() if value})}\n---\n"
+    return f"---\n{ModelCardData(**{key: value for key, value in fields.items() if value})}\n---\n"
 
 
 def with_metadata(card: bytes, metadata: Mapping[str, Any]) -> str:

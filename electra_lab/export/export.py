@@ -21,7 +21,7 @@ from electra_lab.pretrained.families import WRITTEN
 from electra_lab.pretrained.hugging_face import CONFIG, MARK, Mark, read_mark
 from electra_lab.pretrained.opening import read_run
 from electra_lab.pretrained.trained_model import Part, TrainedModel
-from electra_lab.pretrained.writing import describe, electra_options, their_tensors, write_network, write_tokenizer
+from electra_lab.pretrained.writing import describe, electra_options, stored_tensors, write_network, write_tokenizer
 from electra_lab.storage.best import Step
 from electra_lab.storage.files import MANIFEST, damage, lock, new_folder, read_json, refuse_unusable, seal
 from electra_lab.storage.finetuning_folder import is_seed
@@ -113,7 +113,7 @@ def export(
     with whole(destination) as building:
         for network in networks:
             with new_folder(building / network.name) as folder:
-                write_network(folder, network.config, their_tensors(network.part, network.part.family), network.part)
+                write_network(folder, network.config, stored_tensors(network.part, network.part.family), network.part)
                 pooled = network.part.backbone["dim"], min(model.length, network.longest)
                 write_tokenizer(folder, model.tokenizer, network.longest, pooled)
                 if onnx or size:
@@ -197,15 +197,15 @@ def refuse_to_replace(destination: Path, *, onnx: bool) -> None:
     folders = _networks(destination)
     if not folders:
         raise ConfigError(f"{destination}: exists, and is not an earlier export. Choose another folder.")
-    wrong, known = list[str](), {destination / MARK}
+    wrong, exported = list[str](), {destination / MARK}
     for folder in folders:
         if problem := damage(folder):
             wrong.append(str(folder.relative_to(destination) / problem))
             continue
-        known |= {folder / file for file in (MANIFEST, *read_json(folder / MANIFEST))}
+        exported |= {folder / file for file in (MANIFEST, *read_json(folder / MANIFEST))}
     # A link is deleted as a file is, wherever it leads.
     files = [path for path in sorted(destination.rglob("*")) if path.is_symlink() or not path.is_dir()]
-    wrong += [f"{path} was added" for path in files if path not in known] if not wrong else []
+    wrong += [f"{path} was added" for path in files if path not in exported] if not wrong else []
     if wrong:
         raise ConfigError(
             f"{destination}: has changed since it was exported ({wrong[0]}). Delete it, or choose another folder."
@@ -241,8 +241,8 @@ def whole(destination: Path) -> Iterator[Path]:
     busy = destination.with_name(f".{destination.name}.lock")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        with lock(busy) as held:
-            if not held:
+        with lock(busy) as is_locked:
+            if not is_locked:
                 raise InUse(f"{destination}: another process is exporting to it.")
             try:
                 with new_folder(destination) as building:

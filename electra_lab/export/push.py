@@ -87,8 +87,8 @@ def push(
     for branch, chosen in branches.items():
         with _files(model, chosen, metadata, judge) as (files, of_step):
             sizes = {}
-            for name, held in sorted(files.items()):
-                sizes[name] = len(held) if isinstance(held, bytes) else held.stat().st_size
+            for name, content in sorted(files.items()):
+                sizes[name] = len(content) if isinstance(content, bytes) else content.stat().st_size
             yield Pushed(branch, of_step, sizes, send(branch, files) if send else None)
 
 
@@ -101,11 +101,11 @@ def _branches(model: Path, step: Step, *, milestones: bool) -> dict[str, Step]:
     if not milestones:
         return {MAIN: step}
     directory = RunDirectory.open(model)
-    kept, named = steps(directory.checkpoints), directory.provenance().milestones
+    saved, named = steps(directory.checkpoints), directory.provenance().milestones
     in_order = sorted(named.items(), key=lambda pair: pair[1])
-    branches: dict[str, Step] = {name: at for name, at in in_order if at in kept}
+    branches: dict[str, Step] = {name: at for name, at in in_order if at in saved}
     if not named:
-        branches = {f"step-{at}": at for at in kept[:-1]}
+        branches = {f"step-{at}": at for at in saved[:-1]}
     if not branches:
         raise CheckpointError(f"{model}: keeps no milestones. Set checkpoint.milestones, or push without --milestones.")
     return {**branches, MAIN: step}
@@ -189,7 +189,7 @@ def _connected(repository: str, *, public: bool, say: Callable[[str], None]) -> 
             if branch not in heads:
                 api.create_branch(repository, branch=branch, exist_ok=True)
                 heads[branch] = heads.get(MAIN)
-            operations = [CommitOperationAdd(name, held) for name, held in sorted(files.items())]
+            operations = [CommitOperationAdd(name, content) for name, content in sorted(files.items())]
             head, message = heads.get(branch), "electra-lab push"
             api.create_commit(repository, operations, commit_message=message, revision=branch, parent_commit=head)
         return f"{api.endpoint}/{repository}/tree/{branch}"

@@ -123,8 +123,8 @@ class FineTuned(Pair):
         """Return whether fields are an example."""
         if "words" in values:
             return isinstance(values["words"], list) and all(isinstance(word, str) for word in values["words"])
-        wanted = {"text"} if self.job.takes is WordsExample else {*self.job.needs}
-        return values.keys() >= wanted and all(isinstance(text, str) for text in values.values())
+        required = {"text"} if self.job.takes is WordsExample else {*self.job.needs}
+        return values.keys() >= required and all(isinstance(text, str) for text in values.values())
 
     @torch.no_grad()
     def _predictions(self, items: Sequence[dict[str, Any]], batch_size: int) -> list[Predicted]:
@@ -150,8 +150,8 @@ class FineTuned(Pair):
         texts = [" ".join(map(_text_of, fields.values())) for fields in items]
         results, shares = [], self.unknown(texts)
         for fields, places, share, answer in zip(items, offsets, shares, collected.answers(), strict=True):
-            own = {name: value for name, value in answer.items() if name not in SHOWN and name != "prediction"}
-            results.append(replace(Predicted.of(fields, answer["prediction"], places, own), unknown=share))
+            more = {name: value for name, value in answer.items() if name not in SHOWN and name != "prediction"}
+            results.append(replace(Predicted.of(fields, answer["prediction"], places, more), unknown=share))
         return results
 
     def _split(self, items: Sequence[dict[str, Any]]) -> list[list[tuple[int, int]] | None]:

@@ -197,14 +197,14 @@ def _task_of(kind: str, config: Mapping[str, Any], outputs: int, part: Part) -> 
     if problem == "multi_label_classification":
         raise ConfigError(f"{part.path}: is a multi-label model, which the lab does not support.")
     written = (config.get("task_specific_params") or {}).get(LAB, {})  # of a fine-tuning here
-    options, known = written.get("options", {}), written.get("facts", {})
+    options, recorded = written.get("options", {}), written.get("facts", {})
     if kind == "ForQuestionAnswering":
-        return TASKS[kind], task_of(kind, part, {"unanswerable": False, **known}, **options)
+        return TASKS[kind], task_of(kind, part, {"unanswerable": False, **recorded}, **options)
     if kind == "ForTokenClassification":
         entities = all(label == "O" or (label[:1] in "BIESLUM" and label[1:2] == "-") for label in labels)
-        facts = {"tags": labels, "usual": "O" if "O" in labels else labels[0], **known}
+        facts = {"tags": labels, "usual": "O" if "O" in labels else labels[0], **recorded}
         options = {"scheme": "entities" if entities else "plain", **options}
         return TASKS[kind], task_of(kind, part, facts, **options)
     if problem == "regression":
         return "text_regression", task_of(kind, part, {"low": 0.0, "high": 1.0}, "text_regression")
-    return TASKS[kind], task_of(kind, part, {"labels": labels, "usual": labels[0], **known})
+    return TASKS[kind], task_of(kind, part, {"labels": labels, "usual": labels[0], **recorded})

@@ -240,11 +240,11 @@ class Pair(OpenedModel):
         states = [torch.zeros(len(text.ids) + 2, network.dim) for text in tokenized]  # with [CLS] and [SEP]
         for chosen, hidden in self._hidden(network, tokenized, batch_size):
             for window, row in zip(chosen, hidden.float().cpu(), strict=True):
-                of_text, kept = states[window.text], window.keep
-                of_text[kept.start + 1 : kept.stop + 1] = row[window.inside]
+                of_text, keep = states[window.text], window.keep
+                of_text[keep.start + 1 : keep.stop + 1] = row[window.inside]
                 if window.first == 0:
                     of_text[0] = row[0]
-                if kept.stop + 2 == len(of_text):
+                if keep.stop + 2 == len(of_text):
                     of_text[-1] = row[window.length + 1]
         if pooling is None:
             of_tokens = [self.finite(of_text[1:-1]) for of_text in states]

@@ -244,15 +244,15 @@ class Predicted(Result):
 
     @classmethod
     def of(
-        cls, given: dict[str, Any], prediction: Any, offsets: list[tuple[int, int]] | None, own: dict[str, Any]
+        cls, fields: dict[str, Any], prediction: Any, offsets: list[tuple[int, int]] | None, more: dict[str, Any]
     ) -> Predicted:
         """Make a result of the fields of an item and the answer of a task."""
-        words = given.get("words")
-        text = given.get("text", given.get("question", " ".join(words or [])))
-        known = {name: own.pop(name) for name in ("probability", "probabilities") if name in own}
-        if words is not None and "entities" in own:
-            own["entities"] = [_entity(entity, words, text, offsets) for entity in own["entities"]]
-        return cls(text, prediction, given, offsets=offsets, more=own, **known)
+        words = fields.get("words")
+        text = fields.get("text", fields.get("question", " ".join(words or [])))
+        probabilities = {name: more.pop(name) for name in ("probability", "probabilities") if name in more}
+        if words is not None and "entities" in more:
+            more["entities"] = [_entity(entity, words, text, offsets) for entity in more["entities"]]
+        return cls(text, prediction, fields, offsets=offsets, more=more, **probabilities)
 
     def as_dict(self) -> dict[str, Any]:
         return {**self.given, **self.answer}
@@ -261,9 +261,9 @@ class Predicted(Result):
     def answer(self) -> dict[str, Any]:
         """Everything but the item itself."""
         fields = {"prediction": self.prediction, "probability": self.probability, "probabilities": self.probabilities}
-        known = {name: value for name, value in fields.items() if value is not None}
+        present = {name: value for name, value in fields.items() if value is not None}
         words = {"words": self.given["words"], "offsets": self.offsets} if self.offsets is not None else {}
-        return {**words, **known, **self.more}
+        return {**words, **present, **self.more}
 
     def spans(self) -> Iterator[Span]:
         words = self.given.get("words")

@@ -105,9 +105,9 @@ def read_part(path: Path, name: str, *, beside: bool = False) -> Part:
     except ValueError as error:
         raise ConfigError(f"{path / place}: model_type is {kind!r}: {error}") from None
     if family is None and kind != LAB:
-        known = ", ".join(FAMILIES)
+        families = ", ".join(FAMILIES)
         raise ConfigError(
-            f"{path / place}: model_type is {kind!r}; the lab reads {known}, its own exports, and the encoders in "
+            f"{path / place}: model_type is {kind!r}; the lab reads {families}, its own exports, and the encoders in "
             f"{guide('encoders')}"
         )
     if family:
@@ -120,7 +120,7 @@ def read_part(path: Path, name: str, *, beside: bool = False) -> Part:
         head = family.head_of(config, read)
         names = family.names(head)
         try:
-            tensors = family.tensors_in(names.ours(read), head)
+            tensors = family.tensors_in(names.lab_tensors(read), head)
         except ValueError as error:
             raise DataError(f"{path}: does not fit: {error}") from None
         backbone |= family.shown_by(tensors)
@@ -145,7 +145,7 @@ def read_part(path: Path, name: str, *, beside: bool = False) -> Part:
     )
     for head, ending in CLASSES.items():
         if head and config.get("architectures") == [f"ElectraLab{ending}"] and head not in part.heads:
-            raise part.misfit(f"{part.their_name(f'heads.{head}')} is missing.")
+            raise part.misfit(f"{part.stored_name(f'heads.{head}')} is missing.")
     return part
 
 
@@ -171,12 +171,12 @@ def read_tensors(path: Path, files: Sequence[str] = TENSORS) -> dict[str, Tensor
     """
     tensors: dict[str, Tensor] = {}
     for file, expected in files_of(path, files).items():
-        held = _read(file)
-        wrong = [] if expected is None else sorted(held.keys() ^ expected)  # names that only one of both has
+        of_file = _read(file)
+        wrong = [] if expected is None else sorted(of_file.keys() ^ expected)  # names that only one of both has
         if wrong:
-            has, does = ("has", "does not place") if wrong[0] in held else ("lacks", "places")
+            has, does = ("has", "does not place") if wrong[0] in of_file else ("lacks", "places")
             raise DataError(f"{file}: {has} {wrong[0]}, which the index {does} there. {AGAIN}")
-        tensors |= held
+        tensors |= of_file
     return tensors
 
 
@@ -260,11 +260,11 @@ def _downloaded(name: str) -> Path:
     except ImportError:
         cure = "To download it: pip install 'electra-lab[hugging-face]'"
         raise DataError(f"{name}: is not a folder, and models of the Hugging Face hub cannot be read. {cure}") from None
-    wanted = ["*.json", "*.txt", "*.model", "*.py"]  # a plug-in, for the user to read
+    patterns = ["*.json", "*.txt", "*.model", "*.py"]  # a plug-in, for the user to read
     try:
         for formats, pattern in enumerate(PATTERNS.values(), start=1):
-            wanted.append(pattern)
-            path = Path(snapshot_download(name, allow_patterns=wanted))
+            patterns.append(pattern)
+            path = Path(snapshot_download(name, allow_patterns=patterns))
             folders = [path, *(path / network for network in NETWORKS)]
             if all(_is_whole(folder, formats) for folder in folders):
                 break

@@ -75,8 +75,8 @@ class Part:
 
     def without_other_heads(self) -> Part:
         left_out = tuple(f"heads.{name}." for name in self.other_heads)
-        kept = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(left_out)}
-        return replace(self, tensors=kept)
+        tensors = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(left_out)}
+        return replace(self, tensors=tensors)
 
     @property
     def learned(self) -> bool:
@@ -100,10 +100,10 @@ class Part:
         """Return the checksum of each file with tensors."""
         return {name: sha256(file) if isinstance(file, Path) else file for name, file in self.files.items()}
 
-    def their_name(self, name: str) -> str:
+    def stored_name(self, name: str) -> str:
         """Return the name that one of our tensors has in the files."""
         if self.names:
-            return self.names.theirs(name)
+            return self.names.stored_name(name)
         return f"{LAB}.network.{name}" if self.format == LAB else name
 
     def misfit(self, reason: str) -> LabError:

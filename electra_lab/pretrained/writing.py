@@ -66,10 +66,10 @@ def write_finetuned(
         return
     family, layers = exported_as
     tuned = replace(part, tensors=own_tensors(network))
-    tensors = their_tensors(tuned, family)
-    for ours, theirs in layers.items():
-        for name, parameter in head.get_submodule(ours).named_parameters():
-            tensors[f"{theirs}.{name}"] = parameter
+    tensors = stored_tensors(tuned, family)
+    for layer, stored_layer in layers.items():
+        for name, parameter in head.get_submodule(layer).named_parameters():
+            tensors[f"{stored_layer}.{name}"] = parameter
     described = describe(tuned, tokenizer, family)
     config = {**described, "architectures": [class_name(family, kind)]}
     config |= dict.fromkeys(family.dropouts if family else Family.dropouts, dropout)
@@ -88,18 +88,18 @@ def class_name(family: Family | None, ending: str) -> str:
     return f"{family.prefix if family else 'ElectraLab'}{ending}"
 
 
-def their_tensors(part: Part, family: Family | None) -> dict[str, Tensor]:
+def stored_tensors(part: Part, family: Family | None) -> dict[str, Tensor]:
     """Return the tensors by the names that transformers knows; a tensor that has several names goes by the first."""
     head = part.class_head
     names = family.names(head) if family else None
     tensors: dict[str, Tensor] = {}
     seen = set[int]()
     for name, tensor in part.tensors.items():
-        theirs = names.theirs(name) if names else f"{LAB}.network.{name}"
-        if theirs == name and (other := head_of(name)) and heads.get(other).declared["exports_as"] != "Model":
+        stored = names.stored_name(name) if names else f"{LAB}.network.{name}"
+        if stored == name and (other := head_of(name)) and heads.get(other).declared["exports_as"] != "Model":
             continue  # a head that this class does not have
         if id(tensor) not in seen:
-            tensors[theirs] = tensor
+            tensors[stored] = tensor
         seen.add(id(tensor))
     return family.tensors_out(tensors, head) if family else tensors
 
@@ -136,8 +136,8 @@ def _refuse_other_sizes(part: Part) -> None:
     for name in sorted({*shapes, *layers}):
         shape = tuple(part.tensors[name].shape) if name in part.tensors else None
         if shape != shapes.get(name):
-            raise part.misfit(f"{part.their_name(name)} has the shape {shape}, not {shapes.get(name)}.")
-    if wrong := not_finite(part.tensors, part.their_name):
+            raise part.misfit(f"{part.stored_name(name)} has the shape {shape}, not {shapes.get(name)}.")
+    if wrong := not_finite(part.tensors, part.stored_name):
         raise part.misfit(f"{wrong[0]}.")
 
 

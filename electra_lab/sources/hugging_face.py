@@ -122,12 +122,12 @@ class HuggingFaceSource:
     def rows(self, split: str, dataset: Any, fields: Iterable[str]) -> Iterator[dict[str, Any]]:
         """Yield the rows of a split with the given fields; `a.b` is in field a. Raises DataError."""
         if names := dataset.column_names:
-            wanted = []
+            columns = []
             for field in fields:
-                wanted.append(field if field in names else field.partition(".")[0])
-                if wanted[-1] not in names:
-                    raise DataError(f"{self.path}: {split}: has no field '{field}'.{did_you_mean(wanted[-1], names)}")
-            dataset = dataset.select_columns(list(dict.fromkeys(wanted)))
+                columns.append(field if field in names else field.partition(".")[0])
+                if columns[-1] not in names:
+                    raise DataError(f"{self.path}: {split}: has no field '{field}'.{did_you_mean(columns[-1], names)}")
+            dataset = dataset.select_columns(list(dict.fromkeys(columns)))
         try:
             for batch in dataset.iter(BATCH):
                 if INDEX in batch:

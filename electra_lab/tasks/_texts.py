@@ -73,9 +73,9 @@ def text_rows(
     for example, text, label in zip(examples, texts, labels, strict=True):
         labelled = {} if label is None else {"label": label}
         if example.pair is None:
-            kept = text.cut(length - 2)
-            tokens = [vocabulary.cls_id, *kept, vocabulary.sep_id]
-            rows.append([Row(tokens, [0] * len(tokens), labelled, len(kept) < len(text.ids))])
+            ids = text.cut(length - 2)
+            tokens = [vocabulary.cls_id, *ids, vocabulary.sep_id]
+            rows.append([Row(tokens, [0] * len(tokens), labelled, len(ids) < len(text.ids))])
             continue
         # As if the longer text lost one token after the other; of equal ones the second.
         pair, room = next(pairs), length - 3

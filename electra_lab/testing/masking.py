@@ -101,9 +101,9 @@ class MaskingContract(Contract):
         maskable = torch.ones_like(tokens, dtype=torch.bool)
         whole, again, other = (self.mask(tokens, maskable, words, step) for step in (1, 1, 2))
         half = self.component()(tokens[8:], maskable[8:], words, random_numbers(1, 8, device, start=8))
-        for one, two in ((whole, again), (Masked(whole.inputs[8:], whole.positions[8:], whole.valid[8:]), half)):
-            assert torch.equal(one.inputs, two.inputs), worst(one.inputs, two.inputs)
-            assert torch.equal(one.positions, two.positions), worst(one.positions, two.positions)
+        for first, second in ((whole, again), (Masked(whole.inputs[8:], whole.positions[8:], whole.valid[8:]), half)):
+            assert torch.equal(first.inputs, second.inputs), worst(first.inputs, second.inputs)
+            assert torch.equal(first.positions, second.positions), worst(first.positions, second.positions)
         assert not torch.equal(whole.inputs, other.inputs), "another step masks the same tokens"
 
 

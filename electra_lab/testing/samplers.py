@@ -93,5 +93,5 @@ class SamplerContract(Contract):
         logits = torch.zeros(64, 1, 100)
         words, sampler = vocabulary(100), self.component()
         if (self.distribution(torch.zeros(100)) < 1).all():
-            one, two = (draw(sampler, logits, words, random_numbers(step, 64, "cpu")) for step in (1, 2))
-            assert not torch.equal(one, two), "two steps drew the same"
+            first, second = (draw(sampler, logits, words, random_numbers(step, 64, "cpu")) for step in (1, 2))
+            assert not torch.equal(first, second), "two steps drew the same"

@@ -131,11 +131,11 @@ def lines(steps: range) -> Iterator[dict[str, Any]]:
 
 def sent(steps: int) -> Values:
     """Return the content of a tracker after all lines up to a step."""
-    found: Values = {}
+    values: Values = {}
     for line in lines(range(steps)):
         for name in line.keys() - {"step", "split"}:
-            found.setdefault(f"{line['split']}/{name}", {})[line["step"]] = [line[name]]
-    return found
+            values.setdefault(f"{line['split']}/{name}", {})[line["step"]] = [line[name]]
+    return values
 
 
 def _hooks() -> tuple[Any, ...]:

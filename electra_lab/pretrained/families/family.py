@@ -30,11 +30,11 @@ class Config:
 
     def refuse_others(self, fixed: Mapping[str, Any], backbone: str) -> None:
         """Raise ConfigError if a key says that the model computes otherwise than the backbone. A key may be absent."""
-        for key, ours in fixed.items():
-            theirs = self.values.get(key, ours)
-            if theirs != ours:
+        for key, expected in fixed.items():
+            value = self.values.get(key, expected)
+            if value != expected:
                 raise ConfigError(
-                    f"{self.place}: {key} is {theirs!r}, but the lab's `{backbone}` computes with {ours!r}."
+                    f"{self.place}: {key} is {value!r}, but the lab's `{backbone}` computes with {expected!r}."
                 )
 
     def size(self, key: str, default: int | None = None) -> int:
@@ -107,7 +107,7 @@ class Family(ABC):
         """Return True if a class that tasks have, too, is that of a discriminator."""
         return False
 
-    def head_of(self, config: Mapping[str, Any], given: Mapping[str, Tensor]) -> str:
+    def head_of(self, config: Mapping[str, Any], stored: Mapping[str, Tensor]) -> str:
         """Return the head that decides what the names of a file mean."""
         return ""
 

@@ -67,7 +67,7 @@ def test_a_folder_is_its_config_its_kind_and_its_tensors(folder: Path, tmp_path:
     assert (part.path, part.format, part.backbone["dim"]) == (folder, "electra", 16)
     assert part.sums() == {WHOLE: sha256(folder / WHOLE)}
     given = load_file(folder / WHOLE)
-    assert_same({part.their_name(name): tensor for name, tensor in part.tensors.items()}, given)
+    assert_same({part.stored_name(name): tensor for name, tensor in part.tensors.items()}, given)
     assert read(saved(model(BertForPreTraining), tmp_path)).format == "bert"
 
 
