@@ -37,16 +37,16 @@ class Fasta(FileCorpus):
 
     paths               files, patterns such as `genome/*.fa.gz`, or folders, of which all .fa, .fasta, .fna, .ffn, .faa
                         and .frn files are read; relative to the experiment file
-    letters             of the records: `dna`, `rna`, in which T is read as U, or `protein`. Others are an error
+    letters             kind of the records: `dna`, `rna`, in which T is read as U, or `protein`. Others are an error
     window              letters of a window; the last one of a record may have fewer
     overlap             letters that a window shares with the one before
     longest_gap         a run of more N than this ends a window, and is left out; null keeps all. Not for proteins
     lower_case          letters in lower case, which mark repeats: `raise` makes them upper-case, `keep` keeps them, and
                         `drop` leaves them out, like a gap
-    reverse_complement  add the other strand of each window
+    reverse_complement  true to add the other strand of each window
     kmers               write the window as overlapping k-mers of this length, with spaces; for the tokenizer `kmers`
-    on_error            at a letter that is not one of the kind, a record without letters, or text before the first
-                        header: `stop`, or `skip` the rest of the record
+    on_error            treatment of a letter that is not one of the kind, a record without letters, or text before the
+                        first header: `stop`, or `skip` the rest of the record
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class HuggingFace:
     key       without `splits`, the field that determines the split: documents with the same value stay together; by
               default the text
     revision  a branch, tag or commit of the dataset on the hub
-    on_error  at a row whose text or key is null: `stop`, or `skip` it
+    on_error  treatment of a row whose text or key is null: `stop`, or `skip`
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class Ids(FileCorpus):
     key         the field that determines the split, such as a user: sequences with the same value stay together; by
                 default the sequence
     padding     an id that is left out, such as the one that fills the rows of an array
-    on_error    at a record that is not such a list: `stop`, or `skip` it
+    on_error    treatment of a record that is not such a list: `stop`, or `skip`
     """
 
     def __init__(

@@ -48,8 +48,8 @@ class TextFiles(FileCorpus):
                 `^[0-9-]+ [0-9:]+ `. It should match nothing else, so that lines without a time stamp stay whole
     group       regular expression of the key that determines the split, such as a host or a session: documents in which
                 it finds the same text (its first group, if it has one) stay together. The default key is the document
-    on_error    at bytes that are not UTF-8: `stop`, `skip_line`, which leaves out the line, or `skip`, which leaves out
-                this line and the rest of the file. Of a damaged file both keep all lines before the damage
+    on_error    treatment of bytes that are not UTF-8: `stop`, `skip_line`, which leaves out the line, or `skip`, which
+                leaves out this line and the rest of the file. Of a damaged file both keep all lines before the damage
     """
 
     skip = "skip_line"

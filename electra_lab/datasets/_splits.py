@@ -45,9 +45,9 @@ class Splits(ABC, Generic[E]):
     with other examples, and examples with the same key stay together.
 
     held_out  this share
-    on_error  at bad rows: stop and name them, or skip them; None if the dataset has no such option
-    skipped   by split, the rows that the last `read` left out
-    labels    the names of the labels in the order of the source, once it was read, if it has one
+    on_error  treatment of bad rows: stop and name them, or skip them; None if the dataset has no such option
+    skipped   rows that the last `read` left out, by split
+    labels    names of the labels in the order of the source, once it was read, if it has one
     """
 
     def __init__(self, held_out: float = 0.0, on_error: OnError | None = None) -> None:
@@ -133,8 +133,8 @@ class Splits(ABC, Generic[E]):
 class FileSplits(Splits[E]):
     """A dataset in files.
 
-    paths    of each split: a file, a pattern or a folder
-    options  everything else that determines the examples
+    paths    file, pattern or folder of each split
+    options  all other options that determine the examples
 
     Raises ValueError if no path is given, DataError if a path matches nothing or a file is in two splits.
     """

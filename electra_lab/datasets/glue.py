@@ -30,7 +30,7 @@ BEST_SCORE = 5.0  # of STS-B
 class Format:
     """The files of a task, the first of each list that is there; the names of their columns; and the labels.
 
-    texts  of one or two columns
+    texts  names of the columns of the text, and of the second text of pairs
     """
 
     texts: tuple[str, ...]
@@ -85,7 +85,7 @@ class Glue(FileSplits[TextExample]):
     lines) are left out, as in google-research/electra. MRPC may also be Microsoft's msr_paraphrase_train.txt and
     msr_paraphrase_test.txt with GLUE's dev_ids.tsv, the ids of the training pairs that are its validation.
 
-    name              of the task; AX is the diagnostics alone
+    name              name of the task; AX is the diagnostics alone
     folder            the task's folder, relative to the fine-tuning file
     double_unordered  train on both orders of the pairs, for MRPC and STS-B, as google-research/electra does
     """

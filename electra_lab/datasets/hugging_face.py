@@ -36,8 +36,8 @@ class HuggingFace(Splits[TextExample]):
     id          the field with the example's id; by default examples are numbered
     splits      the dataset's names of the splits, by the names to give them, such as
                 `{train: train, validation: validation_matched}`; by default all splits are read
-    on_error    at a row that cannot be an example, such as one without a label: `stop`, or `skip` it
-    held_out    without a split for validation, its share of train, chosen by a hash of the texts
+    on_error    treatment of a row that cannot be an example, such as one without a label: `stop`, or `skip`
+    held_out    share of train for validation if there is no such split, chosen by a hash of the texts
     revision    a branch, tag or commit of the dataset on the hub
     """
 

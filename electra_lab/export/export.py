@@ -95,10 +95,10 @@ def export(
 
     If the discriminator's class is also one for tasks, destination/encoder holds the discriminator without its head.
 
-    step   of the checkpoint, or "best"; the newest by default
-    onnx   also write the model.onnx of each network
-    size   the only batch and length that it takes; by default any
-    judge  words the run's records for the model card; without it the card has no results
+    step   step of the checkpoint, or "best"; the newest by default
+    onnx   True to write the model.onnx of each network, too
+    size   only batch and length that it takes; by default any
+    judge  function that words the run's records for the model card; without it the card has no results
 
     Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError.
     """

@@ -30,8 +30,8 @@ LARGEST = 1_800_000_000  # bytes of weights in one file, as protobuf's limit is 
 class NamedOutputs(nn.Module):
     """A network with the interface of transformers: integers in, the output of its head and then the states out.
 
-    head    of a task, for the class `kind`; without it, the head is the network's own
-    labels  of the task, in the order of its outputs
+    head    head of a task, for the class `kind`; without it, the network's own head is used
+    labels  labels of the task, in the order of its outputs
     """
 
     def __init__(

@@ -69,13 +69,13 @@ def push(
 ) -> Iterator[Pushed]:
     """Push a model to the hub, and yield each branch once it is there; main is the last one.
 
-    model       a run directory, a fine-tuning, one of its models, or a folder that `export` wrote
+    model       run directory, fine-tuning, one of its models, or a folder that `export` wrote
     repository  user/name
-    public      if the repository is created; it may also be an existing public one only then
-    milestones  also push the kept milestones, or without any the other kept checkpoints, each as a branch
-    metadata    for the card, by the hub's keys, such as license
+    public      True for a public repository; an existing public one is refused otherwise
+    milestones  True to push the kept milestones, or without any the other kept checkpoints, each as a branch
+    metadata    metadata of the card, by the hub's keys, such as license
     judge       see `export`
-    dry_run     send nothing and use no network
+    dry_run     True to send nothing and use no network
 
     Raises ConfigError for what cannot be pushed, DataError if the hub refuses or cannot be reached, CheckpointError.
     """

@@ -36,11 +36,11 @@ SHOWN = {"id", "text", "pair", "words", "question"}  # fields of examples that t
 class Job:
     """The task of a fine-tuned model, and how it was evaluated.
 
-    task     with the facts of its training
-    takes    the type of its examples
-    fields   the names of the fields with the text, and the second text, in its training data; None if unknown
+    task     task with the facts of its training
+    takes    type of its examples
+    fields   names of the fields with the text, and the second text, in its training data; None if unknown
     dataset  type and options of its training data, if known
-    joins_pairs  the model was trained on pairs as rows have them here
+    joins_pairs  True if the model was trained on pairs that are joined as in rows of the lab
     """
 
     task: Task

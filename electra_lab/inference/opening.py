@@ -40,9 +40,9 @@ def load(path_or_name: str | Path, *, device: str = "auto", step: Step = None, s
                   (a folder, or a name on the hub, which needs the network), with or without the head of a task; or the
                   folder of a fine-tuning or of one of its seeds
     device        "cpu", "cuda", or "auto", which takes CUDA if there is a device
-    step          of a run directory, the checkpoint to open, or "best"; by default the newest
-    seed          of a fine-tuning: "best" on validation data, "all", which averages their probabilities or numbers, or
-                  the number of one
+    step          checkpoint of a run directory, or "best"; by default the newest
+    seed          seed of a fine-tuning: "best" on validation data, "all", which averages their probabilities or
+                  numbers, or a number
 
     Raises registry.errors.LabError.
     """

@@ -61,9 +61,9 @@ class Pair(OpenedModel):
     ) -> Iterator[Any]:
         """Yield the results of a verb in order; the memory that it takes does not grow with the number of texts.
 
-        more  of texts that come one by one, as from a log: waits for another until a time of time.monotonic(), and
-              returns whether it is there. Texts are then answered when a batch is full or 200 ms after its first one,
-              with what has come until then. Without it, the results of up to 64 batches are computed at once
+        more  function for texts that come one by one, as from a log: waits for another until a time of
+              time.monotonic(), and returns True if it has come. Texts are then answered when a batch is full, or 200 ms
+              after its first one. Without it, the results of up to 64 batches are computed at once
 
         If reading the texts raises DataError, or a signal ends it, the results of those before come first.
         """
@@ -98,8 +98,8 @@ class Pair(OpenedModel):
         In each text ceil(mask_prob * tokens) tokens are masked. Masks and draws depend on the seed and on the number
         of the text alone. Without a detector there is no verdict. Raises ConfigError without a generator.
 
-        temperature  of the softmax that replacements are drawn from
-        top          candidates to return for each masked token
+        temperature  temperature of the softmax that replacements are drawn from
+        top          number of candidates to return for each masked token
         first        number of the first text, for a part of a longer list
         """
         if not 0 < mask_prob <= 1 or not 0 < temperature < math.inf:
@@ -174,7 +174,7 @@ class Pair(OpenedModel):
                    "likelihood": the generator's negative log-probability of a token that is masked, in nats; towers and
                    word frequencies do not see the token, so they read the text without masks. None: the first for which
                    the pair has a head
-        reduce     how to combine the numbers of all tokens: "mean", "max" or "sum"
+        reduce     combination of the numbers of all tokens: "mean", "max" or "sum"
         mask_prob  share of the tokens that likelihood masks at once; None masks each token alone, which is exact and
                    takes a pass for every token
 

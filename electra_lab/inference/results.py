@@ -110,10 +110,10 @@ class Detected(Result):
 class Scored(Result):
     """How unusual a text is.
 
-    score       of all tokens; None for a text without tokens
-    values      of every token: the log-odds of having been replaced, or the negative log-probability or its estimate,
-                the energy, in nats
-    detects     the values are log-odds
+    score       score of the text; None if it has no tokens
+    values      numbers of its tokens: the log-odds of having been replaced, or the negative log-probability or its
+                estimate, the energy, in nats
+    detects     True if the values are log-odds
     percentile  share of the reference texts with a lower score, in percent; None without a reference
     reference   number of the reference texts
     """
@@ -228,11 +228,11 @@ class Predicted(Result):
 
     text           the text, the first text of a pair, the question, or the words with spaces between them
     prediction     a label, a number, a tag for each word, or an answer, which is "" if there is none
-    probability    of the label or the answer; None if there is none
-    probabilities  of each label, by label; of tags, that of each word's tag, None for a word without tokens
-    given          the fields of the item; of plain text that was tagged, also its words
-    offsets        of the words in such a text, in characters
-    more           what else the task has: `start` and `end` of an answer in its context, in characters; `entities`
+    probability    probability of the label or the answer; None if there is none
+    probabilities  probabilities by label; for tags, the probability of each word's tag, None for a word without tokens
+    given          fields of the item; of plain text that was tagged, also its words
+    offsets        places of the words in such a text, in characters
+    more           further fields of the answer: its `start` and `end` in the context, in characters; `entities`
     """
 
     prediction: Any

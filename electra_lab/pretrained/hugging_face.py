@@ -61,7 +61,7 @@ def read_folders(source: str, base: Path | None = None, network: str | None = No
     """Open an exported pair, or one model of transformers. Raises ConfigError, DataError.
 
     base     the folder of relative paths, by default the working directory
-    network  of a pair, the only one to be read
+    network  network of a pair to read; by default both
     """
     path = locate(source, base)
     folders = {name: path / name for name in NETWORKS if os.path.lexists(path / name / CONFIG)}

@@ -35,10 +35,10 @@ def open_model(
     """Open a trained model: a run directory, a fine-tuning or one of its seeds, an export, or a model of transformers.
 
     source   a folder, or a name on the Hugging Face hub, which is downloaded once
-    step     of a run directory, the checkpoint, or "best"; by default the newest
+    step     checkpoint of a run directory, or "best"; by default the newest
     base     the folder of relative paths, by default the working directory
-    network  the one that is needed, of those that lie in separate folders; by default all
-    plugins  load those that a run keeps, without which its networks may not be built
+    network  network to read, if they are in separate folders; by default all
+    plugins  True to load the plug-ins of a run, without which its networks may not be built
 
     Raises ConfigError, DataError, CheckpointError.
     """

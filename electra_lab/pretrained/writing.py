@@ -55,11 +55,11 @@ def write_finetuned(
 ) -> None:
     """Write a fine-tuned network as a folder that transformers loads, whole or not at all, if it has such a class.
 
-    part     the network before it was fine-tuned
-    head     the task's own layers
-    kind     the class of the task
-    longest  input in tokens
-    task     its options and facts that transformers does not know, such as how longer texts are read in windows
+    part     network before it was fine-tuned
+    head     layers of the task
+    kind     class of the task
+    longest  longest input in tokens
+    task     options and facts of the task that transformers does not know, such as the windows of longer texts
     """
     exported_as = task_class(part.family, kind, head)
     if exported_as is None:
@@ -165,7 +165,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int, pooled:
 
     Special tokens that are written in a text are special, as users of transformers expect: "[MASK]" is the mask.
 
-    pooled  the width of states and the rows of pre-training, for sentence-transformers
+    pooled  width of states, and length of the rows of pre-training, for sentence-transformers
     """
     from tokenizers import AddedToken, Tokenizer, processors
 
@@ -209,7 +209,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int, pooled:
 def _write_pooling(folder: Path, width: int, longest: int) -> None:
     """Write the files by which sentence-transformers embeds texts as `embed` does: the mean over all tokens.
 
-    longest  rows of pre-training; `embed` reads longer texts in windows, and sentence-transformers cuts them
+    longest  length of the rows of pre-training; `embed` reads longer texts in windows, sentence-transformers cuts them
     """
     (folder / POOLING).mkdir()
     kinds = {"": "sentence_transformers.models.Transformer", POOLING: "sentence_transformers.models.Pooling"}

@@ -32,7 +32,7 @@ def states(
     """Yield the numbers of some rows and their states, in float32, the longest rows first, so that little is padded.
 
     sizes  number of tokens of each row, without special ones
-    row    returns the tokens of a row by its number; [CLS] and [SEP] are added
+    row    function from the number of a row to its tokens; [CLS] and [SEP] are added
     """
     vocabulary = model.encoder.vocabulary
     order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
@@ -88,9 +88,9 @@ def pseudo_likelihood(
     Salazar et al. (2020), Masked Language Model Scoring: the other tokens are unchanged. Probabilities are normalized
     over the whole vocabulary.
 
-    places        the tokens of each sentence to score; the others get 0
-    rest_of_word  also mask the tokens that follow in the word: the l2r variant of Kauf and Ivanova (2023), A Better Way
-                  to Do Masked Language Model Scoring
+    places        tokens of each sentence to score; the others get 0
+    rest_of_word  True to mask the tokens that follow in the word, too: the l2r variant of Kauf and Ivanova (2023), A
+                  Better Way to Do Masked Language Model Scoring
     """
     mask = model.encoder.vocabulary.mask_id
     asked: list[tuple[int, int]] = []  # the sentence and the token that each row masks

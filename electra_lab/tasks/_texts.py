@@ -23,8 +23,8 @@ CUT_METRIC = {
 class FirstState(nn.Module):
     """The layers on the state of [CLS]: dropout and a linear one, as in google-research/electra.
 
-    layers  by name; `dense` puts dropout, a linear layer and GELU before them, as in transformers' classes for ELECTRA
-            and DeBERTa, `transform.dense` and `transform.norm` the layers of those for ModernBERT
+    layers  names of the layers; `dense` puts dropout, a linear layer and GELU before the last one, as in transformers'
+            classes for ELECTRA and DeBERTa, `transform.dense` and `transform.norm` the layers of those for ModernBERT
     """
 
     def __init__(self, dim: int, outputs: int, dropout: float, layers: Collection[str]) -> None:

@@ -60,9 +60,9 @@ class MinimalPairs:
 
     network  auto is the discriminator if it has a head for the score, otherwise the generator
     score    auto is the first that the network has a head for, the last one if there is a variant of it
-    tokens   to sum: all of the sentence, or those from the first word that differs to the last one
-    variant  of the pseudo-likelihood: salazar masks one token, within_word also those that follow in its word
-    longer   for pairs that are longer than the rows of pre-training; none is ever truncated
+    tokens   tokens to sum: all of the sentence, or those from the first word that differs to the last one
+    variant  variant of the pseudo-likelihood: salazar masks one token, within_word also those that follow in its word
+    longer   treatment of pairs that are longer than the rows of pre-training; none is ever truncated
     """
 
     metrics: ClassVar[Mapping[str, Metric]] = {

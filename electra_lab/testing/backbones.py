@@ -17,7 +17,7 @@ class BackboneContract(Contract):
     """Laws of backbones.
 
     sizes    (dim, depth, heads)
-    lengths  that are tried
+    lengths  lengths of rows
     """
 
     registry = backbones

@@ -22,7 +22,7 @@ STATE = {  # of a run without steps
 class OptimizerContract(Contract):
     """Laws of optimizers, on a linear regression.
 
-    learning_rate  at which the loss falls by half within `steps`
+    learning_rate  learning rate at which the loss falls by half within `steps`
     """
 
     registry = optimizers

@@ -17,8 +17,8 @@ from registry import samplers
 class SamplerContract(Contract):
     """Laws of samplers. Override `distribution` if the sampler does not draw from softmax(logits).
 
-    precisions  of the logits in which draws are tried at the full vocabulary: float32, bfloat16, float16, autocast
-    rounds      of 500 draws each there
+    precisions  precisions of the logits at the full vocabulary: float32, bfloat16, float16, autocast
+    rounds      number of rounds of 500 draws each at the full vocabulary
     """
 
     registry = samplers

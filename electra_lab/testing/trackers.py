@@ -36,7 +36,7 @@ class TrackerContract(Contract):
         """Return by metric and step all values of the tracker's run, as the reader of its own library shows them.
 
         run  the run directory
-        id   what `start` returned
+        id   id that `start` returned
         """
         raise NotImplementedError("a tracker's test class reads the run with the tracker's own library")
 

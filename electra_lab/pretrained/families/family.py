@@ -62,7 +62,7 @@ class Config:
 def most_task_layers(dense: str, out: str) -> Mapping[str, Mapping[str, str]]:
     """Return the layers of tasks, by class, as most families have them.
 
-    dense, out  in the class for texts
+    dense, out  names of the layers in the class for texts
     """
     return {
         "ForSequenceClassification": {"dense": dense, "out": out},
@@ -82,12 +82,12 @@ TASK_LAYERS: Mapping[str, Mapping[str, str]] = {
 class Family(ABC):
     """The classes of transformers for one backbone of the lab.
 
-    model_type  in config.json
+    model_type  value in config.json
     backbone    the lab's name of the encoder
-    prefix      of the names of its classes
-    classes     by head, the ending of the class that has this head; without any, it is written as an encoder alone
+    prefix      beginning of the names of its classes
+    classes     endings of the classes, by head; without any, a network is written as an encoder alone
     beyond      switches of the backbone that its classes lack: with one on, a network is exported in the lab's format
-    task_layers for each class of a task, the module of our task's head and the name of its place
+    task_layers names of the layers of tasks: by class, and there by module of the task's head
     dropouts    the keys of config.json for the dropout in these classes
     """
 
@@ -137,8 +137,8 @@ class Family(ABC):
     ) -> dict[str, Any]:
         """Return the keys of config.json for these sections.
 
-        ids   of the special tokens, by role
-        head  that decides the class
+        ids   ids of special tokens, by role
+        head  head that decides the class
         """
 
     def writes(self, backbone: Mapping[str, Any], embedding: Mapping[str, Any]) -> bool:

@@ -17,9 +17,9 @@ class Names:
 
     root     the encoder's name in a class with a head; the file of an encoder alone lacks it
     layers   the list of layers inside the encoder
-    parts    of the encoder outside its layers: ours, theirs
-    layer    of one layer: ours, theirs
-    heads    outside the encoder: ours, theirs
+    parts    names in the file of parts of the encoder outside its layers, by the lab's
+    layer    names in the file of parts of a layer, by the lab's
+    heads    names in the file of parts outside the encoder, by the lab's
     copies   second names of a tensor, which some files have next to the first one or instead of it
     foreign  pattern of names for which a network of the lab has no place
     """
@@ -33,7 +33,7 @@ class Names:
     foreign: str = r"(?!)"  # nothing
 
     def stored_name(self, name: str) -> str:
-        """Return the name of one of our tensors in transformers; an unknown name is returned unchanged."""
+        """Return the name in the file of a tensor of the lab; an unknown name is returned unchanged."""
         part, dot, last = name.rpartition(".")
         of_layer = re.fullmatch(r"backbone\.layers\.(\d+)\.(\w+)", part)
         if of_layer and of_layer[2] in self.layer:
@@ -41,7 +41,7 @@ class Names:
         return f"{dict(self._outside()).get(part, part)}{dot}{last}"
 
     def lab_tensors(self, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of a file under our names, copies once; unknown names are unchanged.
+        """Return the tensors of a file under the lab's names, copies once; unknown names are unchanged.
 
         Raises ValueError if a tensor appears twice.
         """
@@ -60,7 +60,7 @@ class Names:
         return {self._lab_name(name): tensor for name, tensor in tensors.items()}
 
     def _outside(self) -> Iterator[tuple[str, str]]:
-        """Yield our name and theirs of all parts outside the layers."""
+        """Yield the lab's name and the name in the file of all parts outside the layers."""
         for lab_name, stored_name in self.parts.items():
             yield lab_name, f"{self.root}.{stored_name}"
         yield from self.heads.items()
