@@ -25,7 +25,7 @@ Line = tuple[int, bool, bytes]  # its number; whether it begins here; the line, 
 
 
 class _WrongLetter(BadInput):
-    """A letter that is not of the kind: what came before it is sound."""
+    """A letter that is not of the kind; the letters before it are sound."""
 
 
 @corpora.register("fasta")
@@ -72,7 +72,7 @@ class Fasta(FileCorpus):
         self.letters, self.window, self.overlap, self.kmers = letters, window, overlap, kmers
         self.lower_case, self.reverse_complement = lower_case, reverse_complement
         self._wrong = re.compile(f"[^{re.escape(LETTERS[letters])}]", re.IGNORECASE)
-        # What ends a window: a long run of N, and letters in lower case, n too, if they are left out.
+        # Ends of windows: a long run of N, and letters in lower case, n too, if they are left out.
         self._most = None if letters == "protein" else longest_gap
         self._unknown = "N" if lower_case == "drop" else "Nn"
         gaps = [] if self._most is None else [f"[{self._unknown}]{{{self._most + 1},}}"]
@@ -167,7 +167,7 @@ class Fasta(FileCorpus):
                 yield part.translate(TO_RNA) if self.letters == "rna" else part
 
     def _segments(self, parts: Iterator[str]) -> Iterator[tuple[str, bool]]:
-        """Yield what is between gaps, in pieces, each with whether a gap or the end of the record ends it.
+        """Yield the letters between gaps, in pieces, and True if a gap or the end of the record ends the piece.
 
         N at the end of a part may belong to a gap that goes on in the next one, so they wait for it; of a gap, as many
         as make it one.

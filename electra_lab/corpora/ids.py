@@ -100,7 +100,7 @@ class Ids(FileCorpus):
         opened(file).close()
         try:
             array = np.load(file, mmap_mode="r", allow_pickle=False)
-        except Exception as error:  # also whatever Python's parser raises for the header
+        except Exception as error:  # also those of Python's parser, for the header
             reason = " ".join(str(error).split())[:80]
             raise BadInput(str(file), f"is not an array of numpy ({reason})") from None
         if not isinstance(array, np.ndarray):

@@ -77,7 +77,7 @@ def push(
     judge       see `export`
     dry_run     True to send nothing and use no network
 
-    Raises ConfigError for what cannot be pushed, DataError if the hub refuses or cannot be reached, CheckpointError.
+    Raises ConfigError, CheckpointError, and DataError if the hub refuses or cannot be reached.
     """
     refuse_unusable(model)
     if not REPO.fullmatch(repository) or re.search(r"--|\.\.|\.git$", repository) or len(repository) > 96:

@@ -273,7 +273,7 @@ def _downloaded(name: str) -> Path:
         reason = "the Hugging Face hub has no model of that name that you may read"
     except LocalEntryNotFoundError:
         reason = "the Hugging Face hub cannot be reached, and its local cache has no copy"
-    except Exception as error:  # the package passes on whatever its HTTP client raises
+    except Exception as error:  # the package passes on all errors of its HTTP client
         reason = f"the Hugging Face hub did not give it ({(str(error).splitlines() or ['?'])[0]})"
     raise DataError(
         f"{name}: is neither a folder here, such as a run directory or an export, nor a model that can be downloaded: "

@@ -85,7 +85,7 @@ class Part:
 
     @property
     def family(self) -> Family | None:
-        """What transformers has for this network, None if it lacks the architecture."""
+        """The family of transformers that has this architecture; None if there is none."""
         family = writing(self.backbone)
         return family if family and family.writes(self.backbone, self.embedding) else None
 

@@ -154,7 +154,7 @@ class HuggingFaceSource:
 
 @dataclass(frozen=True)
 class JsonRows:
-    """What is used here of a dataset. The library would read text such as 2020-01-01 as dates."""
+    """The part of a dataset's interface that is used here. The library would read text such as 2020-01-01 as dates."""
 
     files: Any
     paths: Sequence[str]

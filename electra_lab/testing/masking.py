@@ -40,7 +40,9 @@ class MaskingContract(Contract):
 
     @law
     @given(data=st.data(), mask_prob=st.one_of(st.sampled_from([0.15, 0.25, 1.0]), st.floats(0.01, 1)))
-    def test_masks_what_it_may_and_as_much_as_it_must(self, device: str, data: st.DataObject, mask_prob: float) -> None:
+    def test_masks_only_allowed_positions_and_the_required_number(
+        self, device: str, data: st.DataObject, mask_prob: float
+    ) -> None:
         """For every padding, every number of maskable tokens, 0, 1, 2 and all-pad rows included."""
         words = vocabulary(24, device)
         tokens, maskable = (t.to(device) for t in data.draw(batches(24)))

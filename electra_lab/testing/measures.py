@@ -123,7 +123,7 @@ class MeasureContract(Contract):
         assert all(isinstance(metric, Metric) and metric.summary for metric in self.component()().metrics.values())
         assert isinstance(self.component()().same_rows, bool)
 
-    def test_a_mean_names_parts_that_are_read_alike(self) -> None:
+    def test_parts_of_a_mean_have_one_unit_and_direction(self) -> None:
         metrics = self.component()().metrics
         for name, metric in metrics.items():
             assert metrics.keys() >= set(metric.parts), f"{name} is the mean of metrics that are not declared"

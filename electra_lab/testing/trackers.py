@@ -25,7 +25,7 @@ ENDS = (None, Preempted("stopped"), ValueError("failed"))
 
 
 class TrackerContract(Contract):
-    """Laws of trackers: what they were sent is read back. Implement `read`.
+    """Laws of trackers: the values that they were sent are read back. Implement `read`.
 
     `folder` is of the whole class, so that a library may keep there what all runs share.
     """

@@ -108,7 +108,7 @@ class Family(ABC):
         return False
 
     def head_of(self, config: Mapping[str, Any], stored: Mapping[str, Tensor]) -> str:
-        """Return the head that decides what the names of a file mean."""
+        """Return the head on which the meaning of the names in a file depends."""
         return ""
 
     @abstractmethod
@@ -150,7 +150,7 @@ class Family(ABC):
         return [option for option in self.beyond if backbone.get(option)]
 
     def limits(self, backbone: Mapping[str, Any], embedding: Mapping[str, Any]) -> list[str]:
-        """Return sentences on what config.json cannot say."""
+        """Return sentences on the limits of config.json."""
         return []
 
     def pooling(self, config: Config) -> tuple[Activation, bool]:
