@@ -17,7 +17,6 @@ from electra_lab.data.vocabulary import masks_take_words
 from electra_lab.inference.finetuned import FineTuned, Job
 from electra_lab.inference.pair import Pair
 from electra_lab.model.task_model import TaskModel
-from electra_lab.model.weights import not_finite
 from electra_lab.pretrained.families import prepare
 from electra_lab.pretrained.hugging_face import locate, longest_of_tokenizer, read_config
 from electra_lab.pretrained.opening import open_model, read_seed
@@ -144,8 +143,6 @@ def _of_seed(opened: OpenedModel) -> TaskModel:
         model.head.load_state_dict(layers)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise part.misfit(f"{type(error).__name__}: {' '.join(str(error).split())}") from None
-    if wrong := not_finite(layers, "head.{}".format):
-        raise part.misfit(f"{wrong[0]}.")
     return model
 
 

@@ -17,6 +17,7 @@ from electra_lab.export import model_folder
 from electra_lab.inference.finetuned import FineTuned
 from electra_lab.jobs.finetuning.facts import described_export
 from electra_lab.jobs.finetuning.run import finetune
+from electra_lab.pretrained import opening
 from electra_lab.pretrained.families import FAMILIES, prepare
 from electra_lab.pretrained.families.hugging_face import HuggingFace
 from electra_lab.pretrained.hugging_face import read_part
@@ -211,6 +212,20 @@ def test_a_seed_that_does_not_fit_its_description(
     file.write_text(json.dumps(provenance))
     with pytest.raises(CheckpointError, match=rf"^{folder / 'seed-4'}/.*{reason}"):
         opened(folder, seed=4)
+
+
+@pytest.mark.parametrize("part", ["network.", "head."])
+def test_a_seed_with_numbers_that_are_not_finite(tuned, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    read = opening.read_model
+
+    def spoiled(*arguments: Any) -> Any:
+        saved = read(*arguments)
+        next(tensor for name, tensor in saved.tensors.items() if name.startswith(part)).fill_(torch.nan)
+        return saved
+
+    monkeypatch.setattr(opening, "read_model", spoiled)
+    with pytest.raises(CheckpointError, match="NaN or infinite"):
+        opened(tuned["labels"], seed=4)
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])
