@@ -68,7 +68,7 @@ def encoders(name: str, options: Any, length: int, rows: int) -> tuple[dict[str,
     theirs = CLASSES[name][0](config(name, options, vocabulary=3)).train()
     sizes = options.width, options.depth, options.heads, length
     ours = backbones.get(name).component(*sizes, dropout=0.0, **OPTIONS[name]).train()
-    weights = WRITTEN[name].names("").ours(theirs.state_dict())
+    weights = WRITTEN[name].names("").lab_tensors(theirs.state_dict())
     ours.load_state_dict({key.removeprefix("backbone."): value for key, value in weights.items() if "backbone" in key})
     # Rows of different lengths
     x = torch.randn(rows, length, options.width)

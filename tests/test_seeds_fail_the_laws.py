@@ -38,7 +38,7 @@ def test_b1_and_b2_are_found_by_the_property_itself(seed: Any) -> None:
             return Masked(tokens, *slots(chosen, count(options["mask_prob"], maskable.shape[1])))
 
     with pytest.raises(AssertionError, match=r"was masked|were masked"):
-        Theirs().test_masks_what_it_may_and_as_much_as_it_must(device="cpu")
+        Theirs().test_masks_only_allowed_positions_and_the_required_number(device="cpu")
 
 
 def test_b6_special_tokens_are_sampled() -> None:

@@ -167,10 +167,10 @@ def _beginning(
     padding: list[str] = []
     if model.tokenizer is not None and model.tokenizer.get_vocab_size() == size:
         part, padding = _without_padding(part, size)
-    account = account_for(part.tensors, tensors, part.their_name, part.foreign)
+    account = account_for(part.tensors, tensors, part.stored_name, part.foreign)
     for name in padding:
-        if part.their_name(name) not in account.unused:
-            rows = f"{part.their_name(name)}[{size}:{part.vocabulary_size}]"
+        if part.stored_name(name) not in account.unused:
+            rows = f"{part.stored_name(name)}[{size}:{part.vocabulary_size}]"
             account = replace(account, unused=(*account.unused, rows))
     return Beginning(part, model.tokenizer, account, model.run.provenance.data.store if model.run else None)
 

@@ -24,7 +24,7 @@ from electra_lab.model.weights import account_for, fill, own_tensors, with_all_n
 from electra_lab.pretrained.opening import open_model, run_config
 from electra_lab.pretrained.trained_model import Part, TrainedModel
 from electra_lab.storage.provenance import Start
-from registry import Vocabulary, backbones, generators
+from registry import Generator, Vocabulary, backbones, generators
 from registry.component import Sizes
 from registry.errors import ConfigError, LabError, UnknownName
 from registry.signature import validate
@@ -35,15 +35,47 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-@dataclass(frozen=True)
-class Networks:
-    """The networks of a trained model in eval mode."""
+@dataclass(eq=False)
+class OpenedModel:
+    """A trained model with its networks, built, filled and in eval mode.
+
+    model       description that its files give
+    networks    networks by name, `discriminator` and `generator`; one or both
+    vocabulary  vocabulary of its tokenizer
+    weights     origin of the weights, by part of a network
+    fixed       generator that learns nothing, such as word frequencies
+    """
 
     model: TrainedModel
     networks: dict[str, Network]
     vocabulary: Vocabulary
-    weights: dict[str, str]  # by part of a network, their origin
-    fixed: Any = None  # a generator that learns nothing
+    weights: dict[str, str]
+    fixed: Any = None
+
+    @property
+    def name(self) -> str:
+        """The path or the name that it was opened by."""
+        return self.model.source
+
+    @property
+    def device(self) -> torch.device:
+        return self.vocabulary.is_special.device
+
+    @property
+    def discriminator(self) -> Network | None:
+        return self.networks.get("discriminator")
+
+    @property
+    def generator(self) -> Generator | None:
+        generator: Generator | None = self.networks.get("generator") or self.fixed
+        return generator
+
+    @property
+    def cloze(self) -> bool:
+        """True if predictions of a token do not depend on the token at its position."""
+        writer = self.model.part("generator")
+        registered = backbones if writer.learned else generators
+        return bool(registered.get(writer.backbone["type"]).declared["cloze"])
 
     @property
     def longest(self) -> int:
@@ -53,7 +85,7 @@ class Networks:
 
     @property
     def length(self) -> int:
-        """The longest row of pre-training."""
+        """The number of tokens that the networks read at once, [CLS] and [SEP] included: the rows of their training."""
         return min(self.model.length or self.longest, self.longest)
 
     @property
@@ -71,7 +103,7 @@ class Networks:
         return Start(source=self.model.source, sha256=sums, tokenizer=True)
 
 
-def open_source(loaded: Loaded[FinetuningConfig], seed: int | None = None) -> Networks:
+def open_source(loaded: Loaded[FinetuningConfig], seed: int | None = None) -> OpenedModel:
     """Open the model that a fine-tuning file names. Raises ConfigError, DataError, CheckpointError.
 
     seed  seed of random weights instead of those of the model
@@ -89,7 +121,7 @@ def open_source(loaded: Loaded[FinetuningConfig], seed: int | None = None) -> Ne
     return networks
 
 
-def build_networks(model: TrainedModel, device: torch.device, seed: int | None = None) -> Networks:
+def build_networks(model: TrainedModel, device: torch.device, seed: int | None = None) -> OpenedModel:
     """Build the networks of a model, and fill them. Raises ConfigError, DataError, CheckpointError.
 
     seed  seed of random weights instead of those of the model
@@ -114,7 +146,7 @@ def build_networks(model: TrainedModel, device: torch.device, seed: int | None =
         weights = dict.fromkeys(networks, DRAWN)
         for part in learned:
             _draw(part, networks[part.name], seed)
-    return Networks(model, networks, vocabulary, weights, fixed)
+    return OpenedModel(model, networks, vocabulary, weights, fixed)
 
 
 def build_network(part: Part, pad_id: int) -> Network:
@@ -134,7 +166,7 @@ def build_network(part: Part, pad_id: int) -> Network:
         except Exception:  # a component may read numbers while it is built; if the sizes are to blame, it comes again
             network = make()
         tensors = with_all_names(part.tensors, network)
-        account_for(tensors, own_tensors(network), part.their_name, part.foreign)
+        account_for(tensors, own_tensors(network), part.stored_name, part.foreign)
         # `bert` holds nothing but its parameters, so that it need not be built again.
         network = network.to_empty(device="cpu") if part.backbone["type"] == "bert" else make()
     except LabError:

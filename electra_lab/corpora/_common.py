@@ -17,10 +17,10 @@ Paths = Annotated[list[Path], Field(min_length=1)]
 FieldName = Annotated[str, Field(min_length=1)]
 
 
-def left_out(error: BadInput, on_error: str, skip: str = "skip") -> Skipped:
+def left_out(error: BadInput, on_error: str) -> Skipped:
     """Return the part of the source that is left out, if the user chose to skip. Raises DataError otherwise."""
     if on_error == "stop":
-        raise DataError(f"{error} To leave it out, set on_error: {skip}.") from None
+        raise DataError(f"{error} To leave it out, set on_error: skip.") from None
     return error.skipped
 
 
@@ -28,13 +28,11 @@ class FileCorpus(ABC):
     """A corpus in files.
 
     paths       files, patterns, or folders, of which all files with the given extensions are read
-    extensions  also with the extension of a compressed file appended
-    options     everything else that determines the documents
+    extensions  extensions of the files, also with that of a compressed file appended
+    options     all other options that determine the documents
 
     Raises DataError for a path that matches nothing.
     """
-
-    skip = "skip"  # the value of on_error that leaves out least
 
     def __init__(self, paths: Sequence[Path], extensions: Sequence[str], options: Mapping[str, Any]) -> None:
         self._on_error = options["on_error"]
@@ -46,7 +44,7 @@ class FileCorpus(ABC):
                 yield from self._in_file(file)
             except BadInput as error:
                 self._files.check(file)  # a file that is being written to looks damaged, too
-                yield left_out(error, self._on_error, self.skip)
+                yield left_out(error, self._on_error)
 
     @abstractmethod
     def _in_file(self, file: Path) -> Iterator[str | Document | Skipped]:

@@ -25,7 +25,7 @@ Line = tuple[int, bool, bytes]  # its number; whether it begins here; the line, 
 
 
 class _WrongLetter(BadInput):
-    """A letter that is not of the kind: what came before it is sound."""
+    """A letter that is not of the kind; the letters before it are sound."""
 
 
 @corpora.register("fasta")
@@ -37,16 +37,16 @@ class Fasta(FileCorpus):
 
     paths               files, patterns such as `genome/*.fa.gz`, or folders, of which all .fa, .fasta, .fna, .ffn, .faa
                         and .frn files are read; relative to the experiment file
-    letters             of the records: `dna`, `rna`, in which T is read as U, or `protein`. Others are an error
+    letters             kind of the records: `dna`, `rna`, in which T is read as U, or `protein`. Others are an error
     window              letters of a window; the last one of a record may have fewer
     overlap             letters that a window shares with the one before
     longest_gap         a run of more N than this ends a window, and is left out; null keeps all. Not for proteins
     lower_case          letters in lower case, which mark repeats: `raise` makes them upper-case, `keep` keeps them, and
                         `drop` leaves them out, like a gap
-    reverse_complement  add the other strand of each window
+    reverse_complement  true to add the other strand of each window
     kmers               write the window as overlapping k-mers of this length, with spaces; for the tokenizer `kmers`
-    on_error            at a letter that is not one of the kind, a record without letters, or text before the first
-                        header: `stop`, or `skip` the rest of the record
+    on_error            treatment of a letter that is not one of the kind, a record without letters, or text before the
+                        first header: `stop`, or `skip` the rest of the record
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Fasta(FileCorpus):
         self.letters, self.window, self.overlap, self.kmers = letters, window, overlap, kmers
         self.lower_case, self.reverse_complement = lower_case, reverse_complement
         self._wrong = re.compile(f"[^{re.escape(LETTERS[letters])}]", re.IGNORECASE)
-        # What ends a window: a long run of N, and letters in lower case, n too, if they are left out.
+        # Ends of windows: a long run of N, and letters in lower case, n too, if they are left out.
         self._most = None if letters == "protein" else longest_gap
         self._unknown = "N" if lower_case == "drop" else "Nn"
         gaps = [] if self._most is None else [f"[{self._unknown}]{{{self._most + 1},}}"]
@@ -167,24 +167,24 @@ class Fasta(FileCorpus):
                 yield part.translate(TO_RNA) if self.letters == "rna" else part
 
     def _segments(self, parts: Iterator[str]) -> Iterator[tuple[str, bool]]:
-        """Yield what is between gaps, in pieces, each with whether a gap or the end of the record ends it.
+        """Yield the letters between gaps, in pieces, and True if a gap or the end of the record ends the piece.
 
         N at the end of a part may belong to a gap that goes on in the next one, so they wait for it; of a gap, as many
         as make it one.
         """
-        held, is_empty = "", True
+        waiting, is_empty = "", True
         for part in parts:
             is_empty = False
-            text = held + part
+            text = waiting + part
             body = text if self._most is None else text.rstrip(self._unknown)
-            held = text[len(body) :]
+            waiting = text[len(body) :]
             *before, last = self._gap.split(body) if self._gap else [body]
             yield from ((segment, True) for segment in before)
-            is_gap = self._most is not None and len(held) > self._most
+            is_gap = self._most is not None and len(waiting) > self._most
             yield last, is_gap
-            held = held[: (self._most or 0) + 1]
+            waiting = waiting[: (self._most or 0) + 1]
         if not is_empty:
-            yield "" if self._gap and self._gap.fullmatch(held) else held, True
+            yield "" if self._gap and self._gap.fullmatch(waiting) else waiting, True
 
     def _written(self, window: str) -> Iterator[str]:
         """Yield a window as text, and the other strand if it is asked for."""

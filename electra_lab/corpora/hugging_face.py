@@ -47,7 +47,7 @@ class HuggingFace:
     key       without `splits`, the field that determines the split: documents with the same value stay together; by
               default the text
     revision  a branch, tag or commit of the dataset on the hub
-    on_error  at a row whose text or key is null: `stop`, or `skip` it
+    on_error  treatment of a row whose text or key is null: `stop`, or `skip`
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class HuggingFace:
     ) -> None:
         self.path, self.field, self.key = path, field, key
         self._on_error = on_error
-        ours = splits.model_dump() if splits else None
-        options = {"name": name, "field": field, "key": key, "splits": ours, "on_error": on_error}
+        chosen = splits.model_dump() if splits else None
+        options = {"name": name, "field": field, "key": key, "splits": chosen, "on_error": on_error}
         self._source = HuggingFaceSource(path, name, revision, options, FILES)
         self._ours: dict[str, Split | None] = {"train": None}  # our splits, by the names of the dataset's
         if splits:
@@ -76,14 +76,14 @@ class HuggingFace:
         return self._source.files(self._ours)
 
     def __iter__(self) -> Iterator[str | Document | Skipped]:
-        for theirs, dataset in self._source.chosen(self._ours).items():
-            ours = self._ours[theirs]
-            rows = self._source.rows(theirs, dataset, filter(None, (self.field, self.key)))
+        for name, dataset in self._source.chosen(self._ours).items():
+            split = self._ours[name]
+            rows = self._source.rows(name, dataset, filter(None, (self.field, self.key)))
             for number, row in enumerate(rows, start=1):
                 try:
-                    for document in documents_in(row, f"{self.path}: {theirs}: row {number}", self.field, self.key):
+                    for document in documents_in(row, f"{self.path}: {name}: row {number}", self.field, self.key):
                         with_key = Document(document) if isinstance(document, str) else document
-                        yield document if ours is None else replace(with_key, split=ours)
+                        yield document if split is None else replace(with_key, split=split)
                 except BadInput as error:
                     yield left_out(error, self._on_error)
         self._source.check()

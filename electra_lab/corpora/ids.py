@@ -32,7 +32,7 @@ class Ids(FileCorpus):
     key         the field that determines the split, such as a user: sequences with the same value stay together; by
                 default the sequence
     padding     an id that is left out, such as the one that fills the rows of an array
-    on_error    at a record that is not such a list: `stop`, or `skip` it
+    on_error    treatment of a record that is not such a list: `stop`, or `skip`
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Ids(FileCorpus):
         opened(file).close()
         try:
             array = np.load(file, mmap_mode="r", allow_pickle=False)
-        except Exception as error:  # also whatever Python's parser raises for the header
+        except Exception as error:  # also those of Python's parser, for the header
             reason = " ".join(str(error).split())[:80]
             raise BadInput(str(file), f"is not an array of numpy ({reason})") from None
         if not isinstance(array, np.ndarray):

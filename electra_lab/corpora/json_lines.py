@@ -22,8 +22,8 @@ class JsonLines(FileCorpus):
     field     the field with the text; `a.b` is the field b of the object in field a
     key       the field that determines the split, such as an article's number: documents with the same value stay
               together; by default the text
-    on_error  at a line that is not such an object: `stop`, or `skip` it; of a damaged file all lines before the damage
-              are kept
+    on_error  treatment of a line that is not such an object: `stop`, or `skip`; of a damaged file all lines before the
+              damage are kept
     """
 
     def __init__(

@@ -32,8 +32,8 @@ class Mds(FileCorpus):
     column    the column with the text, of type `str`
     key       the column that determines the split, such as a book's name: documents with the same value stay together;
               by default the text
-    on_error  at a sample whose text is not UTF-8: `stop`, or `skip` it; of a damaged shard all samples before the
-              damage are kept
+    on_error  treatment of a sample whose text is not UTF-8: `stop`, or `skip`; of a damaged shard all samples before
+              the damage are kept
     """
 
     def __init__(

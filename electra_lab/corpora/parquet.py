@@ -25,8 +25,8 @@ class Parquet(FileCorpus):
     column    the column with the text
     key       the column that determines the split, such as a book's name: documents with the same value stay together;
               by default the text
-    on_error  at a row whose text or key is null or not UTF-8: `stop`, or `skip` it; a damaged group of rows is left out
-              from the damaged batch on
+    on_error  treatment of a row whose text or key is null or not UTF-8: `stop`, or `skip`; a damaged group of rows is
+              left out from the damaged batch on
     """
 
     def __init__(

@@ -48,11 +48,9 @@ class TextFiles(FileCorpus):
                 `^[0-9-]+ [0-9:]+ `. It should match nothing else, so that lines without a time stamp stay whole
     group       regular expression of the key that determines the split, such as a host or a session: documents in which
                 it finds the same text (its first group, if it has one) stay together. The default key is the document
-    on_error    at bytes that are not UTF-8: `stop`, `skip_line`, which leaves out the line, or `skip`, which leaves out
-                this line and the rest of the file. Of a damaged file both keep all lines before the damage
+    on_error    treatment of bytes that are not UTF-8: `stop`, or `skip` their line; of a damaged file all lines before
+                the damage are kept
     """
-
-    skip = "skip_line"
 
     def __init__(
         self,
@@ -63,10 +61,10 @@ class TextFiles(FileCorpus):
         join_lines: bool = False,
         remove: Pattern | None = None,
         group: Pattern | None = None,
-        on_error: Literal["stop", "skip", "skip_line"] = "stop",
+        on_error: Literal["stop", "skip"] = "stop",
     ) -> None:
         self._remove, self._group = (re.compile(pattern) if pattern else None for pattern in (remove, group))
-        self.separator, self.skips_line = SEPARATORS[documents], on_error == "skip_line"
+        self.separator = SEPARATORS[documents]
         self._finish = joined if join_lines and documents != "lines" else str
         options: dict[str, Any] = {"documents": documents, "join_lines": join_lines, "on_error": on_error}
         options |= {name: pattern for name, pattern in (("remove", remove), ("group", group)) if pattern}
@@ -117,10 +115,8 @@ class TextFiles(FileCorpus):
     def _text(self, file: Path) -> Iterator[str | Skipped]:
         """Yield the text of a file in parts, and its skipped pieces. Raises BadInput."""
         line, at = 1, 0  # of the next piece: its line and its first byte
-        parts = _parts(self._files.blocks(file))
         try:
-            for part in parts:
-                end = at + len(part)
+            for part in _parts(self._files.blocks(file)):
                 # A part that is not UTF-8 is decoded line by line, so that only bad lines are lost.
                 good: list[str] = []
                 for piece in [part] if _is_utf8(part) else part.splitlines(keepends=True):
@@ -133,11 +129,7 @@ class TextFiles(FileCorpus):
                             good.clear()
                         place, reason = f"{file}:{line}", f"byte {at + error.start} is not UTF-8"
                         cure = "Convert it, for example with iconv."
-                        skipped = self.left_out(BadInput(place, reason, cure, unit="lines"))
-                        if not self.skips_line:
-                            yield from _rest_left_out(skipped, end - at, parts)
-                            return
-                        yield skipped
+                        yield self.left_out(BadInput(place, reason, cure, unit="lines"))
                     at += len(piece)
                     line += piece.count(b"\n") + piece.count(b"\r") - piece.count(b"\r\n")
                 yield "".join(good)
@@ -157,17 +149,6 @@ def _parts(blocks: Iterator[bytes]) -> Iterator[bytes]:
         yield rest[:end]
         rest = rest[end:]
     yield rest
-
-
-def _rest_left_out(skipped: Skipped, lost: int, parts: Iterator[bytes]) -> Iterator[Skipped]:
-    """Yield that a file is left out from a line on, and also that it is truncated if it is."""
-    try:
-        for part in parts:
-            lost += len(part)
-    except BadInput as error:
-        yield error.skipped
-    reason = f"{skipped.reason}; {lost:,} bytes from this line on are left out"
-    yield Skipped(skipped.place, reason, lost, "bytes")
 
 
 def _is_utf8(data: bytes) -> bool:

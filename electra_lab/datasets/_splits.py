@@ -45,9 +45,9 @@ class Splits(ABC, Generic[E]):
     with other examples, and examples with the same key stay together.
 
     held_out  this share
-    on_error  at bad rows: stop and name them, or skip them; None if the dataset has no such option
-    skipped   by split, the rows that the last `read` left out
-    labels    the names of the labels in the order of the source, once it was read, if it has one
+    on_error  treatment of bad rows: stop and name them, or skip them; None if the dataset has no such option
+    skipped   rows that the last `read` left out, by split
+    labels    names of the labels in the order of the source, once it was read, if it has one
     """
 
     def __init__(self, held_out: float = 0.0, on_error: OnError | None = None) -> None:
@@ -80,9 +80,6 @@ class Splits(ABC, Generic[E]):
     def _holds_out(self, sources: Sequence[str]) -> bool:
         return self._share > 0 and TRAIN in sources and VALIDATION not in sources
 
-    def _is_held_out(self, key: str) -> bool:
-        return number_of(key) < self._share
-
     def read(self, split: str) -> Iterator[E]:
         """Yield the examples of a split in the order of the source.
 
@@ -100,7 +97,7 @@ class Splits(ABC, Generic[E]):
                     entries.append(entry_with_key)
                 continue
             key, example = entry_with_key
-            if not divided or self._is_held_out(key) == (split == VALIDATION):
+            if not divided or (number_of(key) < self._share) == (split == VALIDATION):
                 entries.append(example)
         # Check that ids are unique, and that all examples have labels or none.
         labelled = any(not isinstance(entry, BadInput) and is_labelled(entry) for entry in entries)
@@ -124,7 +121,7 @@ class Splits(ABC, Generic[E]):
         self.skipped[split] = [error.skipped for error in bad]
         if not good:
             reason = f"{self._place(source)}: there are no examples for {split}"
-            if divided and self._share:
+            if divided:
                 raise DataError(f"{reason}, as held_out is {self._share:g}. Change it, or name other files.")
             raise DataError(f"{reason}.")
         yield from good.values()
@@ -133,8 +130,8 @@ class Splits(ABC, Generic[E]):
 class FileSplits(Splits[E]):
     """A dataset in files.
 
-    paths    of each split: a file, a pattern or a folder
-    options  everything else that determines the examples
+    paths    file, pattern or folder of each split
+    options  all other options that determine the examples
 
     Raises ValueError if no path is given, DataError if a path matches nothing or a file is in two splits.
     """

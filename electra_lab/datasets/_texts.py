@@ -40,7 +40,7 @@ class TextFields:
     def example(self, value: Callable[[str], Any], place: str) -> tuple[str, TextExample]:
         """Return an example with its key.
 
-        value  returns the value of a field, or raises BadInput
+        value  function that returns the value of a field, or raises BadInput
 
         Raises BadInput.
         """

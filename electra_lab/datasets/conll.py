@@ -42,15 +42,17 @@ class Conll(NamedFiles[WordsExample]):
     of words and one of tags in each record.
 
     train, validation, test  a file, a pattern such as `eng.train*`, or a folder; relative to the fine-tuning file
-    word_column              counted from 0; -1 is the last one. By default the first, or the one after the numbers
-    tag_column               the same. By default the last, or the part of speech, UPOS, if there are ten as in CoNLL-U
-    layer                    which tag to read if a column has several, such as B-ORG|B-LOC, counted from 0; words with
-                             fewer are outside
-    words, tags              the fields of JSON lines; a record without tags is unknown
-    scheme                   of the tags: auto chooses the one that all tags of a split fit; BILOU and BMES are BIOES
-                             with other letters; plain keeps tags unchanged, such as parts of speech
-    on_error                 at a sentence with a line or a tag that does not fit: `stop`, or `skip` it
-    held_out                 without a file for validation, its share of train, chosen by a hash of the words
+    word_column              column of the words, counted from 0; -1 is the last one. By default the first, or the one
+                             after the numbers
+    tag_column               column of the tags. By default the last, or the part of speech, UPOS, if there are ten as
+                             in CoNLL-U
+    layer                    number of the tag to read if a column has several, such as B-ORG|B-LOC, counted from 0;
+                             words with fewer are outside
+    words, tags              fields of JSON lines; a record without tags is unknown
+    scheme                   scheme of the tags: auto chooses the one that all tags of a split fit; BILOU and BMES are
+                             BIOES with other letters; plain keeps tags unchanged, such as parts of speech
+    on_error                 treatment of a sentence with a line or a tag that does not fit: `stop`, or `skip`
+    held_out                 share of train for validation if it has no file, chosen by a hash of the words
     """
 
     word_column: Column | None = None
@@ -140,10 +142,10 @@ class Conll(NamedFiles[WordsExample]):
     def _refuse_columns(self, number: int, place: str) -> None:
         """Raise DataError if the column of words or of tags does not exist."""
         word, tag = self.word_column or 0, -1 if self.tag_column is None else self.tag_column
-        wanted = {"word_column": word}
+        numbers = {"word_column": word}
         if number > 1:
-            wanted["tag_column"] = tag
-        for name, column in wanted.items():
+            numbers["tag_column"] = tag
+        for name, column in numbers.items():
             if not -number <= column < number:
                 raise DataError(f"{place}: has {columns(number)}, but {name} is {column}. They are counted from 0.")
         if number > 1 and word % number == tag % number:
@@ -205,8 +207,8 @@ class Conll(NamedFiles[WordsExample]):
         lines: list[str] = []
         for example, predicted in zip(self.read(split), predictions, strict=True):
             words = [word.replace(" ", "_") for word in example.words]
-            known = [words, example.tags] if example.tags else [words]
-            lines += map(" ".join, zip(*known, predicted["prediction"], strict=True))
+            columns = [words, example.tags] if example.tags else [words]
+            lines += map(" ".join, zip(*columns, predicted["prediction"], strict=True))
             lines += [""]
         return f"{split}.txt", "".join(f"{line}\n" for line in lines)
 

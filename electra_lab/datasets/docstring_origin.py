@@ -89,13 +89,13 @@ class DocstringOrigin(Splits[TextExample]):
         # The modules of each package are divided among the splits.
         by_split: dict[str, list[TextExample]] = {split: [] for split in self._sources()}
         for package in self._packages:
-            own = [text for text, (_, _, name) in origins.items() if name == package]
-            chosen = {*sorted(own, key=number_of)[: self._most]}
+            texts = [text for text, (_, _, name) in origins.items() if name == package]
+            chosen = {*sorted(texts, key=number_of)[: self._most]}
             splits = _splits(Counter(origins[text][1] for text in chosen), self._share)
             if missing := {VALIDATION, TEST} - {*splits.values()}:
                 reason = f"the package '{package}' has too few modules with docstrings for a split {max(missing)}"
                 raise DataError(f"{reason}. Choose another one, or raise held_out.")
-            for text in own:
+            for text in texts:
                 if text in chosen:
                     file, module, _ = origins[text]
                     by_split[splits[module]].append(TextExample(text, label=package, place=str(file)))
@@ -108,10 +108,10 @@ class DocstringOrigin(Splits[TextExample]):
             return ""
         if self._names:
             text = self._names.sub(ANY_NAME, text)
-        kept, rest = text[: self._longest], text[self._longest :]
+        beginning, rest = text[: self._longest], text[self._longest :]
         if rest and not rest[0].isspace():  # the cut is within a word
-            kept = kept.rsplit(None, 1)[0]
-        return kept.rstrip()
+            beginning = beginning.rsplit(None, 1)[0]
+        return beginning.rstrip()
 
     def _files(self) -> Iterator[tuple[Path, str, str]]:
         """Yield the files of the packages, with the module of each and its package."""

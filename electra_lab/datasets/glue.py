@@ -1,6 +1,5 @@
 """GLUE, the General Language Understanding Evaluation."""
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ BEST_SCORE = 5.0  # of STS-B
 class Format:
     """The files of a task, the first of each list that is there; the names of their columns; and the labels.
 
-    texts  of one or two columns
+    texts  names of the columns of the text, and of the second text of pairs
     """
 
     texts: tuple[str, ...]
@@ -44,14 +43,7 @@ SENTENCES, ENTAILED = ("sentence1", "sentence2"), ("entailment", "not_entailment
 FORMATS = {
     "CoLA": Format(("sentence",), "label", BINARY, FILES),
     "SST-2": Format(("sentence",), "label", BINARY, FILES),
-    "MRPC": Format(
-        ("#1 String", "#2 String"), "Quality", BINARY,
-        {
-            TRAIN: ["train.tsv", "msr_paraphrase_train.txt"],
-            VALIDATION: ["dev.tsv"],
-            TEST: ["test.tsv", "msr_paraphrase_test.txt"],
-        },
-    ),
+    "MRPC": Format(("#1 String", "#2 String"), "Quality", BINARY, FILES),
     "STS-B": Format(SENTENCES, "score", (), FILES),
     "QQP": Format(("question1", "question2"), "is_duplicate", BINARY, FILES),
     "MNLI": Format(
@@ -82,10 +74,9 @@ class Glue(FileSplits[TextExample]):
     diagnostics.tsv is in its folder or in AX or diagnostic next to it, diagnostics. Labels are those of GLUE's
     submissions: 0 and 1, entailment and so on; scores from 0 to 5 for STS-B. Quotes are ordinary characters, and white
     space around texts is removed. Lines of QQP's train and dev with missing columns (questions broken over several
-    lines) are left out, as in google-research/electra. MRPC may also be Microsoft's msr_paraphrase_train.txt and
-    msr_paraphrase_test.txt with GLUE's dev_ids.tsv, the ids of the training pairs that are its validation.
+    lines) are left out, as in google-research/electra.
 
-    name              of the task; AX is the diagnostics alone
+    name              name of the task; AX is the diagnostics alone
     folder            the task's folder, relative to the fine-tuning file
     double_unordered  train on both orders of the pairs, for MRPC and STS-B, as google-research/electra does
     """
@@ -99,36 +90,17 @@ class Glue(FileSplits[TextExample]):
             here = [file for file in chain.from_iterable(self.format.files.values()) if not file.startswith("..")]
             inside = f" Did you mean {folder / name}?" if os.path.isdir(folder / name) else ""
             raise DataError(f"{folder}: has no file of {name}. Looked for {', '.join(here)}.{inside}")
-        train, listed = paths.get(TRAIN), _first(folder, ["dev_ids.tsv"])
-        original = train is not None and train.name.startswith("msr_paraphrase")
-        self._listed = Files([listed], [""], {}) if original and listed else None
-        if self._listed:
-            paths[VALIDATION] = None  # it is in the file of train
         super().__init__(paths, {"name": name, "double_unordered": double_unordered})
 
     @staticmethod
     def fields(options: Mapping[str, Any]) -> list[str]:
         return [*FORMATS[options["name"]].texts]
 
-    def _holds_out(self, sources: Sequence[str]) -> bool:
-        return self._listed is not None
-
-    def _is_held_out(self, key: str) -> bool:
-        return key in self._ids
-
     def read(self, split: str) -> Iterator[TextExample]:
-        if self._listed:
-            self._ids = {line for _, line in text_lines(self._listed, self._listed.files[0])}
         yield from super().read(split)
         if self._doubles and split == TRAIN:
             for example in super().read(split):
                 yield replace(example, text=example.pair or "", pair=example.text, id=f"{example.id} swapped")
-
-    def fingerprint(self) -> str:
-        """Return a hash of the options and the content of the files."""
-        if self._listed is None:
-            return super().fingerprint()
-        return hashlib.sha256(f"{super().fingerprint()} {self._listed.fingerprint()}".encode()).hexdigest()
 
     def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Entry[TextExample]]:
         rows = ((place, line.split("\t")) for place, line in text_lines(files, file) if line)
@@ -152,16 +124,14 @@ class Glue(FileSplits[TextExample]):
 
     def _columns(self, header: list[str], place: str, source: str) -> dict[str, int]:
         """Return the places of the columns in the header, by our names. Raises BadInput."""
-        wanted = dict(zip(("text", "pair"), self.format.texts, strict=False)) | {"label": self.format.label}
+        names = dict(zip(("text", "pair"), self.format.texts, strict=False)) | {"label": self.format.label}
         if source in HIDDEN and FULL["sentence1"] in header:
-            wanted = {ours: FULL[theirs] for ours, theirs in wanted.items()}
-        if self._listed and source == TRAIN:
-            wanted |= {"first": "#1 ID", "second": "#2 ID"}
-        places = {ours: header.index(theirs) for ours, theirs in wanted.items() if theirs in header}
-        for ours, theirs in wanted.items():
-            if ours not in places and not (ours == "label" and source in HIDDEN):
-                known = did_you_mean(theirs, header).strip()
-                raise BadInput(place, f"there is no column '{theirs}'", f"{known} Is it a file of {self.name}?")
+            names = {field: FULL[column] for field, column in names.items()}
+        places = {field: header.index(column) for field, column in names.items() if column in header}
+        for field, column in names.items():
+            if field not in places and not (field == "label" and source in HIDDEN):
+                hint = did_you_mean(column, header).strip()
+                raise BadInput(place, f"there is no column '{column}'", f"{hint} Is it a file of {self.name}?")
         if source in HIDDEN and header[0] in ("index", "id"):
             places["id"] = 0
         return places
@@ -169,8 +139,8 @@ class Glue(FileSplits[TextExample]):
     def _example(self, row: Mapping[str, str], place: str) -> tuple[str, TextExample]:
         check_utf8(row.values(), place)
         text, pair = row["text"].strip(), row["pair"].strip() if "pair" in row else None
-        key = f"{row['first']}\t{row['second']}" if "first" in row else key_of(text, pair)
-        return key, TextExample(text, pair, self._label(row.get("label"), place), row.get("id", ""), place)
+        example = TextExample(text, pair, self._label(row.get("label"), place), row.get("id", ""), place)
+        return key_of(text, pair), example
 
     def _label(self, value: str | None, place: str) -> str | float | None:
         if value is None:

@@ -36,8 +36,8 @@ class HuggingFace(Splits[TextExample]):
     id          the field with the example's id; by default examples are numbered
     splits      the dataset's names of the splits, by the names to give them, such as
                 `{train: train, validation: validation_matched}`; by default all splits are read
-    on_error    at a row that cannot be an example, such as one without a label: `stop`, or `skip` it
-    held_out    without a split for validation, its share of train, chosen by a hash of the texts
+    on_error    treatment of a row that cannot be an example, such as one without a label: `stop`, or `skip`
+    held_out    share of train for validation if there is no such split, chosen by a hash of the texts
     revision    a branch, tag or commit of the dataset on the hub
     """
 
@@ -78,13 +78,13 @@ class HuggingFace(Splits[TextExample]):
         return f"{self._source.path}: {self._theirs[source]}"
 
     def _examples(self, source: str) -> Iterator[Entry[TextExample]]:
-        theirs, label = self._theirs[source], self._fields.label
-        dataset = self._source.chosen([theirs])[theirs]
-        wanted, known = self._fields.names(), dataset.column_names or [label]
-        labelled = label in known or label.partition(".")[0] in known or source != TEST
+        split, label = self._theirs[source], self._fields.label
+        dataset = self._source.chosen([split])[split]
+        fields, columns = self._fields.names(), dataset.column_names or [label]
+        labelled = label in columns or label.partition(".")[0] in columns or source != TEST
         words = _names_of(dataset.features, label) if self._fields.label_type == "word" else None
         self.labels = words or ()
-        rows = self._source.rows(theirs, dataset, wanted if labelled else wanted[:-1])
+        rows = self._source.rows(split, dataset, fields if labelled else fields[:-1])
         for number, row in enumerate(rows, start=1):
             place = f"{self._place(source)}: row {number}"
             yield attempted(self._fields.example, partial(self._value, row, place, words, labelled), place)

@@ -27,8 +27,9 @@ class JsonLines(TextFields, NamedFiles[TextExample]):
     label                    the field with the label
     label_type               word, for classification, also of 0 and 1, true and false; or number, for regression
     id                       the field with the example's id; by default examples are numbered
-    on_error                 at a line that cannot be an example, such as one without a label: `stop`, or `skip` it
-    held_out                 without a file for validation, its share of train, chosen by a hash of the texts
+    on_error                 treatment of a line that cannot be an example, such as one without a label: `stop`, or
+                             `skip`
+    held_out                 share of train for validation if it has no file, chosen by a hash of the texts
     """
 
     extensions = EXTENSIONS

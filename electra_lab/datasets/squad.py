@@ -21,9 +21,9 @@ class Squad(NamedFiles[QuestionExample]):
     Questions with `is_impossible: true` have no answer; the answers of questions without `answers` are unknown.
 
     train, validation, test  a file, a pattern, or a folder (all its .json files); relative to the fine-tuning file
-    on_error                 at a question that cannot be an example: `stop`, or `skip` it; of several answers, only
-                             those that are not at their place in the context are skipped
-    held_out                 without a file for validation, its share of train, chosen by a hash of the articles' titles
+    on_error                 treatment of a question that cannot be an example: `stop`, or `skip`; of several answers,
+                             only those that are not at their place in the context are skipped
+    held_out                 share of train for validation if it has no file, chosen by a hash of the articles' titles
     """
 
     extensions = (".json",)

@@ -34,8 +34,9 @@ class TableFiles(TextFields, NamedFiles[TextExample]):
     columns                  names of the columns, for files without a header
     delimiter                auto is a tab in .tsv files and a comma in others, unless only another of the three gives
                              the named columns, or Excel's line `sep=;` names one
-    on_error                 at a row that cannot be an example, such as one without a label: `stop`, or `skip` it
-    held_out                 without a file for validation, its share of train, chosen by a hash of the texts
+    on_error                 treatment of a row that cannot be an example, such as one without a label: `stop`, or
+                             `skip`
+    held_out                 share of train for validation if it has no file, chosen by a hash of the texts
     """
 
     extensions = (".csv", ".tsv")
@@ -68,8 +69,8 @@ class TableFiles(TextFields, NamedFiles[TextExample]):
             raise DataError(f"{place}: {header.count(name)} columns are called '{name}'. Rename all but one of them.")
         if name in header or (name == self.label and source == TEST):
             return
-        known = did_you_mean(name, header)
-        raise DataError(f"{place}: there is no column '{name}'.{known} Files without a header need `columns`.")
+        hint = did_you_mean(name, header)
+        raise DataError(f"{place}: there is no column '{name}'.{hint} Files without a header need `columns`.")
 
     def _has_columns(self, row: list[str]) -> bool:
         """Return whether a file's first row fits the named columns; the label may be missing."""

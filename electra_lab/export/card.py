@@ -9,20 +9,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 import yaml
 
 from electra_lab.config.source import to_yaml
 from electra_lab.data.overlap import RUN
-from electra_lab.data.text_encoder import TextEncoder
-from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.pretrained.hugging_face import read_config
 from electra_lab.pretrained.trained_model import LAB, Origin, TrainedModel
 from electra_lab.storage.files import config_of
 from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning
 from electra_lab.storage.provenance import Provenance
-from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.tokenizers.pretrained import read_tokenizer
 from registry import BatchSizes
 from registry.errors import CheckpointError, ConfigError
 from registry.signature import FolderOrName
@@ -103,8 +98,8 @@ def finetuned_card(model: Path, notes: Sequence[str] = ()) -> str:
     if results is None:
         cure = "Resume its fine-tuning, or write README.md there if it is a copy."
         raise CheckpointError(f"{model}: has no results for a model card. {cure}")
-    config, seed = config_of(folder.path / "finetuning.yaml"), folder.seed(results.seed)
-    provenance, described = seed.provenance(), read_config(model)
+    config, provenance = config_of(folder.path / "finetuning.yaml"), folder.seed(results.seed).provenance()
+    described = read_config(model)
     ending = described["architectures"][0].rpartition("For")[2]
     plain, facts = described["model_type"] != LAB, provenance.model_extra or {}
     # The results of each split; the hub gets them without the shares of examples that were left out.
@@ -121,39 +116,23 @@ def finetuned_card(model: Path, notes: Sequence[str] = ()) -> str:
         "metrics": sorted({name for _, name, _, _ in values}),
         "tags": ["electra_lab"],
     }
-    # Which tokens of the validation data the code of the card reads.
     examples = folder.predictions(results.seed, "validation") if "validation" in results.splits else []
-    fields, length = examples[0] if examples else {}, facts["network"]["length"]
     return _rendered(
         "finetuned_card.md.j2",
         front_matter=_front_matter(config["name"], TASKS[ending], config["dataset"], values, metadata),
         auto_class=f"AutoModelFor{ending}",
         config=config,
-        equal=_equally_read(model, seed, examples, length) if "words" in fields else None,
-        fields=fields,
-        length=length,
+        fields=examples[0] if examples else {},
+        length=facts["network"]["length"],
         notes=notes,
         plain=plain,
         provenance=provenance,
         results=results,
         rows=rows,
         selected=config["evaluate"]["select"] == "best",
-        sentences=len(examples),
         task=TASKS[ending],
         usual=facts["facts"].get("usual"),
     )
-
-
-def _equally_read(model: Path, seed: RunDirectory, examples: Sequence[Mapping[str, Any]], length: int) -> int:
-    """Return the number of sentences that the exported tokenizer turns into the tokens of the lab, in one row."""
-    tokenizer, counts = seed.tokens()
-    encoder = TextEncoder(tokenizer, make_vocabulary(tokenizer, counts, torch.device("cpu")))
-    sentences = [example["words"] for example in examples]
-    theirs = read_tokenizer(model).encode_batch(sentences, is_pretokenized=True, add_special_tokens=False)
-    equal = 0
-    for ours, read in zip(encoder.words(sentences), theirs, strict=True):
-        equal += (ours.ids, ours.words) == (read.ids, read.word_ids) and len(read.ids) + 2 <= length
-    return equal
 
 
 def _rendered(name: str, **values: Any) -> str:
@@ -186,14 +165,14 @@ def _front_matter(name: str, task: str, data: Mapping[str, Any], values: Sequenc
         results.append(
             EvalResult(**of_data, dataset_split=split, metric_type=metric, metric_name=title, metric_value=value)
         )
-    known = {
+    fields = {
         **metadata,
         "pipeline_tag": task,
         "datasets": names,
         "eval_results": results,
         "model_name": results and name,
     }
-    return f"---\n{ModelCardData(**{key: value for key, value in known.items() if value})}\n---\n"
+    return f"---\n{ModelCardData(**{key: value for key, value in fields.items() if value})}\n---\n"
 
 
 def with_metadata(card: bytes, metadata: Mapping[str, Any]) -> str:

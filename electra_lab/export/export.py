@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,13 @@ from electra_lab.assembly.budget import size_of
 from electra_lab.assembly.networks import build_network
 from electra_lab.data.vocabulary import special_ids
 from electra_lab.export.card import CARD, Judge, model_card
+from electra_lab.export.onnx import INPUTS, NamedOutputs, write_onnx
 from electra_lab.model.weights import head_of
 from electra_lab.pretrained.families import WRITTEN
 from electra_lab.pretrained.hugging_face import CONFIG, MARK, Mark, read_mark
 from electra_lab.pretrained.opening import read_run
 from electra_lab.pretrained.trained_model import Part, TrainedModel
-from electra_lab.pretrained.writing import describe, electra_options, their_tensors, write_network, write_tokenizer
+from electra_lab.pretrained.writing import describe, electra_options, stored_tensors, write_network, write_tokenizer
 from electra_lab.storage.files import MANIFEST, damage, lock, new_folder, read_json, refuse_unusable, seal
 from electra_lab.storage.finetuning_folder import is_seed
 from electra_lab.storage.records import Step
@@ -28,10 +29,9 @@ from electra_lab.version import __version__
 from registry.errors import CheckpointError, ConfigError, DataError, InUse
 
 if TYPE_CHECKING:
-    from electra_lab.export.int8 import Change, Rows
-    from electra_lab.export.onnx import NamedOutputs, Size
+    from electra_lab.export.onnx import Size
 
-ONNX, INT8 = "model.onnx", "model_int8.onnx"
+ONNX = "model.onnx"
 REGISTER = "import electra_lab.interop.hugging_face  # pip install 'electra-lab[hugging-face]'"
 
 
@@ -45,7 +45,6 @@ class Exportable:
     longest: int  # input, in tokens
     notes: list[str]  # on loading it
     limits: list[str]  # parts of the run that the folder lacks
-    int8: list[Change] = field(default_factory=list)  # what model_int8.onnx changes, if it was asked for
 
     @property
     def name(self) -> str:
@@ -90,46 +89,40 @@ def export(
     *,
     onnx: bool = False,
     size: Size | None = None,
-    int8: bool = False,
     judge: Judge | None = None,
 ) -> Exported:
     """Write the networks of a run to destination/discriminator and destination/generator, all or nothing.
 
     If the discriminator's class is also one for tasks, destination/encoder holds the discriminator without its head.
 
-    step   of the checkpoint, or "best"; the newest by default
-    onnx   also write the model.onnx of each network
-    size   the only batch and length that it takes; by default any
-    int8   also write model_int8.onnx, and measure the difference
-    judge  words the run's records for the model card; without it the card has no results
+    step   step of the checkpoint, or "best"; the newest by default
+    onnx   True to write the model.onnx of each network, too
+    size   only batch and length that it takes; by default any
+    judge  function that words the run's records for the model card; without it the card has no results
 
     Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError.
     """
     refuse_unusable(destination)
     destination = destination.resolve()
-    edited = edited_cards(destination, onnx=onnx or bool(size) or int8, int8=int8)
+    refuse_to_replace(destination, onnx=onnx or bool(size))
     model = read_run(run, step)
     assert model.run is not None
     assert model.tokenizer is not None
     assert model.length is not None
     networks = [exportable(model, part) for part in (*model.parts.values(), *encoders(model)) if part.learned]
-    rows: list[Rows] | None = None
-    if int8:
-        from electra_lab.export.int8 import run_rows
-
-        rows = run_rows(model, size)
     with whole(destination) as building:
         for network in networks:
             with new_folder(building / network.name) as folder:
-                write_network(folder, network.config, their_tensors(network.part, network.part.family), network.part)
+                write_network(folder, network.config, stored_tensors(network.part, network.part.family), network.part)
                 pooled = network.part.backbone["dim"], min(model.length, network.longest)
                 write_tokenizer(folder, model.tokenizer, network.longest, pooled)
-                if onnx or size or int8:
-                    _write_onnx(folder, network, size, rows)
+                if onnx or size:
+                    module = NamedOutputs(build_network(network.part, network.config["pad_token_id"]))
+                    network.notes.append(
+                        write_onnx_file(folder, module, network.config["vocab_size"], network.longest, size)
+                    )
                 (folder / CARD).write_text(model_card(model, network, judge), encoding="utf-8")
                 seal(folder)
-                if card := edited.get(destination / network.name / CARD):
-                    (folder / CARD).write_bytes(card)
         listed = {net.name: {"class": net.class_name, "parameters": net.parameters} for net in networks}
         mark = Mark(
             electra_lab=__version__,
@@ -197,37 +190,28 @@ def exportable(model: TrainedModel, part: Part) -> Exportable:
     return described
 
 
-def edited_cards(destination: Path, *, onnx: bool, int8: bool) -> dict[Path, bytes]:
-    """Return the cards of an earlier export that were edited since, which stay. Other folders are absent or empty.
-
-    Raises ConfigError for anything else, and if an ONNX file would be lost.
-    """
+def refuse_to_replace(destination: Path, *, onnx: bool) -> None:
+    """Raise ConfigError unless a folder is absent, empty or an unchanged export, and if an ONNX file would be lost."""
     if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
-        return {}
+        return
     folders = _networks(destination)
     if not folders:
         raise ConfigError(f"{destination}: exists, and is not an earlier export. Choose another folder.")
-    wrong, known = list[str](), {destination / MARK}
+    wrong, exported = list[str](), {destination / MARK}
     for folder in folders:
-        unreadable = damage(folder, [])
-        sealed = {} if unreadable else read_json(folder / MANIFEST)
-        problem = unreadable or damage(folder, [name for name in sealed if name != CARD])
-        wrong += [f"{folder.relative_to(destination) / problem}"] if problem else []
-        known |= {folder / file for file in (MANIFEST, CARD, *sealed)}
+        if problem := damage(folder):
+            wrong.append(str(folder.relative_to(destination) / problem))
+            continue
+        exported |= {folder / file for file in (MANIFEST, *read_json(folder / MANIFEST))}
     # A link is deleted as a file is, wherever it leads.
     files = [path for path in sorted(destination.rglob("*")) if path.is_symlink() or not path.is_dir()]
-    wrong += [f"{path} was added" for path in files if path not in known] if not wrong else []
+    wrong += [f"{path} was added" for path in files if path not in exported] if not wrong else []
     if wrong:
         raise ConfigError(
             f"{destination}: has changed since it was exported ({wrong[0]}). Delete it, or choose another folder."
         )
-    for file, option, written in ((ONNX, "--onnx", onnx), (INT8, "--int8", int8)):
-        if not written and any(path.name == file for path in files):
-            raise ConfigError(
-                f"{destination}: has {file}, which would be lost. Add {option}, or choose another folder."
-            )
-    cards = (folder / CARD for folder in folders if (folder / CARD).is_file() and damage(folder, [CARD]))
-    return {card: card.read_bytes() for card in cards}
+    if not onnx and any(path.name == ONNX for path in files):
+        raise ConfigError(f"{destination}: has {ONNX}, which would be lost. Add --onnx, or choose another folder.")
 
 
 def _networks(destination: Path) -> list[Path]:
@@ -243,36 +227,12 @@ def _networks(destination: Path) -> list[Path]:
     return [destination] if alone and not part else []
 
 
-def write_onnx_files(
-    folder: Path, module: NamedOutputs, vocabulary_size: int, longest: int, size: Size | None,
-    rows: list[Rows] | None, text: str,
-) -> tuple[list[str], Change | None]:  # fmt: skip
-    """Write model.onnx and, with rows, if only an empty list, model_int8.onnx; return notes, and what int8 changes.
-
-    text  describes the tokens of the rows
-    """
-    from electra_lab.export.onnx import INPUTS, write_onnx
-
+def write_onnx_file(folder: Path, module: NamedOutputs, vocabulary_size: int, longest: int, size: Size | None) -> str:
+    """Write model.onnx, and return its interface as a sentence."""
     write_onnx(folder / ONNX, module, vocabulary_size, longest, size)
     inputs, outputs = ("`, `".join(names) for names in (INPUTS, module.outputs))
     sizes = f"batches of {size[0]} x {size[1]} tokens alone" if size else f"rows of at most {longest} tokens"
-    notes, change = [f"`{ONNX}` turns `{inputs}` into `{outputs}`, for {sizes}."], None
-    if rows is not None:
-        from electra_lab.export.int8 import write_int8
-
-        change = write_int8(folder / ONNX, module, rows, text, vocabulary_size, longest, size)
-        notes.append(f"`{INT8}` next to it: {change}.")
-    return notes, change
-
-
-def _write_onnx(folder: Path, network: Exportable, size: Size | None, rows: list[Rows] | None) -> None:
-    from electra_lab.export.onnx import NamedOutputs
-
-    vocabulary_size, module = network.config["vocab_size"], build_network(network.part, network.config["pad_token_id"])
-    sizes = vocabulary_size, network.longest, size
-    notes, change = write_onnx_files(folder, NamedOutputs(module), *sizes, rows, "tokens of the run's test text")
-    network.notes.extend(notes)
-    network.int8.extend([change] if change else [])
+    return f"`{ONNX}` turns `{inputs}` into `{outputs}`, for {sizes}."
 
 
 @contextmanager
@@ -281,8 +241,8 @@ def whole(destination: Path) -> Iterator[Path]:
     busy = destination.with_name(f".{destination.name}.lock")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        with lock(busy) as held:
-            if not held:
+        with lock(busy) as is_locked:
+            if not is_locked:
                 raise InUse(f"{destination}: another process is exporting to it.")
             try:
                 with new_folder(destination) as building:

@@ -30,8 +30,8 @@ LARGEST = 1_800_000_000  # bytes of weights in one file, as protobuf's limit is 
 class NamedOutputs(nn.Module):
     """A network with the interface of transformers: integers in, the output of its head and then the states out.
 
-    head    of a task, for the class `kind`; without it, the head is the network's own
-    labels  of the task, in the order of its outputs
+    head    head of a task, for the class `kind`; without it, the network's own head is used
+    labels  labels of the task, in the order of its outputs
     """
 
     def __init__(
@@ -168,8 +168,8 @@ def _difference(session: Any, module: NamedOutputs, inputs: Sequence[Tensor]) ->
     arrays = {name: tensor.numpy() for name, tensor in zip(INPUTS, inputs, strict=True)}
     outputs = zip(module.outputs, module(*inputs), session.run(list(module.outputs), arrays), strict=True)
     gaps = []
-    for name, ours, theirs in outputs:
-        gap = (torch.from_numpy(theirs) - ours).abs()
+    for name, expected, computed in outputs:
+        gap = (torch.from_numpy(computed) - expected).abs()
         if name != "logits" or not module.of_text:  # [B T ...]
             gap = gap * inputs[1].reshape(*inputs[1].shape, *[1] * (gap.dim() - 2))
         gaps.append((gap.nan_to_num(nan=torch.inf).max().item(), name))

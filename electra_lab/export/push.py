@@ -69,15 +69,15 @@ def push(
 ) -> Iterator[Pushed]:
     """Push a model to the hub, and yield each branch once it is there; main is the last one.
 
-    model       a run directory, a fine-tuning, one of its models, or a folder that `export` wrote
+    model       run directory, fine-tuning, one of its models, or a folder that `export` wrote
     repository  user/name
-    public      if the repository is created; it may also be an existing public one only then
-    milestones  also push the kept milestones, or without any the other kept checkpoints, each as a branch
-    metadata    for the card, by the hub's keys, such as license
+    public      True for a public repository; an existing public one is refused otherwise
+    milestones  True to push the kept milestones, or without any the other kept checkpoints, each as a branch
+    metadata    metadata of the card, by the hub's keys, such as license
     judge       see `export`
-    dry_run     send nothing and use no network
+    dry_run     True to send nothing and use no network
 
-    Raises ConfigError for what cannot be pushed, DataError if the hub refuses or cannot be reached, CheckpointError.
+    Raises ConfigError, CheckpointError, and DataError if the hub refuses or cannot be reached.
     """
     refuse_unusable(model)
     if not REPO.fullmatch(repository) or re.search(r"--|\.\.|\.git$", repository) or len(repository) > 96:
@@ -87,8 +87,8 @@ def push(
     for branch, chosen in branches.items():
         with _files(model, chosen, metadata, judge) as (files, of_step):
             sizes = {}
-            for name, held in sorted(files.items()):
-                sizes[name] = len(held) if isinstance(held, bytes) else held.stat().st_size
+            for name, content in sorted(files.items()):
+                sizes[name] = len(content) if isinstance(content, bytes) else content.stat().st_size
             yield Pushed(branch, of_step, sizes, send(branch, files) if send else None)
 
 
@@ -101,11 +101,11 @@ def _branches(model: Path, step: Step, *, milestones: bool) -> dict[str, Step]:
     if not milestones:
         return {MAIN: step}
     directory = RunDirectory.open(model)
-    kept, named = steps(directory.checkpoints), directory.provenance().milestones
+    saved, named = steps(directory.checkpoints), directory.provenance().milestones
     in_order = sorted(named.items(), key=lambda pair: pair[1])
-    branches: dict[str, Step] = {name: at for name, at in in_order if at in kept}
+    branches: dict[str, Step] = {name: at for name, at in in_order if at in saved}
     if not named:
-        branches = {f"step-{at}": at for at in kept[:-1]}
+        branches = {f"step-{at}": at for at in saved[:-1]}
     if not branches:
         raise CheckpointError(f"{model}: keeps no milestones. Set checkpoint.milestones, or push without --milestones.")
     return {**branches, MAIN: step}
@@ -189,7 +189,7 @@ def _connected(repository: str, *, public: bool, say: Callable[[str], None]) -> 
             if branch not in heads:
                 api.create_branch(repository, branch=branch, exist_ok=True)
                 heads[branch] = heads.get(MAIN)
-            operations = [CommitOperationAdd(name, held) for name, held in sorted(files.items())]
+            operations = [CommitOperationAdd(name, content) for name, content in sorted(files.items())]
             head, message = heads.get(branch), "electra-lab push"
             api.create_commit(repository, operations, commit_message=message, revision=branch, parent_commit=head)
         return f"{api.endpoint}/{repository}/tree/{branch}"

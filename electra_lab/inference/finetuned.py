@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import Any, NoReturn, overload
 
 import torch
 
+from electra_lab.assembly.networks import OpenedModel
 from electra_lab.data.task_rows import TaskRows
 from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.inference.pair import Pair
@@ -19,11 +20,8 @@ from electra_lab.training.evaluation import Collected, using_task
 from electra_lab.training.execution import Precision
 from electra_lab.training.random import EVALUATION, Streams
 from electra_lab.training.step import Learner
-from registry import QuestionExample, Task, TextExample, Vocabulary, WordsExample
+from registry import QuestionExample, Task, TextExample, WordsExample
 from registry.errors import ConfigError
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 # The fields of an example of each type, the first one required.
 FIELDS: Mapping[type, tuple[str, ...]] = {
@@ -38,18 +36,16 @@ SHOWN = {"id", "text", "pair", "words", "question"}  # fields of examples that t
 class Job:
     """The task of a fine-tuned model, and how it was evaluated.
 
-    task     with the facts of its training
-    takes    the type of its examples
-    fields   the names of the fields with the text, and the second text, in its training data; None if unknown
-    length   of the longest row, in tokens
+    task     task with the facts of its training
+    takes    type of its examples
+    fields   names of the fields with the text, and the second text, in its training data; None if unknown
     dataset  type and options of its training data, if known
-    joins_pairs  the model was trained on pairs as rows have them here
+    joins_pairs  True if the model was trained on pairs that are joined as in rows of the lab
     """
 
     task: Task
     takes: type
     fields: Sequence[str] | None
-    length: int
     precision: Precision = "fp32"
     seed: int = 0
     dataset: Mapping[str, Any] = field(default_factory=dict)
@@ -75,13 +71,11 @@ class FineTuned(Pair):
     `text` and `pair`, `question` and `context`, or `words`. `embed` returns the states of the first model's encoder.
     """
 
-    def __init__(
-        self, name: str, job: Job, models: Sequence[TaskModel], tokenizer: Tokenizer, vocabulary: Vocabulary
-    ) -> None:
+    def __init__(self, opened: OpenedModel, job: Job, models: Sequence[TaskModel]) -> None:
+        super().__init__(opened)
         if len(models) > 1 and not hasattr(job.task, "average"):
-            raise ConfigError(f"{name}: its task cannot average several models. Choose one by its seed.")
-        self.encoder = TextEncoder(tokenizer, vocabulary)
-        super().__init__(name, tokenizer, vocabulary, job.length, discriminator=models[0].network)
+            raise ConfigError(f"{self.name}: its task cannot average several models. Choose one by its seed.")
+        self.encoder = TextEncoder(self.tokenizer, self.vocabulary)
         self.job, self._of_tokens = job, models[0].of_tokens
         self._learner = Learner(Predicting(models).to(self.device).eval())
 
@@ -129,8 +123,8 @@ class FineTuned(Pair):
         """Return whether fields are an example."""
         if "words" in values:
             return isinstance(values["words"], list) and all(isinstance(word, str) for word in values["words"])
-        wanted = {"text"} if self.job.takes is WordsExample else {*self.job.needs}
-        return values.keys() >= wanted and all(isinstance(text, str) for text in values.values())
+        required = {"text"} if self.job.takes is WordsExample else {*self.job.needs}
+        return values.keys() >= required and all(isinstance(text, str) for text in values.values())
 
     @torch.no_grad()
     def _predictions(self, items: Sequence[dict[str, Any]], batch_size: int) -> list[Predicted]:
@@ -141,7 +135,7 @@ class FineTuned(Pair):
             offsets = self._split(items)
         examples = [self._example(fields, str(number)) for number, fields in enumerate(items)]
         with using_task(job.task):
-            rows = job.task.rows(examples, self.encoder, job.length)
+            rows = job.task.rows(examples, self.encoder, self.length)
         # Read them, the longest first, as an evaluation does.
         collected = Collected(job.task, examples, rows, self._of_tokens)
         batches = TaskRows([*chain.from_iterable(rows)])
@@ -156,8 +150,8 @@ class FineTuned(Pair):
         texts = [" ".join(map(_text_of, fields.values())) for fields in items]
         results, shares = [], self.unknown(texts)
         for fields, places, share, answer in zip(items, offsets, shares, collected.answers(), strict=True):
-            own = {name: value for name, value in answer.items() if name not in SHOWN and name != "prediction"}
-            results.append(replace(Predicted.of(fields, answer["prediction"], places, own), unknown=share))
+            more = {name: value for name, value in answer.items() if name not in SHOWN and name != "prediction"}
+            results.append(replace(Predicted.of(fields, answer["prediction"], places, more), unknown=share))
         return results
 
     def _split(self, items: Sequence[dict[str, Any]]) -> list[list[tuple[int, int]] | None]:

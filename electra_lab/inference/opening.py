@@ -5,29 +5,29 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from electra_lab.assembly.networks import Networks, build_networks, make_network
+from electra_lab.assembly.networks import OpenedModel, build_networks
 from electra_lab.assembly.task_head import TASKS, fill_head, kind_of_head, labels_of, outputs_of, task_of
-from electra_lab.data.vocabulary import make_vocabulary, masks_take_words
+from electra_lab.data.vocabulary import masks_take_words
 from electra_lab.inference.finetuned import FineTuned, Job
 from electra_lab.inference.pair import Pair
 from electra_lab.model.task_model import TaskModel
-from electra_lab.pretrained.families import prepare, writing
+from electra_lab.pretrained.families import prepare
 from electra_lab.pretrained.hugging_face import locate, longest_of_tokenizer, read_config
-from electra_lab.pretrained.opening import finetuned_config, open_model
+from electra_lab.pretrained.opening import open_model, read_seed
 from electra_lab.pretrained.trained_model import LAB, Part
-from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.files import read_json
 from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning, is_seed
 from electra_lab.storage.records import Step
 from electra_lab.storage.run_directory import is_run
 from electra_lab.training.device import choose_device, choose_precision
-from registry import Vocabulary, backbones, datasets, generators, tasks
-from registry.errors import CheckpointError, ConfigError, LabError, command
+from registry import datasets, tasks
+from registry.errors import ConfigError, LabError, command
 
 Seed = int | Literal["best", "all"]
 
@@ -39,9 +39,9 @@ def load(path_or_name: str | Path, *, device: str = "auto", step: Step = None, s
                   (a folder, or a name on the hub, which needs the network), with or without the head of a task; or the
                   folder of a fine-tuning or of one of its seeds
     device        "cpu", "cuda", or "auto", which takes CUDA if there is a device
-    step          of a run directory, the checkpoint to open, or "best"; by default the newest
-    seed          of a fine-tuning: "best" on validation data, "all", which averages their probabilities or numbers, or
-                  the number of one
+    step          checkpoint of a run directory, or "best"; by default the newest
+    seed          seed of a fine-tuning: "best" on validation data, "all", which averages their probabilities or
+                  numbers, or a number
 
     Raises registry.errors.LabError.
     """
@@ -82,17 +82,7 @@ def load_pair(path_or_name: str | Path, *, device: str = "auto", step: Step = No
         masks_take_words(opened.tokenizer, str(opened.tokenizer.id_to_token(opened.vocabulary.mask_id)))
     else:
         _refuse_other_rows(opened)
-    writer = opened.model.part("generator")
-    known = backbones if writer.learned else generators
-    return Pair(
-        opened.model.source,
-        opened.tokenizer,
-        opened.vocabulary,
-        opened.length,
-        generator=opened.networks.get("generator") or opened.fixed,
-        discriminator=opened.networks.get("discriminator"),
-        cloze=known.get(writer.backbone["type"]).declared["cloze"],
-    )
+    return Pair(opened)
 
 
 # Folders of fine-tunings
@@ -118,50 +108,42 @@ def _chosen(folder: FinetuningFolder, seed: Seed) -> list[int]:
 
 def _finetuned(name: str, folder: FinetuningFolder, seeds: Sequence[int], device: torch.device) -> FineTuned:
     """Open seeds of a fine-tuning, from their own files alone."""
-    models = []
-    for seed in seeds:
-        tokenizer, counts = folder.seed(seed).tokens()
-        vocabulary = make_vocabulary(tokenizer, counts, device)
-        try:
-            models.append(_of_seed(folder, seed, vocabulary, device))
-        except (KeyError, TypeError, ValueError) as error:
-            reason = f"does not describe its model ({type(error).__name__}: {error})"
-            raise CheckpointError(f"{folder.seed(seed).path / 'provenance.json'}: {reason}.") from None
-    if any(job.task.__dict__ != models[0][0].task.__dict__ for job, _ in models):
+    opened = [build_networks(read_seed(folder, seed), device) for seed in seeds]
+    models = [_of_seed(of_seed) for of_seed in opened]
+    first = models[0].task
+    if any(model.task.__dict__ != first.__dict__ for model in models):
         raise ConfigError(f"{folder.path}: its seeds have learned different labels. Choose one of them.")
-    return FineTuned(name, models[0][0], [model for _, model in models], tokenizer, vocabulary)
-
-
-def _of_seed(
-    folder: FinetuningFolder, seed: int, vocabulary: Vocabulary, device: torch.device
-) -> tuple[Job, TaskModel]:
-    """Return the task and the model of a seed, with the weights that its results are about."""
-    directory, results = folder.seed(seed), folder.results(seed)
-    if results is None:
-        raise ConfigError(f"{directory.path}: is not finished. Continue with: {command('resume', folder.path)}")
-    # The task.
-    loaded = finetuned_config(directory.path)
-    config, recorded = loaded.config, directory.provenance().model_extra or {}
-    if not config.trains:
-        raise ConfigError(f"{folder.path}: {config.task.type} trains nothing, so there is nothing to predict with.")
-    entry = tasks.get(config.task.type)
-    task: Any = entry.component(**config.task.keywords())
-    task.set_labels(recorded["facts"])
-    # The network, from its description.
-    sections = recorded["network"]
-    family = writing(sections["backbone"])
-    prepare(task, family if family and family.writes(sections["backbone"], sections["embedding"]) else None)
-    with torch.random.fork_rng(devices=[]):
-        described = sections["backbone"], sections["embedding"], sections["vocabulary_size"]
-        network = make_network(*described, vocabulary.pad_id, ())
-        model = TaskModel(network, task, config.train.dropout)
-    # Its weights.
-    read_model(directory.checkpoints, results.step).fill(model)
+    stored = replace(opened[0].model, source=name)
+    assert stored.tuned is not None
+    config = stored.tuned.config
     fields = getattr(datasets.get(config.dataset.type).component, "fields", None)
     dataset = {"type": config.dataset.type, **config.dataset.keywords()}
-    columns = fields(dataset) if fields else None
-    precision = choose_precision(config.train.precision, device)
-    return Job(task, entry.declared["takes"], columns, int(sections["length"]), precision, seed, dataset), model
+    job = Job(
+        task=first,
+        takes=tasks.get(config.task.type).declared["takes"],
+        fields=fields(dataset) if fields else None,
+        precision=choose_precision(config.train.precision, device),
+        seed=seeds[0],
+        dataset=dataset,
+    )
+    return FineTuned(replace(opened[0], model=stored), job, models)
+
+
+def _of_seed(opened: OpenedModel) -> TaskModel:
+    """Return the network of a seed with the layers of its task. Raises CheckpointError if they do not fit."""
+    [part], [network], tuned = opened.model.parts.values(), opened.networks.values(), opened.model.tuned
+    assert tuned is not None
+    task: Any = tasks.get(tuned.config.task.type).component(**tuned.config.task.keywords())
+    try:
+        task.set_labels(tuned.facts)
+        prepare(task, part.family)
+        with torch.random.fork_rng(devices=[]):
+            model = TaskModel(network, task, 0.0)
+        layers = {name.removeprefix("head."): part.tensors[name] for name in part.tensors if name.startswith("head.")}
+        model.head.load_state_dict(layers)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise part.misfit(f"{type(error).__name__}: {' '.join(str(error).split())}") from None
+    return model
 
 
 # Folders of transformers
@@ -175,28 +157,28 @@ def _of_transformers(source: str | Path, kind: str, device: torch.device) -> Fin
     name, task = _task_of(kind, config, outputs_of(kind, part), part)
     model = TaskModel(network, task, 0.0)
     fill_head(model.head, kind, part, config)
-    length = min(opened.length, longest_of_tokenizer(part.path))
     _refuse_other_rows(opened)
     joins = not _joins_otherwise(opened, part)
-    job = Job(task, tasks.get(name).declared["takes"], None, length, joins_pairs=joins)
-    return FineTuned(str(source), job, [model], opened.tokenizer, opened.vocabulary)
+    job = Job(task, tasks.get(name).declared["takes"], None, joins_pairs=joins)
+    stored = replace(opened.model, source=str(source), length=min(opened.length, longest_of_tokenizer(part.path)))
+    return FineTuned(replace(opened, model=stored), job, [model])
 
 
-def _refuse_other_rows(opened: Networks) -> None:
+def _refuse_other_rows(opened: OpenedModel) -> None:
     """Raise ConfigError if the owner's tokenizer does not put [CLS] and [SEP] around a text, as the rows here have."""
     if _writes_otherwise(opened, "a"):
         reason = "its tokenizer does not put one special token before a text and one after it, as the lab does"
         raise ConfigError(f"{opened.model.source}: {reason}, so its answers would be others. Fine-tune it.")
 
 
-def _writes_otherwise(opened: Networks, *texts: str) -> bool:
+def _writes_otherwise(opened: OpenedModel, *texts: str) -> bool:
     tokenizer, row = opened.tokenizer, [opened.vocabulary.cls_id]
     for text in texts:
         row += [*tokenizer.encode(text, add_special_tokens=False).ids, opened.vocabulary.sep_id]
     return tokenizer.post_processor is not None and tokenizer.encode(*texts).ids != row  # type: ignore[arg-type]
 
 
-def _joins_otherwise(opened: Networks, part: Part) -> bool:
+def _joins_otherwise(opened: OpenedModel, part: Part) -> bool:
     """Return whether the owner's tokenizer or encoder reads two texts otherwise than the rows of tasks have them."""
     file, backbone = part.path / "tokenizer_config.json", part.backbone["type"]
     settings = read_json(file) if file.is_file() else {}
@@ -212,14 +194,14 @@ def _task_of(kind: str, config: Mapping[str, Any], outputs: int, part: Part) -> 
     if problem == "multi_label_classification":
         raise ConfigError(f"{part.path}: is a multi-label model, which the lab does not support.")
     written = (config.get("task_specific_params") or {}).get(LAB, {})  # of a fine-tuning here
-    options, known = written.get("options", {}), written.get("facts", {})
+    options, recorded = written.get("options", {}), written.get("facts", {})
     if kind == "ForQuestionAnswering":
-        return TASKS[kind], task_of(kind, part, {"unanswerable": False, **known}, **options)
+        return TASKS[kind], task_of(kind, part, {"unanswerable": False, **recorded}, **options)
     if kind == "ForTokenClassification":
         entities = all(label == "O" or (label[:1] in "BIESLUM" and label[1:2] == "-") for label in labels)
-        facts = {"tags": labels, "usual": "O" if "O" in labels else labels[0], **known}
+        facts = {"tags": labels, "usual": "O" if "O" in labels else labels[0], **recorded}
         options = {"scheme": "entities" if entities else "plain", **options}
         return TASKS[kind], task_of(kind, part, facts, **options)
     if problem == "regression":
         return "text_regression", task_of(kind, part, {"low": 0.0, "high": 1.0}, "text_regression")
-    return TASKS[kind], task_of(kind, part, {"labels": labels, "usual": labels[0], **known})
+    return TASKS[kind], task_of(kind, part, {"labels": labels, "usual": labels[0], **recorded})

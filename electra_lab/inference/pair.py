@@ -5,57 +5,41 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from electra_lab.assembly.networks import OpenedModel
 from electra_lab.data.texts import More, Tokenized, Window, batches, chunks, tokenize, windows
 from electra_lab.data.vocabulary import spaces_stay
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Results, Scored, one_or_all, several
 from electra_lab.inference.scoring import COMBINED, By, Reduce, energies_of, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
 from electra_lab.training.random import Streams
-from registry import Generator, Vocabulary, count
+from registry import Generator, count
 from registry.errors import CheckpointError, ConfigError
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 Pooling = Literal["mean", "cls"]
 Verb = Literal["detect", "corrupt", "fill", "predict", "embed", "score"]
 
 
-class Pair:
+class Pair(OpenedModel):
     """A discriminator, a generator, or both, with their tokenizer. `electra_lab.load` makes one.
 
     A method that takes texts returns one result for a text, and a list for several. Texts that are longer than the
     networks read at once are read in windows that overlap. A number that is not finite raises CheckpointError. Text of
     which more than a tenth is unknown to the tokenizer gives an UnknownText warning; results have its share.
 
-    length  tokens that the networks read at once, [CLS] and [SEP] included
-    cloze   what the network that predicts tokens says of a position does not depend on the token there
+    length  number of tokens that the networks read at once, [CLS] and [SEP] included
     """
 
-    def __init__(
-        self,
-        name: str,
-        tokenizer: Tokenizer,
-        vocabulary: Vocabulary,
-        length: int,
-        *,
-        generator: Generator | None = None,
-        discriminator: Network | None = None,
-        cloze: bool = False,
-    ) -> None:
-        self.name, self.tokenizer, self.vocabulary, self.length = name, tokenizer, vocabulary, length
-        self.generator, self.discriminator, self.cloze = generator, discriminator, cloze
-        self.device = vocabulary.is_special.device
-        if length < 3:
-            raise ConfigError(
-                f"{name}: reads {length} tokens at once; it needs at least 3, for [CLS], [SEP] and a token."
-            )
+    def __init__(self, opened: OpenedModel) -> None:
+        super().__init__(**vars(opened))
+        if self.length < 3:
+            reason = f"reads {self.length} tokens at once; it needs at least 3, for [CLS], [SEP] and a token"
+            raise ConfigError(f"{self.name}: {reason}.")
 
     def __repr__(self) -> str:
         parts = [name for name in ("generator", "discriminator") if getattr(self, name) is not None]
@@ -77,9 +61,9 @@ class Pair:
     ) -> Iterator[Any]:
         """Yield the results of a verb in order; the memory that it takes does not grow with the number of texts.
 
-        more  of texts that come one by one, as from a log: waits for another until a time of time.monotonic(), and
-              returns whether it is there. Texts are then answered when a batch is full or 200 ms after its first one,
-              with what has come until then. Without it, the results of up to 64 batches are computed at once
+        more  function for texts that come one by one, as from a log: waits for another until a time of
+              time.monotonic(), and returns True if it has come. Texts are then answered when a batch is full, or 200 ms
+              after its first one. Without it, the results of up to 64 batches are computed at once
 
         If reading the texts raises DataError, or a signal ends it, the results of those before come first.
         """
@@ -114,8 +98,8 @@ class Pair:
         In each text ceil(mask_prob * tokens) tokens are masked. Masks and draws depend on the seed and on the number
         of the text alone. Without a detector there is no verdict. Raises ConfigError without a generator.
 
-        temperature  of the softmax that replacements are drawn from
-        top          candidates to return for each masked token
+        temperature  temperature of the softmax that replacements are drawn from
+        top          number of candidates to return for each masked token
         first        number of the first text, for a part of a longer list
         """
         if not 0 < mask_prob <= 1 or not 0 < temperature < math.inf:
@@ -190,7 +174,7 @@ class Pair:
                    "likelihood": the generator's negative log-probability of a token that is masked, in nats; towers and
                    word frequencies do not see the token, so they read the text without masks. None: the first for which
                    the pair has a head
-        reduce     how to combine the numbers of all tokens: "mean", "max" or "sum"
+        reduce     combination of the numbers of all tokens: "mean", "max" or "sum"
         mask_prob  share of the tokens that likelihood masks at once; None masks each token alone, which is exact and
                    takes a pass for every token
 
@@ -256,11 +240,11 @@ class Pair:
         states = [torch.zeros(len(text.ids) + 2, network.dim) for text in tokenized]  # with [CLS] and [SEP]
         for chosen, hidden in self._hidden(network, tokenized, batch_size):
             for window, row in zip(chosen, hidden.float().cpu(), strict=True):
-                of_text, kept = states[window.text], window.keep
-                of_text[kept.start + 1 : kept.stop + 1] = row[window.inside]
+                of_text, keep = states[window.text], window.keep
+                of_text[keep.start + 1 : keep.stop + 1] = row[window.inside]
                 if window.first == 0:
                     of_text[0] = row[0]
-                if kept.stop + 2 == len(of_text):
+                if keep.stop + 2 == len(of_text):
                     of_text[-1] = row[window.length + 1]
         if pooling is None:
             of_tokens = [self.finite(of_text[1:-1]) for of_text in states]

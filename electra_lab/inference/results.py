@@ -110,10 +110,10 @@ class Detected(Result):
 class Scored(Result):
     """How unusual a text is.
 
-    score       of all tokens; None for a text without tokens
-    values      of every token: the log-odds of having been replaced, or the negative log-probability or its estimate,
-                the energy, in nats
-    detects     the values are log-odds
+    score       score of the text; None if it has no tokens
+    values      numbers of its tokens: the log-odds of having been replaced, or the negative log-probability or its
+                estimate, the energy, in nats
+    detects     True if the values are log-odds
     percentile  share of the reference texts with a lower score, in percent; None without a reference
     reference   number of the reference texts
     """
@@ -228,11 +228,11 @@ class Predicted(Result):
 
     text           the text, the first text of a pair, the question, or the words with spaces between them
     prediction     a label, a number, a tag for each word, or an answer, which is "" if there is none
-    probability    of the label or the answer; None if there is none
-    probabilities  of each label, by label; of tags, that of each word's tag, None for a word without tokens
-    given          the fields of the item; of plain text that was tagged, also its words
-    offsets        of the words in such a text, in characters
-    more           what else the task has: `start` and `end` of an answer in its context, in characters; `entities`
+    probability    probability of the label or the answer; None if there is none
+    probabilities  probabilities by label; for tags, the probability of each word's tag, None for a word without tokens
+    given          fields of the item; of plain text that was tagged, also its words
+    offsets        places of the words in such a text, in characters
+    more           further fields of the answer: its `start` and `end` in the context, in characters; `entities`
     """
 
     prediction: Any
@@ -244,15 +244,15 @@ class Predicted(Result):
 
     @classmethod
     def of(
-        cls, given: dict[str, Any], prediction: Any, offsets: list[tuple[int, int]] | None, own: dict[str, Any]
+        cls, fields: dict[str, Any], prediction: Any, offsets: list[tuple[int, int]] | None, more: dict[str, Any]
     ) -> Predicted:
         """Make a result of the fields of an item and the answer of a task."""
-        words = given.get("words")
-        text = given.get("text", given.get("question", " ".join(words or [])))
-        known = {name: own.pop(name) for name in ("probability", "probabilities") if name in own}
-        if words is not None and "entities" in own:
-            own["entities"] = [_entity(entity, words, text, offsets) for entity in own["entities"]]
-        return cls(text, prediction, given, offsets=offsets, more=own, **known)
+        words = fields.get("words")
+        text = fields.get("text", fields.get("question", " ".join(words or [])))
+        probabilities = {name: more.pop(name) for name in ("probability", "probabilities") if name in more}
+        if words is not None and "entities" in more:
+            more["entities"] = [_entity(entity, words, text, offsets) for entity in more["entities"]]
+        return cls(text, prediction, fields, offsets=offsets, more=more, **probabilities)
 
     def as_dict(self) -> dict[str, Any]:
         return {**self.given, **self.answer}
@@ -261,9 +261,9 @@ class Predicted(Result):
     def answer(self) -> dict[str, Any]:
         """Everything but the item itself."""
         fields = {"prediction": self.prediction, "probability": self.probability, "probabilities": self.probabilities}
-        known = {name: value for name, value in fields.items() if value is not None}
+        present = {name: value for name, value in fields.items() if value is not None}
         words = {"words": self.given["words"], "offsets": self.offsets} if self.offsets is not None else {}
-        return {**words, **known, **self.more}
+        return {**words, **present, **self.more}
 
     def spans(self) -> Iterator[Span]:
         words = self.given.get("words")

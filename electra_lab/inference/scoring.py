@@ -31,9 +31,9 @@ PART = 128  # positions of a row whose vocabulary logits are in memory at once
 
 def refuse_unknown(by: str | None, reduce: str, mask_prob: float | None) -> None:
     """Raise ConfigError for invalid arguments of `Pair.score`."""
-    for name, value, known in (("by", by, (*get_args(By), None)), ("reduce", reduce, get_args(Reduce))):
-        if value not in known:
-            raise ConfigError(f"{name} must be one of {', '.join(map(repr, known))}, is {value!r:.60}.")
+    for name, value, choices in (("by", by, (*get_args(By), None)), ("reduce", reduce, get_args(Reduce))):
+        if value not in choices:
+            raise ConfigError(f"{name} must be one of {', '.join(map(repr, choices))}, is {value!r:.60}.")
     if mask_prob is not None and not 0 < mask_prob <= 1:
         raise ConfigError(f"mask_prob must be above 0 and at most 1, or None, is {mask_prob}.")
 

@@ -126,8 +126,8 @@ class HiddenLayerExtractor(nn.Module):
             path = children[path] if -len(children) <= path < len(children) else ""
         # get_submodule would also find modules that a wrapper, such as torch.compile's, only passes on.
         if not path or path not in dict(self.net.named_modules(remove_duplicate=False)):
-            known = ", ".join(children)
-            raise ValueError(f"discr_layer: the discriminator has no layer {self.layer!r}. It has: {known}.")
+            names = ", ".join(children)
+            raise ValueError(f"discr_layer: the discriminator has no layer {self.layer!r}. It has: {names}.")
         return path
 
     def after(self) -> Iterator[tuple[str, nn.Module]]:

@@ -157,9 +157,9 @@ class Electra(_Trainer):
     discriminator  tokens to one logit per position, [B T] or [B T 1]; or, with `discr_dim`, any network
     discr_dim      the width of the output of `discr_layer`, on which a Linear(discr_dim, 1) is put
     discr_layer    the name of a module of the discriminator, the index of one of its children, or -1 for its output
-    temperature    of the softmax that replacements are drawn from; 0 takes the most likely token
-    pad_token_id   may be None: then every token is real
-    seed           of masks and draws
+    temperature    temperature of the softmax that replacements are drawn from; 0 takes the most likely token
+    pad_token_id   id of padding; None if every token is real
+    seed           seed of masks and draws
 
     Keyword arguments of a call go to both networks. One of `mask`, `input_mask` and `attention_mask` that is boolean
     or integer, of the tokens' shape, also says which tokens are real; without one, those that differ from pad_token_id.

@@ -94,7 +94,7 @@ def documents_of(batch: Batch) -> Int[Tensor, "B T"]:
 def auc_with_documents(
     replaced: NDArray[np.bool_], scores: NDArray[Any], documents: NDArray[np.integer]
 ) -> MetricWithDocuments:
-    """Return the AUC of detecting replaced tokens, with what each document contributes, if there are several."""
+    """Return the AUC of detecting replaced tokens, with the contribution of each document, if there are several."""
     from sklearn.metrics import roc_auc_score
 
     value = float(roc_auc_score(replaced, scores))

@@ -73,8 +73,8 @@ class DetectionProbe:
 
         # Fit the detectors on training text.
         rows = some(self.rows, run.train_rows, self.seed)
-        known = [self._states(run, batch, "train") for batch in run.train(self.batch_size, rows)]
-        states, replaced = map(np.concatenate, zip(*known, strict=True))  # [N D], [N]
+        training = [self._states(run, batch, "train") for batch in run.train(self.batch_size, rows)]
+        states, replaced = map(np.concatenate, zip(*training, strict=True))  # [N D], [N]
         if not rankable(replaced, states):
             return {}
         scaler = StandardScaler().fit(states)
@@ -133,13 +133,13 @@ def _head(states: NDArray[Any], replaced: NDArray[np.bool_], seed: int) -> Detec
         head = built(states.shape[1], None, None)
     generator = torch.Generator().manual_seed(seed)
     initialise(head, lambda *_: generator)
-    known, truth = torch.from_numpy(states)[None], torch.from_numpy(replaced).float()[None]
+    inputs, truth = torch.from_numpy(states)[None], torch.from_numpy(replaced).float()[None]
     optimizer = torch.optim.LBFGS(head.parameters(), max_iter=STEPS, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()
         size = head.dense.weight.square().sum() + head.out.weight.square().sum()
-        value: Tensor = F.binary_cross_entropy_with_logits(head(known), truth) + PENALTY / 2 * size
+        value: Tensor = F.binary_cross_entropy_with_logits(head(inputs), truth) + PENALTY / 2 * size
         value.backward()  # type: ignore[no-untyped-call]
         return value
 

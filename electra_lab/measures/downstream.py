@@ -17,7 +17,7 @@ class Downstream:
     by the run; its results stay in the ablation's folder, in downstream/.
 
     file  the fine-tuning file, relative to the file of the ablation
-    name  of the metric in reports, such as sst2; it must differ between the measures of an ablation
+    name  name of the metric in reports, such as sst2; it must differ between the measures of an ablation
     """
 
     same_rows = False

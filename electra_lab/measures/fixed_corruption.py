@@ -180,13 +180,13 @@ def _guesses(
     states = network.hidden(shown, batch.attention_mask, batch.segments, batch.attention_document_ids)
     # A row's chosen positions first, then any others, to get a rectangle.
     positions = (~chosen).argsort(axis=1, kind="stable")[:, : int(chosen.sum(1).max(initial=1))]
-    wanted, luck = np.take_along_axis(chosen, positions, 1), np.take_along_axis(luck, positions, 1)
+    is_chosen, luck = np.take_along_axis(chosen, positions, 1), np.take_along_axis(luck, positions, 1)
     drawn = []
     step = max(1, LOGITS // (positions.shape[1] * words.size))
     for start in range(0, len(batch), step):
         rows = slice(start, start + step)
         logits = network.token_logits(states[rows], torch.from_numpy(positions[rows]).to(device))
-        drawn.append(draw(logits.flatten(0, 1), words, luck[rows].flatten())[wanted[rows].flatten()])
+        drawn.append(draw(logits.flatten(0, 1), words, luck[rows].flatten())[is_chosen[rows].flatten()])
     return np.concatenate(drawn)
 
 

@@ -32,5 +32,5 @@ class Pretraining:
     def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
         # The "discriminator_loss" of a model that predicts tokens is another loss, listed as its token loss.
         names = [name for name in (*self.metrics, *run.declared) if run.detects or name != "discriminator_loss"]
-        known = {name: float(run.metrics[name]) for name in names if run.metrics.get(name) is not None}
-        return {name: value for name, value in known.items() if math.isfinite(value)}
+        numbers = {name: float(run.metrics[name]) for name in names if run.metrics.get(name) is not None}
+        return {name: value for name, value in numbers.items() if math.isfinite(value)}

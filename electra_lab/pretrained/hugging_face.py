@@ -10,7 +10,6 @@ Tensors are read from safetensors, or from the older .bin files as plain tensors
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,11 +45,6 @@ CLASSES = {"replaced": "ForPreTraining", "tokens": "ForMaskedLM", "": "Model"}
 # The files of a generator next to its discriminator.
 BESIDE = "generator_config.json", ("model.generator.safetensors", "pytorch_model.generator.bin")
 AGAIN = "Download the model again."
-# The token table of a network; the first group is the prefix of a wrapper.
-_TABLE = re.compile(
-    r"((?:\w+\.)*?)(?:(?:electra\.|bert\.|deberta\.|electra_lab\.)?(?:network\.)?embeddings\.(?:word_embeddings|tokens)"
-    r"|(?:model\.)?embeddings\.tok_embeddings)\.weight"
-)
 
 
 class Mark(BaseModel, strict=True):
@@ -67,7 +61,7 @@ def read_folders(source: str, base: Path | None = None, network: str | None = No
     """Open an exported pair, or one model of transformers. Raises ConfigError, DataError.
 
     base     the folder of relative paths, by default the working directory
-    network  of a pair, the only one to be read
+    network  network of a pair to read; by default both
     """
     path = locate(source, base)
     folders = {name: path / name for name in NETWORKS if os.path.lexists(path / name / CONFIG)}
@@ -111,9 +105,9 @@ def read_part(path: Path, name: str, *, beside: bool = False) -> Part:
     except ValueError as error:
         raise ConfigError(f"{path / place}: model_type is {kind!r}: {error}") from None
     if family is None and kind != LAB:
-        known = ", ".join(FAMILIES)
+        families = ", ".join(FAMILIES)
         raise ConfigError(
-            f"{path / place}: model_type is {kind!r}; the lab reads {known}, its own exports, and the encoders in "
+            f"{path / place}: model_type is {kind!r}; the lab reads {families}, its own exports, and the encoders in "
             f"{guide('encoders')}"
         )
     if family:
@@ -121,12 +115,12 @@ def read_part(path: Path, name: str, *, beside: bool = False) -> Part:
     else:
         backbone, embedding, size = of_the_lab(config, path)
     names = None
-    read = read_tensors(path, tensor_files, unwrap=not family or kind in FAMILIES)
+    read = read_tensors(path, tensor_files)
     if family:
         head = family.head_of(config, read)
         names = family.names(head)
         try:
-            tensors = family.tensors_in(names.ours(read), head)
+            tensors = family.tensors_in(names.lab_tensors(read), head)
         except ValueError as error:
             raise DataError(f"{path}: does not fit: {error}") from None
         backbone |= family.shown_by(tensors)
@@ -151,7 +145,7 @@ def read_part(path: Path, name: str, *, beside: bool = False) -> Part:
     )
     for head, ending in CLASSES.items():
         if head and config.get("architectures") == [f"ElectraLab{ending}"] and head not in part.heads:
-            raise part.misfit(f"{part.their_name(f'heads.{head}')} is missing.")
+            raise part.misfit(f"{part.stored_name(f'heads.{head}')} is missing.")
     return part
 
 
@@ -170,31 +164,20 @@ def _tokenizer(path: Path) -> Tokenizer | None:
     return tokenizer
 
 
-def read_tensors(path: Path, files: Sequence[str] = TENSORS, *, unwrap: bool = True) -> dict[str, Tensor]:
+def read_tensors(path: Path, files: Sequence[str] = TENSORS) -> dict[str, Tensor]:
     """Return all tensors of a folder. Raises DataError if a file is missing, damaged or holds code.
 
-    files   the first that is there
-    unwrap  remove the prefix of a wrapper from the names
+    files  names of files, of which the first that exists is read
     """
     tensors: dict[str, Tensor] = {}
     for file, expected in files_of(path, files).items():
-        held = _read(file)
-        wrong = [] if expected is None else sorted(held.keys() ^ expected)  # names that only one of both has
+        of_file = _read(file)
+        wrong = [] if expected is None else sorted(of_file.keys() ^ expected)  # names that only one of both has
         if wrong:
-            has, does = ("has", "does not place") if wrong[0] in held else ("lacks", "places")
+            has, does = ("has", "does not place") if wrong[0] in of_file else ("lacks", "places")
             raise DataError(f"{file}: {has} {wrong[0]}, which the index {does} there. {AGAIN}")
-        tensors |= held
-    return _unwrapped(path, tensors) if unwrap else tensors
-
-
-def _unwrapped(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Remove the prefix that a wrapper has put before all names: `module.`, `_orig_mod.`, `discriminator.`."""
-    tables = filter(None, map(_TABLE.fullmatch, tensors))
-    wrapper = min((table[1] for table in tables), key=len, default="")  # a backbone may have another table inside
-    for name in tensors if wrapper else ():
-        if f"{wrapper}{name}" in tensors:
-            raise DataError(f"{path}: has {name} twice, once after '{wrapper}'. Save the model again.")
-    return {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
+        tensors |= of_file
+    return tensors
 
 
 def _has_tensors(path: Path, files: Sequence[str]) -> bool:
@@ -246,7 +229,7 @@ def locate(source: str, base: Path | None = None) -> Path:
 
 
 def read_config(path: Path, name: str = CONFIG) -> dict[str, Any]:
-    """Return the config.json of a folder; tensors show a model_type that it lacks. Raises DataError, ConfigError."""
+    """Return the config.json of a folder. Raises DataError, ConfigError."""
     if not os.path.lexists(path / name):
         if name != CONFIG:
             raise DataError(f"{path}: has the tensors of a generator, but no {name}. Write it: its {CONFIG}.")
@@ -254,11 +237,7 @@ def read_config(path: Path, name: str = CONFIG) -> dict[str, Any]:
         raise DataError(f"{path}: {reason}{jobs_in(path)}")
     config = _json(path / name)
     if config.get("model_type") is None:
-        roots = {name.partition(".")[0] for name in read_tensors(path)} & {*FAMILIES, LAB}
-        if len(roots) != 1:
-            cure = 'Add "model_type": "electra" or "bert".'
-            raise ConfigError(f"{path / name}: lacks model_type, and the names of the tensors do not show it. {cure}")
-        config["model_type"] = roots.pop()
+        raise ConfigError(f'{path / name}: lacks model_type. Add "model_type": "electra" or "bert".')
     return config
 
 
@@ -281,11 +260,11 @@ def _downloaded(name: str) -> Path:
     except ImportError:
         cure = "To download it: pip install 'electra-lab[hugging-face]'"
         raise DataError(f"{name}: is not a folder, and models of the Hugging Face hub cannot be read. {cure}") from None
-    wanted = ["*.json", "*.txt", "*.model", "*.py"]  # a plug-in, for the user to read
+    patterns = ["*.json", "*.txt", "*.model", "*.py"]  # a plug-in, for the user to read
     try:
         for formats, pattern in enumerate(PATTERNS.values(), start=1):
-            wanted.append(pattern)
-            path = Path(snapshot_download(name, allow_patterns=wanted))
+            patterns.append(pattern)
+            path = Path(snapshot_download(name, allow_patterns=patterns))
             folders = [path, *(path / network for network in NETWORKS)]
             if all(_is_whole(folder, formats) for folder in folders):
                 break
@@ -294,7 +273,7 @@ def _downloaded(name: str) -> Path:
         reason = "the Hugging Face hub has no model of that name that you may read"
     except LocalEntryNotFoundError:
         reason = "the Hugging Face hub cannot be reached, and its local cache has no copy"
-    except Exception as error:  # the package passes on whatever its HTTP client raises
+    except Exception as error:  # the package passes on all errors of its HTTP client
         reason = f"the Hugging Face hub did not give it ({(str(error).splitlines() or ['?'])[0]})"
     raise DataError(
         f"{name}: is neither a folder here, such as a run directory or an export, nor a model that can be downloaded: "

@@ -14,7 +14,7 @@ from electra_lab.config.load import Loaded, validated, validated_as
 from electra_lab.config.source import read_file
 from electra_lab.model.weights import TABLE, head_of
 from electra_lab.pretrained.hugging_face import read_folders
-from electra_lab.pretrained.trained_model import NETWORKS, Origin, Part, TrainedModel
+from electra_lab.pretrained.trained_model import NETWORKS, Origin, Part, TrainedModel, TunedSeed
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.files import config_of, damage
 from electra_lab.storage.finetuning_folder import MODEL, FinetuningFolder, is_finetuning, is_seed
@@ -35,10 +35,10 @@ def open_model(
     """Open a trained model: a run directory, a fine-tuning or one of its seeds, an export, or a model of transformers.
 
     source   a folder, or a name on the Hugging Face hub, which is downloaded once
-    step     of a run directory, the checkpoint, or "best"; by default the newest
+    step     checkpoint of a run directory, or "best"; by default the newest
     base     the folder of relative paths, by default the working directory
-    network  the one that is needed, of those that lie in separate folders; by default all
-    plugins  load those that a run keeps, without which its networks may not be built
+    network  network to read, if they are in separate folders; by default all
+    plugins  True to load the plug-ins of a run, without which its networks may not be built
 
     Raises ConfigError, DataError, CheckpointError.
     """
@@ -100,6 +100,39 @@ def read_run(path: Path, step: Step = None, *, plugins: bool = True) -> TrainedM
     others = tuple(sorted(name for name in saved.tensors if name.split(".")[0] not in NETWORKS))
     run = Origin(directory, provenance, config, saved.step, others)
     return TrainedModel(str(path), parts, tokenizer, length, counts, tuple(dict.fromkeys(loaded)), run)
+
+
+def read_seed(folder: FinetuningFolder, seed: int) -> TrainedModel:
+    """Open a finished seed of a fine-tuning, with the weights that its results are about.
+
+    Its pre-trained model may be gone. Raises ConfigError, CheckpointError.
+    """
+    directory, results = folder.seed(seed), folder.results(seed)
+    if results is None:
+        raise ConfigError(f"{directory.path}: is not finished. Continue with: {command('resume', folder.path)}")
+    config, provenance = finetuned_config(directory.path).config, directory.provenance()
+    if not config.trains:
+        raise ConfigError(f"{folder.path}: {config.task.type} trains nothing, so there is nothing to predict with.")
+    tokenizer, counts = directory.tokens()
+    saved = read_model(directory.checkpoints, results.step)
+    try:
+        network, facts = (dict((provenance.model_extra or {})[key]) for key in ("network", "facts"))
+        part = Part(
+            name="discriminator",
+            path=saved.path,
+            format="seed",
+            backbone=network["backbone"],
+            embedding=network["embedding"],
+            vocabulary_size=network["vocabulary_size"],
+            tensors={name.removeprefix("network."): tensor for name, tensor in saved.tensors.items()},
+            files=dict(saved.sums),
+        )
+        length = int(network["length"])
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"does not describe its model ({type(error).__name__}: {error})"
+        raise CheckpointError(f"{directory.path / 'provenance.json'}: {reason}.") from None
+    tuned = TunedSeed(config, facts)
+    return TrainedModel(str(directory.path), {part.name: part}, tokenizer, length, counts, tuned=tuned)
 
 
 def run_config(path: Path) -> Loaded:

@@ -21,6 +21,7 @@ from registry.errors import CheckpointError, DataError, LabError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from electra_lab.config.finetune import FinetuningConfig
     from electra_lab.storage.provenance import Provenance
     from electra_lab.storage.run_directory import RunDirectory
     from registry import Plugin, Vocabulary
@@ -36,7 +37,7 @@ class Part:
 
     name: str  # `discriminator` or `generator`
     path: Path  # the checkpoint or the folder
-    format: str  # "run", "electra_lab", or the model type of a family of transformers
+    format: str  # "run", "seed" of a fine-tuning, "electra_lab", or the model type of a family of transformers
     backbone: dict[str, Any]  # type, dim, depth, heads, options; a generator that learns nothing has no sizes
     embedding: dict[str, Any]  # dim, max_length, dropout
     vocabulary_size: int  # rows of the token table; some tables are padded
@@ -74,8 +75,8 @@ class Part:
 
     def without_other_heads(self) -> Part:
         left_out = tuple(f"heads.{name}." for name in self.other_heads)
-        kept = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(left_out)}
-        return replace(self, tensors=kept)
+        tensors = {name: tensor for name, tensor in self.tensors.items() if not name.startswith(left_out)}
+        return replace(self, tensors=tensors)
 
     @property
     def learned(self) -> bool:
@@ -84,33 +85,42 @@ class Part:
 
     @property
     def family(self) -> Family | None:
-        """What transformers has for this network, None if it lacks the architecture."""
+        """The family of transformers that has this architecture; None if there is none."""
         family = writing(self.backbone)
         return family if family and family.writes(self.backbone, self.embedding) else None
 
     @property
     def foreign(self) -> re.Pattern[str] | None:
         """Names of tensors, among ours, for which no network of the lab has a place."""
-        if self.format == LAB:  # the layers of a task
-            return re.compile(r"(classifier|qa_outputs)\..*")
+        if self.format in (LAB, "seed"):  # the layers of a task
+            return re.compile(r"(classifier|qa_outputs|head)\..*")
         return re.compile(self.names.foreign) if self.names else None
 
     def sums(self) -> dict[str, str]:
         """Return the checksum of each file with tensors."""
         return {name: sha256(file) if isinstance(file, Path) else file for name, file in self.files.items()}
 
-    def their_name(self, name: str) -> str:
+    def stored_name(self, name: str) -> str:
         """Return the name that one of our tensors has in the files."""
         if self.names:
-            return self.names.theirs(name)
+            return self.names.stored_name(name)
         return f"{LAB}.network.{name}" if self.format == LAB else name
 
     def misfit(self, reason: str) -> LabError:
         """Return the error for tensors that do not fit the description."""
-        if self.format == "run":
-            return CheckpointError(f"{self.path}: does not fit the config.yaml of its run: {reason}")
+        if self.format in ("run", "seed"):
+            file = "config.yaml" if self.format == "run" else "provenance.json"
+            return CheckpointError(f"{self.path}: does not fit the {file} of its run: {reason}")
         cure = " Export it again." if self.format == LAB else ""
         return DataError(f"{self.path}: does not fit: {reason}{cure}")
+
+
+@dataclass(frozen=True)
+class TunedSeed:
+    """The task of a seed of a fine-tuning, and the facts, such as labels, that it learned from its examples."""
+
+    config: FinetuningConfig
+    facts: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -135,6 +145,7 @@ class TrainedModel:
     counts: Tensor | None = None  # how often each token occurs in the training text, Int[V]; known only for runs
     plugins: tuple[Plugin, ...] = ()
     run: Origin | None = None
+    tuned: TunedSeed | None = None
 
     def part(self, name: str) -> Part:
         """Return a network; of a model that has one alone, that one."""

@@ -55,21 +55,21 @@ def write_finetuned(
 ) -> None:
     """Write a fine-tuned network as a folder that transformers loads, whole or not at all, if it has such a class.
 
-    part     the network before it was fine-tuned
-    head     the task's own layers
-    kind     the class of the task
-    longest  input in tokens
-    task     its options and facts that transformers does not know, such as how longer texts are read in windows
+    part     network before it was fine-tuned
+    head     layers of the task
+    kind     class of the task
+    longest  longest input in tokens
+    task     options and facts of the task that transformers does not know, such as the windows of longer texts
     """
     exported_as = task_class(part.family, kind, head)
     if exported_as is None:
         return
     family, layers = exported_as
     tuned = replace(part, tensors=own_tensors(network))
-    tensors = their_tensors(tuned, family)
-    for ours, theirs in layers.items():
-        for name, parameter in head.get_submodule(ours).named_parameters():
-            tensors[f"{theirs}.{name}"] = parameter
+    tensors = stored_tensors(tuned, family)
+    for layer, stored_layer in layers.items():
+        for name, parameter in head.get_submodule(layer).named_parameters():
+            tensors[f"{stored_layer}.{name}"] = parameter
     described = describe(tuned, tokenizer, family)
     config = {**described, "architectures": [class_name(family, kind)]}
     config |= dict.fromkeys(family.dropouts if family else Family.dropouts, dropout)
@@ -88,18 +88,18 @@ def class_name(family: Family | None, ending: str) -> str:
     return f"{family.prefix if family else 'ElectraLab'}{ending}"
 
 
-def their_tensors(part: Part, family: Family | None) -> dict[str, Tensor]:
+def stored_tensors(part: Part, family: Family | None) -> dict[str, Tensor]:
     """Return the tensors by the names that transformers knows; a tensor that has several names goes by the first."""
     head = part.class_head
     names = family.names(head) if family else None
     tensors: dict[str, Tensor] = {}
     seen = set[int]()
     for name, tensor in part.tensors.items():
-        theirs = names.theirs(name) if names else f"{LAB}.network.{name}"
-        if theirs == name and (other := head_of(name)) and heads.get(other).declared["exports_as"] != "Model":
+        stored = names.stored_name(name) if names else f"{LAB}.network.{name}"
+        if stored == name and (other := head_of(name)) and heads.get(other).declared["exports_as"] != "Model":
             continue  # a head that this class does not have
         if id(tensor) not in seen:
-            tensors[theirs] = tensor
+            tensors[stored] = tensor
         seen.add(id(tensor))
     return family.tensors_out(tensors, head) if family else tensors
 
@@ -136,8 +136,8 @@ def _refuse_other_sizes(part: Part) -> None:
     for name in sorted({*shapes, *layers}):
         shape = tuple(part.tensors[name].shape) if name in part.tensors else None
         if shape != shapes.get(name):
-            raise part.misfit(f"{part.their_name(name)} has the shape {shape}, not {shapes.get(name)}.")
-    if wrong := not_finite(part.tensors, part.their_name):
+            raise part.misfit(f"{part.stored_name(name)} has the shape {shape}, not {shapes.get(name)}.")
+    if wrong := not_finite(part.tensors, part.stored_name):
         raise part.misfit(f"{wrong[0]}.")
 
 
@@ -165,7 +165,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int, pooled:
 
     Special tokens that are written in a text are special, as users of transformers expect: "[MASK]" is the mask.
 
-    pooled  the width of states and the rows of pre-training, for sentence-transformers
+    pooled  width of states, and length of the rows of pre-training, for sentence-transformers
     """
     from tokenizers import AddedToken, Tokenizer, processors
 
@@ -209,7 +209,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int, pooled:
 def _write_pooling(folder: Path, width: int, longest: int) -> None:
     """Write the files by which sentence-transformers embeds texts as `embed` does: the mean over all tokens.
 
-    longest  rows of pre-training; `embed` reads longer texts in windows, and sentence-transformers cuts them
+    longest  length of the rows of pre-training; `embed` reads longer texts in windows, sentence-transformers cuts them
     """
     (folder / POOLING).mkdir()
     kinds = {"": "sentence_transformers.models.Transformer", POOLING: "sentence_transformers.models.Pooling"}

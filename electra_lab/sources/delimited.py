@@ -26,12 +26,12 @@ def rows(
     if first is None:
         return
     if delimiter is None:
-        found = {usual: (False, 0)}
+        fit_of_delimiter = {usual: (False, 0)}
         for candidate in (usual, *DELIMITERS.values()):
             _, row = next(cells(iter([first]), candidate), ("", []))
             if not isinstance(row, BadInput):
-                found[candidate] = fits(row), len(row)
-        delimiter = max(found, key=found.__getitem__)
+                fit_of_delimiter[candidate] = fits(row), len(row)
+        delimiter = max(fit_of_delimiter, key=fit_of_delimiter.__getitem__)
     yield from cells(chain([first], lines), delimiter)
 
 

@@ -35,8 +35,9 @@ DAMAGE = 2  # raise it when damaged files would give other documents
 class Files:
     """The files of a corpus or a dataset, and the hashes of their content.
 
-    extensions  of the files to read in a folder, also with one of COMPRESSED appended; "/a.b" is a whole name
-    options     everything else that determines the documents or the examples
+    extensions  extensions of the files to read in a folder, also with one of COMPRESSED appended; "/a.b" is a whole
+                name
+    options     all other options that determine the documents or the examples
 
     `files` are read. `ignored` are other files that the paths match, and links to folders, which are not followed.
     Raises DataError for a path that matches nothing and for a file that is not a regular file.

@@ -122,12 +122,12 @@ class HuggingFaceSource:
     def rows(self, split: str, dataset: Any, fields: Iterable[str]) -> Iterator[dict[str, Any]]:
         """Yield the rows of a split with the given fields; `a.b` is in field a. Raises DataError."""
         if names := dataset.column_names:
-            wanted = []
+            columns = []
             for field in fields:
-                wanted.append(field if field in names else field.partition(".")[0])
-                if wanted[-1] not in names:
-                    raise DataError(f"{self.path}: {split}: has no field '{field}'.{did_you_mean(wanted[-1], names)}")
-            dataset = dataset.select_columns(list(dict.fromkeys(wanted)))
+                columns.append(field if field in names else field.partition(".")[0])
+                if columns[-1] not in names:
+                    raise DataError(f"{self.path}: {split}: has no field '{field}'.{did_you_mean(columns[-1], names)}")
+            dataset = dataset.select_columns(list(dict.fromkeys(columns)))
         try:
             for batch in dataset.iter(BATCH):
                 if INDEX in batch:
@@ -154,7 +154,7 @@ class HuggingFaceSource:
 
 @dataclass(frozen=True)
 class JsonRows:
-    """What is used here of a dataset. The library would read text such as 2020-01-01 as dates."""
+    """The part of a dataset's interface that is used here. The library would read text such as 2020-01-01 as dates."""
 
     files: Any
     paths: Sequence[str]

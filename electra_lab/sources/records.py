@@ -103,8 +103,8 @@ def value_of(record: Any, place: str, field: str) -> Any:
     value: Any = record
     for name in field.split("."):
         if not isinstance(value, Mapping) or name not in value:
-            known = did_you_mean(name, map(str, value if isinstance(value, Mapping) else ()))
-            raise BadInput(place, f"has no field '{field}'", f"{known.strip()} Correct it.")
+            hint = did_you_mean(name, map(str, value if isinstance(value, Mapping) else ()))
+            raise BadInput(place, f"has no field '{field}'", f"{hint.strip()} Correct it.")
         value = value[name]
     return value
 

@@ -1,8 +1,7 @@
-"""Shared by the tasks without training: states and log-probabilities of a network, intervals of accuracies."""
+"""Shared by the tasks without training: states and log-probabilities of a network."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import repeat
 from typing import Literal
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.metrics import CONFIDENCE
 from electra_lab.model.scores import energies, replaced_log_odds, token_log_probabilities
 from registry import Encoded, Network, Pretrained
 from registry.errors import DivergedError
@@ -34,7 +32,7 @@ def states(
     """Yield the numbers of some rows and their states, in float32, the longest rows first, so that little is padded.
 
     sizes  number of tokens of each row, without special ones
-    row    returns the tokens of a row by its number; [CLS] and [SEP] are added
+    row    function from the number of a row to its tokens; [CLS] and [SEP] are added
     """
     vocabulary = model.encoder.vocabulary
     order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
@@ -90,9 +88,9 @@ def pseudo_likelihood(
     Salazar et al. (2020), Masked Language Model Scoring: the other tokens are unchanged. Probabilities are normalized
     over the whole vocabulary.
 
-    places        the tokens of each sentence to score; the others get 0
-    rest_of_word  also mask the tokens that follow in the word: the l2r variant of Kauf and Ivanova (2023), A Better Way
-                  to Do Masked Language Model Scoring
+    places        tokens of each sentence to score; the others get 0
+    rest_of_word  True to mask the tokens that follow in the word, too: the l2r variant of Kauf and Ivanova (2023), A
+                  Better Way to Do Masked Language Model Scoring
     """
     mask = model.encoder.vocabulary.mask_id
     asked: list[tuple[int, int]] = []  # the sentence and the token that each row masks
@@ -116,31 +114,3 @@ def pseudo_likelihood(
         for (number, place), value in zip(here, logs.squeeze(1).tolist(), strict=True):
             scores[number][place] = value
     return scores
-
-
-def wilson(share: float, number: int) -> tuple[float, float]:
-    """Return the 95 % score interval (Wilson 1927) of a share of `number` independent examples.
-
-    A tie counts one half. This makes the interval too wide rather than too narrow, as an example with three outcomes
-    varies less than one with two outcomes and the same mean.
-    """
-    from scipy.special import ndtri
-
-    z = float(ndtri((1 + CONFIDENCE) / 2))
-    centre = (share + z * z / (2 * number)) / (1 + z * z / number)
-    half = z / (1 + z * z / number) * math.sqrt(share * (1 - share) / number + z * z / (4 * number * number))
-    return max(centre - half, 0.0), min(centre + half, 1.0)
-
-
-def mean_of_shares(shares: Sequence[float], numbers: Sequence[int]) -> tuple[float, float, float]:
-    """Return the mean of the shares of several groups, all with the same weight, and its 95 % interval.
-
-    Zou and Donner (2008), doi:10.1002/sim.3095: the squared distances of the groups' limits from their shares add up.
-    """
-    mean = math.fsum(shares) / len(shares)
-    below, above = [], []  # the distances of the limits
-    for share, number in zip(shares, numbers, strict=True):
-        low, high = wilson(share, number)
-        below.append(share - low)
-        above.append(high - share)
-    return mean, mean - math.hypot(*below) / len(shares), mean + math.hypot(*above) / len(shares)

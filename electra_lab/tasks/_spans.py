@@ -36,7 +36,7 @@ def choices(batch: Batch) -> Bool[Tensor, "B T"]:
 class Independent(nn.Module):
     """Independent logits of the start and the end of an answer; with `classifier` also of no answer.
 
-    layers  by name, for those of `transform_of`
+    layers  names of the layers of transformers' class, for `transform_of`
     """
 
     def __init__(self, dim: int, dropout: float, layers: Collection[str] = (), *, classifier: bool) -> None:

@@ -42,10 +42,10 @@ def scores(prediction: str, answers: Sequence[str], segmentation: Segmentation =
 
     An answer that is empty after normalization does not count; if there is no other, the right prediction is empty.
     """
-    ours = segments(prediction, segmentation)
+    words = segments(prediction, segmentation)
     normalized = [segments(answer, segmentation) for answer in answers]
-    theirs = list(filter(None, normalized)) or [[]]
-    return float(ours in theirs), max(_f1(ours, answer) for answer in theirs)
+    right = list(filter(None, normalized)) or [[]]
+    return float(words in right), max(_f1(words, answer) for answer in right)
 
 
 def _f1(prediction: list[str], answer: list[str]) -> float:

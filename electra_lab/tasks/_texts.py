@@ -23,8 +23,8 @@ CUT_METRIC = {
 class FirstState(nn.Module):
     """The layers on the state of [CLS]: dropout and a linear one, as in google-research/electra.
 
-    layers  by name; `dense` puts dropout, a linear layer and GELU before them, as in transformers' classes for ELECTRA
-            and DeBERTa, `transform.dense` and `transform.norm` the layers of those for ModernBERT
+    layers  names of the layers; `dense` puts dropout, a linear layer and GELU before the last one, as in transformers'
+            classes for ELECTRA and DeBERTa, `transform.dense` and `transform.norm` the layers of those for ModernBERT
     """
 
     def __init__(self, dim: int, outputs: int, dropout: float, layers: Collection[str]) -> None:
@@ -73,9 +73,9 @@ def text_rows(
     for example, text, label in zip(examples, texts, labels, strict=True):
         labelled = {} if label is None else {"label": label}
         if example.pair is None:
-            kept = text.cut(length - 2)
-            tokens = [vocabulary.cls_id, *kept, vocabulary.sep_id]
-            rows.append([Row(tokens, [0] * len(tokens), labelled, len(kept) < len(text.ids))])
+            ids = text.cut(length - 2)
+            tokens = [vocabulary.cls_id, *ids, vocabulary.sep_id]
+            rows.append([Row(tokens, [0] * len(tokens), labelled, len(ids) < len(text.ids))])
             continue
         # As if the longer text lost one token after the other; of equal ones the second.
         pair, room = next(pairs), length - 3

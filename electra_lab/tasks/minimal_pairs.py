@@ -17,10 +17,8 @@ from electra_lab.tasks._judging import (
     candidates,
     detection,
     energy,
-    mean_of_shares,
     pseudo_likelihood,
     refuse_infinite,
-    wilson,
 )
 from registry import Encoded, Metric, Network, PairExample, Pretrained, Results, Table, tasks
 from registry.contracts.training import SHARE
@@ -62,9 +60,9 @@ class MinimalPairs:
 
     network  auto is the discriminator if it has a head for the score, otherwise the generator
     score    auto is the first that the network has a head for, the last one if there is a variant of it
-    tokens   to sum: all of the sentence, or those from the first word that differs to the last one
-    variant  of the pseudo-likelihood: salazar masks one token, within_word also those that follow in its word
-    longer   for pairs that are longer than the rows of pre-training; none is ever truncated
+    tokens   tokens to sum: all of the sentence, or those from the first word that differs to the last one
+    variant  variant of the pseudo-likelihood: salazar masks one token, within_word also those that follow in its word
+    longer   treatment of pairs that are longer than the rows of pre-training; none is ever truncated
     """
 
     metrics: ClassVar[Mapping[str, Metric]] = {
@@ -249,17 +247,17 @@ def _summary(
         "grammar_left_out": float(left_out.total()),
     }
     # A table of the fields, and one of their paradigms.
-    interval = ["accuracy", "95 % from", "to"]
     by_field: list[list[str | int | float]] = []
     for field in [None, *dict.fromkeys(field for field, _ in shares)]:
         groups = [group for group in shares if field in (None, group[0])]
         sizes = [len(judged[group]) for group in groups]
         title = "all" if field is None else field or "-"
-        by_field.append([title, len(groups), sum(sizes), *mean_of_shares([shares[group] for group in groups], sizes)])
+        mean = math.fsum(shares[group] for group in groups) / len(groups)
+        by_field.append([title, len(groups), sum(sizes), mean])
     by_paradigm = [_row(group, of_group, left_out[group]) for group, of_group in sorted(judged.items())]
-    header = ["paradigm", "field", "pairs", *interval, "ties", "the shorter one", "left out"]
+    header = ["paradigm", "field", "pairs", "accuracy", "ties", "the shorter one", "left out"]
     return metrics, [
-        Table("Accuracy by field", ["field", "paradigms", "pairs", *interval], by_field),
+        Table("Accuracy by field", ["field", "paradigms", "pairs", "accuracy"], by_field),
         Table("Accuracy by paradigm", header, by_paradigm),
     ]
 
@@ -267,10 +265,9 @@ def _summary(
 def _row(group: Group, judged: Sequence[Verdict], left_out: int) -> list[str | int | float]:
     field, paradigm = (name or "-" for name in group)
     if not judged:
-        return [paradigm, field, 0, "-", "-", "-", 0, "-", left_out]
-    share, ties = _share(judged), sum(verdict.prediction is None for verdict in judged)
-    accuracy = [share, *wilson(share, len(judged))]
-    return [paradigm, field, len(judged), *accuracy, ties, _shorter(judged), left_out]
+        return [paradigm, field, 0, "-", 0, "-", left_out]
+    ties = sum(verdict.prediction is None for verdict in judged)
+    return [paradigm, field, len(judged), _share(judged), ties, _shorter(judged), left_out]
 
 
 def _share(judged: Sequence[Verdict]) -> float:

@@ -62,9 +62,9 @@ class QuestionAnswering:
     stride            tokens from one window to the next; at most half of a window
     max_query         tokens of a question to read, the first ones, and at most half a row; truncation is counted
     max_answer        longest predicted answer in tokens
-    segmentation      of answers, for F1 and exact match: words between spaces as in SQuAD; characters, for languages
-                      that are written without spaces, as in KorQuAD 1.0; or mixed, Chinese characters and other words,
-                      as in MLQA. The latter two ignore all punctuation and no articles
+    segmentation      units of answers, for F1 and exact match: words between spaces as in SQuAD; characters, for
+                      languages that are written without spaces, as in KorQuAD 1.0; or mixed, Chinese characters and
+                      other words, as in MLQA. The latter two ignore all punctuation and no articles
     """
 
     metrics: ClassVar[Mapping[str, Metric]] = {

@@ -88,8 +88,8 @@ class TextRegression:
         numbers = np.array([float(output["logits"][0]) for (output,) in outputs]) * (self.high - self.low) + self.low
         predictions = []
         for example, number in zip(examples, numbers, strict=True):
-            known = {} if example.label is None else {"label": example.label}
-            predictions.append({**shown(example), "prediction": float(number), **known})
+            label = {} if example.label is None else {"label": example.label}
+            predictions.append({**shown(example), "prediction": float(number), **label})
         if any(example.label is None for example in examples):
             return Results({}, predictions)
         truth = np.array([float(example.label) for example in examples])  # type: ignore[arg-type]

@@ -78,8 +78,8 @@ def single_words(tags: Sequence[str]) -> set[Entity]:
 def compare(actual: Iterable[set[Entity]], predicted: Iterable[set[Entity]]) -> dict[str, Counts]:
     """Compare the entities of sentences, by type."""
     counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])  # as in Counts
-    for theirs, ours in zip(actual, predicted, strict=True):
-        for column, group in enumerate((theirs, ours, theirs & ours)):
+    for right, guessed in zip(actual, predicted, strict=True):
+        for column, group in enumerate((right, guessed, right & guessed)):
             for kind, *_ in group:
                 counts[kind][column] += 1
     return {kind: Counts(*numbers) for kind, numbers in sorted(counts.items())}
@@ -199,8 +199,8 @@ class TokenClassification:
         words = sum(len(example.words) for example in examples)
         judged = sum(len(row.keep) for row in chain.from_iterable(rows))
         tags = chain.from_iterable(example.tags or () for example in examples)
-        known = {*self.tags}
-        unseen = [tag not in known for tag in tags]
+        learned = {*self.tags}
+        unseen = [tag not in learned for tag in tags]
         return {"dropped_words": (words - judged) / max(words, 1), **unseen_share(unseen)}
 
     def head(self, dim: int, dropout: float) -> nn.Module:

@@ -17,7 +17,7 @@ class BackboneContract(Contract):
     """Laws of backbones.
 
     sizes    (dim, depth, heads)
-    lengths  that are tried
+    lengths  lengths of rows
     """
 
     registry = backbones
@@ -68,8 +68,8 @@ class BackboneContract(Contract):
             generator = torch.Generator().manual_seed(seed)
             x, noise = torch.randn(2, len(mask), length, self.sizes[0], generator=generator).to(device)
             with torch.no_grad():
-                one, two = backbone(x, mask), backbone(torch.where(mask.unsqueeze(-1), x, noise), mask)
-            assert torch.equal(one[mask], two[mask]), worst(one * mask.unsqueeze(-1), two * mask.unsqueeze(-1))
+                clean, noisy = backbone(x, mask), backbone(torch.where(mask.unsqueeze(-1), x, noise), mask)
+            assert torch.equal(clean[mask], noisy[mask]), worst(clean * mask.unsqueeze(-1), noisy * mask.unsqueeze(-1))
 
     def test_a_result_does_not_depend_on_what_else_is_in_the_batch(self, device: str) -> None:
         """Each row has the states that it has alone, among rows of its length, and of shorter and longer ones."""
@@ -110,8 +110,8 @@ class BackboneContract(Contract):
         for place in range(16):
             other = tokens.clone()
             other[:, place] = (tokens[:, place] + 7 - 5) % 35 + 5
-            one, two = (self.states(network, text)[:, place] for text in (tokens, other))
-            assert torch.equal(one, two), f"at {place}: {worst(one, two)}"
+            states, changed = (self.states(network, text)[:, place] for text in (tokens, other))
+            assert torch.equal(states, changed), f"at {place}: {worst(states, changed)}"
 
     def test_every_parameter_learns(self, device: str) -> None:
         network = self.network(device).train()
@@ -173,12 +173,14 @@ class BackboneContract(Contract):
         documents = (places >= 6).long().masked_fill(places >= 11, -1).expand_as(tokens)
         for separated in (None, documents) if network.separates_documents else (None,):
             with torch.no_grad():
-                found = network.hidden_at((depth, *range(1, depth)), *inputs, separated)
-                assert torch.equal(found[0], network.hidden(*inputs, separated)), "the top differs from `hidden`"
-            for number, states in enumerate(found[1:], 1):
+                at_depths = network.hidden_at((depth, *range(1, depth)), *inputs, separated)
+                assert torch.equal(at_depths[0], network.hidden(*inputs, separated)), "the top differs from `hidden`"
+            for number, states in enumerate(at_depths[1:], 1):
                 shallow: Any = self.component()(dim, number, heads, 64)
-                known = {name: backbone.state_dict()[name][: len(own)] for name, own in shallow.state_dict().items()}
-                shallow.load_state_dict(known)
+                weights = {
+                    name: backbone.state_dict()[name][: len(value)] for name, value in shallow.state_dict().items()
+                }
+                shallow.load_state_dict(weights)
                 ended = Network(network.embeddings, shallow.to(device), dim, pad_id=PAD).eval()
                 alone = self.states(ended, *inputs[:2], separated)
                 ratio = float((states - alone).abs().max() / alone.abs().max())

@@ -86,8 +86,12 @@ class Contract:
 
     def declared(self, name: str) -> Any:
         """Return a declaration of the component, evaluated for these options if it depends on them."""
-        found = self.entry.declared[name]
-        return found(**self.all_options()) if callable(found) and not isinstance(found, type) else found
+        declaration = self.entry.declared[name]
+        return (
+            declaration(**self.all_options())
+            if callable(declaration) and not isinstance(declaration, type)
+            else declaration
+        )
 
 
 class ReaderContract(Contract):
@@ -168,18 +172,18 @@ def chi_square_p(counts: Tensor, probabilities: Tensor) -> float:
     total, order = counts.sum(), probabilities.argsort(descending=True)
     expected, observed = (probabilities[order] * total).tolist(), counts[order].tolist()
     bins: list[list[float]] = [[0.0, 0.0]]
-    for wanted_here, seen_here in zip(expected, observed, strict=True):
+    for expected_here, observed_here in zip(expected, observed, strict=True):
         if bins[-1][0] >= 10:
             bins.append([0.0, 0.0])
-        bins[-1] = [bins[-1][0] + wanted_here, bins[-1][1] + seen_here]
+        bins[-1] = [bins[-1][0] + expected_here, bins[-1][1] + observed_here]
     if len(bins) > 1 and bins[-1][0] < 10:
-        wanted_here, seen_here = bins.pop()
-        bins[-1] = [bins[-1][0] + wanted_here, bins[-1][1] + seen_here]
+        expected_here, observed_here = bins.pop()
+        bins[-1] = [bins[-1][0] + expected_here, bins[-1][1] + observed_here]
     if len(bins) == 1:
         return 1.0
-    wanted, seen = zip(*bins, strict=True)
-    scale = sum(seen) / sum(wanted)
-    return float(chisquare(seen, [w * scale for w in wanted]).pvalue)
+    expected_counts, observed_counts = zip(*bins, strict=True)
+    scale = sum(observed_counts) / sum(expected_counts)
+    return float(chisquare(observed_counts, [w * scale for w in expected_counts]).pvalue)
 
 
 def assert_follows(counts: Tensor, expected: Tensor, where: str) -> None:

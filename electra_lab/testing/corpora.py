@@ -21,9 +21,9 @@ class CorpusContract(ReaderContract):
 
     def test_documents_are_what_the_lab_can_use(self, tmp_path: Path) -> None:
         """Texts that are neither empty nor too long, and notes of skipped ones."""
-        found = [item for item in self.corpus(tmp_path) if not isinstance(item, Skipped)]
-        assert found, "there is no document"
-        for item in found:
+        documents = [item for item in self.corpus(tmp_path) if not isinstance(item, Skipped)]
+        assert documents, "there is no document"
+        for item in documents:
             assert isinstance(item, str | Document), f"{type(item)} is not a document"
             document = item if isinstance(item, Document) else Document(item)
             assert document.text.strip(), "a document is empty"

@@ -84,9 +84,9 @@ class DatasetContract(ReaderContract):
         for split in dataset.splits if hasattr(dataset, "submission") else ():
             examples = list(dataset.read(split))
             predictions = [{"id": example.id, "prediction": _prediction(example, label)} for example in examples]
-            found = dataset.submission(split, predictions)
-            if found is not None:
-                name, text = found
+            submission = dataset.submission(split, predictions)
+            if submission is not None:
+                name, text = submission
                 assert Path(name).name == name, f"{name} is not the name of a file"
                 assert isinstance(text, str)
                 assert text, "the file is empty"
@@ -115,8 +115,8 @@ def _refuse_wrong(example: Any) -> None:
             assert example.labelled or not example.answers, "the answers are not known, but there are some"
             for answer in example.answers:
                 assert isinstance(answer, Answer)
-                found = example.context[answer.start : answer.start + len(answer.text)]
-                assert answer.text == found, f"the answer '{answer.text}' is not in the context"
+                excerpt = example.context[answer.start : answer.start + len(answer.text)]
+                assert answer.text == excerpt, f"the answer '{answer.text}' is not in the context"
         case PairExample():
             assert example.good, "a sentence is empty"
             assert example.bad, "a sentence is empty"

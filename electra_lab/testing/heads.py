@@ -18,7 +18,7 @@ DIM, ROWS, LENGTH, MASKED = 16, 3, 12, 4
 class HeadContract(Contract):
     """Laws of heads, on random states. Override `inputs` if `forward` takes more than states.
 
-    reads  the states that it is given: of all "positions", or of "masked" ones alone
+    reads  states that it receives: those of all "positions", or of "masked" ones alone
     """
 
     registry = heads

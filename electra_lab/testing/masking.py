@@ -40,7 +40,9 @@ class MaskingContract(Contract):
 
     @law
     @given(data=st.data(), mask_prob=st.one_of(st.sampled_from([0.15, 0.25, 1.0]), st.floats(0.01, 1)))
-    def test_masks_what_it_may_and_as_much_as_it_must(self, device: str, data: st.DataObject, mask_prob: float) -> None:
+    def test_masks_only_allowed_positions_and_the_required_number(
+        self, device: str, data: st.DataObject, mask_prob: float
+    ) -> None:
         """For every padding, every number of maskable tokens, 0, 1, 2 and all-pad rows included."""
         words = vocabulary(24, device)
         tokens, maskable = (t.to(device) for t in data.draw(batches(24)))
@@ -101,9 +103,9 @@ class MaskingContract(Contract):
         maskable = torch.ones_like(tokens, dtype=torch.bool)
         whole, again, other = (self.mask(tokens, maskable, words, step) for step in (1, 1, 2))
         half = self.component()(tokens[8:], maskable[8:], words, random_numbers(1, 8, device, start=8))
-        for one, two in ((whole, again), (Masked(whole.inputs[8:], whole.positions[8:], whole.valid[8:]), half)):
-            assert torch.equal(one.inputs, two.inputs), worst(one.inputs, two.inputs)
-            assert torch.equal(one.positions, two.positions), worst(one.positions, two.positions)
+        for first, second in ((whole, again), (Masked(whole.inputs[8:], whole.positions[8:], whole.valid[8:]), half)):
+            assert torch.equal(first.inputs, second.inputs), worst(first.inputs, second.inputs)
+            assert torch.equal(first.positions, second.positions), worst(first.positions, second.positions)
         assert not torch.equal(whole.inputs, other.inputs), "another step masks the same tokens"
 
 

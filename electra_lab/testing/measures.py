@@ -100,30 +100,30 @@ class MeasureContract(Contract):
         with torch.no_grad():
             return self.lawful(measure(run, folder))
 
-    def lawful(self, found: Mapping[str, float]) -> dict[str, float]:
-        unknown = found.keys() - self.component()().metrics.keys()
+    def lawful(self, numbers: Mapping[str, float]) -> dict[str, float]:
+        unknown = numbers.keys() - self.component()().metrics.keys()
         assert not unknown, f"metrics that it does not declare: {unknown}"
-        assert all(type(value) in (float, MetricWithDocuments) for value in found.values()), f"not a float: {found}"
-        assert all(map(math.isfinite, found.values())), f"a missing metric is left out, never NaN: {found}"
-        for name, value in found.items():
+        assert all(type(value) in (float, MetricWithDocuments) for value in numbers.values()), f"not a float: {numbers}"
+        assert all(map(math.isfinite, numbers.values())), f"a missing metric is left out, never NaN: {numbers}"
+        for name, value in numbers.items():
             if documents := value.documents if isinstance(value, MetricWithDocuments) else ():
                 assert all(map(math.isfinite, documents)), f"{name}: contributions are not finite: {documents}"
                 away = abs(math.fsum(documents) / len(documents) - value)
                 spread = max(documents) - min(documents)
                 assert away <= spread + 1e-9, f"{name} is {value}, far from the mean contribution of the documents"
         for name, metric in self.component()().metrics.items():
-            if metric.parts and name in found:
-                assert found.keys() >= set(metric.parts), f"{name} is a mean over parts that are missing: {found}"
-                mean = sum(found[part] for part in metric.parts) / len(metric.parts)
-                assert found[name] == pytest.approx(mean), f"{name} is not the mean of its parts: {found}"
-        return dict(found)
+            if metric.parts and name in numbers:
+                assert numbers.keys() >= set(metric.parts), f"{name} is a mean over parts that are missing: {numbers}"
+                mean = sum(numbers[part] for part in metric.parts) / len(metric.parts)
+                assert numbers[name] == pytest.approx(mean), f"{name} is not the mean of its parts: {numbers}"
+        return dict(numbers)
 
     def test_metrics_are_declared_with_a_summary(self) -> None:
         assert self.component()().metrics
         assert all(isinstance(metric, Metric) and metric.summary for metric in self.component()().metrics.values())
         assert isinstance(self.component()().same_rows, bool)
 
-    def test_a_mean_names_parts_that_are_read_alike(self) -> None:
+    def test_parts_of_a_mean_have_one_unit_and_direction(self) -> None:
         metrics = self.component()().metrics
         for name, metric in metrics.items():
             assert metrics.keys() >= set(metric.parts), f"{name} is the mean of metrics that are not declared"
@@ -136,23 +136,23 @@ class MeasureContract(Contract):
     @pytest.mark.parametrize("precision", ["fp32", "bf16"])
     def test_gives_finite_numbers_that_it_declares(self, device: str, precision: str, tmp_path: Path) -> None:
         """For a model that detects and one that predicts tokens; for at least one of them it has some."""
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
             for detects in (True, False):
-                found |= self.numbers(self.trained(device, detects=detects), tmp_path, device)
-        assert found, "a measure returned no number at all"
+                numbers |= self.numbers(self.trained(device, detects=detects), tmp_path, device)
+        assert numbers, "a measure returned no number at all"
 
     @pytest.mark.parametrize("detects", [True, False])
     def test_equal_weights_give_equal_numbers(self, device: str, detects: bool, tmp_path: Path) -> None:
         """The same run twice, and another run with the same weights, whatever the global generators hold."""
         run = self.trained(device, detects=detects)
         measure = self.prepared(tmp_path, run, device)
-        found = []
+        results = []
         for number, same in enumerate((run, run, self.trained(device, detects=detects))):
             reseed(number)
             with torch.no_grad():
-                found.append(self.lawful(measure(same, tmp_path)))
-        assert found[0] == found[1] == found[2]
+                results.append(self.lawful(measure(same, tmp_path)))
+        assert results[0] == results[1] == results[2]
 
     def test_prepares_the_same_bytes_with_any_cell(self, device: str, tmp_path: Path) -> None:
         """The shared folder depends on no cell: neither on its weights nor on its predictions."""
@@ -203,8 +203,8 @@ class MeasureContract(Contract):
     def test_what_padding_holds_changes_nothing(self, detects: bool, tmp_path: Path) -> None:
         """The lab's networks do not see it, so a difference comes from the measure."""
         clean, dirty = (self.trained(detects=detects, padding=token) for token in (PAD, 7))
-        one, two = self.numbers(clean, tmp_path / "clean"), self.numbers(dirty, tmp_path / "dirty")
-        assert one == pytest.approx(two, abs=1e-6)
+        with_pad, with_token = self.numbers(clean, tmp_path / "clean"), self.numbers(dirty, tmp_path / "dirty")
+        assert with_pad == pytest.approx(with_token, abs=1e-6)
 
     @pytest.mark.parametrize("detects", [True, False])
     def test_text_without_ordinary_tokens(self, detects: bool, tmp_path: Path) -> None:
@@ -228,10 +228,10 @@ class MeasureContract(Contract):
     def test_its_references_are_experiments(self, budget: dict[str, float]) -> None:
         """Their sections are valid in place of the base's, the same each time; the base is left as it was."""
         base = self.experiment(**budget)
-        given = copy.deepcopy(base)
-        references = self.component()().references(given)
-        assert given == base, "a measure changed the base"
-        assert references == self.component()().references(given)
+        copied = copy.deepcopy(base)
+        references = self.component()().references(copied)
+        assert copied == base, "a measure changed the base"
+        assert references == self.component()().references(copied)
         configs = []
         for name, sections in references.items():
             assert re.fullmatch(r"[a-z0-9_.]+", name), f"not a short name: {name!r}"

@@ -105,12 +105,14 @@ class ObjectiveContract(Contract):
             strange = (seen.replaced & ~chosen).nonzero().tolist()
             assert not strange, f"tokens were replaced that were not masked, at {strange}"
             assert not torch.isin(seen.inputs[seen.replaced], torch.tensor(SPECIAL)).any()
-        if seen is not None and (found := losses.terms.get(self.detection_term or "")):
+        if seen is not None and (detection := losses.terms.get(self.detection_term or "")):
             judged = self.judged(batch, chosen)
-            assert found.count == judged.sum(), f"{int(found.count)} tokens count, where the rule says {judged.sum()}"
-            told = {"replaced": seen.replaced, "masked": chosen}[self.kind.detection_labels]
-            each = nn.functional.binary_cross_entropy_with_logits(seen.logits, told.float(), reduction="none")
-            assert close(found.sum, each[judged].sum())
+            assert detection.count == judged.sum(), (
+                f"{int(detection.count)} tokens count, where the rule says {judged.sum()}"
+            )
+            labels = {"replaced": seen.replaced, "masked": chosen}[self.kind.detection_labels]
+            each_loss = nn.functional.binary_cross_entropy_with_logits(seen.logits, labels.float(), reduction="none")
+            assert close(detection.sum, each_loss[judged].sum())
 
     def test_only_declared_terms_train_the_generator(self) -> None:
         """Others reach the parameters that it shares and no more, and so does the detection. Declared terms do."""
@@ -145,10 +147,10 @@ class ObjectiveContract(Contract):
         accumulate: Any = accumulator_of(objective, vocabulary(self.size))
 
         def read(rows: Batch) -> Any:
-            found = accumulate({0})
+            accumulator = accumulate({0})
             with torch.no_grad():
-                found.update(rows, objective(rows, Streams.of(0, 0, rows.example_ids)))
-            return found
+                accumulator.update(rows, objective(rows, Streams.of(0, 0, rows.example_ids)))
+            return accumulator
 
         cut = data.draw(st.integers(0, len(batch)))
         whole, merged = read(batch), read(batch[:cut])

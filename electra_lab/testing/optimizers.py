@@ -22,7 +22,7 @@ STATE = {  # of a run without steps
 class OptimizerContract(Contract):
     """Laws of optimizers, on a linear regression.
 
-    learning_rate  at which the loss falls by half within `steps`
+    learning_rate  learning rate at which the loss falls by half within `steps`
     """
 
     registry = optimizers
@@ -86,8 +86,8 @@ class OptimizerContract(Contract):
         module, optimizer = self.built("cpu")
         self.train(module, optimizer, range(1))
         for name, parameter in module.named_parameters():
-            held = sum(value.nbytes for value in optimizer.state[parameter].values())
-            assert optimizer.state_bytes(parameter) == held, f"{name} of shape {list(parameter.shape)}"
+            size = sum(value.nbytes for value in optimizer.state[parameter].values())
+            assert optimizer.state_bytes(parameter) == size, f"{name} of shape {list(parameter.shape)}"
 
     def test_the_learning_rate_of_its_groups_is_the_one_that_counts(self) -> None:
         """At a rate of zero nothing moves."""
@@ -102,13 +102,13 @@ class OptimizerContract(Contract):
 
 def tensors(module: nn.Module, optimizer: Any) -> dict[str, Tensor]:
     """Return weights and state by name."""
-    found = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    tensors = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     for name, parameter in module.named_parameters():
-        found |= {f"{key} of {name}": value.clone() for key, value in optimizer.state[parameter].items()}
-    return found
+        tensors |= {f"{key} of {name}": value.clone() for key, value in optimizer.state[parameter].items()}
+    return tensors
 
 
-def assert_equal(one: dict[str, Tensor], two: dict[str, Tensor]) -> None:
-    assert one.keys() == two.keys(), f"other state: {one.keys() ^ two.keys()}"
-    for name, value in one.items():
-        assert torch.equal(value, two[name]), f"{name}: {worst(value, two[name])}"
+def assert_equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    assert first.keys() == second.keys(), f"other state: {first.keys() ^ second.keys()}"
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), f"{name}: {worst(value, second[name])}"

@@ -61,8 +61,8 @@ class PackingContract(Contract):
         text = Text(sizes)
         packed = every_row(self.packing(text, length))
         real = packed.tokens[packed.attention_mask]
-        kept = real[real >= ORDINARY]
-        assert kept.tolist() == list(range(ORDINARY, text.size))
+        ordinary = real[real >= ORDINARY]
+        assert ordinary.tolist() == list(range(ORDINARY, text.size))
         followed = np.append(real[1:], PAD)[np.isin(real, text.ends + ORDINARY - 1)]
         assert (followed == SEP).all(), "a document ends without [SEP]"
 
@@ -94,8 +94,8 @@ class PackingContract(Contract):
         if self.registry.get(self.name).declared["crosses_documents"]:
             pytest.skip("rows of this packing may hold several documents")
         for row in every_row(self.packing(text, length)).tokens:
-            held = set(text.document(row[row >= ORDINARY]).tolist())
-            assert len(held) == 1, f"a row holds the documents {sorted(held)}"
+            numbers = set(text.document(row[row >= ORDINARY]).tolist())
+            assert len(numbers) == 1, f"a row holds the documents {sorted(numbers)}"
 
     @law
     @given(sizes=documents, length=lengths)
@@ -152,12 +152,12 @@ class PackingContract(Contract):
         if not hasattr(packing, "source_document_ids"):
             pytest.skip("this packing does not tell the documents of its rows")
         rows = np.arange(len(packing))
-        found, tokens = packing.source_document_ids(rows), every_row(packing).tokens
-        assert found.shape == tokens.shape
-        assert found.dtype == np.int64
+        ids, tokens = packing.source_document_ids(rows), every_row(packing).tokens
+        assert ids.shape == tokens.shape
+        assert ids.dtype == np.int64
         of_text = tokens >= ORDINARY
-        assert (found[of_text] == text.document(tokens[of_text])).all()
-        assert np.array_equal(packing.source_document_ids(rows[::-1]), found[::-1]), (
+        assert (ids[of_text] == text.document(tokens[of_text])).all()
+        assert np.array_equal(packing.source_document_ids(rows[::-1]), ids[::-1]), (
             "it depends on the rows that are read with it"
         )
 

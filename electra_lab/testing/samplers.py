@@ -17,8 +17,8 @@ from registry import samplers
 class SamplerContract(Contract):
     """Laws of samplers. Override `distribution` if the sampler does not draw from softmax(logits).
 
-    precisions  of the logits in which draws are tried at the full vocabulary: float32, bfloat16, float16, autocast
-    rounds      of 500 draws each there
+    precisions  precisions of the logits at the full vocabulary: float32, bfloat16, float16, autocast
+    rounds      number of rounds of 500 draws each at the full vocabulary
     """
 
     registry = samplers
@@ -93,5 +93,5 @@ class SamplerContract(Contract):
         logits = torch.zeros(64, 1, 100)
         words, sampler = vocabulary(100), self.component()
         if (self.distribution(torch.zeros(100)) < 1).all():
-            one, two = (draw(sampler, logits, words, random_numbers(step, 64, "cpu")) for step in (1, 2))
-            assert not torch.equal(one, two), "two steps drew the same"
+            first, second = (draw(sampler, logits, words, random_numbers(step, 64, "cpu")) for step in (1, 2))
+            assert not torch.equal(first, second), "two steps drew the same"

@@ -70,17 +70,17 @@ def question_examples() -> list[QuestionExample]:
     examples = []
     for n, (number, answers) in enumerate(zip(numbers, texts, strict=True)):
         context = CONTEXTS[number]
-        found = tuple(Answer(text, context.index(text)) for text in answers)
+        answers_in_context = tuple(Answer(text, context.index(text)) for text in answers)
         question = f"who saw {TEXT if n == 3 else 'what'}?"
-        examples.append(QuestionExample(question, context, found, id=f"q{n}", place=f"squad.json:{n + 1}"))
+        examples.append(QuestionExample(question, context, answers_in_context, id=f"q{n}", place=f"squad.json:{n + 1}"))
     return examples
 
 
 @cache
 def encoder() -> TextEncoder:
     """Return an encoder for which some words are one token and others several."""
-    known = "the old cat sat on the mat and dogs ran to a town , in"
-    trained = tokenizers.get("wordpiece").component([known, known, *sorted(set("".join(CONTEXTS)))], vocab_size=200)
+    text = "the old cat sat on the mat and dogs ran to a town , in"
+    trained = tokenizers.get("wordpiece").component([text, text, *sorted(set("".join(CONTEXTS)))], vocab_size=200)
     counts = torch.zeros(trained.get_vocab_size(), dtype=torch.long)
     return TextEncoder(trained, make_vocabulary(trained, counts, torch.device("cpu")))
 
@@ -136,9 +136,9 @@ class TaskContract(Contract):
     def batch(self, rows: Sequence[Row], device: str = "cpu") -> Batch:
         return next(iter(TaskRows(rows).in_order(len(rows), torch.device(device))))
 
-    def outputs(self, head: nn.Module, batch: Batch, given: Tensor | None = None) -> dict[str, Tensor]:
-        found = head(states(batch) if given is None else given, batch)
-        named = {"logits": found} if isinstance(found, Tensor) else found
+    def outputs(self, head: nn.Module, batch: Batch, hidden: Tensor | None = None) -> dict[str, Tensor]:
+        returned = head(states(batch) if hidden is None else hidden, batch)
+        named = {"logits": returned} if isinstance(returned, Tensor) else returned
         return {name: output.float() for name, output in named.items()}
 
     @torch.no_grad()
@@ -146,10 +146,10 @@ class TaskContract(Contract):
         """Return the outputs of each row of a batch, as a task is given them for `results`."""
         batch = self.batch(rows, device)
         keep = getattr(self.task(), "kept", dict)
-        found = {name: output.cpu().numpy() for name, output in keep(self.outputs(head, batch)).items()}
+        outputs = {name: output.cpu().numpy() for name, output in keep(self.outputs(head, batch)).items()}
         by_row: list[dict[str, Any]] = [{} for _ in rows]
         for place, row in enumerate(batch.example_ids.tolist()):  # the longest row comes first
-            by_row[row] = {name: output[place] for name, output in found.items()}
+            by_row[row] = {name: output[place] for name, output in outputs.items()}
         return by_row
 
     def each_output(self, head: nn.Module, rows: Sequence[Sequence[Row]], device: str = "cpu") -> list[list[Any]]:
@@ -187,10 +187,10 @@ class TaskContract(Contract):
     @pytest.mark.parametrize("length", LENGTHS)
     def test_every_example_has_rows_that_fit(self, length: int) -> None:
         cls, sep = encoder().vocabulary.cls_id, encoder().vocabulary.sep_id
-        found = self.rows(self.examples(), length)
-        assert len(found) == len(self.examples())
-        assert all(found), "an example has no row"
-        for row in flat(found):
+        rows = self.rows(self.examples(), length)
+        assert len(rows) == len(self.examples())
+        assert all(rows), "an example has no row"
+        for row in flat(rows):
             assert len(row.tokens) <= length, f"a row has {len(row.tokens)} tokens"
             assert (row.tokens[0], row.tokens[-1]) == (cls, sep), "a row is not between [CLS] and [SEP]"
             assert len(row.segments) == len(row.tokens)
@@ -220,8 +220,8 @@ class TaskContract(Contract):
         task = self.task()
         batch = self.batch(flat(self.rows(self.examples())), device)
         head = self.head(task, device).train()
-        given = states(batch).requires_grad_()
-        terms = task.losses(self.outputs(head, batch, given), batch)
+        hidden = states(batch).requires_grad_()
+        terms = task.losses(self.outputs(head, batch, hidden), batch)
         assert terms
         loss = total(terms)
         assert loss.isfinite()
@@ -230,9 +230,9 @@ class TaskContract(Contract):
             assert parameter.grad is not None, f"{name} has no gradient"
             assert parameter.grad.isfinite().all(), f"the gradient of {name} is not finite"
             assert parameter.ndim < 2 or parameter.grad.any(), f"the gradient of {name} is zero"
-        assert given.grad is not None
-        assert given.grad.isfinite().all()
-        assert not given.grad[~batch.attention_mask].any(), "padding gets a gradient"
+        assert hidden.grad is not None
+        assert hidden.grad.isfinite().all()
+        assert not hidden.grad[~batch.attention_mask].any(), "padding gets a gradient"
 
     @torch.no_grad()
     def test_losses_are_sums_over_rows(self) -> None:
@@ -259,19 +259,19 @@ class TaskContract(Contract):
 
     def test_results_are_finite_and_json(self) -> None:
         examples = self.examples()
-        found = self.results(examples)
+        results = self.results(examples)
         declared = self.component()().metrics
-        assert found.metrics.keys() <= declared.keys()
-        assert next(iter(declared)) in found.metrics, "the most important metric is missing"
-        assert all(type(value) is float and math.isfinite(value) for value in found.metrics.values()), found.metrics
-        assert [prediction["id"] for prediction in found.predictions] == [example.id for example in examples]
-        for prediction in found.predictions:
+        assert results.metrics.keys() <= declared.keys()
+        assert next(iter(declared)) in results.metrics, "the most important metric is missing"
+        assert all(type(value) is float and math.isfinite(value) for value in results.metrics.values()), results.metrics
+        assert [prediction["id"] for prediction in results.predictions] == [example.id for example in examples]
+        for prediction in results.predictions:
             assert {"prediction", "label"} <= prediction.keys()
             assert type(prediction.get("correct", True)) is bool
             assert math.isfinite(prediction.get("certainty", 0))
             again = json.loads(json.dumps(prediction, allow_nan=False))
             assert again == prediction, "a prediction is not made of JSON values"
-        for table in found.tables:
+        for table in results.tables:
             assert table.title
             assert all(len(row) == len(table.header) for row in table.rows)
             assert {type(cell) for cell in chain.from_iterable(table.rows)} <= {str, int, float}, table.rows
@@ -281,38 +281,41 @@ class TaskContract(Contract):
         """As metrics, which are those of the results; without labels, those that need none."""
         task, examples, unlabelled = self.task(), self.examples(), self.unlabelled()
         rows = self.rows(examples, length)
-        found, less = task.truncation(examples, rows), task.truncation(unlabelled, self.rows(unlabelled, length))
-        assert all(0 <= value <= 1 for value in found.values()), found
+        with_labels, without_labels = (
+            task.truncation(examples, rows),
+            task.truncation(unlabelled, self.rows(unlabelled, length)),
+        )
+        assert all(0 <= value <= 1 for value in with_labels.values()), with_labels
         results = task.results(examples, rows, self.each_output(self.head(task), rows))
-        assert found.items() <= results.metrics.items()
-        assert less.items() <= found.items()
+        assert with_labels.items() <= results.metrics.items()
+        assert without_labels.items() <= with_labels.items()
 
     def test_examples_without_labels_have_rows_and_predictions(self) -> None:
         examples = self.unlabelled()
         rows = flat(self.rows(examples))
         assert [row.tokens for row in rows] == [row.tokens for row in flat(self.rows(self.examples()))]
         assert not any(row.labels for row in rows)
-        found = self.results(examples)
-        assert not found.metrics
-        assert [prediction["id"] for prediction in found.predictions] == [example.id for example in examples]
-        assert not any("label" in prediction or "correct" in prediction for prediction in found.predictions)
+        results = self.results(examples)
+        assert not results.metrics
+        assert [prediction["id"] for prediction in results.predictions] == [example.id for example in examples]
+        assert not any("label" in prediction or "correct" in prediction for prediction in results.predictions)
 
     def test_results_do_not_depend_on_labels_or_on_what_else_is_in_the_batch(self, device: str) -> None:
         """Outputs in eval mode are a function of the row's tokens."""
         task, examples = self.task(), self.examples()
         head = self.head(task, device)
-        known = self.rows(examples)
+        rows = self.rows(examples)
         alone = self.each_output(head, self.rows(self.unlabelled()), device)
-        padded = iter(self.kept(head, flat(known), device))
+        padded = iter(self.kept(head, flat(rows), device))
         together = []
         for outputs in alone:
             together.append([cut(next(padded), output) for output in outputs])
-        first, second = task.results(examples, known, alone), task.results(examples, known, together)
+        first, second = task.results(examples, rows, alone), task.results(examples, rows, together)
         assert first.metrics == pytest.approx(second.metrics, abs=1e-4)
-        for ours, theirs in zip(first.predictions, second.predictions, strict=True):
-            expected = theirs["prediction"]
+        for of_first, of_second in zip(first.predictions, second.predictions, strict=True):
+            expected = of_second["prediction"]
             close = pytest.approx(expected, abs=1e-4) if isinstance(expected, float) else expected
-            assert ours["prediction"] == close
+            assert of_first["prediction"] == close
 
     def test_the_order_of_examples_does_not_matter(self) -> None:
         first, second = self.results(self.examples()), self.results(self.examples()[::-1])
@@ -328,8 +331,8 @@ def states(batch: Batch) -> Tensor:
     """Return Float[B T D] that depends on token and position alone, at real positions."""
     tables = [torch.randn(size, DIM, generator=torch.Generator().manual_seed(size)) for size in (500, 128)]
     of_tokens, of_places = (table.to(batch.tokens.device) for table in tables)
-    found = of_tokens[batch.tokens] + of_places[: batch.tokens.shape[1]]
-    return found.masked_fill(~batch.attention_mask.unsqueeze(-1), 7.0)
+    summed = of_tokens[batch.tokens] + of_places[: batch.tokens.shape[1]]
+    return summed.masked_fill(~batch.attention_mask.unsqueeze(-1), 7.0)
 
 
 def total(terms: Mapping[str, Term]) -> Tensor:
@@ -338,10 +341,10 @@ def total(terms: Mapping[str, Term]) -> Tensor:
 
 def plain(rows: Sequence[Sequence[Row]]) -> list[list[Any]]:
     """Return rows as plain values by example, to compare."""
-    found: list[list[Any]] = []
+    values: list[list[Any]] = []
     for rows_of_example in rows:
-        found.append([(list(row.tokens), list(row.segments), dict(row.labels)) for row in rows_of_example])
-    return found
+        values.append([(list(row.tokens), list(row.segments), dict(row.labels)) for row in rows_of_example])
+    return values
 
 
 def cut(outputs: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ ENDS = (None, Preempted("stopped"), ValueError("failed"))
 
 
 class TrackerContract(Contract):
-    """Laws of trackers: what they were sent is read back. Implement `read`.
+    """Laws of trackers: the values that they were sent are read back. Implement `read`.
 
     `folder` is of the whole class, so that a library may keep there what all runs share.
     """
@@ -36,7 +36,7 @@ class TrackerContract(Contract):
         """Return by metric and step all values of the tracker's run, as the reader of its own library shows them.
 
         run  the run directory
-        id   what `start` returned
+        id   id that `start` returned
         """
         raise NotImplementedError("a tracker's test class reads the run with the tracker's own library")
 
@@ -131,11 +131,11 @@ def lines(steps: range) -> Iterator[dict[str, Any]]:
 
 def sent(steps: int) -> Values:
     """Return the content of a tracker after all lines up to a step."""
-    found: Values = {}
+    values: Values = {}
     for line in lines(range(steps)):
         for name in line.keys() - {"step", "split"}:
-            found.setdefault(f"{line['split']}/{name}", {})[line["step"]] = [line[name]]
-    return found
+            values.setdefault(f"{line['split']}/{name}", {})[line["step"]] = [line[name]]
+    return values
 
 
 def _hooks() -> tuple[Any, ...]:

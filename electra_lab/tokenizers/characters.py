@@ -37,16 +37,18 @@ def characters(
 
     normalizer = normalizers.Sequence([normalizers.NFC(), *([normalizers.Lowercase()] if lowercase else [])])
     if alphabet is not None:
-        kept = [*dict.fromkeys(normalizer.normalize_str(alphabet))]
-        if len(kept) > vocab_size - len(SPECIAL):
-            raise ValueError(f"vocab_size {vocab_size} must be at least {len(kept) + len(SPECIAL)} for the alphabet.")
+        letters = [*dict.fromkeys(normalizer.normalize_str(alphabet))]
+        if len(letters) > vocab_size - len(SPECIAL):
+            raise ValueError(
+                f"vocab_size {vocab_size} must be at least {len(letters) + len(SPECIAL)} for the alphabet."
+            )
     else:
         counts = count_characters(documents, normalizer)
-        kept = [character for character, number in counts.items() if number >= min_frequency]
-        if not kept:
+        letters = [character for character, number in counts.items() if number >= min_frequency]
+        if not letters:
             raise DataError(f"no character occurs {min_frequency} times or more. Lower tokenizer.min_frequency.")
-        kept.sort(key=lambda character: (-counts[character], character))
-    tokenizer = of_list(sorted(kept[: vocab_size - len(SPECIAL)]), r"[\s\S]")
+        letters.sort(key=lambda character: (-counts[character], character))
+    tokenizer = of_list(sorted(letters[: vocab_size - len(SPECIAL)]), r"[\s\S]")
     tokenizer.normalizer = normalizer
     tokenizer.decoder = decoders.Fuse()
     return tokenizer

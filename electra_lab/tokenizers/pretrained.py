@@ -121,10 +121,10 @@ def _marked(tokenizer: Tokenizer, roles: Mapping[str, str], others: Set[str]) ->
     """
     from tokenizers import Tokenizer, processors
 
-    known = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
-    tokenizer.add_special_tokens([token for token in dict.fromkeys(roles.values()) if token not in known])
+    already_special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    tokenizer.add_special_tokens([token for token in dict.fromkeys(roles.values()) if token not in already_special])
     named = {*others, *roles.values(), *UNKNOWN, *chain.from_iterable(SPECIAL_TOKENS.values())}
-    if known - named:
+    if already_special - named:
         state = json.loads(tokenizer.to_str())
         for token in state["added_tokens"]:
             token["special"] &= token["content"] in named

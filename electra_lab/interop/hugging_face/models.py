@@ -87,10 +87,10 @@ def _leave_out_repeated(network: nn.Module, tensors: dict[str, Tensor], prefix: 
 
 def _fixed(module: nn.Module, brought: Set[nn.Parameter]) -> dict[str, Tensor]:
     """Return copies of the tensors of a module, without its parts, that `initialise` does not draw."""
-    own = dict(chain(module.named_parameters(recurse=False), module.named_buffers(recurse=False)))
+    tensors = dict(chain(module.named_parameters(recurse=False), module.named_buffers(recurse=False)))
     if isinstance(module, nn.Linear | nn.Embedding) and module.weight not in brought and module.weight.count_nonzero():
-        own.pop("weight", None)
-    return {name: tensor.detach().clone() for name, tensor in own.items()}
+        tensors.pop("weight", None)
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 class ElectraLabPreTrainedModel(PreTrainedModel):  # type: ignore[misc]

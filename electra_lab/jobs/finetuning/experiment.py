@@ -20,7 +20,7 @@ from electra_lab.assembly.budget import rows_at_once, size_of, steps_of
 from electra_lab.assembly.build import brought_by, loop_settings, optimizer_of, weights_from
 from electra_lab.assembly.experiment import absent_tracker
 from electra_lab.assembly.initial_weights import BROUGHT, DRAWN
-from electra_lab.assembly.networks import Networks, open_source
+from electra_lab.assembly.networks import OpenedModel, open_source
 from electra_lab.checks.guards import rehearse
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load_finetuning
@@ -74,7 +74,7 @@ class Finetuning:
     task: Task
     read: Examples
     splits: Mapping[str, Split]  # `train`, `validation`, and others of the dataset
-    source: Networks
+    source: OpenedModel
     weights: dict[str, str]  # by part of the model, where they come from
     length: int  # of the longest row
     device: torch.device
@@ -186,7 +186,7 @@ def declared(loaded: Loaded[FinetuningConfig]) -> Mapping[str, Metric]:
     return {first: leading, **{name: metric for name, metric in metrics.items() if name != first}}
 
 
-def longest_row(loaded: Loaded[FinetuningConfig], source: Networks) -> int:
+def longest_row(loaded: Loaded[FinetuningConfig], source: OpenedModel) -> int:
     """Return the length of the longest row in tokens. Raises ConfigError."""
     length = loaded.config.data.max_length or min(source.length, source.longest)
     if length > source.longest:
@@ -350,7 +350,11 @@ def description_of(built: Finetuning, name: str) -> dict[str, Any]:
     return {"backbone": part.backbone, "embedding": embedding, **sizes}
 
 
-def data_of(dataset: Dataset, source: Networks, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]) -> Data:
+def data_of(
+    dataset: Dataset, source: OpenedModel, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]
+) -> Data:
+    dataset: Dataset, source: OpenedModel, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]
+) -> Data:
     return Data(
         store=dataset.fingerprint(),
         documents={split: len(of_split) for split, of_split in examples.items()},

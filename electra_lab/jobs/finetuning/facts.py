@@ -13,7 +13,7 @@ from torch import nn
 
 from electra_lab.analysis.records import last_evaluation
 from electra_lab.assembly.budget import size_of
-from electra_lab.assembly.networks import Networks
+from electra_lab.assembly.networks import OpenedModel
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load_finetuning
 from electra_lab.jobs.finetuning.experiment import TRAIN, VALIDATION, Finetuning, assemble, declared, no_class
@@ -81,7 +81,7 @@ def opening(
     return fact_lines(f"{title}, into {path}" if path else title, facts)
 
 
-def not_learned(source: Networks) -> list[str]:
+def not_learned(source: OpenedModel) -> list[str]:
     """Return the verdicts on the networks of a run that are not known to have learned anything."""
     run = source.model.run
     last = last_evaluation(run.directory.records()) if run else None

@@ -14,7 +14,7 @@ import torch
 from electra_lab.analysis.records import training_seconds
 from electra_lab.assembly.budget import size_of
 from electra_lab.assembly.experiment import absent_tracker
-from electra_lab.assembly.networks import Networks, open_source
+from electra_lab.assembly.networks import OpenedModel, open_source
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load_finetuning
 from electra_lab.data.text_encoder import TextEncoder
@@ -323,7 +323,7 @@ def _begin(
     folder: FinetuningFolder,
     seed: int,
     loaded: Loaded[FinetuningConfig],
-    source: Networks,
+    source: OpenedModel,
     device: torch.device,
     precision: str,
     console: Console,
@@ -347,7 +347,7 @@ def _begin(
     return True
 
 
-def _refuse_changes(directory: RunDirectory, then: Provenance, now: Provenance, source: Networks) -> None:
+def _refuse_changes(directory: RunDirectory, then: Provenance, now: Provenance, source: OpenedModel) -> None:
     path, model = directory.path, f"{source.start.source}, or its tokenizer,"
     if then.data.store != now.data.store:
         raise DataError(f"{path}: the examples have changed since the run began. Restore them, or start a new one.")

@@ -72,8 +72,8 @@ class Deberta(Family):
                   "lm_predictions.lm_head.weight": TABLE}  # fmt: skip
         return Names("deberta", "encoder.layer", ENCODER, LAYER, LEGACY if legacy else HEADS, copies, FOREIGN)
 
-    def head_of(self, config: Mapping[str, Any], given: Mapping[str, Tensor]) -> str:
-        return "legacy" if any(name.startswith("cls.predictions.") for name in given) else ""
+    def head_of(self, config: Mapping[str, Any], stored: Mapping[str, Tensor]) -> str:
+        return "legacy" if any(name.startswith("cls.predictions.") for name in stored) else ""
 
     def read(self, config: Config) -> Sections:
         values = config.values

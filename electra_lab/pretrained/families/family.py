@@ -30,11 +30,11 @@ class Config:
 
     def refuse_others(self, fixed: Mapping[str, Any], backbone: str) -> None:
         """Raise ConfigError if a key says that the model computes otherwise than the backbone. A key may be absent."""
-        for key, ours in fixed.items():
-            theirs = self.values.get(key, ours)
-            if theirs != ours:
+        for key, expected in fixed.items():
+            value = self.values.get(key, expected)
+            if value != expected:
                 raise ConfigError(
-                    f"{self.place}: {key} is {theirs!r}, but the lab's `{backbone}` computes with {ours!r}."
+                    f"{self.place}: {key} is {value!r}, but the lab's `{backbone}` computes with {expected!r}."
                 )
 
     def size(self, key: str, default: int | None = None) -> int:
@@ -62,7 +62,7 @@ class Config:
 def most_task_layers(dense: str, out: str) -> Mapping[str, Mapping[str, str]]:
     """Return the layers of tasks, by class, as most families have them.
 
-    dense, out  in the class for texts
+    dense, out  names of the layers in the class for texts
     """
     return {
         "ForSequenceClassification": {"dense": dense, "out": out},
@@ -82,12 +82,12 @@ TASK_LAYERS: Mapping[str, Mapping[str, str]] = {
 class Family(ABC):
     """The classes of transformers for one backbone of the lab.
 
-    model_type  in config.json
+    model_type  value in config.json
     backbone    the lab's name of the encoder
-    prefix      of the names of its classes
-    classes     by head, the ending of the class that has this head; without any, it is written as an encoder alone
+    prefix      beginning of the names of its classes
+    classes     endings of the classes, by head; without any, a network is written as an encoder alone
     beyond      switches of the backbone that its classes lack: with one on, a network is exported in the lab's format
-    task_layers for each class of a task, the module of our task's head and the name of its place
+    task_layers names of the layers of tasks: by class, and there by module of the task's head
     dropouts    the keys of config.json for the dropout in these classes
     """
 
@@ -107,8 +107,8 @@ class Family(ABC):
         """Return True if a class that tasks have, too, is that of a discriminator."""
         return False
 
-    def head_of(self, config: Mapping[str, Any], given: Mapping[str, Tensor]) -> str:
-        """Return the head that decides what the names of a file mean."""
+    def head_of(self, config: Mapping[str, Any], stored: Mapping[str, Tensor]) -> str:
+        """Return the head on which the meaning of the names in a file depends."""
         return ""
 
     @abstractmethod
@@ -137,8 +137,8 @@ class Family(ABC):
     ) -> dict[str, Any]:
         """Return the keys of config.json for these sections.
 
-        ids   of the special tokens, by role
-        head  that decides the class
+        ids   ids of special tokens, by role
+        head  head that decides the class
         """
 
     def writes(self, backbone: Mapping[str, Any], embedding: Mapping[str, Any]) -> bool:
@@ -150,7 +150,7 @@ class Family(ABC):
         return [option for option in self.beyond if backbone.get(option)]
 
     def limits(self, backbone: Mapping[str, Any], embedding: Mapping[str, Any]) -> list[str]:
-        """Return sentences on what config.json cannot say."""
+        """Return sentences on the limits of config.json."""
         return []
 
     def pooling(self, config: Config) -> tuple[Activation, bool]:

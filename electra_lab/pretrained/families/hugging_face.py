@@ -50,7 +50,7 @@ class EncoderNames(Names):
 
     table: str
 
-    def theirs(self, name: str) -> str:
+    def stored_name(self, name: str) -> str:
         part, dot, last = name.rpartition(".")
         if part == TABLE:
             return f"{self.root}{self.table}{dot}{last}"
@@ -58,21 +58,21 @@ class EncoderNames(Names):
             return f"{MARK}.{name}"
         return f"{self.root}{name.removeprefix(MODEL)}" if name.startswith(MODEL) else name
 
-    def ours(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def lab_tensors(self, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {}
-        for name, tensor in given.items():
+        for name, tensor in stored.items():
             part, dot, last = name.rpartition(".")
             modern = f"{part}{dot}{OLD.get(last, last)}"
             inside = modern.removeprefix(self.root)
             if inside == f"{self.table}.weight":
-                ours = f"{TABLE}.weight"
+                lab_name = f"{TABLE}.weight"
             elif modern.startswith(f"{MARK}.heads."):
-                ours = modern.removeprefix(f"{MARK}.")
+                lab_name = modern.removeprefix(f"{MARK}.")
             else:
-                ours = f"{MODEL}{inside}" if modern.startswith(self.root) else modern
-            if ours in tensors:
+                lab_name = f"{MODEL}{inside}" if modern.startswith(self.root) else modern
+            if lab_name in tensors:
                 raise ValueError(f"{modern} appears twice, under an old name and a new one.")
-            tensors[ours] = tensor
+            tensors[lab_name] = tensor
         return tensors
 
 
@@ -100,12 +100,12 @@ class HuggingFace(Family):
         """Here, the head is the prefix of the encoder's names."""
         return EncoderNames(head, "", {}, {}, foreign=FOREIGN, table=component().family_of(self.model_type).table)
 
-    def head_of(self, config: Mapping[str, Any], given: Mapping[str, Tensor]) -> str:
+    def head_of(self, config: Mapping[str, Any], stored: Mapping[str, Tensor]) -> str:
         family = component().family_of(self.model_type)
         table = f"{family.table}.weight"
-        roots = [name.removesuffix(table) for name in given if f".{name}".endswith(f".{table}")]
+        roots = [name.removesuffix(table) for name in stored if f".{name}".endswith(f".{table}")]
         root = min(roots, key=len, default="")
-        if family.renamed and not any(name.startswith(f"{root}layers.0.") for name in given):
+        if family.renamed and not any(name.startswith(f"{root}layers.0.") for name in stored):
             cure = (
                 "Save those of its encoder: safetensors.torch.save_file(AutoModel.from_pretrained(FOLDER).state_dict())"
             )
@@ -114,15 +114,15 @@ class HuggingFace(Family):
 
     def read(self, config: Config) -> Sections:
         try:
-            theirs = {key: value for key, value in config.values.items() if key != MARK}
-            backbone, embedding, size = component().sections_of(theirs)
+            values = {key: value for key, value in config.values.items() if key != MARK}
+            backbone, embedding, size = component().sections_of(values)
         except ValueError as error:
             raise ConfigError(f"{config.place}: {error}") from None
         self.head_width = backbone["dim"] // backbone["heads"]
         if MARK in config.values:
-            kept = config.values[MARK]
-            ours = Config(kept if isinstance(kept, dict) else {}, f"{config.place}: {MARK}")
-            embedding |= {"max_length": ours.size("max_length"), "dropout": ours.rate("dropout", 0.0)}
+            marked = config.values[MARK]
+            of_lab = Config(marked if isinstance(marked, dict) else {}, f"{config.place}: {MARK}")
+            embedding |= {"max_length": of_lab.size("max_length"), "dropout": of_lab.rate("dropout", 0.0)}
         return backbone, embedding, size
 
     @property

@@ -63,10 +63,10 @@ class ModernBert(Family):
         labels: Any = config.get("id2label") or {}
         return isinstance(labels, dict) and tuple(labels.values()) == LABELS
 
-    def head_of(self, config: Mapping[str, Any], given: Mapping[str, Tensor]) -> str:
-        if "classifier.weight" in given and self.detects(config):
+    def head_of(self, config: Mapping[str, Any], stored: Mapping[str, Tensor]) -> str:
+        if "classifier.weight" in stored and self.detects(config):
             return "replaced"
-        return "tokens" if "decoder.bias" in given else ""
+        return "tokens" if "decoder.bias" in stored else ""
 
     def read(self, config: Config) -> Sections:
         config.refuse_others(FIXED, self.backbone)
@@ -99,18 +99,18 @@ class ModernBert(Family):
 
     def _thetas(self, config: Config) -> dict[str, float]:
         thetas = {}
-        given: Any = config.values.get("rope_parameters") or {}
-        if not isinstance(given, dict) or not all(isinstance(rope, dict) for rope in given.values()):
-            raise ConfigError(f"{config.place}: rope_parameters is {given!r}; it must map layer types to a theta.")
-        for ours, kind, usual in (("global", "full", 160_000.0), ("local", "sliding", 10_000.0)):
-            old = config.values.get(f"{ours}_rope_theta", usual)
-            rope = given.get(f"{kind}_attention") or {}
+        ropes: Any = config.values.get("rope_parameters") or {}
+        if not isinstance(ropes, dict) or not all(isinstance(rope, dict) for rope in ropes.values()):
+            raise ConfigError(f"{config.place}: rope_parameters is {ropes!r}; it must map layer types to a theta.")
+        for reach, kind, usual in (("global", "full", 160_000.0), ("local", "sliding", 10_000.0)):
+            old = config.values.get(f"{reach}_rope_theta", usual)
+            rope = ropes.get(f"{kind}_attention") or {}
             theta = rope.get("rope_theta", old)
             if rope.get("rope_type", "default") != "default" or not isinstance(theta, int | float) or theta <= 0:
                 raise ConfigError(
                     f"{config.place}: rope_parameters of {kind}_attention are {rope!r}, not a plain theta."
                 )
-            thetas[f"{ours}_theta"] = float(theta)
+            thetas[f"{reach}_theta"] = float(theta)
         return thetas
 
     def write(

@@ -17,9 +17,9 @@ class Names:
 
     root     the encoder's name in a class with a head; the file of an encoder alone lacks it
     layers   the list of layers inside the encoder
-    parts    of the encoder outside its layers: ours, theirs
-    layer    of one layer: ours, theirs
-    heads    outside the encoder: ours, theirs
+    parts    names in the file of parts of the encoder outside its layers, by the lab's
+    layer    names in the file of parts of a layer, by the lab's
+    heads    names in the file of parts outside the encoder, by the lab's
     copies   second names of a tensor, which some files have next to the first one or instead of it
     foreign  pattern of names for which a network of the lab has no place
     """
@@ -32,21 +32,21 @@ class Names:
     copies: Mapping[str, str] = field(default_factory=dict)
     foreign: str = r"(?!)"  # nothing
 
-    def theirs(self, name: str) -> str:
-        """Return the name of one of our tensors in transformers; an unknown name is returned unchanged."""
+    def stored_name(self, name: str) -> str:
+        """Return the name in the file of a tensor of the lab; an unknown name is returned unchanged."""
         part, dot, last = name.rpartition(".")
         of_layer = re.fullmatch(r"backbone\.layers\.(\d+)\.(\w+)", part)
         if of_layer and of_layer[2] in self.layer:
             return f"{self.root}.{self.layers}.{of_layer[1]}.{self.layer[of_layer[2]]}.{last}"
         return f"{dict(self._outside()).get(part, part)}{dot}{last}"
 
-    def ours(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of a file under our names, copies once; unknown names are unchanged.
+    def lab_tensors(self, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of a file under the lab's names, copies once; unknown names are unchanged.
 
         Raises ValueError if a tensor appears twice.
         """
         tensors: dict[str, Tensor] = {}
-        for name, tensor in given.items():
+        for name, tensor in stored.items():
             modern = self._modern(name)
             if modern in tensors:
                 raise ValueError(f"{modern} appears twice, under an old name and a new one.")
@@ -57,15 +57,15 @@ class Names:
             original = tensors.setdefault(self.copies[copy], tensors[copy])
             if original.shape == tensors[copy].shape and torch.equal(original, tensors[copy]):
                 del tensors[copy]
-        return {self._our_name(name): tensor for name, tensor in tensors.items()}
+        return {self._lab_name(name): tensor for name, tensor in tensors.items()}
 
     def _outside(self) -> Iterator[tuple[str, str]]:
-        """Yield our name and theirs of all parts outside the layers."""
-        for ours, theirs in self.parts.items():
-            yield ours, f"{self.root}.{theirs}"
+        """Yield the lab's name and the name in the file of all parts outside the layers."""
+        for lab_name, stored_name in self.parts.items():
+            yield lab_name, f"{self.root}.{stored_name}"
         yield from self.heads.items()
 
-    def _our_name(self, name: str) -> str:
+    def _lab_name(self, name: str) -> str:
         part, dot, last = name.rpartition(".")
         layer = {theirs: ours for ours, theirs in self.layer.items()}
         of_layer = re.fullmatch(rf"{self.root}\.{self.layers}\.(\d+)\.(.+)", part)

@@ -95,7 +95,7 @@ def test_a_step_has_the_losses_and_gradients_of_transformers(tmp_path: Path, tie
     for theirs, network in ((guesses, ours["generator"]), (detects, ours["discriminator"])):
         gradients = {name: p.grad for name, p in theirs.named_parameters()}
         for name, parameter in network.named_parameters():
-            expected = gradients.pop(FAMILIES["electra"].names("").theirs(name))
+            expected = gradients.pop(FAMILIES["electra"].names("").stored_name(name))
             torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-5, msg=name)
             compared.add(name)
         assert not gradients

@@ -9,7 +9,7 @@ import torch
 
 from electra_lab.assembly.data import open_data
 from electra_lab.assembly.experiment import assemble
-from electra_lab.assembly.networks import Networks, open_source
+from electra_lab.assembly.networks import OpenedModel, open_source
 from electra_lab.config.load import load, load_finetuning
 from electra_lab.export.export import export
 from electra_lab.storage import checkpoint
@@ -20,7 +20,7 @@ from tests.electra_lab.jobs.finetuning.small import pretrained, write_finetuning
 from tests.electra_lab.jobs.pretraining.tiny import experiment
 
 
-def source(folder: Path, model: object, *overrides: str, seed: int | None = None) -> Networks:
+def source(folder: Path, model: object, *overrides: str, seed: int | None = None) -> OpenedModel:
     loaded = load_finetuning(write_finetuning(folder, Path(str(model))), overrides)
     return open_source(loaded, seed)
 

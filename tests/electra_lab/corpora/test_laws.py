@@ -41,7 +41,7 @@ class TestTextFiles(CorpusContract):
 
 
 class TestTextFilesPatterns(TestTextFiles):
-    more = {"documents": "lines", "remove": "o", "group": "t.*", "on_error": "skip_line"}  # noqa: RUF012
+    more = {"documents": "lines", "remove": "o", "group": "t.*", "on_error": "skip"}  # noqa: RUF012
 
 
 class TestFasta(CorpusContract):

@@ -128,7 +128,7 @@ def test_damage_is_counted_once_and_the_files_of_all_parts_are_listed(tmp_path: 
     (tmp_path / "a.txt").write_bytes(b"one\n\nth\xffree\n\ntwo")
     (tmp_path / "b.jsonl").write_text('{"text": "four"}\nfive\n')
     part = {
-        "text": {"type": "text_files", "paths": [str(tmp_path)], "on_error": "skip_line"},
+        "text": {"type": "text_files", "paths": [str(tmp_path)], "on_error": "skip"},
         "json": {"type": "json_lines", "paths": [str(tmp_path / "*.jsonl")], "on_error": "skip"},
         "docs": {"type": "docstrings"},
     }

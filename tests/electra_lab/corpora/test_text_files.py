@@ -6,7 +6,6 @@ import json
 import lzma
 import random
 import tracemalloc
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -118,47 +117,38 @@ def test_every_file_of_the_same_documents_gives_them_back(
 def test_what_is_not_utf8_is_named_by_line_and_byte(
     tmp_path: Path, monkeypatch: Any, block: int, content: bytes, line: int, byte: int, before: Any, after: Any
 ) -> None:
-    """And left out on request: the line alone, or the rest of the file from this line on."""
+    """And left out on request: the line alone."""
     monkeypatch.setattr(sources, "BLOCK", block)
     write(tmp_path, a=content, b="next")
     place = f"{tmp_path / 'a.txt'}:{line}"
     with pytest.raises(DataError, match=f"^{place}: byte {byte} is not UTF-8"):
         read(tmp_path)
-    begin = sum(map(len, content.splitlines(keepends=True)[: line - 1]))
-    for on_error, number, unit, kept in (
-        ("skip", len(content) - begin, "bytes", before),
-        ("skip_line", 1, "lines", before + after),
-    ):
-        found = read(tmp_path, on_error=on_error)
-        (skipped,) = [item for item in found if isinstance(item, Skipped)]
-        assert skipped.place == place
-        assert f"byte {byte} " in skipped.reason
-        assert (skipped.number, skipped.unit) == (number, unit)
-        text = "\n".join(item for item in found if isinstance(item, str))
-        assert text == "\n".join([*kept, "next"])
+    found = read(tmp_path, on_error="skip")
+    (skipped,) = [item for item in found if isinstance(item, Skipped)]
+    assert skipped.place == place
+    assert f"byte {byte} " in skipped.reason
+    assert (skipped.number, skipped.unit) == (1, "lines")
+    text = "\n".join(item for item in found if isinstance(item, str))
+    assert text == "\n".join([*before, *after, "next"])
 
 
 @pytest.mark.parametrize(
-    ("options", "whole", "line_alone"),
+    ("options", "expected"),
     [
-        ({"documents": "paragraphs"}, ["a b", "c\nd"], ["a b", "c\nd\nf", "g"]),
-        ({"documents": "paragraphs", "join_lines": True}, ["a b", "c d"], ["a b", "c d f", "g"]),
-        ({"documents": "lines"}, ["a b", "c", "d"], ["a b", "c", "d", "f", "g"]),
-        ({"documents": "files"}, ["a b\n\nc\nd"], ["a b\n\nc\nd\nf\n\n\ng"]),
-        ({"documents": "files", "join_lines": True}, ["a b\n\nc d"], ["a b\n\nc d f\n\ng"]),
+        ({"documents": "paragraphs"}, ["a b", "c\nd\nf", "g"]),
+        ({"documents": "paragraphs", "join_lines": True}, ["a b", "c d f", "g"]),
+        ({"documents": "lines"}, ["a b", "c", "d", "f", "g"]),
+        ({"documents": "files"}, ["a b\n\nc\nd\nf\n\n\ng"]),
+        ({"documents": "files", "join_lines": True}, ["a b\n\nc d f\n\ng"]),
     ],
 )
-def test_damage_within_documents(tmp_path: Path, options: Any, whole: list[str], line_alone: list[str]) -> None:
+def test_damage_within_documents(tmp_path: Path, options: Any, expected: list[str]) -> None:
     """In the middle of a paragraph, and in a paragraph of one line."""
     write(tmp_path, a=b"a b\n\nc\nd\n\xffe\nf\n\nzz\xfe\n\ng")
-    for on_error, expected, skipped in (
-        ("skip", whole, [(":5", 12)]),
-        ("skip_line", line_alone, [(":5", 1), (":8", 1)]),
-    ):
-        found = read(tmp_path, on_error=on_error, **options)
-        assert [item for item in found if isinstance(item, str)] == expected
-        damage = [(item.place, item.number) for item in found if isinstance(item, Skipped)]
-        assert damage == [(f"{tmp_path / 'a.txt'}{line}", number) for line, number in skipped]
+    found = read(tmp_path, on_error="skip", **options)
+    assert [item for item in found if isinstance(item, str)] == expected
+    damage = [(item.place, item.number) for item in found if isinstance(item, Skipped)]
+    assert damage == [(f"{tmp_path / 'a.txt'}{line}", 1) for line in (":5", ":8")]
 
 
 @pytest.mark.parametrize("ending", sorted(set(PACK) - {""}))
@@ -172,8 +162,8 @@ def test_all_lines_before_a_cut_are_kept(tmp_path: Path, ending: str) -> None:
     write(tmp_path, b="next")
     with pytest.raises(DataError, match=r"is cut short"):
         read(tmp_path)
-    for on_error, documents in product(("skip", "skip_line"), ("lines", "paragraphs", "files")):
-        found = read(tmp_path, on_error=on_error, documents=documents)
+    for documents in ("lines", "paragraphs", "files"):
+        found = read(tmp_path, on_error="skip", documents=documents)
         (skipped,) = [item for item in found if isinstance(item, Skipped)]
         assert (skipped.place, skipped.number, skipped.unit) == (str(file), 1, "ends of files")
         kept = "\n".join(item for item in found if isinstance(item, str)).split("\n")
@@ -190,7 +180,7 @@ def test_a_store_of_damaged_files_is_not_taken_for_one_that_kept_less(tmp_path: 
     digest = hashlib.sha256(b"one").digest()
     written = [json.dumps(options | {"on_error": on_error}, sort_keys=True) for on_error in ("stop", "skip")]
     earlier, damaged = (hashlib.sha256(text.encode() + digest).hexdigest() for text in written)
-    others: list[Any] = [{"on_error": "skip"}, {"on_error": "skip_line"}, {"documents": "lines"}, {"join_lines": True}]
+    others: list[Any] = [{"on_error": "skip"}, {"documents": "lines"}, {"join_lines": True}]
     others += [{"group": "a"}, {"group": "b"}, {"remove": "a"}]
     assert TextFiles(paths=[tmp_path]).fingerprint() == earlier
     found = {TextFiles(paths=[tmp_path], **options).fingerprint() for options in others}
@@ -222,17 +212,5 @@ def test_one_giant_line_is_read_in_bounded_memory(tmp_path: Path) -> None:
 def test_of_a_giant_line_only_the_damaged_part_is_left_out(tmp_path: Path) -> None:
     words = b"".join(b"word%07d " % number for number in range(400_000))
     write(tmp_path, a=words[:2_000_000] + b"\xff" + words[2_000_000:])
-    kept = sum(len(item) for item in read(tmp_path, on_error="skip_line") if isinstance(item, str))
+    kept = sum(len(item) for item in read(tmp_path, on_error="skip") if isinstance(item, str))
     assert len(words) - 2 * sources.BLOCK < kept < len(words)
-
-
-def test_damage_in_a_file_that_is_cut_short_is_counted_up_to_the_cut(tmp_path: Path) -> None:
-    rng = random.Random(1)
-    text = b"one\nM\xe4\n" + b"".join(b"%f\n" % rng.random() for _ in range(20_000))
-    file = tmp_path / "a.txt.gz"
-    file.write_bytes(gzip.compress(text)[:-20_000])
-    end, rest = (item for item in read(tmp_path, on_error="skip") if isinstance(item, Skipped))
-    assert (end.place, end.unit) == (str(file), "ends of files")
-    assert (rest.place, rest.unit) == (f"{file}:2", "bytes")
-    kept = "".join(item for item in read(tmp_path, on_error="skip_line") if isinstance(item, str))
-    assert 100_000 < rest.number == len(kept.removeprefix("one\n").encode() + b"\nM\xe4\n")

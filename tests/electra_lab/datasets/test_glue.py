@@ -129,29 +129,6 @@ def test_the_diagnostics_with_labels(tmp_path: Path) -> None:
     assert values(full.read("test")) == [("A", "B", "contradiction")]
 
 
-def test_mrpc_as_microsoft_has_it(tmp_path: Path) -> None:
-    header, first, second, third = (
-        "\ufeffQuality|#1 ID|#2 ID|#1 String|#2 String\n", "1|1|2|A|B\n", "0|2|1|C|D\n", "1|3|4|E|F\n"
-    )  # fmt: skip
-    write(tmp_path / "msr_paraphrase_train.txt", tsv(header + first + second + third, "\r\n"))
-    write(tmp_path / "msr_paraphrase_test.txt", tsv(header + "0|5|6|G|H\n"))
-    assert glue("MRPC", tmp_path).splits == ["train", "test"]
-    write(tmp_path / "dev_ids.tsv", "2\t1\n")
-    dataset = glue("MRPC", tmp_path)
-    assert {split: values(dataset.read(split)) for split in dataset.splits} == {
-        "train": [("A", "B", "1"), ("E", "F", "1")], "validation": [("C", "D", "0")], "test": [("G", "H", "0")]
-    }  # fmt: skip
-    before = dataset.fingerprint()
-    write(tmp_path / "dev_ids.tsv", "1\t2\n")
-    assert glue("MRPC", tmp_path).fingerprint() != before
-    alone = glue("MRPC", tmp_path, dev=tsv(header + second))  # Microsoft's file contains dev.tsv, too
-    assert alone.splits == ["train", "validation", "test"]
-    assert values(alone.read("train")) == [("C", "D", "0"), ("E", "F", "1")]
-    prepared = glue("MRPC", tmp_path, train=tsv(header + first), dev=tsv(header + third))
-    assert values(prepared.read("train")) == [("A", "B", "1")]
-    assert values(prepared.read("validation")) == [("E", "F", "1")]
-
-
 def test_double_unordered_trains_on_both_orders(tmp_path: Path) -> None:
     rows = tsv(TASKS["STS-B"][0])
     once = glue("STS-B", tmp_path, train=rows, dev=rows)

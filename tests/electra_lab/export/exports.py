@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from electra_lab.assembly.networks import Networks, build_networks
+from electra_lab.assembly.networks import OpenedModel, build_networks
 from electra_lab.pretrained.opening import open_model
 from tests.electra_lab.jobs.pretraining.tiny import experiment, run
 
@@ -24,7 +24,7 @@ def finished(folder: Path, **sections: str) -> Path:
     return run(experiment(folder, **(settings | sections)), folder / "run")
 
 
-def opened(path: Path, step: int | None = None) -> Networks:
+def opened(path: Path, step: int | None = None) -> OpenedModel:
     return build_networks(open_model(path, step=step), CPU)
 
 

@@ -111,8 +111,7 @@ def test_the_code_of_the_card_gives_the_labs_tags(
         assert tags == model.predict({"words": words}).prediction == exported.predict({"words": words}).prediction
         seen |= {*tags}
     assert len(seen) > 1
-    # A name of a special token, and a sentence that is longer than a row, are read in another way.
-    assert "Of 16 sentences of validation data, 14 have the same tokens" in card
+    assert "names of special tokens, such as `[SEP]`, as text" in card
 
 
 def test_texts_keep_the_tokens_of_the_run(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from electra_lab.export import model_folder
 from electra_lab.inference.finetuned import FineTuned
 from electra_lab.jobs.finetuning.facts import described_export
 from electra_lab.jobs.finetuning.run import finetune
+from electra_lab.pretrained import opening
 from electra_lab.pretrained.families import FAMILIES, prepare
 from electra_lab.pretrained.families.hugging_face import HuggingFace
 from electra_lab.pretrained.hugging_face import read_part
@@ -76,10 +77,10 @@ def test_the_exported_model_reads_rows_of_the_fine_tuning(
     """The network has more positions; some texts are longer than the rows."""
     seed = tuned[name] / "seed-4"
     folder, exported = opened(tuned[name]), opened(seed / "model")
-    assert folder.job.length == exported.job.length == 20 < folder.discriminator.longest(32)
+    assert folder.length == exported.length == 20 < folder.discriminator.longest(32)
     assert transformers.AutoTokenizer.from_pretrained(seed / "model").model_max_length == 20
     lengths = list[int]()
-    monkeypatch.setattr(model_folder, "write_onnx_files", lambda *given: (lengths.append(given[3]), ([], None))[1])
+    monkeypatch.setattr(model_folder, "write_onnx_file", lambda *given: lengths.append(given[3]) or "")
     model_folder.copy_folder(seed / "model", tmp_path / "out", onnx=True)
     assert lengths == [20]
     task = exported.job.task
@@ -140,7 +141,7 @@ def test_the_tokenizer_may_have_a_shorter_limit_than_the_network(tuned: dict[str
     longest = opened(folder).discriminator.longest(32)
     for limit, length in ((8, 8), (longest + 5, longest), (1e30, longest)):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": limit}))
-        assert opened(folder).job.length == length
+        assert opened(folder).length == length
         assert len(opened(folder).predict(words).probabilities) == len(words)
 
 
@@ -191,6 +192,40 @@ def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatc
     for wrong in (5, "none", True):
         with pytest.raises(ConfigError):
             electra_lab.load(folder.path, seed=wrong)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "reason"),
+    [
+        (("network", "length"), None, r"provenance\.json: does not describe its model"),
+        (("network", "embedding"), {"dim": 4, "max_length": 32, "dropout": 0.0}, "does not fit the provenance"),
+        (("facts", "labels"), ["a", "b", "c"], "does not fit the provenance"),
+    ],
+)
+def test_a_seed_that_does_not_fit_its_description(
+    tuned, tmp_path: Path, place: tuple[str, str], value: object, reason: str
+) -> None:
+    folder = Path(shutil.copytree(tuned["numbers" if value is None else "labels"], tmp_path / "tuned"))
+    file = folder / "seed-4" / "provenance.json"
+    provenance = json.loads(file.read_text())
+    provenance[place[0]][place[1]] = value
+    file.write_text(json.dumps(provenance))
+    with pytest.raises(CheckpointError, match=rf"^{folder / 'seed-4'}/.*{reason}"):
+        opened(folder, seed=4)
+
+
+@pytest.mark.parametrize("part", ["network.", "head."])
+def test_a_seed_with_numbers_that_are_not_finite(tuned, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    read = opening.read_model
+
+    def spoiled(*arguments: Any) -> Any:
+        saved = read(*arguments)
+        next(tensor for name, tensor in saved.tensors.items() if name.startswith(part)).fill_(torch.nan)
+        return saved
+
+    monkeypatch.setattr(opening, "read_model", spoiled)
+    with pytest.raises(CheckpointError, match="NaN or infinite"):
+        opened(tuned["labels"], seed=4)
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])

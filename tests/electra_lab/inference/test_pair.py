@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
+from electra_lab.assembly.networks import OpenedModel
 from electra_lab.data.texts import CHUNK, tokenize
 from electra_lab.inference.opening import load_pair as load
 from electra_lab.inference.pair import Pair
@@ -354,9 +356,10 @@ def test_a_pair_says_what_it_lacks(tmp_path: Path, pair: Pair) -> None:
     with pytest.raises(ConfigError, match="device is 'gpu'"):
         load(tmp_path / "run", device="gpu")
     # Empty windows would never end.
-    with pytest.raises(ConfigError, match=r"^it: reads 2 tokens at once; it needs at least 3"):
-        Pair("it", pair.tokenizer, pair.vocabulary, 2, discriminator=pair.discriminator)
-    assert Pair("it", pair.tokenizer, pair.vocabulary, 3, discriminator=pair.discriminator).detect(TEXTS[0])
+    two, three = (OpenedModel(replace(pair.model, length=n), pair.networks, pair.vocabulary, {}) for n in (2, 3))
+    with pytest.raises(ConfigError, match=rf"^{pair.name}: reads 2 tokens at once; it needs at least 3"):
+        Pair(two)
+    assert Pair(three).detect(TEXTS[0])
 
 
 @pytest.mark.parametrize("verb", ["detect", "corrupt", "score", "fill", "embed"])

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 import electra_lab
+from electra_lab.assembly.networks import OpenedModel
 from electra_lab.data.texts import tokenize
 from electra_lab.data.vocabulary import masks_take_words
 from electra_lab.export.export import export
@@ -141,7 +142,7 @@ def test_a_text_without_tokens_has_no_score(pair: Pair) -> None:
 
 
 def test_a_pair_without_a_discriminator_scores_by_likelihood(pair: Pair) -> None:
-    alone = Pair("alone", pair.tokenizer, pair.vocabulary, pair.length, generator=pair.generator)
+    alone = Pair(OpenedModel(pair.model, {"generator": pair.networks["generator"]}, pair.vocabulary, {}))
     assert alone.score("the cat").score == pytest.approx(pair.score("the cat", by="likelihood").score)
     for scorer, by in ((alone, "detection"), (pair, "energy")):
         with pytest.raises(ConfigError):

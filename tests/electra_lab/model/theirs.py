@@ -60,14 +60,16 @@ def network(config: dict[str, Any], *heads: str) -> Network:
 
 def from_transformers(given: dict[str, Tensor], ours: Network, kind: str) -> Account:
     names = FAMILIES[kind].names("")
-    named = names.ours(given)
-    account = account_for(named, own_tensors(ours), names.theirs, re.compile(names.foreign))
+    named = names.lab_tensors(given)
+    account = account_for(named, own_tensors(ours), names.stored_name, re.compile(names.foreign))
     fill(ours, named)
     return account
 
 
 def to_transformers(ours: Network) -> dict[str, Tensor]:
-    return {FAMILIES["electra"].names("").theirs(name): tensor.detach() for name, tensor in own_tensors(ours).items()}
+    return {
+        FAMILIES["electra"].names("").stored_name(name): tensor.detach() for name, tensor in own_tensors(ours).items()
+    }
 
 
 def inputs(vocabulary: int, length: int = 16) -> tuple[Tensor, Tensor, Tensor]:

@@ -24,7 +24,7 @@ from electra_lab.model.weights import account_for, own_tensors
 from electra_lab.pretrained.families.hugging_face import HEADS
 from electra_lab.pretrained.hugging_face import CONFIG, read_folders, read_part
 from electra_lab.pretrained.trained_model import Part
-from electra_lab.pretrained.writing import describe, their_tensors, write_network
+from electra_lab.pretrained.writing import describe, stored_tensors, write_network
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import ConfigError
 from tests.electra_lab.assembly.initial_weights import TOKENS
@@ -92,7 +92,7 @@ def test_a_pair_leaves_as_models_of_transformers_and_comes_back(name: str, tmp_p
         with pytest.raises(ConfigError, match="mpnet"):
             describe(part, BERTS, part.family)
     part = part.family.with_pad(part, pad)
-    write_network(tmp_path, describe(part, words, part.family), their_tensors(part, part.family), part)
+    write_network(tmp_path, describe(part, words, part.family), stored_tensors(part, part.family), part)
     theirs, report = hf.AutoModel.from_pretrained(tmp_path, output_loading_info=True)
     assert theirs.config.architectures == [type(theirs).__name__]
     assert all(map(is_idle, report["missing_keys"])), report["missing_keys"]
@@ -130,7 +130,7 @@ def test_a_model_of_transformers_comes_in(name: str, tmp_path: Path) -> None:
     assert part.backbone["type"] == (name.replace("electra", "bert") if name in OWN_BACKBONES else "hugging_face")
     assert part.embedding["dim"] == getattr(config, "input_embedding_size", getattr(config, "embedding_size", WIDTH))
     assert_same_states(getattr(theirs, theirs.base_model_prefix, theirs), network, 1)
-    unused = set(account_for(part.tensors, own_tensors(network), part.their_name, part.foreign).unused)
+    unused = set(account_for(part.tensors, own_tensors(network), part.stored_name, part.foreign).unused)
     inside = [key for key in unused if kind is hf.AutoModel or key.startswith(f"{theirs.base_model_prefix}.")]
     assert all(map(is_idle, inside)), inside
 

@@ -15,7 +15,7 @@ from electra_lab.assembly.networks import build_network
 from electra_lab.model.network import Network, everywhere
 from electra_lab.model.weights import own_tensors
 from electra_lab.pretrained.hugging_face import read_part
-from electra_lab.pretrained.writing import describe, their_tensors, write_network
+from electra_lab.pretrained.writing import describe, stored_tensors, write_network
 from electra_lab.tokenizers.wordpiece import wordpiece
 from registry.errors import ConfigError
 from tests.electra_lab.model.theirs import inputs, saved
@@ -76,7 +76,7 @@ def test_a_model_of_transformers_comes_and_goes(name: str, tmp_path: Path) -> No
     assert expected[mask].std() > 0.1, "the states are zero"
     # Back: the same bits, and a complete class of transformers.
     part = replace(part, tensors=own_tensors(network))
-    back, given = their_tensors(part, part.family), load_file(folder / "model.safetensors")
+    back, given = stored_tensors(part, part.family), load_file(folder / "model.safetensors")
     if "legacy" not in name:
         encoder = "model." if "modern" in name else "deberta."
         root = encoder if "encoder" in name else ""  # missing from the file of an encoder alone
@@ -113,7 +113,7 @@ def test_a_discriminator_of_deberta_keeps_the_authors_head(tmp_path: Path) -> No
     assert part.heads == ("replaced",)
     assert torch.equal(network.heads["replaced"].out.weight, given["mask_predictions.classifier.weight"])
     assert part.class_ending == "Model"
-    back = their_tensors(replace(part, tensors=own_tensors(network)), part.family)
+    back = stored_tensors(replace(part, tensors=own_tensors(network)), part.family)
     assert given.keys() - back.keys() == {"deberta.embeddings.word_embeddings._weight"}
     write_network(folder, describe(part, TOKENIZER, part.family), back, part)
     assert not hf.AutoModel.from_pretrained(folder, output_loading_info=True)[1]["missing_keys"]

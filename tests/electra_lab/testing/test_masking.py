@@ -57,7 +57,7 @@ MISTAKES: dict[str, tuple[Change, str]] = {
 def test_a_mistake_is_found(mistake: str) -> None:
     change, reason = MISTAKES[mistake]
     with pytest.raises(AssertionError, match=reason):
-        after(change).test_masks_what_it_may_and_as_much_as_it_must(device="cpu")
+        after(change).test_masks_only_allowed_positions_and_the_required_number(device="cpu")
 
 
 def test_the_rule_of_words_allows_fewer_but_not_none() -> None:
@@ -66,7 +66,7 @@ def test_the_rule_of_words_allows_fewer_but_not_none() -> None:
     none = after(lambda m, t, ok: Masked(t, m.positions, m.valid & False), exact=False)
     for suite in (fewer, none):
         with pytest.raises(AssertionError, match="0 tokens were masked, where the rule says"):
-            suite.test_masks_what_it_may_and_as_much_as_it_must(device="cpu")
+            suite.test_masks_only_allowed_positions_and_the_required_number(device="cpu")
 
 
 @pytest.mark.parametrize("ignored", ["replace_prob", "random_prob"])

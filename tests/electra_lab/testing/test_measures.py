@@ -48,7 +48,7 @@ def suite(kind: type[Measure]) -> MeasureContract:
     return type("Suite", (MeasureContract,), {"name": "mine", "kind": kind, "component": lambda _: kind})()
 
 
-NUMBERS, ALIKE = "equal_weights_give_equal_numbers", "a_mean_names_parts_that_are_read_alike"
+NUMBERS, ALIKE = "equal_weights_give_equal_numbers", "parts_of_a_mean_have_one_unit_and_direction"
 ROWS = "reads_the_same_rows_of_training_text_for_every_cell"
 REFERENCES = "its_references_are_experiments"
 UNKNOWN = {"mean": Metric("mean", parts=("a", "c")), "a": Metric("a")}
