@@ -22,7 +22,7 @@ peer("electra_pytorch")
 
 FOLDER = ROOT / "benchmarks"
 SMALL = ("--experiment", "transformer_tiny", "--length", "16", "--batch", "2")
-LONGER = ("ablation_workers", "checkpoint", "choices", "data", "encoders", "finetuning", "lengths", "memory",
+LONGER = ("ablation_workers", "checkpoint", "choices", "data", "encoders", "finetuning", "int8", "lengths", "memory",
           "predicting", "revisions")  # fmt: skip
 LINUX = pytest.mark.skipif(
     not Path("/proc/cpuinfo").exists(), reason="processor and memory are read from Linux's /proc"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +28,7 @@ def export(
     best: Best = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write the networks as ONNX.")] = False,
     onnx_size: Annotated[str | None, typer.Option(metavar="BATCHxLENGTH", help="Size of ONNX inputs: 1x128.")] = None,
+    int8: Annotated[bool, typer.Option("--int8", help="Also write int8 ONNX, and report its effect.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the written files as JSON.")] = False,
 ) -> None:
     """Write the networks of a run as Hugging Face models, with tokenizer and model card.
@@ -41,23 +43,32 @@ def export(
     if model := model_folder(run):
         if chosen is not None:
             raise ConfigError(f"{run}: is not a run of pre-training, so it has no checkpoint to choose.")
-        copy_folder(model, destination, onnx=onnx, size=size_of(onnx_size))
-        answer(json.dumps({"path": str(destination)}, indent=1) if as_json else f"{destination}: the model {model}")
+        change = copy_folder(model, destination, onnx=onnx, size=size_of(onnx_size), int8=int8)
+        if as_json:
+            answer(json.dumps({"path": str(destination), "int8": asdict(change) if change else None}, indent=1))
+            return
+        answer(f"{destination}: the model {model}")
+        if change:
+            answer(f"  in int8: {change}")
         return
     # The networks of a run are written.
-    exported = export(run, destination, chosen, onnx=onnx, size=size_of(onnx_size), judge=judge)
+    exported = export(run, destination, chosen, onnx=onnx, size=size_of(onnx_size), int8=int8, judge=judge)
     folders = {str(destination / network.name): network for network in exported.networks}
     if as_json:
         networks: dict[str, dict[str, Any]] = {}
         for path, network in folders.items():
             described = {"path": path, "class": network.class_name, "auto_class": network.auto_class}
             networks[network.name] = {**described, "parameters": network.parameters}
+            if network.int8:
+                networks[network.name]["int8"] = asdict(network.int8[0])
         answer(json.dumps({"path": str(destination), "step": exported.step, "networks": networks}, indent=1))
         return
     answer(f"{destination}: the networks after step {exported.step:,}")
     for network in exported.networks:
         also = "".join(f", {file.name}" for file in sorted((destination / network.name).glob("*.onnx")))
         answer(f"  {network.name:<14}  {network.class_name}, {network.parameters:,} parameters{also}")
+        for change in network.int8:
+            answer(f"  {'':<14}  in int8: {change}")
     for limit in dict.fromkeys(chain.from_iterable(network.limits for network in exported.networks)):
         answer(f"  note: {limit}")
     answer("load with:\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from electra_lab.assembly.budget import size_of
 from electra_lab.assembly.networks import build_network
 from electra_lab.data.vocabulary import special_ids
 from electra_lab.export.card import CARD, Judge, model_card
-from electra_lab.export.onnx import INPUTS, NamedOutputs, write_onnx
 from electra_lab.model.weights import head_of
 from electra_lab.pretrained.families import WRITTEN
 from electra_lab.pretrained.hugging_face import CONFIG, MARK, Mark, read_mark
@@ -29,9 +28,10 @@ from electra_lab.version import __version__
 from registry.errors import CheckpointError, ConfigError, DataError, InUse
 
 if TYPE_CHECKING:
-    from electra_lab.export.onnx import Size
+    from electra_lab.export.int8 import Change, Rows
+    from electra_lab.export.onnx import NamedOutputs, Size
 
-ONNX = "model.onnx"
+ONNX, INT8 = "model.onnx", "model_int8.onnx"
 REGISTER = "import electra_lab.interop.hugging_face  # pip install 'electra-lab[hugging-face]'"
 
 
@@ -45,6 +45,7 @@ class Exportable:
     longest: int  # input, in tokens
     notes: list[str]  # on loading it
     limits: list[str]  # parts of the run that the folder lacks
+    int8: list[Change] = field(default_factory=list)  # what model_int8.onnx changes, if it was asked for
 
     @property
     def name(self) -> str:
@@ -89,6 +90,7 @@ def export(
     *,
     onnx: bool = False,
     size: Size | None = None,
+    int8: bool = False,
     judge: Judge | None = None,
 ) -> Exported:
     """Write the networks of a run to destination/discriminator and destination/generator, all or nothing.
@@ -98,29 +100,32 @@ def export(
     step   step of the checkpoint, or "best"; the newest by default
     onnx   True to write the model.onnx of each network, too
     size   only batch and length that it takes; by default any
+    int8   True to write model_int8.onnx, too, and to measure the difference
     judge  function that words the run's records for the model card; without it the card has no results
 
     Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError.
     """
     refuse_unusable(destination)
     destination = destination.resolve()
-    refuse_to_replace(destination, onnx=onnx or bool(size))
+    refuse_to_replace(destination, onnx=onnx or bool(size) or int8, int8=int8)
     model = read_run(run, step)
     assert model.run is not None
     assert model.tokenizer is not None
     assert model.length is not None
     networks = [exportable(model, part) for part in (*model.parts.values(), *encoders(model)) if part.learned]
+    rows: list[Rows] | None = None
+    if int8:
+        from electra_lab.export.int8 import run_rows
+
+        rows = run_rows(model, size)
     with whole(destination) as building:
         for network in networks:
             with new_folder(building / network.name) as folder:
                 write_network(folder, network.config, stored_tensors(network.part, network.part.family), network.part)
                 pooled = network.part.backbone["dim"], min(model.length, network.longest)
                 write_tokenizer(folder, model.tokenizer, network.longest, pooled)
-                if onnx or size:
-                    module = NamedOutputs(build_network(network.part, network.config["pad_token_id"]))
-                    network.notes.append(
-                        write_onnx_file(folder, module, network.config["vocab_size"], network.longest, size)
-                    )
+                if onnx or size or int8:
+                    _write_onnx(folder, network, size, rows)
                 (folder / CARD).write_text(model_card(model, network, judge), encoding="utf-8")
                 seal(folder)
         listed = {net.name: {"class": net.class_name, "parameters": net.parameters} for net in networks}
@@ -190,7 +195,7 @@ def exportable(model: TrainedModel, part: Part) -> Exportable:
     return described
 
 
-def refuse_to_replace(destination: Path, *, onnx: bool) -> None:
+def refuse_to_replace(destination: Path, *, onnx: bool, int8: bool) -> None:
     """Raise ConfigError unless a folder is absent, empty or an unchanged export, and if an ONNX file would be lost."""
     if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
         return
@@ -210,8 +215,11 @@ def refuse_to_replace(destination: Path, *, onnx: bool) -> None:
         raise ConfigError(
             f"{destination}: has changed since it was exported ({wrong[0]}). Delete it, or choose another folder."
         )
-    if not onnx and any(path.name == ONNX for path in files):
-        raise ConfigError(f"{destination}: has {ONNX}, which would be lost. Add --onnx, or choose another folder.")
+    for file, option, written in ((ONNX, "--onnx", onnx), (INT8, "--int8", int8)):
+        if not written and any(path.name == file for path in files):
+            raise ConfigError(
+                f"{destination}: has {file}, which would be lost. Add {option}, or choose another folder."
+            )
 
 
 def _networks(destination: Path) -> list[Path]:
@@ -227,12 +235,36 @@ def _networks(destination: Path) -> list[Path]:
     return [destination] if alone and not part else []
 
 
-def write_onnx_file(folder: Path, module: NamedOutputs, vocabulary_size: int, longest: int, size: Size | None) -> str:
-    """Write model.onnx, and return its interface as a sentence."""
+def write_onnx_files(
+    folder: Path, module: NamedOutputs, vocabulary_size: int, longest: int, size: Size | None,
+    rows: list[Rows] | None, text: str,
+) -> tuple[list[str], Change | None]:  # fmt: skip
+    """Write model.onnx and, with rows, if only an empty list, model_int8.onnx; return notes, and what int8 changes.
+
+    text  describes the tokens of the rows
+    """
+    from electra_lab.export.onnx import INPUTS, write_onnx
+
     write_onnx(folder / ONNX, module, vocabulary_size, longest, size)
     inputs, outputs = ("`, `".join(names) for names in (INPUTS, module.outputs))
     sizes = f"batches of {size[0]} x {size[1]} tokens alone" if size else f"rows of at most {longest} tokens"
-    return f"`{ONNX}` turns `{inputs}` into `{outputs}`, for {sizes}."
+    notes, change = [f"`{ONNX}` turns `{inputs}` into `{outputs}`, for {sizes}."], None
+    if rows is not None:
+        from electra_lab.export.int8 import write_int8
+
+        change = write_int8(folder / ONNX, module, rows, text, vocabulary_size, longest, size)
+        notes.append(f"`{INT8}` next to it: {change}.")
+    return notes, change
+
+
+def _write_onnx(folder: Path, network: Exportable, size: Size | None, rows: list[Rows] | None) -> None:
+    from electra_lab.export.onnx import NamedOutputs
+
+    vocabulary_size, module = network.config["vocab_size"], build_network(network.part, network.config["pad_token_id"])
+    sizes = vocabulary_size, network.longest, size
+    notes, change = write_onnx_files(folder, NamedOutputs(module), *sizes, rows, "tokens of the run's test text")
+    network.notes.extend(notes)
+    network.int8.extend([change] if change else [])
 
 
 @contextmanager

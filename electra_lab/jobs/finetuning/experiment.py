@@ -353,8 +353,6 @@ def description_of(built: Finetuning, name: str) -> dict[str, Any]:
 def data_of(
     dataset: Dataset, source: OpenedModel, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]
 ) -> Data:
-    dataset: Dataset, source: OpenedModel, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]
-) -> Data:
     return Data(
         store=dataset.fingerprint(),
         documents={split: len(of_split) for split, of_split in examples.items()},

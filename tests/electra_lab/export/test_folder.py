@@ -139,12 +139,13 @@ def test_nothing_that_was_changed_is_deleted(earlier: tuple[Path, Path, Path]) -
 
 def test_no_onnx_file_of_an_earlier_export_is_lost(earlier: tuple[Path, Path, Path]) -> None:
     source, folder, network = earlier
-    (network / "model.onnx").write_text("mine")
-    (network / "MANIFEST.json").unlink()
-    seal(network)
-    with pytest.raises(ConfigError, match=rf"{folder}: has model\.onnx, which would be lost\. Add --onnx"):
-        again(source, folder)
-    assert (network / "model.onnx").read_text() == "mine"
+    for name, option, given in (("model.onnx", "--onnx", {}), ("model_int8.onnx", "--int8", {"onnx": True})):
+        (network / name).write_text("mine")
+        (network / "MANIFEST.json").unlink()
+        seal(network)
+        with pytest.raises(ConfigError, match=rf"{folder}: has {name}, which would be lost\. Add {option}"):
+            again(source, folder, **given)
+        assert (network / name).read_text() == "mine"
 
 
 def test_the_parts_of_a_pair_and_of_a_fine_tuning_are_not_replaced_by_a_model(out: Path, tmp_path: Path) -> None:

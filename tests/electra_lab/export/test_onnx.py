@@ -1,8 +1,10 @@
 """Networks as ONNX: onnxruntime computes the lab's states and logits, for every batch and length or for one."""
 
+import json
 import os
-import re
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,17 +12,24 @@ import pytest
 import torch
 from torch import nn
 
+from electra_lab.assembly.experiment import assemble
+from electra_lab.data.store import load_store
+from electra_lab.data.vocabulary import special_ids
+from electra_lab.export import int8
 from electra_lab.export import onnx as module
 from electra_lab.export.export import export
+from electra_lab.export.int8 import run_rows, validation_rows
 from electra_lab.export.model_folder import copy_folder, with_head
 from electra_lab.export.onnx import INPUTS, NamedOutputs, open_onnx, write_onnx
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from electra_lab.pretrained.hugging_face import read_part
+from electra_lab.pretrained.opening import open_model, run_config
+from electra_lab.pretrained.writing import write_tokenizer
+from electra_lab.tokenizers.wordpiece import wordpiece
 from registry import Backbone, backbones
 from registry.errors import ConfigError
-from tests.electra_lab.export.exports import assert_close, finished, inputs, logits, opened, states
-from tests.helpers import ROOT
+from tests.electra_lab.export.exports import CPU, assert_close, finished, inputs, logits, opened, states
 
 for _name in module.NEEDED:
     pytest.importorskip(_name, reason=f"{_name} is not installed")
@@ -62,32 +71,135 @@ def assert_computed(file: Path, ours: Network, size: int, fixed: tuple[int, int]
 def test_an_export_has_the_discriminator(tmp_path: Path, capsys: Any) -> None:
     run = finished(tmp_path, generator="{type: unigram}")
     capsys.readouterr()
-    export(run, tmp_path / "out", onnx=True)
+    (exported,) = export(run, tmp_path / "out", int8=True).networks
     assert capsys.readouterr() == ("", "")
     ours, folder = opened(run), tmp_path / "out" / "discriminator"
     assert_computed(folder / "model.onnx", ours.networks["discriminator"], ours.vocabulary.size)
-    assert [path.name for path in folder.rglob("*.onnx*")] == ["model.onnx"]  # no separate file of weights
+    files = sorted(path.name for path in folder.rglob("*.onnx*"))
+    assert files == ["model.onnx", "model_int8.onnx"]  # no separate file of weights
     card = (folder / "README.md").read_text()
-    interface = "`input_ids`, `attention_mask`, `token_type_ids` into `logits`, `last_hidden_state`"
-    assert f"- `model.onnx` turns {interface}" in card
+    assert (
+        "- `model.onnx` turns `input_ids`, `attention_mask`, `token_type_ids` into `logits`, `last_hidden_state`"
+        in card
+    )
+
+    # fp32 has the AUC that the run measured on its test text, int8 a different one.
+    tested = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
+    (change,) = exported.int8
+    assert change.auc[0] == pytest.approx(tested["discriminator_auc"], abs=1e-6)
+    assert 0 < abs(change.auc[1] - change.auc[0]) < 0.2
+    mean, largest = change.outputs
+    assert 0 < mean < largest
+    assert f"by {largest:.2g} at most" in str(change)
+    assert change.bytes[1] < change.bytes[0]
+    assert str(change) in card
+    # All tokens of the test text, without [CLS], [SEP] and padding; the machine's threads, unless fewer were asked for.
+    data = json.loads((run / "provenance.json").read_text())["data"]
+    assert f"({data['tokens']['test'] - data['documents']['test']} tokens of the run's test text" in str(change)
+    assert str(change).endswith(f" {torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)})")
     # The longest input is in the file and in the card.
     assert open_onnx(folder / "model.onnx").get_modelmeta().custom_metadata_map["longest"] == str(LONGEST)
     assert f"for rows of at most {LONGEST} tokens" in card
 
 
 @pytest.mark.usefixtures("no_report")
-def test_the_lines_of_the_guide_quantize_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    export(finished(tmp_path, generator="{type: unigram}"), tmp_path / "exported", onnx=True)
-    monkeypatch.chdir(tmp_path)
-    guide = (ROOT / "docs" / "hugging-face.md").read_text()
-    (code,) = re.findall(r"```python\n(import onnx\n.*?)```", guide, re.DOTALL)
-    with module.quiet():
-        exec(code, {})
-    files = [tmp_path / "exported" / "discriminator" / "model.onnx", tmp_path / "model_int8.onnx"]
-    given = {name: inputs(30, 2, 16)[name].numpy() for name in INPUTS}
-    exact, rounded = (open_onnx(file).run(["logits"], given)[0] for file in files)
-    assert files[1].stat().st_size < files[0].stat().st_size
-    assert 0 < np.abs(exact - rounded).max() < 1
+def test_a_masked_language_model_in_int8_is_compared_on_the_masked_test_text(tmp_path: Path) -> None:
+    run = finished(tmp_path, objective="{type: mlm}", generator="null", sampler="null")
+    model = open_model(run)
+    (rows,) = run_rows(model)
+    given = {name: torch.from_numpy(part) for name, part in rows.inputs.items()}
+    asked = given["input_ids"] == special_ids(model.tokenizer)["mask"]
+    # The loss at these masks is the one that the run measured.
+    store = load_store(tmp_path / "store" / model.run.provenance.data.store)
+    (batch,) = assemble(run_config(run), store, CPU, restored=True).test.in_order(8, CPU)
+    predicted = logits(opened(run).networks["discriminator"], given)[asked]
+    tested = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    loss = nn.functional.cross_entropy(predicted, batch.tokens[asked]).item()
+    assert loss == pytest.approx(tested["discriminator_token_mask_loss"], abs=1e-5)
+    assert rows.judged[asked.numpy()].all()
+    data = model.run.provenance.data
+    assert rows.judged.sum() == data.tokens["test"] - data.documents["test"]  # without [SEP]
+
+
+@pytest.mark.usefixtures("no_report")
+def test_int8_of_an_earlier_checkpoint_is_compared_on_its_own_replacements(tmp_path: Path) -> None:
+    run = finished(tmp_path, checkpoint="{every: 1, keep: 99}")
+    inputs = [run_rows(open_model(run, step=step))[0].inputs["input_ids"].tolist() for step in (1, 12, None)]
+    assert inputs[0] != inputs[1] == inputs[2]
+
+
+class _Session:
+    """Gives the same output each time, after some time."""
+
+    def __init__(self, output: Any, seconds: float) -> None:
+        self.output, self.seconds = np.array(output, np.float32), seconds
+
+    def run(self, names: list[str], inputs: Any) -> list[Any]:
+        assert names == ["logits"]
+        time.sleep(self.seconds)
+        return [self.output]
+
+
+@pytest.mark.parametrize(
+    ("heads", "fp32", "rounded", "agreement", "auc"),
+    [
+        (("replaced",), [[[2, -1, 3, -4]]], [[[1, 1, -3, -4]]], 0.5, (1.0, 0.625)),
+        (("tokens",), [[[[2, 1], [2, 1], [2, 1], [0, 1]]]], [[[[0, 1], [0, 1], [3, 1], [0, 5]]]], 0.5, None),
+    ],
+)
+def test_the_effect_of_int8(
+    tmp_path: Path, monkeypatch: Any, heads: Any, fp32: Any, rounded: Any, agreement: float, auc: Any
+) -> None:
+    """Of two files with known outputs, the first slow and large, at judged tokens alone."""
+    sessions = {"a": _Session(fp32[0], 0.004), "b": _Session(rounded[0], 0.0)}
+    monkeypatch.setattr(int8, "open_onnx", lambda file, threads: sessions[file.name])
+    for name, size in (("a", 400), ("b", 100)):
+        (tmp_path / name).write_bytes(bytes(size))
+    judged, replaced = np.array([[True] * 4]), np.array([[True, False, True, False]])
+    rows = int8.Rows({"input_ids": np.zeros((1, 4), np.int64)}, judged, replaced if auc else None)
+    network, outputs = SimpleNamespace(heads=heads), ("logits", "last_hidden_state")
+    module: Any = SimpleNamespace(outputs=outputs, of_text=False, network=network)
+    change = int8._compared(tmp_path / "a", tmp_path / "b", module, [rows, rows], "tokens")
+    assert (change.agreement, change.auc, change.bytes, change.tokens) == (agreement, auc, (400, 100), 8)
+    assert change.seconds[0] > change.seconds[1]
+    gaps = np.abs(np.array(fp32) - np.array(rounded))
+    assert change.outputs == pytest.approx((gaps.mean(), gaps.max()))
+
+
+SENTENCES = [["the", "cat", "didn't"], ["dogs"], ["zebras", "sat", "on", "the", "mat"]] * 4
+
+
+@pytest.mark.parametrize("fields", [("text",), ("text", "pair"), ("words",), ("question",)])
+@pytest.mark.parametrize("size", [None, (4, 8)])
+def test_a_fine_tuned_model_in_int8_is_compared_on_its_validation_data(
+    tmp_path: Path, fields: tuple[str, ...], size: Any
+) -> None:
+    """As transformers reads it: both texts of a pair, and of words the first tokens."""
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "model").mkdir()
+    write_tokenizer(tmp_path / "model", wordpiece([" ".join(words) for words in SENTENCES], vocab_size=40), LONGEST)
+    values = [words if fields == ("words",) else " ".join(words) for words in SENTENCES]
+    texts = [dict(zip(fields, (value, values[n - 1]), strict=False)) for n, value in enumerate(values)]
+    lines = (json.dumps({"id": str(n), **text}) for n, text in enumerate(texts))
+    (tmp_path / "predictions-validation.jsonl").write_text("\n".join(lines))
+    found = validation_rows(tmp_path / "model", LONGEST, size)
+    if fields == ("question",):
+        assert found == []
+        return
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    options = {"padding": "max_length", "max_length": 8} if size else {"padding": True}
+    step = size[0] if size else 8
+    for number, row in enumerate(found):
+        batch = texts[number * step : (number + 1) * step]
+        columns = [[text[field] for text in batch] for field in fields]
+        theirs = read(*columns, truncation=True, is_split_into_words=fields == ("words",), **options)
+        assert {name: part.tolist() for name, part in row.inputs.items()} == dict(theirs)
+        judged = [[bool(real) for real in mask] for mask in theirs["attention_mask"]]
+        if fields == ("words",):
+            words = [theirs.word_ids(place) for place in range(len(batch))]
+            judged = [[w is not None and w not in of[:at] for at, w in enumerate(of)] for of in words]
+        assert row.judged.tolist() == judged
+    assert sum(len(row.judged) for row in found) == len(SENTENCES)
 
 
 WRITTEN: list[tuple[str, dict[str, Any]]] = [
@@ -217,7 +329,8 @@ TUNED = [(kind, backbone) for kind in HEADS for backbone in ("Electra", "ModernB
 )
 def test_fine_tuned_heads_are_those_of_transformers(tmp_path: Path, kind: str, backbone: str) -> None:
     theirs = fine_tuned(kind, backbone, tmp_path / "model")
-    copy_folder(tmp_path / "model", tmp_path / "out", onnx=True)
+    change = copy_folder(tmp_path / "model", tmp_path / "out", int8=True)
+    assert (change.agreement is None) == (kind == "ForQuestionAnswering")
     session, (names, axes) = open_onnx(tmp_path / "out" / "model.onnx"), HEADS[kind]
     assert [tensor.name for tensor in session.get_outputs()] == names
     assert session.get_outputs()[0].shape == axes
