@@ -92,7 +92,7 @@ def test_a_budget_in_flops_must_pay_for_both_stages(lab, tmp_path: Path) -> None
 
 def test_the_run_of_a_frozen_generator_that_is_not_there_is_exit_code_3(lab, tmp_path: Path) -> None:
     file = write_experiment(tmp_path / "there", objective="{type: frozen_generator, run: ../earlier}", **UNTIED)
-    place = f"{file}:{line_of('objective')}: objective.run: {tmp_path}/earlier "
+    place = f"{file}:{line_of('objective')}: objective.run: {tmp_path}/earlier: "
     code, out, note = lab("check", file)
     assert (code, note.startswith(f"note: {place}"), f"run: {tmp_path}/earlier " in out) == (0, True, True)
     assert note == f"note: {lab.fails(3, 'run', file)[:-1]} A run would stop there.\n"
