@@ -10,10 +10,10 @@ import torch
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import Train
 from electra_lab.model.layers import Kernel
-from electra_lab.parallel.session import World
 from electra_lab.storage.provenance import Environment
 from electra_lab.training.device import Compile, bf16_units, choose_precision, missing_compiler
 from electra_lab.training.execution import Precision
+from registry.contracts.objective import World
 from registry.errors import ConfigError
 
 # Narrowest network whose steps are clearly faster in bf16 on a CPU: 1.2 to 1.5 times with every backbone; 64 wide, 1.1.

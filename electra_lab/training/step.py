@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from electra_lab.model.long_rows import documents_at_most
-from electra_lab.parallel.session import ALONE
 from electra_lab.training.execution import LossScale, Precision, Watch, autocast, uncompiled
 from electra_lab.training.random import EVALUATION, Keys, Streams, seed_global
 from electra_lab.training.scheduled import Configured, Schedules
 from registry import Backbone, Batch, Losses, Objective, Term
+from registry.contracts.objective import ALONE
 
 GENERATOR, DISCRIMINATOR = NETWORKS = ("generator", "discriminator")
 

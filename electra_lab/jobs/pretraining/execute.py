@@ -40,7 +40,7 @@ from electra_lab.jobs.provenance import (
     with_copies,
 )
 from electra_lab.jobs.saving import restore
-from electra_lab.parallel.session import ALONE, World, session
+from electra_lab.parallel.session import session
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.run_page import closing, write_report
 from electra_lab.storage.catalog import refuse_to_hold
@@ -51,6 +51,7 @@ from electra_lab.training.device import choose_device, planned_device
 from electra_lab.training.graph import CudaGraphs, Graph, Recorded, obstacle
 from electra_lab.training.loop import Record, batch_of
 from electra_lab.training.step import backward
+from registry.contracts.objective import ALONE, World
 from registry.errors import CheckpointError, ConfigError, DataError, DivergedError, command
 
 

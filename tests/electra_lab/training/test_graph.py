@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-from electra_lab.parallel.session import World
 from electra_lab.training import execution, random
 from electra_lab.training.execution import Watch
 from electra_lab.training.graph import (
@@ -33,6 +32,7 @@ from electra_lab.training.graph import (
 from electra_lab.training.loop import Run, compute_step
 from electra_lab.training.step import StepResult, prepare
 from registry import Batch
+from registry.contracts.objective import World
 from tests.electra_lab.training.recorded import CPU, EXPERIMENTS, ROWS, CpuGraphs, Recorder, Trainer
 
 
