@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -132,7 +133,7 @@ def ours(case: Case, how: str) -> Step:
     run.begin(settings, device)
 
     def take() -> None:
-        prepare(run.learner, run.optimizer, seed=0, step=run.step, rate=0.01, watch=run.watch)
+        prepare(run.learner, run.optimizer, np.arange(rows), seed=0, step=run.step, rate=0.01, watch=run.watch)
         run.compute(run, settings, given)
         run.step += 1
 

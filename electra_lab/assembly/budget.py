@@ -20,11 +20,11 @@ from electra_lab.config.sections import value_of
 from electra_lab.model.flops import Convention
 from electra_lab.model.layers import Kernel
 from electra_lab.model.network import Network
-from electra_lab.parallel.session import World
 from electra_lab.storage.provenance import Environment
 from electra_lab.training.device import Compile, bf16_units, choose_precision, missing_compiler
 from electra_lab.training.execution import Precision
 from registry import BatchSizes, Flops, Objective, count
+from registry.contracts.objective import World
 from registry.errors import ConfigError
 
 

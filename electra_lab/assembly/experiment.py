@@ -26,7 +26,6 @@ from electra_lab.data.words import steps_of_words, words_of_rows
 from electra_lab.metrics import accumulator_of
 from electra_lab.model.layers import use_kernel
 from electra_lab.model.network import Network, backbones_of
-from electra_lab.parallel.session import ALONE, World
 from electra_lab.planning.forecast import SMALL
 from electra_lab.storage.provenance import Environment, Start
 from electra_lab.storage.records import AUTO, OFF
@@ -36,6 +35,7 @@ from electra_lab.training.execution import Precision
 from electra_lab.training.loop import Run, Settings
 from registry import Batches, Objective, Tracker, Vocabulary, objectives, trackers, using
 from registry.component import Component
+from registry.contracts.objective import ALONE, World
 from registry.errors import ConfigError, DataError, LabError, did_you_mean
 
 

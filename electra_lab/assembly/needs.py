@@ -23,7 +23,7 @@ from electra_lab.data.store import Store
 from electra_lab.data.vocabulary import make_vocabulary, stand_in_vocabulary
 from electra_lab.metrics import accumulator_of
 from electra_lab.model.layers import use_kernel
-from electra_lab.parallel.session import ALONE, World, neighbours
+from electra_lab.parallel.session import neighbours
 from electra_lab.planning.forecast import (
     UNCOUNTED,
     Duration,
@@ -41,6 +41,7 @@ from electra_lab.training.execution import Precision
 from electra_lab.training.loop import Run
 from electra_lab.training.random import Streams
 from electra_lab.training.step import backward
+from registry.contracts.objective import ALONE, World
 from registry.errors import OutOfMemoryError, is_shortage
 
 

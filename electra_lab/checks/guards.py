@@ -217,10 +217,11 @@ def rehearse(
     """
     objective: Any = learner.objective
     with on_trial(objective), using(entry), checked(learner.components), _documents_counted(learner, entry, batch):
-        learner.at_step(seed, 0)
-        counts = objective.counts(batch, Streams.of(seed, 0, batch.example_ids))
+        learner.at_step(seed, 0, batch.example_ids.cpu().numpy())  # it sees which random numbers steps ask for
+        rng = learner.keys.streams(batch.example_ids)
+        counts = objective.counts(batch, rng)
         with _kernels_for(precision):
-            losses = learner.losses(batch, Streams.of(seed, 0, batch.example_ids), precision)
+            losses = learner.losses(batch, rng, precision)
             refuse_losses(losses, counts, entry, batch)
             wrong = [name for name, term in losses.terms.items() if int(counts[name]) != int(term.count)]
             if wrong:

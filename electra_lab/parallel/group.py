@@ -12,9 +12,9 @@ import torch.distributed as dist
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from electra_lab.parallel.session import Evaluated, World
 from electra_lab.parallel.wrap import gathered
 from registry import Batch, Choice, Detection, Losses, Prediction, Term
+from registry.contracts.objective import Evaluated, World
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work

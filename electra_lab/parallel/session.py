@@ -1,4 +1,4 @@
-"""The processes that train one run together: as training sees them, and how torchrun, accelerate or srun start them.
+"""The processes that train one run together, as torchrun, accelerate or srun start them.
 
 The environment variables are torch's: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.
 """
@@ -10,82 +10,24 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store, _abort_process_group
 from torch.distributed.rendezvous import rendezvous
 
-from registry import Batch, Losses
+from registry.contracts.objective import ALONE, World
 from registry.errors import ConfigError, LabError, Reported
 
-Evaluated = tuple[Batch, Losses]  # a batch of an evaluation, and the objective's result
 JOIN = timedelta(minutes=10)  # until all processes are there
 STEP = timedelta(minutes=30)  # for an exchange within a step
 WORK = timedelta(days=14)  # for what rank 0 does alone, such as building a token store
 LINGER = 3.0  # seconds for which rank 0, where the others learn who failed, waits for them
 LISTEN = 0.25  # seconds between two questions whether another has failed
 _LOST = re.compile(r"gloo|NCCL|[Cc]onnection (closed|reset|refused|was)|Broken pipe|[Ss]ocket", re.IGNORECASE)
-
-
-class World:
-    """One process alone, for which nothing needs to be exchanged; electra_lab.parallel.group.Group is for several.
-
-    Every method but `part` is a meeting: all ranks must call the same ones in the same order.
-    """
-
-    rank, size = 0, 1
-
-    @property
-    def first(self) -> bool:
-        """This is rank 0, which writes, prints and does alone what must be done once."""
-        return self.rank == 0
-
-    def part(self, rows: int) -> slice:
-        """Return this rank's rows of a global batch; `rows` is a multiple of the number of ranks."""
-        share = rows // self.size
-        return slice(self.rank * share, (self.rank + 1) * share)
-
-    def sum(self, scalars: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the sums over all ranks, on the device, without waiting for it."""
-        return dict(scalars)
-
-    def gather(self, rows: Tensor) -> Tensor:
-        """Return the rows of all ranks, in the order of ranks; each gives a tensor of the same shape."""
-        return rows
-
-    def synchronize(self, module: nn.Module, enabled: bool) -> None:
-        """Set whether the next backward pass through `module` sums the gradients over all ranks."""
-
-    def gathered(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Gather all of the module's parameters on every rank inside the block, which then needs no exchange."""
-        return nullcontext()
-
-    def in_turn(self, results: Iterator[Evaluated]) -> Iterator[Evaluated]:
-        """Yield the items of all ranks in turn, one of each at a time; only rank 0 receives them."""
-        return results
-
-    def once(self, work: Callable[[], str]) -> str:
-        """Return the result of `work`, which rank 0 does while the others wait, for days if necessary."""
-        return work()
-
-    def agreed(self, number: int) -> int:
-        """Return the largest number that a rank gave in the previous call, the same on all ranks.
-
-        The previous call, so that the exchange overlaps with the device's work. With one process it is the number
-        itself.
-        """
-        return number
-
-    def wait(self) -> None:
-        """Wait until all ranks are here, for days if necessary."""
-
-
-ALONE = World()
 
 
 def processes() -> int:

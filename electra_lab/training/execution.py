@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from electra_lab.parallel.session import World
+from registry.contracts.objective import World
 from registry.errors import DivergedError
 
 Precision = Literal["bf16", "fp16", "fp32"]

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -280,7 +282,8 @@ def advance(run: Run, settings: Settings, batches: Batches, device: torch.device
     """Do the next step; returns its result, and the factor of its learning rate."""
     batch = batch_of(run.step, run, settings, batches, device)
     rate = settings.rate(run.step, settings.steps)
-    prepare(run.learner, run.optimizer, seed=settings.seed, step=run.step, rate=rate, watch=run.watch)
+    examples = examples_of(run.step, run, settings)
+    prepare(run.learner, run.optimizer, examples, seed=settings.seed, step=run.step, rate=rate, watch=run.watch)
     result = run.compute(run, settings, batch)
     run.step += 1
     run.tokens += batch.tokens.numel() * run.learner.world.size
@@ -301,6 +304,12 @@ def compute_step(run: Run, settings: Settings, batch: Batch) -> StepResult:
     )
     run.window.add(result, settings.clip_norm)
     return result
+
+
+def examples_of(step: int, run: Run, settings: Settings) -> NDArray[np.int64]:
+    """Return the example ids of this rank's rows of a step: their indices in the global batch."""
+    size = settings.batches.at(step)
+    return np.arange(size)[run.learner.world.part(size)]
 
 
 def batch_of(step: int, run: Run, settings: Settings, batches: Batches, device: torch.device) -> Batch:

@@ -5,10 +5,13 @@ number is a hash of its own coordinates. So it is the same eager and compiled, o
 global batch, and there is no state to save, lose or corrupt.
 """
 
+from __future__ import annotations
+
 import hashlib
 import math
-from collections.abc import Iterator
-from typing import Self
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -79,11 +82,10 @@ def seed_global(seed: int, step: int, rank: int = 0) -> None:
 
 
 class Random:
-    """registry.contracts.Random for one purpose. `keys`: two 32-bit words for each example."""
+    """registry.contracts.Random for one purpose. `keys`: number of a call -> two 32-bit words for each example."""
 
-    def __init__(self, keys: tuple[Int32[Tensor, " B"], Int32[Tensor, " B"]]) -> None:
-        self._keys = keys
-        self._calls = 0
+    def __init__(self, keys: Callable[[int], tuple[Int32[Tensor, " B"], Int32[Tensor, " B"]]]) -> None:
+        self._keys, self._calls = keys, 0
 
     def uniform(self, rows: int, *shape: int) -> Float32[Tensor, " rows *shape"]:
         """Return numbers (k + 1/2) / 2^23 in the open interval (0, 1); each call gives fresh ones.
@@ -128,17 +130,15 @@ class Random:
 
     def _next_call(self, rows: int, shape: tuple[int, ...]) -> tuple[Int32[Tensor, " B"], Int32[Tensor, " B"], int]:
         """Return two keys for each example, and the count of its numbers."""
-        first, second = self._keys
+        self._calls += 1
+        first, second = self._keys(self._calls)
         examples = len(first)
         if rows % max(examples, 1):
             raise ValueError(f"uniform: {rows} rows are not a multiple of the {examples} examples of this batch.")
         numbers = (rows // examples) * math.prod(shape) if examples else 0
         if numbers > 1 << 32:
             raise ValueError(f"uniform: {numbers} numbers for one example are more than 2^32.")
-        self._calls += 1
-        call = _signed(self._calls * 0x9E3779B9)
-        # The call enters both words: otherwise two long calls with overlapping counters would share some numbers.
-        return mix_(first + call), mix_(second ^ call), numbers
+        return first, second, numbers
 
 
 def _in_torch(numbers: int, first: Int32[Tensor, " B"], second: Int32[Tensor, " B"]) -> Float32[Tensor, " B numbers"]:
@@ -193,15 +193,43 @@ def key_of(seed: int, step: int) -> Int32[Tensor, " 2"]:
     return torch.tensor([_signed(key >> 32), _signed(key)], dtype=torch.int32)
 
 
+def _mixed_keys(
+    key: Int32[Tensor, " 2"], examples: Int32[Tensor, " B"], tag: Any, call: Any
+) -> tuple[Int32[Tensor, "*draws B"], Int32[Tensor, "*draws B"]]:
+    """Return two keys for each example. `tag` and `call` are those of one draw, or of several as columns."""
+    k0, k1 = key
+    first = mix_(mix_(mix_(examples + k0) ^ tag) + k1)
+    second = mix_(mix_(mix_(examples ^ k1) + tag) ^ k0)
+    # The call enters both words: otherwise two long calls with overlapping counters would share some numbers.
+    return mix_(first + call), mix_(second ^ call)
+
+
+def _words(purpose: str, call: int) -> tuple[int, int]:
+    """Return a draw as two words. FNV-1a in plain Python is a constant that torch.compile can fold."""
+    word = 0x811C9DC5
+    for byte in purpose.encode():
+        word = ((word ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return _signed(word), _signed(call * 0x9E3779B9)
+
+
 class Streams:
     """The random numbers of one step: `streams("masking")` is a fresh Random, the same for the same purpose.
 
     The key of (seed, step) is a tensor, so that a compiled step is not compiled again for every step, and that a
     recorded one reads that of each step. It is on the device of the examples' ids.
+
+    prepared  keys of the step's draws, of whose rows these are `rows`
     """
 
-    def __init__(self, key: Int32[Tensor, " 2"], examples: Int[Tensor, " B"]) -> None:
+    def __init__(
+        self,
+        key: Int32[Tensor, " 2"],
+        examples: Int[Tensor, " B"],
+        prepared: Keys | None = None,
+        rows: slice = slice(None),
+    ) -> None:
         self._key, self._examples = key, examples.to(torch.int32)
+        self._prepared, self._rows = prepared, rows
 
     @classmethod
     def of(cls, seed: int, step: int, examples: Int[Tensor, " B"]) -> Self:
@@ -209,11 +237,63 @@ class Streams:
         return cls(key_of(seed, step).to(examples.device, non_blocking=True), examples)
 
     def __call__(self, purpose: str) -> Random:
-        # FNV-1a in plain Python: a constant that torch.compile can fold.
-        word = 0x811C9DC5
-        for byte in purpose.encode():
-            word = ((word ^ byte) * 0x01000193) & 0xFFFFFFFF
-        tag, (k0, k1) = _signed(word), self._key
-        first = mix_(mix_(mix_(self._examples + k0) ^ tag) + k1)
-        second = mix_(mix_(mix_(self._examples ^ k1) + tag) ^ k0)
-        return Random((first, second))
+        return Random(partial(self._keys, purpose))
+
+    def _keys(self, purpose: str, call: int) -> tuple[Int32[Tensor, " B"], Int32[Tensor, " B"]]:
+        mixed = self._prepared.of_draw(purpose, call) if self._prepared else None
+        if mixed is None:
+            return _mixed_keys(self._key, self._examples, *_words(purpose, call))
+        return mixed[0, self._rows], mixed[1, self._rows]
+
+
+DRAWS = 16  # calls of all purposes in a step whose keys the host mixes
+
+
+class Keys:
+    """The keys of a step's draws, mixed on the host beforehand: a device would launch hundreds of kernels for them.
+
+    A draw is a call for a purpose. The host mixes its keys in the steps after the first that asked for it; until then,
+    and beyond DRAWS, the device does. They are at an address that depends on the number of rows alone.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, int], int] = {}  # places in the table
+        self._ready = 0  # how many of them are mixed
+        self._tables: dict[int, Int32[Tensor, " numbers"]] = {}  # by the number of rows
+        self._rows, self._device = 0, torch.device("cpu")
+
+    def to(self, device: torch.device) -> None:
+        if device != self._device:
+            self._device, self._tables = device, {}
+
+    def fill(self, seed: int, step: int, examples: NDArray[np.int64]) -> None:
+        """Mix the keys of a step with these examples. The host does not wait for the device."""
+        draws = [_words(*draw) for draw in self._asked]
+        columns = torch.tensor(draws, dtype=torch.int32).view(-1, 2, 1).unbind(1)
+        key = key_of(seed, step)
+        mixed = _mixed_keys(key, torch.from_numpy(examples).to(torch.int32), *columns)
+        words = torch.cat([key, torch.stack(mixed, dim=1).flatten()])  # [2 + draws * 2 * B]
+        words = words.pin_memory() if self._device.type == "cuda" else words
+        self._ready, self._rows = len(draws), len(examples)
+        if self._rows not in self._tables:
+            size = 2 + 2 * DRAWS * self._rows
+            self._tables[self._rows] = torch.zeros(size, dtype=torch.int32, device=self._device)
+        self.table[: len(words)].copy_(words, non_blocking=True)
+
+    @property
+    def table(self) -> Int32[Tensor, " numbers"]:
+        """The key of the step, and those of its draws, [DRAWS 2 B]."""
+        return self._tables[self._rows]
+
+    def streams(self, examples: Int[Tensor, " B"], rows: slice = slice(None)) -> Streams:
+        """Return the random numbers of some rows of the step's batch, whose example ids are on the device."""
+        return Streams(self.table[:2], examples, self, rows)
+
+    def of_draw(self, purpose: str, call: int) -> Int32[Tensor, "2 B"] | None:
+        """Return the keys of a draw, None if they are not mixed."""
+        place = self._asked.get((purpose, call), DRAWS)
+        if place < self._ready:
+            return self.table[2:].view(DRAWS, 2, -1)[place]
+        if len(self._asked) < DRAWS and not torch.compiler.is_compiling():
+            self._asked.setdefault((purpose, call), len(self._asked))
+        return None

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from electra_lab.model.long_rows import documents_at_most
-from electra_lab.parallel.session import ALONE
 from electra_lab.training.execution import LossScale, Precision, Watch, autocast, uncompiled
-from electra_lab.training.random import EVALUATION, Streams, key_of, seed_global
+from electra_lab.training.random import EVALUATION, Keys, Streams, seed_global
 from electra_lab.training.scheduled import Configured, Schedules
 from registry import Backbone, Batch, Losses, Objective, Term
+from registry.contracts.objective import ALONE
 
 GENERATOR, DISCRIMINATOR = NETWORKS = ("generator", "discriminator")
 
@@ -28,7 +29,7 @@ class Learner:
     module          callable module: the objective, or DDP around it
     updating        True during an update of the weights; if it fails, some have changed and others have not
     encoders        backbones that use the number of documents in a batch: those that do not make rows longer
-    key             key of the prepared step's random numbers, on the device
+    keys            keys of the prepared step's random numbers, on the device
     memory_updates  new values of the objective's row memory, for each micro-batch
     components      masking strategy and sampler with their options
     generator_rate  scheduled factor of the generator's learning rate, for groups of `by_network`
@@ -40,7 +41,7 @@ class Learner:
         self.objective, self.schedules = objective, schedules or Schedules((), 1)
         self.world, self.updating = ALONE, False
         self.module: nn.Module = objective
-        self.key = key_of(0, 0)
+        self.keys = Keys()
         self.memory_updates: list[Mapping[str, Tensor]] = []
         self.components: Sequence[Configured] = ()
         self.changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
@@ -48,10 +49,13 @@ class Learner:
         encoders = [module for module in objective.modules() if isinstance(module, Backbone)]
         self.encoders = [encoder for encoder in encoders if encoder.length_multiple == 1]
 
-    def at_step(self, seed: int, step: int) -> None:
-        """Prepare for a step: seed torch's generator, set scheduled numbers, let components draw their own numbers."""
+    def at_step(self, seed: int, step: int, examples: NDArray[np.int64] | None = None) -> None:
+        """Prepare for a step: seed torch's generator, set scheduled numbers, let components draw their own numbers.
+
+        examples  example ids of the batch, for `gradients`: the indices of its rows in the global batch
+        """
         seed_global(seed, step, self.world.rank)
-        self.key.copy_(key_of(seed, step), non_blocking=True)
+        self.keys.fill(seed, step, np.zeros(0, dtype=np.int64) if examples is None else examples)
         self.schedules.at_step(step)
         for module in self.changing:
             # The objective comes first and may freeze a network; a frozen one, in eval mode, no longer changes.
@@ -60,7 +64,7 @@ class Learner:
 
     def to(self, device: torch.device) -> None:
         """Move the numbers that change from step to step to the device of the weights."""
-        self.key = self.key.to(device)
+        self.keys.to(device)
         self.schedules.to(device)
 
     @property
@@ -142,13 +146,21 @@ class StepResult:
 
 
 def prepare(
-    learner: Learner, optimizer: Optimizer, *, seed: int, step: int, rate: float, watch: Watch | None = None
+    learner: Learner,
+    optimizer: Optimizer,
+    examples: NDArray[np.int64],
+    *,
+    seed: int,
+    step: int,
+    rate: float,
+    watch: Watch | None = None,
 ) -> None:
     """Prepare for a step, on the host: everything that depends on its number is written where `compute` reads it.
 
-    rate  factor of the learning rates of all parameter groups
+    examples  example ids of the batch
+    rate      factor of the learning rates of all parameter groups
     """
-    learner.at_step(seed, step)
+    learner.at_step(seed, step, examples)
     for group in optimizer.param_groups:
         factor = float(learner.generator_rate) if group.get("network") == GENERATOR else 1.0
         # Kernels read rates from the device in float32, and all paths have the same numbers.
@@ -174,7 +186,8 @@ def training_step(
 ) -> StepResult:
     """Do one optimizer step on one global batch: `prepare`, then `compute` with its options."""
     learner.to(batch.tokens.device)
-    prepare(learner, optimizer, seed=seed, step=step, rate=rate, watch=watch)
+    examples = batch.example_ids.cpu().numpy()
+    prepare(learner, optimizer, examples, seed=seed, step=step, rate=rate, watch=watch)
     return compute(learner, optimizer, batch, watch=watch, **options)
 
 
@@ -228,20 +241,23 @@ def gradients(
 
     The learner has prepared for the step.
     """
-    objective, world, starts = learner.objective, learner.world, range(0, len(batch), micro_batch_size)
-    parts = [batch[start : start + micro_batch_size] for start in starts]
+    objective, world = learner.objective, learner.world
+    parts: list[tuple[Batch, Streams]] = []
+    for start in range(0, len(batch), micro_batch_size):
+        rows = slice(start, start + micro_batch_size)
+        parts.append((batch[rows], learner.keys.streams(batch.example_ids[rows], rows)))
     # Counts first: the sums of each micro-batch are divided by those of the whole batch.
     totals = None
     if len(parts) * world.size > 1:
-        counted = [objective.counts(part, Streams(learner.key, part.example_ids)) for part in parts]
+        counted = [objective.counts(part, rng) for part, rng in parts]
         totals = world.sum(_total(counted))
 
     # Forward and backward of each micro-batch; ranks exchange gradients in the last one alone.
     sums, counts = dict[str, Tensor](), dict[str, Tensor]()
     learner.memory_updates.clear()
-    for part in parts:
-        world.synchronize(learner.module, part is parts[-1])
-        losses = learner.losses(part, Streams(learner.key, part.example_ids), precision)
+    for part, rng in parts:
+        world.synchronize(learner.module, part is parts[-1][0])
+        losses = learner.losses(part, rng, precision)
         learner.memory_updates.append(losses.memory)
         terms = losses.terms
         backward(terms, totals, scale)

@@ -1,15 +1,16 @@
-"""Objectives: what the networks learn, and the metrics that come with it."""
+"""Objectives: what the networks learn, the metrics that come with it, and the processes that share a run."""
 
 from __future__ import annotations
 
 import sys
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from registry.contracts.data import Batch, BatchSizes, Streams
 from registry.contracts.training import Heads, Metric, options_by_name
@@ -254,3 +255,62 @@ class Objective(Module):
     def earlier_runs(self) -> Mapping[str, Path]:
         """Return the run directories whose weights the objective starts from, by the name of its network."""
         return {}
+
+
+Evaluated: TypeAlias = "tuple[Batch, Losses]"  # a batch of an evaluation, and the objective's result
+
+
+class World:
+    """One process alone, for which nothing needs to be exchanged; electra_lab.parallel.group.Group is for several.
+
+    Every method but `part` is a meeting: all ranks must call the same ones in the same order.
+    """
+
+    rank, size = 0, 1
+
+    @property
+    def first(self) -> bool:
+        """This is rank 0, which writes, prints and does alone what must be done once."""
+        return self.rank == 0
+
+    def part(self, rows: int) -> slice:
+        """Return this rank's rows of a global batch; `rows` is a multiple of the number of ranks."""
+        share = rows // self.size
+        return slice(self.rank * share, (self.rank + 1) * share)
+
+    def sum(self, scalars: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the sums over all ranks, on the device, without waiting for it."""
+        return dict(scalars)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Return the rows of all ranks, in the order of ranks; each gives a tensor of the same shape."""
+        return rows
+
+    def synchronize(self, module: Module, wanted: bool) -> None:
+        """Set whether the next backward pass through `module` sums the gradients over all ranks."""
+
+    def gathered(self, module: Module) -> AbstractContextManager[None]:
+        """Gather all of the module's parameters on every rank inside the block, which then needs no exchange."""
+        return nullcontext()
+
+    def in_turn(self, results: Iterator[Evaluated]) -> Iterator[Evaluated]:
+        """Yield the items of all ranks in turn, one of each at a time; only rank 0 receives them."""
+        return results
+
+    def once(self, work: Callable[[], str]) -> str:
+        """Return the result of `work`, which rank 0 does while the others wait, for days if necessary."""
+        return work()
+
+    def agreed(self, number: int) -> int:
+        """Return the largest number that a rank gave in the previous call, the same on all ranks.
+
+        The previous call, so that the exchange overlaps with the device's work. With one process it is the number
+        itself.
+        """
+        return number
+
+    def wait(self) -> None:
+        """Wait until all ranks are here, for days if necessary."""
+
+
+ALONE = World()

@@ -41,7 +41,7 @@ from electra_lab.jobs.provenance import (
     refuse_other_plugins,
 )
 from electra_lab.jobs.saving import restore
-from electra_lab.parallel.session import ALONE, World, session
+from electra_lab.parallel.session import session
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.run_page import closing, write_report
 from electra_lab.storage.checkpoint import checkpoints
@@ -50,8 +50,8 @@ from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_to_ho
 from electra_lab.training.device import choose_device, planned_device
 from electra_lab.training.graph import CudaGraphs, Graph, Recorded, obstacle
 from electra_lab.training.loop import Record, batch_of
-from electra_lab.training.random import Streams
 from electra_lab.training.step import backward
+from registry.contracts.objective import ALONE, World
 from registry.errors import CheckpointError, ConfigError, DataError, DivergedError, command
 
 
@@ -315,8 +315,8 @@ def warm_up(experiment: Experiment) -> float:
     learner, began = run.learner, time.perf_counter()
     batch = batch_of(run.step, run, settings, experiment.train, device)[: settings.micro_batch_size]
     learner.objective.train()
-    learner.at_step(settings.seed, run.step)
-    rng = Streams.of(settings.seed, run.step, batch.example_ids)
+    learner.at_step(settings.seed, run.step, batch.example_ids.cpu().numpy())
+    rng = learner.keys.streams(batch.example_ids)
     backward(learner.losses(batch, rng, settings.precision).terms)
     run.optimizer.zero_grad(set_to_none=True)
     return time.perf_counter() - began

@@ -24,7 +24,7 @@ from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.device import choose_device
 from electra_lab.training.execution import LossScale
-from electra_lab.training.loop import advance, batch_of
+from electra_lab.training.loop import advance, batch_of, examples_of
 from electra_lab.training.step import StepResult, gradients
 from registry.errors import DataError
 from registry.listing import short
@@ -139,7 +139,7 @@ def _diagnosed(
     """Recompute a refused step, which left the weights unchanged."""
     run, settings, device = experiment.run, experiment.settings, experiment.device
     batch = batch_of(step, run, settings, experiment.train, device)
-    run.learner.at_step(settings.seed, step)
+    run.learner.at_step(settings.seed, step, examples_of(step, run, settings))
     with Probe(run.learner.objective) as probe:
         gradients(
             run.learner,

@@ -13,8 +13,8 @@ from electra_lab.assembly.budget import SHORT_ROWS, WIDE, Scale, by_rule, decide
 from electra_lab.config.load import load
 from electra_lab.config.schema import Train
 from electra_lab.jobs.pretraining import execute
-from electra_lab.parallel.session import ALONE, World
 from electra_lab.storage.run_directory import RunDirectory
+from registry.contracts.objective import ALONE, World
 from registry.errors import ConfigError
 from tests.electra_lab.jobs.pretraining.tiny import experiment, lose_checkpoints, outcome, run
 

@@ -12,7 +12,7 @@ from electra_lab.assembly.data import open_data
 from electra_lab.assembly.experiment import Experiment, absent_data, assemble, check, parallelize, refuse_uneven
 from electra_lab.config.load import load
 from electra_lab.metrics import PRETRAINING, PretrainingMetrics
-from electra_lab.parallel.session import ALONE, World
+from registry.contracts.objective import ALONE, World
 from registry.errors import ConfigError, DataError
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 from tests.electra_lab.training.tiny import experiment

@@ -15,11 +15,11 @@ from electra_lab.assembly.needs import rows_at_a_time
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.provenance import environment_of
-from electra_lab.parallel.session import World
 from electra_lab.planning import forecast
 from electra_lab.planning.forecast import FREE, Workload, parts_of
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.step import Learner
+from registry.contracts.objective import World
 from registry.errors import OutOfMemoryError
 from tests.electra_lab.jobs.pretraining.tiny import experiment, run, tensors
 

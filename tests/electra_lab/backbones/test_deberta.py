@@ -245,7 +245,7 @@ def test_a_step_is_that_of_transformers(apart: bool) -> None:
         by_network(optimizer, set(objective.generator.parameters()), RATIO, apart=True)
     learner = Learner(objective.train())
     Run(learner, optimizer)
-    learner.at_step(0, 0)
+    learner.at_step(0, 0, batch.example_ids.numpy())
     sums, counts, _ = gradients(learner, batch, rows, "fp32", None)
     # Losses and gradients
     for name, expected in (("generator", guess), ("discriminator", found)):

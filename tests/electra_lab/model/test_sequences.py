@@ -234,7 +234,7 @@ def test_both_networks_of_a_step_read_sequences(tmp_path: Path, device: str, mon
     found = []
     for known in (batch, replace(batch, document_counts=None)):
         learner.objective.zero_grad()
-        learner.at_step(0, 0)
+        learner.at_step(0, 0, known.example_ids.cpu().numpy())
         sums, _, _ = gradients(learner, known, 4, precision, None)
         slopes = [p.grad.clone() for p in learner.objective.parameters() if p.grad is not None]
         found.append([*sums.values(), *slopes])

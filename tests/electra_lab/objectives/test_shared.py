@@ -215,8 +215,7 @@ def test_the_z_loss_is_the_plain_formula_with_its_gradient_in_any_micro_batches(
     found = []
     for objective, micro in ((off, 6), (on, 6), (on, 4)):
         learner = Learner(objective)
-        learner.at_step(0, 0)
-        learner.at_step(0, 0)
+        learner.at_step(0, 0, batch.example_ids.numpy())
         sums, counts, _ = step_gradients(learner, batch, micro, "fp32", None)
         found.append({name: p.grad for name, p in objective.named_parameters() if p.grad is not None})
         objective.zero_grad(set_to_none=True)

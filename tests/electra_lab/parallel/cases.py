@@ -17,13 +17,14 @@ from electra_lab.assembly.data import open_data
 from electra_lab.assembly.experiment import assemble
 from electra_lab.config.load import load
 from electra_lab.jobs.endings import exit_code
-from electra_lab.parallel.session import World, session
+from electra_lab.parallel.session import session
 from electra_lab.planning.forecast import Workload
 from electra_lab.storage.checkpoint import load_newest, save, tensors_of
 from electra_lab.testing.optimizers import STATE
 from electra_lab.training.evaluation import evaluate
 from electra_lab.training.execution import LossScale
 from electra_lab.training.step import Learner, training_step
+from registry.contracts.objective import World
 from tests.electra_lab.training.tiny import CPU
 from tests.helpers import ROOT, write_experiment
 

@@ -5,7 +5,8 @@ import torch
 
 from electra_lab.jobs.endings import exit_code
 from electra_lab.parallel import session as module
-from electra_lab.parallel.session import ALONE, World, is_first, neighbours, processes, session
+from electra_lab.parallel.session import is_first, neighbours, processes, session
+from registry.contracts.objective import ALONE, World
 from registry.errors import ConfigError, DataError, Reported
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

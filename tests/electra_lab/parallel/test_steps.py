@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from electra_lab.parallel.session import ALONE
+from registry.contracts.objective import ALONE
 from tests.electra_lab.parallel import cases
 from tests.electra_lab.parallel.cases import CASES, ROWS, STEPS, trained
 from tests.electra_lab.parallel.launch import ended, start

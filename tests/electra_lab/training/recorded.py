@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -88,7 +89,10 @@ class Trainer:
         drawn = torch.Generator().manual_seed(step)
         tokens = torch.randint(10, SIZE, (ROWS, LENGTH), generator=drawn)
         real = torch.arange(LENGTH) < torch.tensor([LENGTH, LENGTH - 3 * step] * (ROWS // 2)).unsqueeze(1)
-        prepare(self.run.learner, self.run.optimizer, seed=3, step=step, rate=(step + 1) / 7, watch=self.run.watch)
+        prepare(
+            self.run.learner, self.run.optimizer, np.arange(ROWS), seed=3, step=step, rate=(step + 1) / 7,
+            watch=self.run.watch,
+        )  # fmt: skip
         batch = as_batch(torch.where(real, tokens, 0), real)
         return replace(batch, row_ids=torch.randperm(100, generator=drawn)[:ROWS])
 

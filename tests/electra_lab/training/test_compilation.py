@@ -43,8 +43,8 @@ def two_steps(made: Any, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Te
     """Return the discriminator's loss of a training step, and the gradients of two, with an evaluation in between."""
     objective, learner = made.learner.objective.train(), made.learner
     for step in range(2):
-        learner.at_step(0, step)
-        losses = learner.losses(batch, Streams.of(0, step, batch.example_ids), "fp32")
+        learner.at_step(0, step, batch.example_ids.numpy())
+        losses = learner.losses(batch, learner.keys.streams(batch.example_ids), "fp32")
         backward(losses.terms)
         with torch.no_grad(), learner.evaluating(0):
             learner.losses(batch, Streams.of(0, 0, batch.example_ids), "fp32")

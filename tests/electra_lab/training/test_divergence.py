@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from electra_lab.parallel.session import ALONE
 from electra_lab.training import execution as trouble
 from electra_lab.training.execution import Watch, non_finite_parameters
 from electra_lab.training.loop import Record
 from registry import BatchSizes
+from registry.contracts.objective import ALONE
 from registry.errors import DivergedError
 from tests.electra_lab.training.test_loop import CPU, SETTINGS, Asked, new_run, records_of, training, until
 

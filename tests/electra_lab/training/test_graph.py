@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
 
+import numpy as np
 import pytest
 import torch
 
-from electra_lab.parallel.session import World
 from electra_lab.training import execution, random
 from electra_lab.training.execution import Watch
 from electra_lab.training.graph import (
@@ -32,6 +32,7 @@ from electra_lab.training.graph import (
 from electra_lab.training.loop import Run, compute_step
 from electra_lab.training.step import StepResult, prepare
 from registry import Batch
+from registry.contracts.objective import World
 from tests.electra_lab.training.recorded import CPU, EXPERIMENTS, ROWS, CpuGraphs, Recorder, Trainer
 
 
@@ -107,7 +108,8 @@ def test_a_recorded_step_is_the_eager_step_in_any_setting(changes: tuple[str, ..
 
 
 def move_key(run: Run) -> None:
-    run.learner.key = run.learner.key.clone()
+    keys = run.learner.keys
+    keys._tables = {rows: table.clone() for rows, table in keys._tables.items()}
 
 
 def move_numbers(run: Run) -> None:
@@ -155,7 +157,13 @@ def test_after_the_first_steps_addresses_and_operations_stay(name: str) -> None:
             compute_step(trainer.run, trainer.settings, batch)
         run = trainer.run
         rates = [group["lr"] for group in run.optimizer.param_groups]
-        read = [*rates, run.learner.key, run.watch.step, *run.learner.schedules.tensors, *tensors_that_change(run)]
+        read = [
+            *rates,
+            run.learner.keys.table,
+            run.watch.step,
+            *run.learner.schedules.tensors,
+            *tensors_that_change(run),
+        ]
         names = [str(function) for function, *_ in recorder.calls]
         seen.append(([tensor.data_ptr() for tensor in read], names))
     assert seen[1] == seen[2] == seen[3]
@@ -193,10 +201,11 @@ def test_preparing_a_step_does_not_wait_for_the_device() -> None:
     rates_on(elsewhere, run.optimizer)
     run.watch = Watch(elsewhere)
     with Recorder() as recorder:
-        prepare(run.learner, run.optimizer, seed=3, step=1, rate=0.5, watch=run.watch)
+        prepare(run.learner, run.optimizer, np.arange(ROWS), seed=3, step=1, rate=0.5, watch=run.watch)
     copies = [args[2:] for function, args, _, _ in recorder.calls if function is torch.ops.aten.copy_.default]
     assert copies == [(True,)]
-    assert not any(function is torch.ops.aten._to_copy.default for function, *_ in recorder.calls)
+    moved = [made.device for function, *_, made in recorder.calls if function is torch.ops.aten._to_copy.default]
+    assert elsewhere not in moved
 
 
 def test_rows_are_copied_to_where_a_graph_reads_them() -> None:

@@ -1,6 +1,7 @@
 """Random numbers: against an independent numpy version, statistical tests, eager against compiled, split or whole."""
 
 import tracemalloc
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy import stats
 
 from electra_lab.testing import SIGNIFICANCE, on_each_device
 from electra_lab.training import random
-from electra_lab.training.random import Random, Streams, digest, mix_, seed_global
+from electra_lab.training.random import Keys, Random, Streams, digest, mix_, seed_global
 
 
 def mixed(words: np.ndarray) -> np.ndarray:
@@ -174,23 +175,54 @@ def test_seed_global_depends_on_seed_step_and_rank() -> None:
     assert first(0, 0, 0) == values[0]
 
 
-def draws_of(key: torch.Tensor, examples: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two calls for one purpose, with the tensors that a compiled step would get."""
-    streams = Streams.__new__(Streams)
-    streams._key, streams._examples = key, examples
+def draws_of(streams: Streams) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two calls for one purpose."""
     random: Random = streams("law")
-    return random.uniform(len(examples), 100), random.uniform(2 * len(examples), 7)
+    return random.uniform(16, 100), random.uniform(2 * 16, 7)
 
 
-def test_compiled_numbers_are_bit_identical_and_a_new_step_does_not_recompile() -> None:
-    compiled = torch.compile(draws_of, fullgraph=True)
+@pytest.mark.parametrize("prepared", [False, True])
+def test_compiled_numbers_are_bit_identical_and_a_new_step_does_not_recompile(prepared: bool) -> None:
+    compiled, keys, examples = torch.compile(draws_of, fullgraph=True), Keys(), torch.arange(16)
+    keys.fill(7, 0, examples.numpy())
+    draws_of(keys.streams(examples))
     torch._dynamo.reset()
     quick = torch._inductor.config.patch({"cpp.vec_isa_ok": True})  # torch would compile programs to find it out
     with quick, torch._dynamo.config.patch(error_on_recompile=True):
         for step in range(3):
-            streams = Streams.of(7, step, torch.arange(16))
-            for eager, fast in zip(*(f(streams._key, streams._examples) for f in (draws_of, compiled)), strict=True):
+            keys.fill(7, step, examples.numpy())
+            mixed = Streams.of(7, step, examples)
+            streams = keys.streams(examples) if prepared else mixed
+            for eager, fast in zip(draws_of(mixed), compiled(streams), strict=True):
                 assert torch.equal(eager, fast)
+
+
+def test_keys_mixed_on_the_host_are_those_of_the_device_in_any_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the first step, which finds out the draws, and beyond their number; at one address for each size."""
+    monkeypatch.setattr(random, "DRAWS", 3)
+    keys, places = Keys(), set()
+
+    def draws(streams: Streams) -> list[torch.Tensor]:
+        one, other = streams("masking"), streams("sampling")
+        of_one = [one.uniform(len(streams._examples), 3) for _ in range(2)]
+        return [*of_one, *(other.uniform(len(streams._examples), 5) for _ in range(2))]
+
+    mixed = Mock(wraps=random._mixed_keys)
+    monkeypatch.setattr(random, "_mixed_keys", mixed)
+    for step, mixes in enumerate([4, 1, 1]):
+        examples = np.array([7, 3, 11, 5]) + step
+        keys.fill(2, step, examples)
+        places.add(keys.table.data_ptr())
+        expected = draws(Streams.of(2, step, torch.from_numpy(examples)))
+        mixed.reset_mock()
+        for rows in (slice(None), slice(1, 3)):
+            part = keys.streams(torch.from_numpy(examples[rows]), rows)
+            for numbers, whole in zip(draws(part), expected, strict=True):
+                assert torch.equal(numbers, whole[rows])
+        assert mixed.call_count == 2 * mixes
+        keys.fill(2, step, examples[:2])
+        places.add(keys.table.data_ptr())
+    assert len(places) == 2
 
 
 @pytest.mark.cuda
@@ -198,7 +230,7 @@ def test_compiled_numbers_are_bit_identical_and_a_new_step_does_not_recompile() 
 def test_cuda_numbers_are_those_of_the_cpu() -> None:
     for device in ("cpu", "cuda"):
         streams = Streams.of(7, 1, torch.arange(16, device=device))
-        numbers = [t.cpu() for t in draws_of(streams._key, streams._examples)]
+        numbers = [t.cpu() for t in draws_of(streams)]
         if device == "cpu":
             expected = numbers
     assert all(torch.equal(a, b) for a, b in zip(expected, numbers, strict=True))

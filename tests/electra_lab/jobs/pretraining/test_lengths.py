@@ -18,11 +18,11 @@ from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.pretraining.facts import planned
 from electra_lab.jobs.pretraining.replay import replay
-from electra_lab.parallel.session import World
 from electra_lab.presentation.run_page import write_report
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import batch_of
 from registry import BatchSizes, Flops
+from registry.contracts.objective import World
 from registry.errors import ConfigError
 from tests.electra_lab.jobs.pretraining.tiny import assert_same, experiment, for_a_module, lines, run, stop_at, tensors
 from tests.helpers import line_of, write_experiment
