@@ -96,6 +96,7 @@ def run(
                     directory.write("source.yaml", source)
                     began = provenance(loaded, experiment, directory.path, id)
                     begin(directory, loaded, began, store.tokenizer, experiment.vocabulary, loaded.plugins)
+                world.wait()  # the other ranks read the files of rank 0
                 _train(directory, loaded, experiment, console, started=started)
         return directory.path
 
