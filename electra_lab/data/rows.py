@@ -116,6 +116,7 @@ class Rows:
             example_ids=_moved(example_ids, device),
             attention_document_ids=None if packed.documents is None else moved(packed.documents),
             document_counts=counts,
+            full=bool(packed.attention_mask[:, :width].all()),
         )
 
     def training_batch(

@@ -5,6 +5,7 @@ take less memory than torch's operations one by one, and have the same numbers. 
 compute again and where to put it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from electra_lab.model.long_rows import (
     drops_in_parts,
     reads_sequences,
 )
+from electra_lab.model.network import computed
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ def visible_in(
     *,
     blocks: bool = True,
     most: int | None = None,
+    full: bool = False,
 ) -> Any:
     """Return the positions that each position sees, for `attend`: the real ones of its row, or of its document there.
 
@@ -55,12 +58,25 @@ def visible_in(
             pass on a CPU has Blocks: their number depends on the documents
     most    upper bound of documents and pieces of padding in all rows, from `documents_at_most`: a device with a
             kernel for sequences gets Sequences. No document continues after another one
+    full    True if no row has padding: then all positions see one another without documents, which is None
     """
+    if full and documents is None:
+        return None
     if blocks and documents is not None:
         apart = documents_apart(attention_mask, documents, most)
         if apart is not None:
             return apart
     return _mask(attention_mask, documents)
+
+
+def once(visible: Visible, x: Float[Tensor, "B T D"]) -> Visible:
+    """Return a mask as numbers that are added to the scores, which torch's kernel would make of it in each layer.
+
+    They are of the type in which attention on projections of `x` is computed.
+    """
+    if not isinstance(visible, Tensor):
+        return visible
+    return torch.zeros_like(visible, dtype=computed(x)).masked_fill_(~visible, float("-inf"))
 
 
 def attend(
@@ -97,8 +113,10 @@ def attend(
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
     if isinstance(kernel, Softcap):
         scores = kernel.bound * (scores / kernel.bound).tanh()
-    if visible is not None:
+    if visible is not None and visible.dtype == torch.bool:
         scores = scores.masked_fill(~visible, float("-inf"))
+    elif visible is not None:
+        scores = scores + visible
     wide = torch.promote_types(scores.dtype, torch.float32)
     weights = scores.softmax(-1, dtype=wide)
     attended: Tensor = F.dropout(weights, dropout).to(value.dtype) @ value
@@ -191,6 +209,34 @@ def _is_plain(kind: type[nn.Module], *layers: nn.Module) -> bool:
     )
 
 
+def read_by(linears: Sequence[nn.Linear], x: Float[Tensor, "*N D"]) -> list[Tensor]:
+    """Return x for a residual, and the results of linear layers that read it, whose narrow copy of it they share.
+
+    Torch's autocast would make and keep a copy for each. Gradients are added in the order in which torch adds them.
+    """
+    kind = computed(x)
+    if torch.compiler.is_compiling() or kind == x.dtype:
+        return [x, *(linear(x) for linear in linears)]
+    x, *copies = _Copies.apply(x, kind, len(linears))  # type: ignore[no-untyped-call]
+    return [x, *(linear(copy) for linear, copy in zip(linears, copies, strict=True))]
+
+
+class _Copies(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Float[Tensor, "*N D"], kind: torch.dtype, number: int) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.kind, copy = x.dtype, x.to(kind)
+        return x.view_as(x), *(copy.view_as(copy) for _ in range(number))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, total: Tensor | None, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
+        for gradient in reversed(gradients):
+            wide = gradient.to(ctx.kind)
+            total = wide if total is None else total + wide
+        return total, None, None
+
+
 class _AddLinear(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -200,10 +246,11 @@ class _AddLinear(torch.autograd.Function):
         weight: Float[Tensor, "D F"],
         bias: Float[Tensor, " D"],
     ) -> Float[Tensor, "*N D"]:
-        product = F.linear(x, weight, bias)
+        ctx.kind = computed(x)  # under autocast, products are narrower than weights and sums
+        ctx.kinds = residual.dtype, x.dtype, weight.dtype, bias.dtype
+        x, weight = x.to(ctx.kind), weight.to(ctx.kind)
         ctx.save_for_backward(x, weight)
-        ctx.kind = product.dtype  # under autocast, products are narrower than weights and sums
-        ctx.kinds = residual.dtype, bias.dtype
+        product = F.linear(x, weight, bias)
         return product.add_(residual) if residual.dtype == product.dtype else residual + product
 
     @staticmethod
@@ -212,8 +259,8 @@ class _AddLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         of_residual = gradient.to(ctx.kinds[0]) if ctx.needs_input_grad[0] else None
         rows = _rows(gradient.to(ctx.kind))
-        of_x = (rows @ weight.to(ctx.kind)).view_as(x).to(x.dtype) if ctx.needs_input_grad[1] else None
-        of_weight, of_bias = _of_linear(rows, x, weight, ctx.kinds[1], ctx.needs_input_grad[2:4])
+        of_x = (rows @ weight).view_as(x).to(ctx.kinds[1]) if ctx.needs_input_grad[1] else None
+        of_weight, of_bias = _of_linear(rows, x, ctx.kinds[2:], ctx.needs_input_grad[2:4])
         return of_residual, of_x, of_weight, of_bias
 
 
@@ -235,12 +282,15 @@ class _FeedForward(torch.autograd.Function):
         apart: bool,
     ) -> Float[Tensor, "*N D"] | tuple[Float[Tensor, "*N D"], Float[Tensor, "*N D"]]:
         normed = F.layer_norm(x, x.shape[-1:], scale, shift, eps)
+        kind = computed(x)
+        ctx.weight_kinds = (up.dtype, up_bias.dtype), (down.dtype, down_bias.dtype)
+        up, down = up.to(kind), down.to(kind)
         hidden = F.linear(normed, up, up_bias)
         product = F.linear(_gelu(hidden), down, down_bias)
         ctx.save_for_backward(x, hidden, scale, shift, up, down)
         ctx.set_materialize_grads(not (apart and pre))  # then norm(x) is not used
         ctx.eps, ctx.pre, ctx.apart = eps, pre, apart
-        ctx.kinds = normed.dtype, product.dtype, up_bias.dtype, down_bias.dtype
+        ctx.kinds = normed.dtype, product.dtype
         if apart:
             return normed, product
         residual = x if pre else normed
@@ -253,23 +303,23 @@ class _FeedForward(torch.autograd.Function):
         of_normed, of_output = gradients if ctx.apart else (None if ctx.pre else gradients[0], gradients[0])
         if of_output is None:
             return (None,) * 10
-        normed_kind, kind, *bias_kinds = ctx.kinds
+        normed_kind, kind = ctx.kinds
         needs, size = ctx.needs_input_grad, x.shape[-1:]
         rows, wide = _rows(of_output.to(kind)), _rows(_gelu(hidden))
-        of_down, of_down_bias = _of_linear(rows, wide, down, bias_kinds[1], needs[5:7])
+        of_down, of_down_bias = _of_linear(rows, wide, ctx.weight_kinds[1], needs[5:7])
         # The gradient of gelu's output overwrites the output, and is overwritten by that of its input.
-        of_hidden = torch.mm(rows, down.to(kind), out=wide).view_as(hidden)
+        of_hidden = torch.mm(rows, down, out=wide).view_as(hidden)
         torch.ops.aten.gelu_backward.grad_input(of_hidden, hidden, grad_input=of_hidden)
         of_hidden = _rows(of_hidden)
         # norm(x) again, for the gradients of the layer that reads it and of the norm
         wider = torch.promote_types(scale.dtype, normed_kind)  # on a CPU, autocast does not cast weights here
         normalised = x.to(normed_kind), size, scale.to(wider), shift.to(wider)
         normed, mean, deviation = torch.native_layer_norm(*normalised, ctx.eps)
-        of_up, of_up_bias = _of_linear(of_hidden, normed, up, bias_kinds[0], needs[3:5])
+        of_up, of_up_bias = _of_linear(of_hidden, normed, ctx.weight_kinds[0], needs[3:5])
         del normed
         of_x = of_scale = of_shift = None
         if any(needs[:3]):
-            through = (of_hidden @ up.to(kind)).view_as(x).to(normed_kind)
+            through = (of_hidden @ up).view_as(x).to(normed_kind)
             of_normed = through if of_normed is None else through.add_(of_normed)
             values, _, weight, bias = normalised
             of_x, of_scale, of_shift = torch.ops.aten.native_layer_norm_backward(
@@ -285,15 +335,15 @@ class _FeedForward(torch.autograd.Function):
 
 
 def _of_linear(
-    rows: Float[Tensor, "M D"], x: Float[Tensor, "*N F"], weight: Float[Tensor, "D F"], kind: torch.dtype, needs: Any
+    rows: Float[Tensor, "M D"], x: Float[Tensor, "*N F"], kinds: tuple[torch.dtype, torch.dtype], needs: Any
 ) -> tuple[Float[Tensor, "D F"] | None, Float[Tensor, " D"] | None]:
     """Return the gradients of a linear layer's weight and bias, from that of its result and its input.
 
-    kind   type of the bias
+    kinds  types of weight and bias
     needs  True for each of the two gradients that is needed
     """
-    of_weight = (rows.t() @ _rows(x.to(rows.dtype))).to(weight.dtype) if needs[0] else None
-    return of_weight, rows.sum(0).to(kind) if needs[1] else None
+    of_weight = (rows.t() @ _rows(x.to(rows.dtype))).to(kinds[0]) if needs[0] else None
+    return of_weight, rows.sum(0).to(kinds[1]) if needs[1] else None
 
 
 def _rows(x: Float[Tensor, "*N D"]) -> Float[Tensor, "M D"]:

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from electra_lab.model.network import computed
+
 # Shapes: B rows, H heads, T queries and S keys, of width d, values of width e; n positions of a block, N sequences.
-Mask = Bool[Tensor, " B #H #T S"]  # True at the keys that a query sees
+Mask = Shaped[Tensor, " B #H #T S"]  # True at the keys that a query sees, or numbers to add to its scores
 
 SHORT = 256  # positions; on a CPU, shorter rows are attended to at once, whatever the mask and the dropout
 JOINED = 64  # positions; shorter documents that follow one another share a block
@@ -104,7 +106,7 @@ def reads_sequences(
     """Return True if torch's varlen_attn computes this: in half precision, without dropout."""
     width = query.shape[-1]
     fits = width == value.shape[-1] and width % 8 == 0 and width <= FLASH_WIDTH
-    return kernel == "fused" and not dropout and fits and _computed(value) in FLASH_TYPES
+    return kernel == "fused" and not dropout and fits and computed(value) in FLASH_TYPES
 
 
 def _is_eager_on_cpu(x: Tensor) -> bool:
@@ -124,12 +126,6 @@ def _has_flash(device: torch.device) -> bool:
     built = torch.version.cuda is not None and torch.backends.cuda.is_flash_attention_available()
     narrow = torch.get_autocast_dtype("cuda") in FLASH_TYPES
     return built and narrow and torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-def _computed(value: Tensor) -> torch.dtype:
-    """Return the type in which attention is computed: that of autocast, or of the values."""
-    kind = value.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
 
 
 def _sequences(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"], most: int) -> Sequences:
@@ -156,7 +152,7 @@ def by_sequence(
 
     batch, heads, length, width = query.shape
     q, k, v = (  # [B H T d] -> [B*T H d]
-        x.to(_computed(value)).transpose(1, 2).reshape(batch * length, heads, width) for x in (query, key, value)
+        x.to(computed(value)).transpose(1, 2).reshape(batch * length, heads, width) for x in (query, key, value)
     )
     near: dict[str, Any] = {} if sequences.reach is None else {"window_size": (sequences.reach, sequences.reach)}
     attended: Any = varlen_attn(q, k, v, sequences.begins, sequences.begins, length, length, **near)
@@ -200,7 +196,7 @@ def drop_in_parts(
     dropout: float,
 ) -> Float[Tensor, "B H T e"]:
     """Attend with dropout, keeping one bit for each weight; in the type of autocast, as torch's kernel does."""
-    kind = _computed(value)
+    kind = computed(value)
     with torch.autocast("cpu", enabled=False):
         inputs = query.to(kind), key.to(kind), value.to(kind)
         attended: Tensor = _Dropped.apply(*inputs, visible, dropout)  # type: ignore[no-untyped-call]
@@ -264,7 +260,7 @@ def _parts(query: Float[Tensor, "B H T d"]) -> Iterator[tuple[int, slice]]:
                 return
 
 
-def _of(visible: Bool[Tensor, "_ _ _ S"] | None, row: int, part: slice) -> Bool[Tensor, "_ _ S"] | None:
+def _of(visible: Shaped[Tensor, "_ _ _ S"] | None, row: int, part: slice) -> Shaped[Tensor, "_ _ S"] | None:
     """Return the mask of some queries of a row."""
     if visible is None:
         return None
@@ -272,13 +268,13 @@ def _of(visible: Bool[Tensor, "_ _ _ S"] | None, row: int, part: slice) -> Bool[
 
 
 def _weights(
-    query: Float[Tensor, "H n d"], key: Float[Tensor, "H S d"], visible: Bool[Tensor, "_ _ S"] | None
+    query: Float[Tensor, "H n d"], key: Float[Tensor, "H S d"], visible: Shaped[Tensor, "_ _ S"] | None
 ) -> Float[Tensor, "H n S"]:
     """Return the softmax of the scores, in float32 at least."""
     scores = torch.bmm(query * query.shape[-1] ** -0.5, key.transpose(1, 2))
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if visible is not None:
-        scores += torch.where(visible, 0.0, float("-inf"))
+        scores += torch.where(visible, 0.0, float("-inf")) if visible.dtype == torch.bool else visible
     return torch.softmax(scores, -1, out=scores)
 
 

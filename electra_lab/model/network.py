@@ -139,6 +139,12 @@ class Exits:
         return tuple(states if depth == self.top else self.inner[depth] for depth in self.depths)
 
 
+def computed(x: Tensor) -> torch.dtype:
+    """Return the type in which products with x are computed: that of autocast, or its own."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
 def everywhere(hidden: Float[Tensor, "B T D"]) -> Int[Tensor, "B T"]:
     """Return the positions of all states, for `token_logits` of every one of them."""
     return torch.arange(hidden.shape[1], device=hidden.device).expand(hidden.shape[:2])
@@ -227,15 +233,17 @@ class Network(nn.Module):
         """Return the backbone's states, or all its results with these options."""
         length = tokens.shape[1]
         extra = -length % self.length_multiple
-        tokens = F.pad(tokens.masked_fill(~attention_mask, self.pad_id), (0, extra), value=self.pad_id)
-        attention_mask = F.pad(attention_mask, (0, extra), value=False)
+        tokens = tokens.masked_fill(~attention_mask, self.pad_id)
+        if self.length_multiple > 1:
+            tokens = F.pad(tokens, (0, extra), value=self.pad_id)
+            segments, attention_mask = F.pad(segments, (0, extra)), F.pad(attention_mask, (0, extra), value=False)
         if documents is not None:
             if not self.separates_documents:
                 raise BadResult(
                     f"{place(type(self.backbone))}: {type(self.backbone).__name__} cannot separate documents."
                 )
-            documents = F.pad(documents, (0, extra), value=-1)
-        x = self.embeddings(tokens, F.pad(segments, (0, extra)), documents, added)
+            documents = F.pad(documents, (0, extra), value=-1) if self.length_multiple > 1 else documents
+        x = self.embeddings(tokens, segments, documents, added)
         if self.project is not None:
             x = self.project(x)
         inputs = (x, attention_mask) if documents is None else (x, attention_mask, documents)

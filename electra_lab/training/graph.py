@@ -46,8 +46,9 @@ def obstacle(graph: Graph, run: Run, settings: Settings, device: torch.device) -
 
 
 def tensors_of(batch: Batch) -> dict[str, Tensor]:
-    """Return the tensors of a batch on its device, by name. The host alone reads `document_counts`."""
-    parts = {part.name: getattr(batch, part.name) for part in fields(batch) if part.name != "document_counts"}
+    """Return the tensors of a batch on its device, by name. The host alone reads `document_counts` and `full`."""
+    names = {part.name for part in fields(batch)} - {"document_counts", "full"}
+    parts = {name: getattr(batch, name) for name in names}
     labels = parts.pop("labels")
     return {name: part for name, part in {**parts, **labels}.items() if part is not None}
 
@@ -89,8 +90,8 @@ def tensors_that_change(run: Run) -> list[Tensor]:
 def signature(run: Run, batch: Batch, micro_batch_size: int) -> Signature:
     """Return everything that the host decides in a step. A graph holds for steps with the same decisions alone.
 
-    These are the shapes of the batch, the bound of documents in each micro-batch, the parameters that learn, and
-    whatever `at_step` of a component has set.
+    These are the shapes of the batch, whether it has padding, the bound of documents in each micro-batch, the
+    parameters that learn, and whatever `at_step` of a component has set.
     """
     shapes = tuple((name, tensor.shape) for name, tensor in tensors_of(batch).items())
     counts = batch.document_counts
@@ -98,10 +99,10 @@ def signature(run: Run, batch: Batch, micro_batch_size: int) -> Signature:
     documents = tuple((int(part.sum()) - 1).bit_length() for part in parts)
     decided: list[Any] = [tuple(parameter.requires_grad for parameter in parameters_of(run.optimizer))]
     for module in run.learner.changing:
-        plain = (int, float, str, type(None))
-        decided.append(tuple((name, value) for name, value in vars(module).items() if isinstance(value, plain)))
+        plain = {name: value for name, value in vars(module).items() if isinstance(value, int | float | str)}
+        decided.append(tuple(plain.items()))
         decided.append(tuple(part.training for part in module.modules()))
-    return shapes, documents, *decided
+    return shapes, batch.full, documents, *decided
 
 
 class CudaGraphs:

@@ -28,7 +28,7 @@ class Learner:
     world           processes that train the objective
     module          callable module: the objective, or DDP around it
     updating        True during an update of the weights; if it fails, some have changed and others have not
-    encoders        backbones that use the number of documents in a batch: those that do not make rows longer
+    encoders        backbones that know the documents and the padding of a batch: those that do not make rows longer
     keys            keys of the prepared step's random numbers, on the device
     memory_updates  new values of the objective's row memory, for each micro-batch
     components      masking strategy and sampler with their options
@@ -121,6 +121,8 @@ class Learner:
         apart: AbstractContextManager[None] = nullcontext()
         if counts is not None:
             apart = documents_at_most(counts, self.encoders, device, batch.tokens.shape[1])
+        for encoder in self.encoders:
+            encoder.full_mask = batch.attention_mask if batch.full else None
         with autocast(device, precision), apart:
             losses: Losses = self.module(batch, rng)
         return losses

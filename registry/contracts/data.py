@@ -111,6 +111,7 @@ class Batch:
     # if it is not known, or if a document of a row continues after another one. An objective that gives documents to a
     # network gives it rows with at most as many, without holes.
     document_counts: Int[Tensor, " B"] | None = None
+    full: bool = False  # the host knows that no row has padding
 
     def __getitem__(self, rows: slice) -> Batch:
         attended, source = self.attention_document_ids, self.source_document_ids
@@ -124,6 +125,7 @@ class Batch:
             None if source is None else source[rows],
             None if self.row_ids is None else self.row_ids[rows],
             None if self.document_counts is None else self.document_counts[rows],
+            self.full,
         )
 
     def __len__(self) -> int:

@@ -135,6 +135,8 @@ class Backbone(Module):
                          backbone's positions are relative, or restart at each document
     most_documents       upper bound of the documents and pieces of padding in all rows, which the lab sets for each
                          forward pass, to None without one, for electra_lab.model.layers.visible_in
+    full_mask            attention mask of a batch without padding, which the lab sets for each forward pass, to None
+                         with padding; a backbone that receives this tensor needs no mask
     inner_states         True if `forward` also takes `depths` and `apart`, and returns the states after each of these
                          layers; see `forward`
     reversible           True if it keeps no activations and computes them again in the backward pass
@@ -153,6 +155,7 @@ class Backbone(Module):
     own_heads: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     separates_documents: bool = False
     most_documents: int | None = None
+    full_mask: Tensor | None = None
     inner_states: bool = False
     reversible: bool = False
     discontinuous: bool = False

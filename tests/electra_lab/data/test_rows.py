@@ -297,3 +297,17 @@ def test_batches_know_how_many_documents_their_rows_have() -> None:
     assert batch.document_counts.tolist() == [3, 1, 2]
     assert batch[1:].document_counts.tolist() == [1, 2]  # type: ignore[union-attr]
     assert one_batch(counting(3)).document_counts is None
+
+
+def test_a_batch_knows_whether_it_has_padding() -> None:
+    """Also after its rows are cut to their longest one."""
+    made, known = counting(7), set()
+    for rows in ([0, 1], [5, 6], [6]):
+        batch = made.batch(np.array(rows), np.arange(len(rows)), CPU)
+        assert batch.full == bool(batch.attention_mask.all())
+        known.add(batch.full)
+        assert batch[:1].full == batch.full
+    assert known == {True, False}
+    cut = Rows(Documents(ArrayTokens([[5] * 3, [6] * 3]), 8, WORDS)).batch(np.arange(2), np.arange(2), CPU, 5)
+    assert cut.full
+    assert cut.attention_mask.all()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.model.layers import add_feed_forward, add_linear
+from electra_lab.model.layers import add_feed_forward, add_linear, read_by
 from electra_lab.testing import on_each_device
 
 D, WIDE = 24, 96
@@ -237,3 +237,16 @@ def test_gradients_of_narrow_numbers_and_wide_weights_are_those_of_torch(name: s
     (_, slopes), (_, expected) = (passes(x, branch, dropout, torch.bfloat16, lab=lab) for lab in (True, False))
     for slope, other in zip(slopes, expected, strict=True):
         assert (slope.double() - other.double()).norm() <= 1e-3 * other.double().norm()
+
+
+def test_layers_that_share_a_narrow_copy_have_the_numbers_of_autocast_bit_for_bit() -> None:
+    torch.manual_seed(0)
+    x, layers = torch.randn(3, 5, 16, requires_grad=True), [nn.Linear(16, 16) for _ in range(3)]
+    found = []
+    for shared in (True, False):
+        with torch.autocast("cpu", torch.bfloat16):
+            residual, *results = read_by(layers, x) if shared else [x, *(layer(x) for layer in layers)]
+            loss = (residual * 1.7).sum() + sum((result.float() * k).sin().sum() for k, result in enumerate(results, 1))
+        leaves = [x, *(parameter for layer in layers for parameter in layer.parameters())]
+        found.append([*results, *torch.autograd.grad(loss, leaves)])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

@@ -1,6 +1,6 @@
 """A recorder of operations, which replays them as a CUDA graph would, and shipped experiments in small sizes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,9 @@ def place(tensor: Tensor) -> int:
 class Trainer:
     """A shipped experiment, shallow and with short rows, some of which have padding."""
 
-    def __init__(self, name: str, *changes: str, rates: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, name: str, *changes: str, rates: bool = False, full: Sequence[int] = (), **settings: Any
+    ) -> None:
         small = {
             "discriminator.depth": 2 if "teams" in name else 1,
             "train.batch_size": ROWS,
@@ -80,6 +82,7 @@ class Trainer:
         learner.objective.allocate(100, LENGTH, LENGTH, CPU)
         learner.objective.train()
         self.settings = replace(loop_settings(loaded.config, seed=3, **options), **settings)
+        self.full = full  # steps whose rows have no padding, as their batch says
         self.run = Run(learner, make_optimizer(loaded, built), watch=Watch(factor=1.02))
         self.run.scale = LossScale(CPU, 2.0**10) if self.settings.precision == "fp16" else None
         if rates:
@@ -88,13 +91,15 @@ class Trainer:
     def prepare(self, step: int) -> Batch:
         drawn = torch.Generator().manual_seed(step)
         tokens = torch.randint(10, SIZE, (ROWS, LENGTH), generator=drawn)
-        real = torch.arange(LENGTH) < torch.tensor([LENGTH, LENGTH - 3 * step] * (ROWS // 2)).unsqueeze(1)
+        real = torch.arange(LENGTH) < torch.tensor(
+            [LENGTH, LENGTH - 3 * step * (step not in self.full)] * (ROWS // 2)
+        ).unsqueeze(1)
         prepare(
             self.run.learner, self.run.optimizer, np.arange(ROWS), seed=3, step=step, rate=(step + 1) / 7,
             watch=self.run.watch,
         )  # fmt: skip
         batch = as_batch(torch.where(real, tokens, 0), real)
-        return replace(batch, row_ids=torch.randperm(100, generator=drawn)[:ROWS])
+        return replace(batch, full=step in self.full, row_ids=torch.randperm(100, generator=drawn)[:ROWS])
 
     def state(self) -> dict[str, Any]:
         """Return everything that a step changes."""

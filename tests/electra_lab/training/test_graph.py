@@ -5,7 +5,7 @@ graph does. Whatever the host passed as a number is frozen in them, which change
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -263,10 +263,14 @@ class Waiting(CpuGraphs):
 
 
 def trained(
-    name: str, *changes: str, graphs: type[CpuGraphs] | None = None, before: Callable[[Run], None] = lambda _: None
+    name: str,
+    *changes: str,
+    graphs: type[CpuGraphs] | None = None,
+    before: Callable[[Run], None] = lambda _: None,
+    full: Sequence[int] = (),
 ) -> tuple[Trainer, list[str], Any]:
     """Return a trainer after twelve steps, the messages, and what recorded them."""
-    trainer, said = Trainer(name, *changes, rates=True), list[str]()
+    trainer, said = Trainer(name, *changes, rates=True, full=full), list[str]()
     recorder: Any = graphs(trainer.run) if graphs else None
     compute: Any = Recorded(trainer.run, recorder, CPU, said.append) if recorder else compute_step
     trainer.run.compute = compute
@@ -292,6 +296,14 @@ def test_a_training_by_graphs_has_the_numbers_of_an_eager_one(name: str, changes
     recorded, said, recorder = trained(name, *changes, graphs=CpuGraphs)
     assert (said, recorder.recorded) == ([], graphs)
     assert same(trained(name, *changes)[0], recorded)
+
+
+@pytest.mark.parametrize("name", ["bert_small", "transformer_small", "modernbert_small"])
+def test_batches_with_and_without_padding_have_a_graph_each(name: str) -> None:
+    full = range(0, 12, 2)
+    recorded, said, recorder = trained(name, graphs=CpuGraphs, full=full)
+    assert (said, recorder.recorded) == ([], 2)
+    assert same(trained(name, full=full)[0], recorded)
 
 
 def test_what_cannot_be_recorded_is_trained_eagerly() -> None:
