@@ -364,5 +364,5 @@ def test_a_run_is_not_resumed_with_another_version_of_a_package(packages: Packag
     with samplers.isolated():
         samplers._entries.pop("offered")
         sys.modules.pop("shop_offered")
-        with pytest.raises(ConfigError, match=r"shop_offered\.py \(shop 9\.0\): the plug-ins have changed since the run"):
+        with pytest.raises(ConfigError, match=r"shop_offered\.py \(shop 9\.0\): the plug-ins have changed"):
             execute.resume(run, "cpu")
