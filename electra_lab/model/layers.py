@@ -209,7 +209,7 @@ def _is_plain(kind: type[nn.Module], *layers: nn.Module) -> bool:
     )
 
 
-def read_by(linears: Sequence[nn.Linear], x: Float[Tensor, "*N D"]) -> list[Tensor]:
+def read_by(linears: Sequence[nn.Linear], x: Float[Tensor, "*N D"]) -> list[Any]:
     """Return x for a residual, and the results of linear layers that read it, whose narrow copy of it they share.
 
     Torch's autocast would make and keep a copy for each. Gradients are added in the order in which torch adds them.

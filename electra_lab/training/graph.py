@@ -55,7 +55,7 @@ def tensors_of(batch: Batch) -> dict[str, Tensor]:
 
 def copied(batch: Batch) -> Batch:
     """Return the same rows at other addresses, which stay."""
-    clones = {name: tensor.clone() for name, tensor in tensors_of(batch).items()}
+    clones: dict[str, Any] = {name: tensor.clone() for name, tensor in tensors_of(batch).items()}
     labels = {name: clones.pop(name) for name in batch.labels}
     return replace(batch, **clones, labels=labels)
 

@@ -241,12 +241,13 @@ def test_gradients_of_narrow_numbers_and_wide_weights_are_those_of_torch(name: s
 
 def test_layers_that_share_a_narrow_copy_have_the_numbers_of_autocast_bit_for_bit() -> None:
     torch.manual_seed(0)
-    x, layers = torch.randn(3, 5, 16, requires_grad=True), [nn.Linear(16, 16) for _ in range(3)]
+    leaf, layers = torch.randn(3, 5, 16, requires_grad=True), [nn.Linear(16, 16) for _ in range(3)]
     found = []
     for shared in (True, False):
+        x = leaf * 1.3  # autocast keeps the copies of leaves
         with torch.autocast("cpu", torch.bfloat16):
             residual, *results = read_by(layers, x) if shared else [x, *(layer(x) for layer in layers)]
             loss = (residual * 1.7).sum() + sum((result.float() * k).sin().sum() for k, result in enumerate(results, 1))
-        leaves = [x, *(parameter for layer in layers for parameter in layer.parameters())]
+        leaves = [leaf, *(parameter for layer in layers for parameter in layer.parameters())]
         found.append([*results, *torch.autograd.grad(loss, leaves)])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
