@@ -316,7 +316,7 @@ def line_at(place: str, incoming: Incoming[Entry]) -> int | str:
 
 
 def json_line(value: Record) -> str:
-    """Return a line of JSON; halves of characters, which only other fields may have, are escaped."""
+    """Return a line of JSON; unpaired surrogates, which only other fields may have, are escaped."""
     line = json.dumps(value, ensure_ascii=not is_utf8())
     return json.dumps(value) if re.search("[\ud800-\udfff]", line) else line
 

@@ -98,7 +98,7 @@ def file_of(option: str, path: Path, mode: Literal["w", "wb"] = "w") -> Iterator
     from electra_lab.storage.files import new_file
 
     target = Path(os.path.realpath(path))  # is a link where links form a circle
-    if target.is_symlink() or (target.exists() and not target.is_file()) or not target.parent.is_dir():
+    if target.is_symlink() or (path.exists() and not target.is_file()) or not target.parent.is_dir():
         raise ConfigError(f"{option} {path}: is a folder, a device or a circle of links, or its folder does not exist.")
     with new_file(target, mode) as stream:
         yield stream

@@ -266,7 +266,7 @@ def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Nod
         count += 1
         at = mark(node.start_mark)
         if count > MAX_NODES:
-            raise ConfigError(f"{at}: expands to more than {MAX_NODES} values; aliases repeat too much.")
+            raise ConfigError(f"{at}: has more than {MAX_NODES} values, those of aliases counted each time.")
         if depth > MAX_DEPTH:
             raise ConfigError(f"{at}: is nested more than {MAX_DEPTH} deep.")
         if node.tag:

@@ -108,7 +108,14 @@ def _chosen(folder: FinetuningFolder, seed: Seed) -> list[int]:
 
 def _finetuned(name: str, folder: FinetuningFolder, seeds: Sequence[int], device: torch.device) -> FineTuned:
     """Open seeds of a fine-tuning, from their own files alone."""
-    opened = [build_networks(read_seed(folder, seed), device) for seed in seeds]
+    opened: list[OpenedModel] = []
+    for seed in seeds:
+        model = read_seed(folder, seed)
+        try:
+            opened.append(build_networks(model, device))
+        except (ConfigError, KeyError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise model.part("discriminator").misfit(reason) from None
     models = [_of_seed(of_seed) for of_seed in opened]
     first = models[0].task
     if any(model.task.__dict__ != first.__dict__ for model in models):
@@ -139,10 +146,15 @@ def _of_seed(opened: OpenedModel) -> TaskModel:
         prepare(task, part.family)
         with torch.random.fork_rng(devices=[]):
             model = TaskModel(network, task, 0.0)
-        layers = {name.removeprefix("head."): part.tensors[name] for name in part.tensors if name.startswith("head.")}
-        model.head.load_state_dict(layers)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise part.misfit(f"{type(error).__name__}: {' '.join(str(error).split())}") from None
+    layers = {name.removeprefix("head."): part.tensors[name] for name in part.tensors if name.startswith("head.")}
+    expected = model.head.state_dict()
+    wrong = layers.keys() ^ expected.keys()
+    wrong |= {name for name in layers.keys() & expected.keys() if layers[name].shape != expected[name].shape}
+    if wrong:
+        raise part.misfit(f"head.{min(wrong)} (and {len(wrong) - 1} more) do not fit.")
+    model.head.load_state_dict(layers)
     return model
 
 

@@ -116,9 +116,9 @@ def how_to_resume(path: Path) -> str:
 
 
 def say_differences(before: Environment, now: Environment, say: Callable[[str], None]) -> None:
-    """Say why the numbers of a resumed run may differ from those of an uninterrupted one."""
+    """Say why the numbers of a resumed or replayed run may differ from those of an uninterrupted one."""
     if different := differences(before, now):
-        say(f"note: the resumed run is not bit-exact, because of {', '.join(different)}")
+        say(f"note: numbers are not bit-exact, because of {', '.join(different)}")
 
 
 def continued(job: Job, restored: bool | None, **facts: Any) -> bool:

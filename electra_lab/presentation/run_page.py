@@ -219,7 +219,7 @@ def closing(directory: RunDirectory, report: Path, seconds: float | None) -> str
         lines.append(f"  best checkpoint by {best.metric} {best.value:.4f}: {path} (use --best)")
     if examples := examples_of(directory):
         lines += ["", "test text as the discriminator saw it: [original > replacement, probability of replaced];",
-                  "a number alone marks a false alarm"]  # fmt: skip
+                  "a number in parentheses marks a false alarm"]  # fmt: skip
         lines += [f"  {excerpt(tokens)}" for tokens in examples]
     time = f"trained in {seconds:,.0f} s; " if seconds else ""
     return "\n".join([*lines, "", f"{time}report {report}"])

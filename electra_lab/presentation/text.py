@@ -93,8 +93,12 @@ def data_facts(data: Data) -> Iterator[tuple[str, str]]:
     """
     documents, tokens = data.documents, data.tokens
     if documents and tokens:
-        held_out = (f"; {split} {documents[split]:,} and {tokens[split]:,}" for split in ("validation", "test"))
-        yield "data", f"{documents['train']:,} documents, {tokens['train']:,} tokens to train{''.join(held_out)}"
+        # A fine-tuning may lack a split.
+        parts = [f"{documents['train']:,} documents, {tokens['train']:,} tokens to train"] if "train" in tokens else []
+        for split in ("validation", "test"):
+            if split in documents and split in tokens:
+                parts.append(f"{split} {documents[split]:,} and {tokens[split]:,}")
+        yield "data", "; ".join(parts)
     if data.overlap is not None:
         yield "overlap", f"{data.overlap:.1%} of the 13-token runs of validation and test also occur in training text"
 

@@ -237,7 +237,7 @@ def read_config(path: Path, name: str = CONFIG) -> dict[str, Any]:
         raise DataError(f"{path}: {reason}{jobs_in(path)}")
     config = _json(path / name)
     if config.get("model_type") is None:
-        raise ConfigError(f'{path / name}: lacks model_type. Add "model_type": "electra" or "bert".')
+        raise ConfigError(f'{path / name}: lacks model_type. Add it, such as "model_type": "electra".')
     return config
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from electra_lab.config.finetune import FinetuningConfig
@@ -24,6 +25,7 @@ from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry import Plugin, backbones
 from registry.discovery import load_plugin, packaged
 from registry.errors import CheckpointError, ConfigError, DataError, command
+from registry.signature import Strict
 
 # The names of the tensors that both networks share, by embedding.tie; a checkpoint has them once.
 SHARED = {"none": (), "tokens": (TABLE,), "embeddings": ("embeddings.",), "all": ("",), "gradient_disentangled": ()}
@@ -102,6 +104,21 @@ def read_run(path: Path, step: Step = None, *, plugins: bool = True) -> TrainedM
     return TrainedModel(str(path), parts, tokenizer, length, counts, tuple(dict.fromkeys(loaded)), run)
 
 
+def _is_known(backbone: dict[str, Any]) -> dict[str, Any]:
+    if backbone.get("type") not in backbones.names() or "dim" not in backbone:
+        raise ValueError("describes no backbone")
+    return backbone
+
+
+class _Network(Strict):
+    """The description of a seed's network in provenance.json."""
+
+    backbone: Annotated[dict[str, Any], AfterValidator(_is_known)]
+    embedding: dict[str, Any]
+    vocabulary_size: Annotated[int, Field(ge=1)]
+    length: Annotated[int, Field(ge=3)]  # [CLS], a token, [SEP]
+
+
 def read_seed(folder: FinetuningFolder, seed: int) -> TrainedModel:
     """Open a finished seed of a fine-tuning, with the weights that its results are about.
 
@@ -116,23 +133,23 @@ def read_seed(folder: FinetuningFolder, seed: int) -> TrainedModel:
     tokenizer, counts = directory.tokens()
     saved = read_model(directory.checkpoints, results.step)
     try:
-        network, facts = (dict((provenance.model_extra or {})[key]) for key in ("network", "facts"))
+        described, facts = ((provenance.model_extra or {})[key] for key in ("network", "facts"))
+        network = _Network.model_validate(described)
         part = Part(
             name="discriminator",
             path=saved.path,
             format="seed",
-            backbone=network["backbone"],
-            embedding=network["embedding"],
-            vocabulary_size=network["vocabulary_size"],
+            backbone=network.backbone,
+            embedding=network.embedding,
+            vocabulary_size=network.vocabulary_size,
             tensors={name.removeprefix("network."): tensor for name, tensor in saved.tensors.items()},
             files=dict(saved.sums),
         )
-        length = int(network["length"])
+        tuned = TunedSeed(config, dict(facts))
     except (KeyError, TypeError, ValueError) as error:
-        reason = f"does not describe its model ({type(error).__name__}: {error})"
+        reason = f"does not describe its model ({type(error).__name__}: {' '.join(str(error).split())})"
         raise CheckpointError(f"{directory.path / 'provenance.json'}: {reason}.") from None
-    tuned = TunedSeed(config, facts)
-    return TrainedModel(str(directory.path), {part.name: part}, tokenizer, length, counts, tuned=tuned)
+    return TrainedModel(str(directory.path), {part.name: part}, tokenizer, network.length, counts, tuned=tuned)
 
 
 def run_config(path: Path) -> Loaded:

@@ -87,7 +87,7 @@ class Plan(BaseModel):
     base    files that are varied
     metric  leading metric of the report
     sd      standard deviation of paired differences that the file expects
-    pilot   ablation that shows it
+    pilot   ablation from which it was estimated
     gaps    reason why data is missing, by task
     seals   digest of the complete file in plan/, by the id of a cell or reference
     """

@@ -18,7 +18,7 @@ class Names:
     root     the encoder's name in a class with a head; the file of an encoder alone lacks it
     layers   the list of layers inside the encoder
     parts    names in the file of parts of the encoder outside its layers, by the lab's
-    layer    names in the file of parts of a layer, by the lab's
+    layer    names of a layer's parts in the file, by the lab's names
     heads    names in the file of parts outside the encoder, by the lab's
     copies   second names of a tensor, which some files have next to the first one or instead of it
     foreign  pattern of names for which a network of the lab has no place

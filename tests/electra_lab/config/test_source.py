@@ -97,9 +97,9 @@ def test_deep_nesting_is_refused():
 
 def test_alias_bombs_are_refused_before_they_grow():
     laughs = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
-    assert "aliases repeat too much" in refusal(laughs)
+    assert "has more than 20000 values" in refusal(laughs)
     long = f"a: &a {'x' * 500_000}\nb: [{', '.join(['*a'] * 1000)}]"
-    assert "aliases repeat too much" in refusal(long)
+    assert "has more than 20000 values" in refusal(long)
 
 
 def test_files_that_extend_one_another_are_at_most_fifty(tmp_path: Path):

@@ -1,6 +1,7 @@
 """Predictions of fine-tuned models: the same as the fine-tuning wrote, and as transformers' pipelines."""
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,10 +195,18 @@ def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatc
             electra_lab.load(folder.path, seed=wrong)
 
 
+DAMAGED = [
+    ("length", None), ("length", math.inf), ("length", 0),
+    ("backbone", 5), ("backbone", {}), ("backbone", {"type": []}),
+    ("backbone", {"type": "absent", "dim": 4}), ("embedding", "x"), ("vocabulary_size", "x"), ("vocabulary_size", None),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("place", "value", "reason"),
     [
-        (("network", "length"), None, r"provenance\.json: does not describe its model"),
+        *((("network", key), value, r"provenance\.json: does not describe its model") for key, value in DAMAGED),
+        (("network", "embedding"), {}, "does not fit the provenance"),
         (("network", "embedding"), {"dim": 4, "max_length": 32, "dropout": 0.0}, "does not fit the provenance"),
         (("facts", "labels"), ["a", "b", "c"], "does not fit the provenance"),
     ],
@@ -205,7 +214,7 @@ def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatc
 def test_a_seed_that_does_not_fit_its_description(
     tuned, tmp_path: Path, place: tuple[str, str], value: object, reason: str
 ) -> None:
-    folder = Path(shutil.copytree(tuned["numbers" if value is None else "labels"], tmp_path / "tuned"))
+    folder = Path(shutil.copytree(tuned["labels"], tmp_path / "tuned"))
     file = folder / "seed-4" / "provenance.json"
     provenance = json.loads(file.read_text())
     provenance[place[0]][place[1]] = value

@@ -208,7 +208,7 @@ def test_a_resume_says_what_changed_and_is_silent_otherwise(finished: Path, writ
     environment = written["environment"] | {"threads": 99, "packages": packages | {"torch": "1.0"}}
     execute.resume(copied(finished, tmp_path / "other", environment=environment).path, "cpu")
     now = f"threads 99 -> {torch.get_num_threads()}, torch 1.0 -> {packages['torch']}"
-    assert f"note: the resumed run is not bit-exact, because of {now}\n" in capsys.readouterr().err
+    assert f"note: numbers are not bit-exact, because of {now}\n" in capsys.readouterr().err
 
 
 def test_changed_plug_ins_are_refused(finished: Path, written: dict[str, Any], tmp_path: Path) -> None:
