@@ -3,7 +3,7 @@
 `make check-cuda`: it needs a CUDA build of torch, as the CPU build cannot pretend. Tensors of torch's FakeTensorMode
 have a device, a type and a shape, but no memory. A mix of devices, a tensor that forgot its device, `.item()` and
 `nonzero` raise. Forward pass, clipping, update and evaluation are tried; the backward pass is not, as autograd asks the
-driver.
+driver. What a recorded step would freeze, a number that comes from the host, raises as well.
 """
 
 from __future__ import annotations
@@ -11,18 +11,23 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from electra_lab.assembly.build import Built, build, make_optimizer, vocabulary_size
 from electra_lab.assembly.data import allocate_memory
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.training import step as training_step
+from electra_lab.training.execution import Watch
 from electra_lab.training.random import Streams
-from electra_lab.training.step import clip, parameters_of, update
-from registry import Batch, Vocabulary, masking_strategies, samplers
+from electra_lab.training.step import compute, parameters_of, prepare
+from registry import Batch, Term, Vocabulary, masking_strategies, samplers
 from tests.helpers import ROOT
 
 ROWS, CUDA = 4, torch.device("cuda", 0)
@@ -44,6 +49,18 @@ OTHERS = [
     *(("bert_small", f"masking={{type: {name}}}") for name in masking_strategies.names()),
     *(("bert_small", f"sampler={{type: {name}}}") for name in samplers.names()),
 ]
+
+
+class FromTheHost(TorchDispatchMode):
+    """Refuse operations on the device that read numbers of the host: a recorded step would keep those of one step."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        on_device = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.device == CUDA]
+        if on_device and any(tensor.device.type == "cpu" for tensor in tensors):
+            raise RuntimeError(f"{function} reads a tensor of the host")
+        return result
 
 
 def to_cuda(module: nn.Module) -> None:
@@ -90,6 +107,7 @@ def test_a_step_stays_on_the_device(
     # Autocast asks whether there is a GPU.
     monkeypatch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
+    monkeypatch.setattr("torch.Tensor.pin_memory", lambda tensor: tensor)  # asks the driver, as autograd does
     loaded, built = made(*experiment)
     learner, objective = built.learner, built.learner.objective
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -97,27 +115,50 @@ def test_a_step_stays_on_the_device(
         objective.vocabulary = words_on_cuda(built.vocabulary)  # type: ignore[assignment]
         allocate_memory(loaded, objective, 100, CUDA)
         optimizer, batch = make_optimizer(loaded, built), batch_of(loaded)
-        # Forward
+        watch = Watch(CUDA)
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+
+        def backward(terms: dict[str, Term], *_: Any) -> None:
+            assert all(term.sum.device == CUDA for term in terms.values())
+            for parameter in parameters_of(optimizer):
+                parameter.grad = torch.empty_like(parameter)
+
+        monkeypatch.setattr(training_step, "backward", backward)
+        if (
+            loaded.config.optimizer.type == "stable_adamw"
+        ):  # torch has no fake kernel of AdamW at a rate that is a tensor
+            monkeypatch.setattr(training_step, "update", lambda *_: None)
+        # Prepare, on the host
         objective.train()
-        learner.at_step(0, 1)
-        terms = learner.losses(batch, Streams.of(0, 1, batch.example_ids), precision).terms.values()
-        loss = torch.stack([term.weight * term.sum / term.count.clamp(min=1) for term in terms]).sum()
-        assert loss.device == CUDA
-        # Update; torch has no fake kernel of AdamW at a rate that is a tensor
-        for parameter in parameters_of(optimizer):
-            parameter.grad = torch.empty_like(parameter)
-        finite = clip(optimizer, 1.0, CUDA)[0].isfinite()
-        if loaded.config.optimizer.type != "stable_adamw":
-            update(optimizer, finite)
-        # Evaluation
+        learner.to(CUDA)
+        for step in (1, 2):  # from the second step on, the host mixes the keys
+            prepare(learner, optimizer, np.arange(ROWS), seed=0, step=step, rate=1.0, watch=watch)
+            # Compute, on the device
+            with FromTheHost():
+                options = {"clip_norm": 1.0, "micro_batch_size": ROWS // 2, "precision": precision, "watch": watch}
+                result = compute(learner, optimizer, batch, **options)
+            assert result.gradient_norm.device == CUDA
+        # Evaluation; that of `reformer` reads the lengths of rows on the host
         objective.eval()
-        learner.losses(batch, Streams.of(0, -1, batch.example_ids), precision)
+        if loaded.config.discriminator.type != "reformer":
+            learner.losses(batch, Streams.of(0, -1, batch.example_ids), precision)
 
 
 @needs_a_build
-@pytest.mark.parametrize("wrong", [lambda x: x.sum().item(), lambda x: x.nonzero(), lambda x: x + torch.ones(3)])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: x.sum().item(),
+        lambda x: x.nonzero(),
+        lambda x: x + torch.ones(3),
+        lambda x: x * torch.tensor(2.0),
+        lambda x: x + torch.ones(3).to(CUDA, non_blocking=True),
+        lambda x: x.copy_(torch.ones(3)),
+    ],
+)
 def test_what_it_looks_for_raises(wrong: Any) -> None:
-    with FakeTensorMode(), pytest.raises((RuntimeError, DataDependentOutputException)):
+    with FakeTensorMode(), FromTheHost(), pytest.raises((RuntimeError, DataDependentOutputException)):
         wrong(torch.empty(3, device=CUDA))
 
 
