@@ -43,6 +43,9 @@ ROPE = ("rope_parameters", "rope_theta")  # the same in configs of transformers
 NETWORKS = ("generator", "discriminator")  # in this order: a discriminator's table may be a difference to the other
 
 
+SAME = ("corpus", "tokenizer", "data.held_out", "data.overlap")  # in a run that an objective starts from
+
+
 @dataclass(frozen=True)
 class Beginning:
     """The part of a trained model that a network starts from, compared with the network."""
@@ -120,6 +123,8 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
         if loc[0] == "init" and (parent := built.learner.objective.earlier_runs().get(network)):
             key = ".".join(map(str, place_of(loaded, parent)))
             raise loaded.problem(loc, f"the {network} already gets its weights from {key}. Remove one of the two keys.")
+        if loc[0] == "objective" and is_run(Path(source)):
+            _refuse_other_text(loaded, Path(source), network)
         try:
             beginning = _beginning(loaded, source, network, cast("Network", built.networks[network]), tokenizer, loc)
             if loc[0] != "init" and beginning.account.new:
@@ -136,6 +141,27 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
         raise absent
     _refuse_two_values(loaded, built, beginnings)
     return beginnings
+
+
+def _refuse_other_text(loaded: Loaded, run: Path, network: str) -> None:
+    """Raise ConfigError if a run of the objective has other text, splits or tokens.
+
+    Such a run may have been trained on held-out text of this one, and the same id may mean another token.
+    """
+    try:
+        of_run = config_with(run, network)
+    except LabError:
+        return  # it is named when the run is opened
+    here = loaded.config.model_dump(mode="json", exclude_none=True)
+    for key in SAME:
+        value, other = here, of_run
+        for part in key.split("."):
+            value, other = value.get(part, {}), other.get(part, {})
+        if value != other:
+            reason = f"is {value}, but the run whose {network} is used, {run}, has {other}"
+            raise loaded.problem(
+                tuple(key.split(".")), f"{reason}. Write the section of that run, or name another run."
+            )
 
 
 def _sources(loaded: Loaded, built: Built) -> dict[str, tuple[str, Loc]]:

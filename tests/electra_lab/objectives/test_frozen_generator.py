@@ -1,6 +1,5 @@
 """The generator of an earlier run: its weights, that they do not change, and missing weights."""
 
-import re
 import shutil
 import signal
 from pathlib import Path
@@ -16,7 +15,7 @@ from electra_lab.assembly.needs import workload
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.training.random import Streams
-from registry.errors import CheckpointError, ConfigError, DataError, Interrupted
+from registry.errors import CheckpointError, ConfigError, DataError, Interrupted, LabError
 from tests.electra_lab.jobs.pretraining.tiny import assert_same, for_a_module, lines, lose_checkpoints, run, signalled
 from tests.electra_lab.objectives.tiny import berts, gradients, sentences, total
 from tests.helpers import line_of, write_experiment
@@ -122,28 +121,43 @@ def test_a_damaged_checkpoint_stops_a_run_and_no_older_one_stands_in(trained: Pa
     run(file, tmp_path / "run", "train.steps=1")
 
 
-OTHERS = {
-    "generator": ("{scale: 0.5, ff_mult: 2.0}", ConfigError, "generator.ff_mult is 2.0 here and 4.0 there"),
-    "embedding": ("{dim: 12, max_length: 16, tie: none}", ConfigError, "embedding.dim is 12 here and 8 there"),
-    "tokenizer": ("{type: wordpiece, vocab_size: 100}", DataError, "was trained on other data"),
-    "corpus": ("{type: text_files, paths: [corpus.txt, more.txt]}", ConfigError, "has other tokens"),
-    "data": ("{sequence_length: 16, held_out: 0.2}", ConfigError, "has other tokens"),
+OTHERS = {  # the section, the key at whose line the error stands, the sentence
+    "generator": ("{scale: 0.5, ff_mult: 2.0}", "objective", r"objective\.run: .*ff_mult is 2\.0 here and 4\.0"),
+    "embedding": ("{dim: 12, max_length: 16, tie: none}", "objective", r"objective\.run: .*dim is 12 here and 8"),
+    "tokenizer": ("{type: wordpiece, vocab_size: 100}", "tokenizer", r"tokenizer: is .*100.*, but the run .*200"),
+    "corpus": (
+        "{type: text_files, paths: [corpus.txt, more.txt]}",
+        "corpus",
+        r"corpus: is .*more\.txt.*, but the run ",
+    ),
+    "data": ("{sequence_length: 16, held_out: 0.2}", "data", r"data\.held_out: is 0\.2, but the run .*, has 0\.3"),
 }
 
 
-def test_what_does_not_fit_the_earlier_run_is_refused_at_the_line_that_names_it(trained: Path) -> None:
-    """Networks by a check, text by a run, which reads it."""
+@pytest.mark.parametrize("key", OTHERS)
+def test_what_does_not_fit_the_earlier_run_is_refused_before_text_is_read(trained: Path, key: str) -> None:
     (trained / "more.txt").write_text("another document\n")
     assert check(load(frozen(trained))) is None
-    for key, (value, kind, sentence) in OTHERS.items():
-        file = frozen(trained, **{key: value})
-        place = rf"frozen\.yaml:{line_of('objective', file.read_text())}: objective\.run: .*{re.escape(sentence)}"
-        if key in ("generator", "embedding"):
-            with pytest.raises(kind, match=place):
-                check(load(file))
-        with pytest.raises(kind, match=place):
-            run(file, trained / "never")
-        assert not (trained / "never").exists()
+    section, where, sentence = OTHERS[key]
+    file = frozen(trained, **{key: section})
+    place = rf"frozen\.yaml:{line_of(where, file.read_text())}: {sentence}"
+    with pytest.raises(ConfigError, match=place):
+        check(load(file))
+    with pytest.raises(ConfigError, match=place):
+        run(file, trained / "never")
+    assert not (trained / "never").exists()
+
+
+def test_other_text_in_the_same_files_is_refused_when_it_is_read(trained: Path, tmp_path: Path) -> None:
+    file = frozen(trained)
+    corpus, before = trained / "corpus.txt", (trained / "corpus.txt").read_text()
+    try:
+        corpus.write_text(before + "another document\n\n")
+        with pytest.raises(LabError, match=r"objective\.run: .*(has other tokens|was trained on other data)"):
+            run(file, tmp_path / "never")
+    finally:
+        corpus.write_text(before)
+    assert not (tmp_path / "never").exists()
 
 
 def test_without_the_earlier_run_nothing_starts(tmp_path: Path) -> None:
