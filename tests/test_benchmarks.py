@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from tests.helpers import ROOT, peer
 
@@ -257,3 +259,51 @@ def test_gpu_without_one(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert {record["part"] for record in records if "title" in record} == gpu["PARTS"].keys()
     equal = next(record["rows"] for record in records if record.get("case") == "equality")
     assert all(here == number for _, here, number in equal)
+
+
+def crossover_folder(parent: Path, flops: str, differences: dict[str, list[float]]) -> Path:
+    """An ablation's folder with a spread of chunking over the seeds, and the differences to `mlm`."""
+    folder = parent / flops
+    folder.mkdir()
+    (folder / "ablation.yaml").write_text(f"name: x\nbudget: {{flops: {flops}}}\n")
+    rows = ["variant,seed,status,chunking"]
+    for seed in range(5):
+        rows.append(f"mlm,{seed},done,{0.8 + 0.01 * seed}")
+        rows += [f"{name},{seed},done,{0.8 + 0.01 * seed + values[seed]}" for name, values in differences.items()]
+    (folder / "table.csv").write_text("\n".join([*rows, "electra,5,failed,"]) + "\n")
+    return folder
+
+
+def test_crossover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict follows the plan: a corrected paired t test at the largest budget, and slopes by seed."""
+    noise = [0.004, -0.001, 0.0, 0.002, -0.005]
+    rising = {"4.0e13": [-0.03 - n for n in noise], "4.0e16": [0.03 + n for n in noise]}
+    falling = [-0.02 + 2 * n for n in noise]
+    folders = [
+        crossover_folder(tmp_path, flops, {"electra": values, "electra_correct": falling})
+        for flops, values in rising.items()
+    ]
+    monkeypatch.setattr(sys, "argv", ["crossover.py", *map(str, reversed(folders)), "--out", str(tmp_path / "out")])
+    runpy.run_path(str(FOLDER / "crossover.py"), run_name="__main__")
+    *table, _, first, second, third = (tmp_path / "out" / "verdict.md").read_text(encoding="utf-8").splitlines()
+    assert [line.split(" | ")[:3] for line in table[2:4]] == [
+        ["| 4e+13", "`electra`", "5"],
+        ["| 4e+13", "`electra_correct`", "5"],
+    ]
+    p = min(2 * stats.ttest_1samp(rising["4.0e16"], 0).pvalue, 1.0)
+    interval = stats.t.interval(0.95, 4, np.mean(rising["4.0e16"]), stats.sem(rising["4.0e16"]))
+    assert second.startswith("H2: supported (+0.0300 [{:+.4f}, {:+.4f}], p = {:.2g}".format(*interval, p))
+    assert first.startswith("H1: refuted (-0.0200")
+    slopes = [(0.06 + 2 * n) / 3 for n in noise]  # over three factors of ten
+    interval = stats.t.interval(0.95, 4, np.mean(slopes), stats.sem(slopes))
+    assert third.startswith("H3: supported (+0.0200 [{:+.4f}, {:+.4f}]".format(*interval))
+    cells = (tmp_path / "out" / "cells.csv").read_text(encoding="utf-8").splitlines()
+    assert len(cells) == 1 + 2 * 15
+    assert (tmp_path / "out" / "curve.svg").stat().st_size > 1000
+
+
+def test_crossover_is_undecided_without_the_largest_budget(tmp_path: Path) -> None:
+    script = runpy.run_path(str(FOLDER / "crossover.py"))
+    folder = crossover_folder(tmp_path, "4.0e15", {"electra": [0.1, 0.2, 0.1, 0.2, 0.1]})
+    sentences = script["verdict"]([script["Budget"].read(folder)]).splitlines()[-3:]
+    assert [line.split(",")[0] for line in sentences] == [f"H{number}: undecided" for number in (1, 2, 3)]

@@ -1,0 +1,169 @@
+"""The curve and the verdict of docs/findings/crossover_plan.md, from the folders of its ablations, one for each budget.
+
+    python benchmarks/crossover.py runs/crossover_4e13 runs/crossover_4e14 --out build/crossover
+
+It writes cells.csv with all cells, curve.svg, and verdict.md with the differences, slopes and sentences. It was written
+together with the plan, before any cell was trained.
+"""
+
+import argparse
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import yaml
+from matplotlib import pyplot
+from scipy import stats
+
+from electra_lab.analysis.comparisons import holm
+from electra_lab.analysis.intervals import Difference, Estimate, difference, estimate
+
+BASELINE, VARIANTS, MEASURE = "mlm", ("electra", "electra_correct"), "chunking"
+LARGEST = 4e16  # FLOPs of the budget that H1 and H2 are about
+MARGIN = 0.005  # differences that would matter
+MARKS = {"electra": "o", "electra_correct": "s"}
+
+Scores = Mapping[str, Mapping[int, float]]  # by variant and seed
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The finished cells of one budget; `rows` are those of its table."""
+
+    flops: float
+    rows: Sequence[Mapping[str, str]]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Budget":
+        ablation = yaml.safe_load((folder / "ablation.yaml").read_text(encoding="utf-8"))
+        with (folder / "table.csv").open(encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row[MEASURE]]
+        return cls(float(ablation["budget"]["flops"]), rows)
+
+    def scores(self) -> Scores:
+        scores: dict[str, dict[int, float]] = {}
+        for row in self.rows:
+            scores.setdefault(row["variant"], {})[int(row["seed"])] = float(row[MEASURE])
+        return scores
+
+
+def differences(budget: Budget) -> dict[str, Difference]:
+    """Return each variant minus the baseline, paired by seed."""
+    scores = budget.scores()
+    return {name: difference(scores.get(name, {}), scores.get(BASELINE, {})) for name in VARIANTS}
+
+
+def slopes(budgets: Sequence[Budget], variant: str) -> list[float]:
+    """Return the least-squares slope over log10 of FLOPs, for each seed that all budgets have."""
+    paired: list[dict[int, float]] = []
+    for budget in budgets:
+        variant_scores, baseline_scores = (budget.scores().get(name, {}) for name in (variant, BASELINE))
+        common = variant_scores.keys() & baseline_scores.keys()
+        paired.append({seed: variant_scores[seed] - baseline_scores[seed] for seed in common})
+    logarithms = [math.log10(budget.flops) for budget in budgets]
+    complete = set.intersection(*(set(of_budget) for of_budget in paired))
+    of_seeds: list[float] = []
+    for seed in sorted(complete):
+        fit = stats.linregress(logarithms, [of_budget[seed] for of_budget in paired])
+        of_seeds.append(float(fit.slope))
+    return of_seeds
+
+
+def judged(name: str, compared: Difference, p: float | None) -> str:
+    """Return the sentence about H1 or H2 by the plan's rule; p is corrected."""
+    if compared.mean is None or compared.low is None or compared.high is None or p is None:
+        return f"{name}: undecided, as there are fewer than two pairs of seeds at {LARGEST:.0e} FLOPs."
+    numbers = f"{compared.mean:+.4f} [{compared.low:+.4f}, {compared.high:+.4f}], p = {p:.2g}, {compared.n} seeds"
+    if p < 0.05 and compared.mean > 0:
+        return f"{name}: supported ({numbers})."
+    if compared.high < MARGIN:
+        return f"{name}: refuted ({numbers})."
+    return f"{name}: undecided ({numbers})."
+
+
+def judged_slope(slope: Estimate, budgets: int) -> str:
+    """Return the sentence about H3."""
+    if budgets < 2 or slope.mean is None or slope.low is None or slope.high is None:
+        return "H3: undecided, as it needs two seeds that all of two or more budgets have."
+    numbers = f"{slope.mean:+.4f} [{slope.low:+.4f}, {slope.high:+.4f}] for each factor of ten, {slope.n} seeds"
+    kind = "supported" if slope.low > 0 else "refuted" if slope.high < 0 else "undecided"
+    return f"H3: {kind} ({numbers})."
+
+
+def two_sided(compared: Difference) -> float | None:
+    """Return the p value of a paired t test, which reports give from five seeds only; None without a spread."""
+    if compared.mean is None or not compared.error:
+        return None
+    return float(2 * stats.t.sf(abs(compared.mean) / compared.error, compared.n - 1))
+
+
+def verdict(budgets: Sequence[Budget]) -> str:
+    """Return the table of differences and the sentences about the hypotheses, as Markdown."""
+    lines = ["| FLOPs | variant | seeds | difference to `mlm` | 95% interval |", "|---|---|---|---|---|"]
+    for budget in budgets:
+        for name, compared in differences(budget).items():
+            mean = "-" if compared.mean is None else f"{compared.mean:+.4f}"
+            interval = "-" if compared.low is None else f"[{compared.low:+.4f}, {compared.high:+.4f}]"
+            lines.append(f"| {budget.flops:.0e} | `{name}` | {compared.n} | {mean} | {interval} |")
+    largest = [budget for budget in budgets if budget.flops == LARGEST] or [Budget(LARGEST, [])]
+    final = differences(largest[0])
+    corrected = dict(zip(VARIANTS, holm([two_sided(final[name]) for name in VARIANTS]), strict=True))
+    sentences = [
+        judged("H1", final["electra_correct"], corrected["electra_correct"]),
+        judged("H2", final["electra"], corrected["electra"]),
+        judged_slope(estimate(slopes(budgets, "electra") if len(budgets) > 1 else []), len(budgets)),
+    ]
+    return "\n".join([*lines, "", *sentences]) + "\n"
+
+
+def draw(budgets: Sequence[Budget], file: Path) -> None:
+    """Draw the differences with their intervals over the logarithm of compute, one line for each variant."""
+    figure, axes = pyplot.subplots(figsize=(6.2, 3.4))
+    axes.axhline(0, color="black", linewidth=0.8)
+    for number, name in enumerate(VARIANTS):
+        compared = [(budget.flops, differences(budget)[name]) for budget in budgets]
+        shown = [(flops * 1.06**number, value) for flops, value in compared if value.mean is not None]
+        places, means = [flops for flops, _ in shown], [value.mean for _, value in shown]
+        errors = [0.0 if value.high is None or value.mean is None else value.high - value.mean for _, value in shown]
+        axes.errorbar(places, np.array(means, float), errors, marker=MARKS[name], capsize=3, label=name)
+    axes.set_xscale("log")
+    axes.set_xlabel("FLOPs of pre-training")
+    axes.set_ylabel("chunking F1 minus that of mlm")
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(file)
+    pyplot.close(figure)
+
+
+def write_cells(budgets: Sequence[Budget], file: Path) -> None:
+    """Write the cells of all budgets; a measure that a budget lacks is empty."""
+    columns: dict[str, None] = {"budget": None}
+    for budget in budgets:
+        columns |= dict.fromkeys(budget.rows[0] if budget.rows else {})
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
+        writer.writeheader()
+        for budget in budgets:
+            for row in budget.rows:
+                writer.writerow({"budget": f"{budget.flops:.0e}", **row})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of the ablations")
+    parser.add_argument("--out", type=Path, default=Path("build/crossover"), help="where the results are written")
+    options = parser.parse_args()
+    budgets = sorted((Budget.read(folder) for folder in options.folders), key=lambda budget: budget.flops)
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_cells(budgets, options.out / "cells.csv")
+    draw(budgets, options.out / "curve.svg")
+    text = verdict(budgets)
+    (options.out / "verdict.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
