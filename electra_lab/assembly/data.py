@@ -3,7 +3,7 @@
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -90,11 +90,7 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
     entry = tokenizers.get(config.tokenizer.type)
     # Only the plug-ins that produce data: a changed sampler must not cause tokenizing again.
     sources = {entry.file, *(source.file for source in entries_of(corpora, config.corpus))}
-    tokenizer: Any = {"type": config.tokenizer.type, "options": config.tokenizer.dump()}
-    if untrained := untrained_tokenizer(loaded):  # its files may change, or lie elsewhere
-        tokenizer = {"sha256": hashlib.sha256(untrained.to_str().encode()).hexdigest()}
-    else:
-        tokenizer["characters"] = data.tokenizer_characters
+    untrained = untrained_tokenizer(loaded)
     fingerprint = corpus.fingerprint() if corpus else ""
     changes = getattr(corpus, "changes", dict[str, str])()  # of text in use, which the tokenizer makes
 
@@ -106,15 +102,12 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
         raise TypeError(f"fingerprint() returned {fingerprint!r:.80}, must be a string.")
     identity = {
         "format": FORMAT,
-        "corpus": {"type": config.corpus.type, "fingerprint": fingerprint, **({"changes": changes} if changes else {})},
-        "held_out": data.held_out,
-        "overlap": data.overlap,
-        "tokenizer": tokenizer,
+        "corpus": {"fingerprint": fingerprint, **({"changes": changes} if changes else {})},
+        "tokenizer": hashlib.sha256(untrained.to_str().encode()).hexdigest() if untrained else None,
+        "settings": settings_of_store(config.model_dump(mode="json")),
         "plugins": sorted(plugin.sha256 for plugin in loaded.plugins if plugin.file in sources),
         "tokenizers": version("tokenizers"),
     }
-    if data.split is not None:  # the stores of earlier releases are by key
-        identity["split"] = data.split
     return Recipe(
         corpus=cast("Corpus", corpus),
         fingerprint=fingerprint,
@@ -126,6 +119,18 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
         launcher=(lambda _: launcher) if launcher else _processes,
         order=data.split,
     )
+
+
+def settings_of_store(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an experiment that determine its token store, by key. Paths do not: contents are compared.
+
+    config  experiment as plain data, complete with defaults
+    """
+    keys = ["corpus.type", "tokenizer.type", "data.held_out", "data.overlap", "data.split"]
+    if tokenizers.get(config["tokenizer"]["type"]).declared["trained"]:
+        keys += ["data.tokenizer_characters", *(f"tokenizer.{option}" for option in config["tokenizer"])]
+    sections = {key: key.split(".", 1) for key in keys}
+    return {key: config[section].get(option) for key, (section, option) in sections.items()}
 
 
 def prepared(loaded: Loaded) -> Store | None:
@@ -160,20 +165,20 @@ def _given_store(
     store = load_store(folder, "Copy it again, or name another folder.", verify=verify)
     expected = _without_fingerprint(recipe_of(loaded, None).identity)
     stored = _without_fingerprint(store.manifest.identity)
-    for key in ("format", "corpus", "held_out", "split", "overlap", "tokenizer"):
-        if expected.get(key) != stored.get(key):
-            raise loaded.problem(
-                ("data", "store"),
-                f"the token store {folder} was made with another {key} ({stored.get(key)}, here {expected.get(key)}). "
-                "Use the same value, or name another folder.",
-            )
-    announce(f"using the token store {folder} of a corpus {stored['corpus']['type']}, which is not read")
+    for here, there in ((expected, stored), (expected["settings"], stored.get("settings", {}))):
+        for key in ("format", "tokenizer", *expected["settings"]):
+            if here.get(key) != there.get(key):
+                raise loaded.problem(
+                    ("data", "store"),
+                    f"the token store {folder} was made with another {key} ({there.get(key)}, here {here.get(key)}). "
+                    "Use the same value, or name another folder.",
+                )
+    announce(f"using the token store {folder} of a corpus {loaded.config.corpus.type}, which is not read")
     return store
 
 
 def _without_fingerprint(identity: dict[str, Any]) -> dict[str, Any]:
-    corpus = identity.get("corpus")
-    return identity | ({"corpus": {"type": corpus.get("type")}} if isinstance(corpus, dict) else {})
+    return identity | {"corpus": None}
 
 
 def open_corpus(loaded: Loaded) -> Corpus:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from electra_lab.assembly.build import Built, untrained_tokenizer, vocabulary_size
+from electra_lab.assembly.data import settings_of_store
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import Loc, mark_at
@@ -41,9 +42,6 @@ DRAWN, BROUGHT = "initialized by the lab", "brought by the component"
 THETAS = ("theta", "global_theta", "local_theta")  # of rotary positions: longer rows may want another one
 ROPE = ("rope_parameters", "rope_theta")  # the same in configs of transformers
 NETWORKS = ("generator", "discriminator")  # in this order: a discriminator's table may be a difference to the other
-
-
-SAME = ("corpus", "tokenizer", "data.held_out", "data.overlap")  # in a run that an objective starts from
 
 
 @dataclass(frozen=True)
@@ -144,24 +142,19 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
 
 
 def _refuse_other_text(loaded: Loaded, run: Path, network: str) -> None:
-    """Raise ConfigError if a run of the objective has other text, splits or tokens.
+    """Raise ConfigError if a run of the objective has a token store with other settings.
 
-    Such a run may have been trained on held-out text of this one, and the same id may mean another token.
+    It may have been trained on held-out text of this experiment, and the same id may mean another token.
     """
     try:
-        of_run = config_with(run, network)
+        there = settings_of_store(config_with(run, network))
     except LabError:
         return  # it is named when the run is opened
-    here = loaded.config.model_dump(mode="json", exclude_none=True)
-    for key in SAME:
-        value, other = here, of_run
-        for part in key.split("."):
-            value, other = value.get(part, {}), other.get(part, {})
-        if value != other:
-            reason = f"is {value}, but the run whose {network} is used, {run}, has {other}"
-            raise loaded.problem(
-                tuple(key.split(".")), f"{reason}. Write the section of that run, or name another run."
-            )
+    here = settings_of_store(loaded.config.model_dump(mode="json"))
+    for key in dict.fromkeys([*here, *there]):
+        if here.get(key) != there.get(key):
+            reason = f"is {here.get(key)}, but the run whose {network} is used, {run}, has {there.get(key)}"
+            raise loaded.problem(tuple(key.split(".")), f"{reason}. Write the value of that run, or name another run.")
 
 
 def _sources(loaded: Loaded, built: Built) -> dict[str, tuple[str, Loc]]:
@@ -184,7 +177,10 @@ def _beginning(
     model = open_model(source, base=folder, network=network, plugins=False)
     part = _with_pad(loaded, model.part(network), network)
     _refuse_other_sizes(loaded, source, part, network)
-    _refuse_other_tokens(loaded, source, part, model.tokenizer, tokenizer)
+    cure = f"Write tokenizer: {{type: pretrained, path: {part.path.parents[1] if model.run else part.path}}}."
+    if model.run and loc[0] == "objective":  # the token stores must be equal, and with them the tokenizers
+        cure = "Write the sections corpus and tokenizer of that run, or name another run."
+    _refuse_other_tokens(loaded, source, part, model.tokenizer, tokenizer, cure)
     part, tensors = replace(part, tensors=with_all_names(part.tensors, module)), own_tensors(module)
     # The networks may be sketches, with a vocabulary of any size.
     size = tokenizer.get_vocab_size() if tokenizer else _rows(part) or len(tensors[TABLE])
@@ -262,11 +258,9 @@ def _other_options(section: dict[str, Any], of_model: dict[str, Any], network: s
 
 
 def _refuse_other_tokens(
-    loaded: Loaded, source: str, part: Part, model_tokenizer: Tokenizer | None, tokenizer: Tokenizer | None
+    loaded: Loaded, source: str, part: Part, model_tokenizer: Tokenizer | None, tokenizer: Tokenizer | None, cure: str
 ) -> None:
-    """Raise ConfigError if an id means another token there."""
-    folder = part.path.parents[1] if part.format == "run" else part.path
-    cure = f"Write tokenizer: {{type: pretrained, path: {folder}}}."
+    """Raise ConfigError with a cure if an id means another token there."""
     if tokenizer is None:
         rows, most = _rows(part), vocabulary_size(loaded)
         if most is not None and rows > most:

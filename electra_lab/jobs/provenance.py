@@ -115,7 +115,7 @@ def data_of(experiment: Experiment) -> Data:
         documents=dict(store.documents),
         tokens=dict(store.tokens),
         overlap=store.overlap,
-        vocabulary=experiment.vocabulary.size,
+        vocab_size=experiment.vocabulary.size,
         rows=len(experiment.train),
     )
 

@@ -20,9 +20,8 @@ class FrozenGenerator(Corrupting):
     `none`.
 
     run               the run directory whose newest checkpoint provides the generator: that run's generator, or its
-                      discriminator if it was an `mlm` run. Corpus, tokenizer, the section `generator`, `data.held_out`
-                      and `data.overlap` must be equal.
-                      Or the folder of any model with a head for masked language modelling, as `init` takes it
+                      discriminator if it was an `mlm` run. Text, splits, tokenizer and the section `generator` must be
+                      equal. Or the folder of any model with a head for masked language modelling, as `init` takes it
     disallow_correct  True if the generator's samples never equal the original
     """
 

@@ -115,7 +115,7 @@ class _Network(Strict):
 
     backbone: Annotated[dict[str, Any], AfterValidator(_is_known)]
     embedding: dict[str, Any]
-    vocabulary_size: Annotated[int, Field(ge=1)]
+    vocab_size: Annotated[int, Field(ge=1)]
     length: Annotated[int, Field(ge=3)]  # [CLS], a token, [SEP]
 
 
@@ -141,7 +141,7 @@ def read_seed(folder: FinetuningFolder, seed: int) -> TrainedModel:
             format="seed",
             backbone=network.backbone,
             embedding=network.embedding,
-            vocabulary_size=network.vocabulary_size,
+            vocabulary_size=network.vocab_size,
             tensors={name.removeprefix("network."): tensor for name, tensor in saved.tensors.items()},
             files=dict(saved.sums),
         )

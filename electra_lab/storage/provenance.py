@@ -56,7 +56,7 @@ class Data(BaseModel):
     tokens: dict[str, int] = {}
     skipped: dict[str, int] = {}  # rows of a dataset that were left out, by split
     overlap: float | None = None  # share of the 13-token runs of validation and test that are also in training text
-    vocabulary: int | None = None
+    vocab_size: int | None = None
     rows: int | None = None  # of training: an epoch
 
 

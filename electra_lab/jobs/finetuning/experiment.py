@@ -346,7 +346,7 @@ def description_of(built: Finetuning, name: str) -> dict[str, Any]:
     """Return the description of the network, from which `predict` builds it without its pre-trained model."""
     part = built.source.model.parts[name]
     embedding = {key: part.embedding[key] for key in ("dim", "max_length", "dropout")}
-    sizes = {"vocabulary_size": part.vocabulary_size, "length": built.length}
+    sizes = {"vocab_size": part.vocabulary_size, "length": built.length}
     return {"backbone": part.backbone, "embedding": embedding, **sizes}
 
 
@@ -358,5 +358,5 @@ def data_of(
         documents={split: len(of_split) for split, of_split in examples.items()},
         tokens=tokens,
         skipped={split: len(rows) for split, rows in getattr(dataset, "skipped", {}).items() if rows},
-        vocabulary=source.vocabulary.size,
+        vocab_size=source.vocabulary.size,
     )

@@ -67,10 +67,30 @@ def test_sections_that_must_agree_are_compared_and_no_others(shared: Path, folde
     for override in ("embedding.dim=12", "embedding.max_length=24", "generator.depth=2"):
         with pytest.raises(ConfigError, match=rf"objective\.run: {folder / 'electra'}: "):
             check(load(frozen(shared, folder), [override]))
-    text = ("tokenizer.vocab_size=150", "data.held_out=0.25", "data.overlap=0.2", f"corpus.paths=[{folder}/tiny.yaml]")
-    for override in text:
-        with pytest.raises(ConfigError, match=r"--set \S+: \S+: is .*, but the run whose generator is used, .*, has "):
+    data = ("data.held_out=0.25", "data.overlap=0.2", "data.split=by_order", "data.tokenizer_characters=5000.0")
+    for override in ("tokenizer.vocab_size=150", *data):
+        key, value = override.split("=")
+        with pytest.raises(
+            ConfigError, match=rf"--set \S+: {key}: is {value}, but the run .*{folder / 'electra'}, has "
+        ):
             check(load(frozen(shared, folder), [override]))
+
+
+def test_the_texts_are_compared_and_not_their_paths(shared: Path, folder: Path) -> None:
+    text = (shared / "corpus.txt").read_text()
+    copy, data = folder / "copy.txt", f"{{sequence_length: 16, held_out: 0.3, store: {folder / 'store'}}}"
+    elsewhere = frozen(shared, folder, corpus=f"{{type: text_files, paths: [{copy}]}}", data=data)
+    copy.write_text(text)
+    assert run(elsewhere, folder / "run").is_dir()
+    copy.write_text(text.replace("mat", "rug"))  # its tokenizer has other tokens; the one of the run is no cure
+    with pytest.raises(
+        ConfigError, match=r"objective\.run: .* has other tokens: .* sections corpus and tokenizer"
+    ) as said:
+        run(elsewhere, folder / "other")
+    assert "pretrained" not in str(said.value)
+    copy.write_text("\n\n".join(reversed(text.split("\n\n"))))  # the same tokens
+    with pytest.raises(DataError, match=r"objective\.run: .* was trained on other data"):
+        run(elsewhere, folder / "other")
 
 
 def test_a_run_whose_config_was_edited_is_named(shared: Path, folder: Path) -> None:

@@ -198,7 +198,7 @@ def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatc
 DAMAGED = [
     ("length", None), ("length", math.inf), ("length", 0),
     ("backbone", 5), ("backbone", {}), ("backbone", {"type": []}),
-    ("backbone", {"type": "absent", "dim": 4}), ("embedding", "x"), ("vocabulary_size", "x"), ("vocabulary_size", None),
+    ("backbone", {"type": "absent", "dim": 4}), ("embedding", "x"), ("vocab_size", "x"), ("vocab_size", None),
 ]  # fmt: skip
 
 

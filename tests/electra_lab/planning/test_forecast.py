@@ -59,7 +59,7 @@ def test_it_says_what_the_run_then_does(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text(words)
     run = execute.run(file, [], tmp_path / "run", "cpu")
     done = json.loads((run / "provenance.json").read_text())
-    assert done["data"]["vocabulary"] == 100
+    assert done["data"]["vocab_size"] == 100
     for name in ("discriminator", "generator"):
         whole, *parts = numbers(line(text, name))
         assert whole == sum(parts) == done["parameters"][name]

@@ -216,7 +216,7 @@ def provenance(path: Path, cell: Mapping[str, Any]) -> dict[str, Any]:
                         "device": "cpu", "processor": "AVX512", "threads": 1, "precision": "fp32"},
         "platform": "Linux-6.18-x86_64-with-glibc2.36",
         "data": {"store": "1147959d66f455b1", "documents": {"train": 14678, "validation": 11, "test": 1012},
-                 "tokens": {"train": 2070185, "validation": 837, "test": 90210}, "vocabulary": 4096,
+                 "tokens": {"train": 2070185, "validation": 837, "test": 90210}, "vocab_size": 4096,
                  "overlap": 0.0126},
         "parameters": cell["parameters"], "steps": cell["steps"], "flops": int(cell["flops"]),
         "paper_flops": int(cell["paper_flops"]) if "paper_flops" in cell else None,

@@ -94,7 +94,7 @@ def test_it_names_the_data_and_counts_it(finished: Path, written: dict[str, Any]
     assert all(written["data"]["tokens"].values())
     assert written["data"]["overlap"] == manifest["overlap"]
     tokenizer = json.loads((store / "tokenizer.json").read_text())
-    assert written["data"]["vocabulary"] == len(tokenizer["model"]["vocab"])
+    assert written["data"]["vocab_size"] == len(tokenizer["model"]["vocab"])
 
 
 def test_parameters_are_those_of_the_checkpoint(finished: Path, written: dict[str, Any]) -> None:

@@ -109,7 +109,7 @@ def test_planned_costs_are_those_of_each_cells_own_networks(small: Ablation, don
     for planned in folder.plan.cells:
         ran = folder.run(planned.id).provenance()
         assert planned.steps == ran.steps
-        full = ran.data.vocabulary == 200
+        full = ran.data.vocab_size == 200
         assert (planned.parameters == ran.parameters) == full
         assert (planned.flops == ran.flops) == full
         assert planned.parameters["total"] >= ran.parameters["total"]
