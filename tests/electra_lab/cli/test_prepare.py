@@ -98,7 +98,7 @@ def test_a_store_trains_without_its_corpus(lab: Lab, tmp_path: Path) -> None:
     assert "was made with another tok" in lab.fails(2, "run", file, *named, "--set", "tokenizer.vocab_size=150")
     err = lab.fails(2, "run", file, *named, "--set", "corpus={type: docstrings}")
     assert "another corpus.type (json_lines, here docstrings)" in err
-    assert "another split" in lab.fails(2, "run", file, *named, "--set", "data.split=by_order")
+    assert "another data.split" in lab.fails(2, "run", file, *named, "--set", "data.split=by_order")
     assert "is a finished token store" in lab.fails(2, "prepare", file, *named, "--rebuild")
     (there / "train-00000.bin").unlink()
     assert lab.fails(3, "run", file, *named).endswith("Copy it again, or name another folder.\n")
