@@ -54,6 +54,7 @@ from registry.contracts.objective import (
 )
 from registry.contracts.tasks import (
     Answer,
+    AnyTask,
     Dataset,
     Encoded,
     Encoder,
@@ -130,8 +131,8 @@ optimizers: Registry[Callable[..., Optimizer]] = Registry(
 schedules: Registry[Schedule] = Registry("schedule", "schedules", "Schedule", ("progress",), ("step", "steps"))
 measures: Registry[Callable[..., Measure]] = Registry("measure", "measures", "Measure")
 datasets: Registry[Callable[..., Dataset]] = Registry("dataset", "datasets", "Dataset", declares={"yields": None})
-tasks: Registry[Callable[..., Judgement | Task]] = Registry(
-    "task", "tasks", "Task", declares={"takes": None, "trains": True, "initialized_by_lab": False},
+tasks: Registry[Callable[..., AnyTask]] = Registry(
+    "task", "tasks", "AnyTask", declares={"takes": None, "trains": True, "initialized_by_lab": False},
 )  # fmt: skip
 launchers: Registry[Callable[..., Launcher]] = Registry(
     "launcher", "launchers", "Launcher", required={"workers": int, "threads": int}, complete=True
@@ -144,14 +145,14 @@ ALL: tuple[Registry[Any], ...] = (
 )  # fmt: skip
 
 __all__ = [
-    "ALL", "LONGEST", "Accumulator", "Answer", "Backbone", "Batch", "BatchSizes", "Batches", "Choice", "Command",
-    "Corpus", "Dataset", "Detection", "Document", "EmbeddingSizes", "Encoded", "Encoder", "Ended", "Entry", "Example",
-    "Flops", "Generator", "Head", "Heads", "Judgement", "LabError", "Launcher", "Listing", "Losses", "Masked",
-    "MaskingStrategy", "Measure", "Metric", "MetricWithDocuments", "Needs", "Network", "Objective", "Optimizer",
-    "Outcome", "Packed", "Packing", "PairExample", "Plugin", "Prediction", "Pretrained", "Price", "QuestionExample",
-    "Random", "Registry", "Results", "Row", "Sampler", "Schedule", "Setup", "Skipped", "Split", "Streams", "Table",
-    "Task", "Term", "TextExample", "TokenizerTrainer", "Tokens", "Tracked", "Tracker", "Trained", "Vocabulary",
-    "WordsExample", "backbones", "blame", "corpora", "count", "datasets", "generators", "heads", "launchers",
-    "load_plugin", "masking_strategies", "measures", "objectives", "optimizers", "packings", "samplers", "schedules",
-    "tasks", "tokenizers", "trackers", "using",
+    "ALL", "LONGEST", "Accumulator", "Answer", "AnyTask", "Backbone", "Batch", "BatchSizes", "Batches", "Choice",
+    "Command", "Corpus", "Dataset", "Detection", "Document", "EmbeddingSizes", "Encoded", "Encoder", "Ended", "Entry",
+    "Example", "Flops", "Generator", "Head", "Heads", "Judgement", "LabError", "Launcher", "Listing", "Losses",
+    "Masked", "MaskingStrategy", "Measure", "Metric", "MetricWithDocuments", "Needs", "Network", "Objective",
+    "Optimizer", "Outcome", "Packed", "Packing", "PairExample", "Plugin", "Prediction", "Pretrained", "Price",
+    "QuestionExample", "Random", "Registry", "Results", "Row", "Sampler", "Schedule", "Setup", "Skipped", "Split",
+    "Streams", "Table", "Task", "Term", "TextExample", "TokenizerTrainer", "Tokens", "Tracked", "Tracker", "Trained",
+    "Vocabulary", "WordsExample", "backbones", "blame", "corpora", "count", "datasets", "generators", "heads",
+    "launchers", "load_plugin", "masking_strategies", "measures", "objectives", "optimizers", "packings", "samplers",
+    "schedules", "tasks", "tokenizers", "trackers", "using",
 ]  # fmt: skip

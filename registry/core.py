@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 from weakref import WeakSet
 
 from registry.errors import (
@@ -134,8 +134,10 @@ class Registry(Generic[T]):
         contract = getattr(sys.modules["registry"], self.contract)
         is_base = not getattr(contract, "_is_protocol", False)
         if is_base and not issubclass(component, contract):
-            return f"another base class. Derive it from registry.{self.contract}, too."
-        for name, member in vars(contract).items() if is_base or self.complete else ():
+            bases = " or ".join(f"registry.{base.__name__}" for base in get_args(contract) or (contract,))
+            return f"another base class. Derive it from {bases}, too."
+        for name in dir(component) if is_base else vars(contract) if self.complete else ():
+            member = getattr(component if is_base else contract, name, None)
             if is_base:
                 demanded = getattr(member, "__isabstractmethod__", False)
             else:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVa
 from pydantic import Field
 
 from electra_lab.sources.files import BadInput, Files
-from registry import Skipped
+from registry import Dataset, Skipped
 from registry.contracts.tasks import AnyExample, is_labelled
 from registry.errors import DataError, did_you_mean, listed
 
@@ -38,7 +38,7 @@ def number_of(key: str) -> float:
     return int.from_bytes(digest, "big") / 2**64
 
 
-class Splits(ABC, Generic[E]):
+class Splits(Dataset, ABC, Generic[E]):
     """A dataset in splits; if it has none for validation, a share of train is held out.
 
     Whether an example is held out depends on its key alone. So it does not change with the order of the examples or
@@ -53,7 +53,6 @@ class Splits(ABC, Generic[E]):
     def __init__(self, held_out: float = 0.0, on_error: OnError | None = None) -> None:
         self._share, self._on_error = held_out, on_error
         self.skipped: dict[str, list[Skipped]] = {}
-        self.labels: Sequence[str] = ()
 
     @abstractmethod
     def _sources(self) -> Sequence[str]:
@@ -71,7 +70,7 @@ class Splits(ABC, Generic[E]):
         """Return where a split of the source comes from, for errors."""
 
     @property
-    def splits(self) -> list[str]:
+    def splits(self) -> list[str]:  # type: ignore[override]  # it is not set
         sources = list(self._sources())
         if self._holds_out(sources):
             sources.insert(sources.index(TRAIN) + 1, VALIDATION)

@@ -73,7 +73,7 @@ class FineTuned(Pair):
 
     def __init__(self, opened: OpenedModel, job: Job, models: Sequence[TaskModel]) -> None:
         super().__init__(opened)
-        if len(models) > 1 and not hasattr(job.task, "average"):
+        if len(models) > 1 and job.task.average is None:
             raise ConfigError(f"{self.name}: its task cannot average several models. Choose one by its seed.")
         self.encoder = TextEncoder(self.tokenizer, self.vocabulary)
         self.job, self._of_tokens = job, models[0].of_tokens

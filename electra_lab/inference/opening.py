@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 
@@ -26,7 +26,7 @@ from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetunin
 from electra_lab.storage.records import Step
 from electra_lab.storage.run_directory import is_run
 from electra_lab.training.device import choose_device, choose_precision
-from registry import datasets, tasks
+from registry import Dataset, datasets, tasks
 from registry.errors import ConfigError, LabError, command
 
 Seed = int | Literal["best", "all"]
@@ -123,12 +123,12 @@ def _finetuned(name: str, folder: FinetuningFolder, seeds: Sequence[int], device
     stored = replace(opened[0].model, source=name)
     assert stored.tuned is not None
     config = stored.tuned.config
-    fields = getattr(datasets.get(config.dataset.type).component, "fields", None)
+    component = cast("type[Dataset]", datasets.get(config.dataset.type).component)
     dataset = {"type": config.dataset.type, **config.dataset.keywords()}
     job = Job(
         task=first,
         takes=tasks.get(config.task.type).declared["takes"],
-        fields=fields(dataset) if fields else None,
+        fields=component.fields(dataset),
         precision=choose_precision(config.train.precision, device),
         seed=seeds[0],
         dataset=dataset,

@@ -48,8 +48,7 @@ class TaskModel(Objective, nn.Module):
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         outputs = self.outputs(batch)
         terms = self.task.losses(outputs, batch) if batch.labels else {}
-        select = getattr(self.task, "kept", dict)
-        return Losses(dict(terms), outputs={} if self.training else select(outputs))
+        return Losses(dict(terms), outputs={} if self.training else self.task.kept(outputs))
 
     def outputs(self, batch: Batch) -> dict[str, Tensor]:
         """Return the complete outputs of the head, in float32."""
@@ -85,9 +84,11 @@ class Predicting(Objective, nn.Module):
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         of_models = [model.outputs(batch) for model in self.models]  # type: ignore[operator]
-        outputs = of_models[0] if len(of_models) == 1 else self.task.average(of_models)  # type: ignore[attr-defined]
-        select = dict if hasattr(self.task, "answers") else getattr(self.task, "kept", dict)
-        return Losses({}, outputs=select(outputs))
+        outputs = of_models[0]
+        if len(of_models) > 1:
+            assert self.task.average, "the caller checks that the task can average"
+            outputs = dict(self.task.average(of_models))
+        return Losses({}, outputs=outputs if self.task.answers else self.task.kept(outputs))
 
     def counts(self, batch: Batch, rng: Streams) -> dict[str, Tensor]:
         return {}

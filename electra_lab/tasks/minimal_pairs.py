@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, pairwise, takewhile
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from electra_lab.tasks._judging import (
     pseudo_likelihood,
     refuse_infinite,
 )
-from registry import Encoded, Metric, Network, PairExample, Pretrained, Results, Table, tasks
+from registry import Encoded, Judgement, Metric, Network, PairExample, Pretrained, Results, Table, tasks
 from registry.contracts.training import SHARE
 from registry.errors import ConfigError, DataError
 
@@ -51,7 +51,7 @@ class Verdict:
 
 @tasks.register("minimal_pairs", takes=PairExample, trains=False)
 @dataclass(kw_only=True)
-class MinimalPairs:
+class MinimalPairs(Judgement):
     """Which of two sentences a model prefers, the acceptable one or the other: grammar without training.
 
     A sentence's score is a sum of log-probabilities, in float32: of "original" for a discriminator, and of the tokens,
@@ -65,7 +65,7 @@ class MinimalPairs:
     longer   treatment of pairs that are longer than the rows of pre-training; none is ever truncated
     """
 
-    metrics: ClassVar[Mapping[str, Metric]] = {
+    metrics = {  # noqa: RUF012
         "grammar_accuracy": Metric(
             "share of the minimal pairs whose acceptable sentence is preferred, the mean over the paradigms",
             "grammar accuracy",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from electra_lab.tasks._spans import (
 )
 from electra_lab.tasks._squad import Segmentation, best_threshold, scores
 from electra_lab.tasks._windows import windows
-from registry import Batch, Encoded, Encoder, Metric, QuestionExample, Results, Row, Table, Term, tasks
+from registry import Batch, Encoded, Encoder, Metric, QuestionExample, Results, Row, Table, Task, Term, tasks
 from registry.contracts.tasks import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError, listed
 
@@ -39,7 +39,7 @@ _OF_QUESTIONS = {
 
 
 @tasks.register("question_answering", takes=QuestionExample, initialized_by_lab=True)
-class QuestionAnswering:
+class QuestionAnswering(Task):
     """The answer to a question, as a part of a context, or no answer: SQuAD 1.1 and 2.0.
 
     As in google-research/electra: a row is [CLS] question [SEP] context [SEP]. Longer contexts are read in windows. A
@@ -67,7 +67,7 @@ class QuestionAnswering:
                       other words, as in MLQA. The latter two ignore all punctuation and no articles
     """
 
-    metrics: ClassVar[Mapping[str, Metric]] = {
+    metrics = {  # noqa: RUF012
         **over_constant(_OF_QUESTIONS, "no answer"),
         "answerable_f1": Share("F1 of the questions that have an answer", "F1, answerable"),
         "answerable_exact_match": Share("exact match of the questions that have an answer", "EM, answerable"),
@@ -103,7 +103,7 @@ class QuestionAnswering:
         self.classifier, self.weight = no_answer != "cls" and not self.of_class, no_answer_weight
         self.threshold, self.stride, self.max_query, self.max_answer = threshold, stride, max_query, max_answer
         self.segmentation: Segmentation = segmentation
-        self.unanswerable = False
+        self.set_labels({"unanswerable": False})
 
     def fit_labels(self, examples: Sequence[QuestionExample]) -> Mapping[str, Any]:
         unknown = [example for example in examples if not example.labelled]
@@ -114,14 +114,12 @@ class QuestionAnswering:
 
     def set_labels(self, facts: Mapping[str, Any]) -> None:
         self.unanswerable = bool(facts["unanswerable"])
+        # In transformers, start and end are independent, and there is no classifier.
+        exports = not self.joint and not (self.unanswerable and self.classifier)
+        self.exports_as = "ForQuestionAnswering" if exports else None
 
     exports_if = "head: transformers"
-    layers: Collection[str] = ("span",)
-
-    @property
-    def exports_as(self) -> str | None:
-        """In transformers, start and end are independent, and there is no classifier."""
-        return "ForQuestionAnswering" if not self.joint and not (self.unanswerable and self.classifier) else None
+    layers = ("span",)
 
     def rows(self, examples: Sequence[QuestionExample], encoder: Encoder, length: int) -> Sequence[Sequence[Row]]:
         texts = list(dict.fromkeys(example.context for example in examples))

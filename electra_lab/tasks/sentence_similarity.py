@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from electra_lab.tasks._classification import REGRESSION, constants, regression
 from electra_lab.tasks._judging import Which, candidates, refuse_infinite, states
 from electra_lab.tasks._texts import CUT, CUT_METRIC, shown
-from registry import Metric, Network, Pretrained, Results, TextExample, tasks
+from registry import Judgement, Network, Pretrained, Results, TextExample, tasks
 from registry.errors import ConfigError, DataError
 
 
 @tasks.register("sentence_similarity", takes=TextExample, trains=False)
 @dataclass(kw_only=True)
-class SentenceSimilarity:
+class SentenceSimilarity(Judgement):
     """How similar two texts are, without training: the cosine of their pooled states, in float32.
 
     It is compared with the labels of the pairs, such as those of STS-B; the correlations are 0 if all cosines are
@@ -30,7 +30,7 @@ class SentenceSimilarity:
     pooling  mean is over the states of a text's tokens, without special ones; cls is the state of [CLS]
     """
 
-    metrics: ClassVar[Mapping[str, Metric]] = {
+    metrics = {  # noqa: RUF012
         "spearman": REGRESSION["spearman"],
         **REGRESSION,
         CUT: CUT_METRIC[CUT],

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +24,13 @@ from electra_lab.tasks._classification import (
     unseen_share,
 )
 from electra_lab.tasks._texts import CUT_METRIC, DENSE, FirstState, Head, chosen_layers, cut_share, shown, text_rows
-from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
+from registry import Batch, Encoder, Results, Row, Task, Term, TextExample, tasks
 from registry.contracts.tasks import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError, listed
 
 
 @tasks.register("text_classification", takes=TextExample, initialized_by_lab=True)
-class TextClassification:
+class TextClassification(Task):
     """A label for a text or a pair of texts, from the state of [CLS] through dropout and a linear layer.
 
     The labels are those of the training examples; examples with others count as errors. Examples that are longer than a
@@ -41,7 +41,7 @@ class TextClassification:
     """
 
     exports_if = "head: transformers"
-    metrics: ClassVar[Mapping[str, Metric]] = {**CLASSIFICATION, **CUT_METRIC, **UNSEEN_METRIC}
+    metrics = {**CLASSIFICATION, **CUT_METRIC, **UNSEEN_METRIC}  # noqa: RUF012
 
     def __init__(self, /, *, head: Head = "linear") -> None:
         self.layers, self.chosen = DENSE, head

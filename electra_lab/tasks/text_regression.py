@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 from electra_lab.tasks._classification import REGRESSION, constants, regression
 from electra_lab.tasks._texts import CUT_METRIC, DENSE, FirstState, Head, chosen_layers, cut_share, shown, text_rows
-from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
+from registry import Batch, Encoder, Results, Row, Task, Term, TextExample, tasks
 from registry.contracts.tasks import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError, listed
 
 
 @tasks.register("text_regression", takes=TextExample, initialized_by_lab=True)
-class TextRegression:
+class TextRegression(Task):
     """A number for a text or a pair of texts, from the state of [CLS] through dropout and a linear layer.
 
     Numbers are scaled to the range of the training examples, from 0 to 1, and learned by squared error, as in
@@ -30,7 +30,7 @@ class TextRegression:
     """
 
     exports_if = "head: transformers"
-    metrics: ClassVar[Mapping[str, Metric]] = {**REGRESSION, **CUT_METRIC}
+    metrics = {**REGRESSION, **CUT_METRIC}  # noqa: RUF012
 
     def __init__(self, /, *, head: Head = "linear") -> None:
         self.layers, self.chosen = DENSE, head

@@ -27,7 +27,7 @@ from electra_lab.tasks._classification import (
 )
 from electra_lab.tasks._texts import Head, chosen_layers, transform_of
 from electra_lab.tasks._windows import windows
-from registry import Batch, Encoded, Encoder, Metric, Results, Row, Table, Term, WordsExample, tasks
+from registry import Batch, Encoded, Encoder, Metric, Results, Row, Table, Task, Term, WordsExample, tasks
 from registry.contracts.tasks import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError, listed
 
@@ -107,7 +107,7 @@ class EachState(nn.Module):
 
 
 @tasks.register("token_classification", takes=WordsExample, initialized_by_lab=True)
-class TokenClassification:
+class TokenClassification(Task):
     """A tag for each word, predicted at the word's first token, as in google-research/electra.
 
     The head is dropout and a linear layer, unless `head` says otherwise. Sentences that are longer than a row are read
@@ -125,8 +125,8 @@ class TokenClassification:
 
     exports_as = "ForTokenClassification"
     exports_if = "head: transformers"
-    layers: Collection[str] = ("out",)
-    metrics: Mapping[str, Metric] = {
+    layers = ("out",)
+    metrics = {  # noqa: RUF012
         **over_constant({"f1": Share("harmonic mean of precision and recall", "entity F1")}, USUAL),
         "precision": Share("share of the predicted entities that have the right words and type", "entity precision"),
         "recall": Share("share of the entities that are predicted with the right words and type", "entity recall"),

@@ -81,7 +81,7 @@ class DatasetContract(ReaderContract):
         names = []
         labels = (getattr(example, "label", None) for example in _all(dataset))
         label = next((label for label in labels if label is not None), "label")
-        for split in dataset.splits if hasattr(dataset, "submission") else ():
+        for split in dataset.splits:
             examples = list(dataset.read(split))
             predictions = [{"id": example.id, "prediction": _prediction(example, label)} for example in examples]
             submission = dataset.submission(split, predictions)

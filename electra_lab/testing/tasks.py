@@ -145,8 +145,7 @@ class TaskContract(Contract):
     def kept(self, head: nn.Module, rows: Sequence[Row], device: str = "cpu") -> list[dict[str, Any]]:
         """Return the outputs of each row of a batch, as a task is given them for `results`."""
         batch = self.batch(rows, device)
-        keep = getattr(self.task(), "kept", dict)
-        outputs = {name: output.cpu().numpy() for name, output in keep(self.outputs(head, batch)).items()}
+        outputs = {name: output.cpu().numpy() for name, output in self.task().kept(self.outputs(head, batch)).items()}
         by_row: list[dict[str, Any]] = [{} for _ in rows]
         for place, row in enumerate(batch.example_ids.tolist()):  # the longest row comes first
             by_row[row] = {name: output[place] for name, output in outputs.items()}

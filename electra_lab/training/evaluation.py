@@ -127,11 +127,10 @@ class Collected:
 
     def answers(self) -> Sequence[Mapping[str, Any]]:
         """Return the predictions for new examples, after the last row."""
-        if not hasattr(self._task, "answers"):
+        if self._task.answers is None:
             return self.results.predictions
         with using_task(self._task):
-            answers: Sequence[Mapping[str, Any]] = self._task.answers(self._examples, self._rows, self._of_examples())
-            return answers
+            return self._task.answers(self._examples, self._rows, self._of_examples())
 
     def _of_examples(self) -> list[list[dict[str, Any]]]:
         """Return the outputs of the rows of each example."""

@@ -1,15 +1,15 @@
 """A dataset."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from registry import TextExample, datasets
+from registry import Dataset, TextExample, datasets
 from registry.errors import DataError
 
 
 @datasets.register("my_dataset", yields=TextExample)
-class MyDataset:
+class MyDataset(Dataset):
     """Files with a label, a tab and a text on each line; the file train.tsv is the split `train`.
 
     folder  of the files, relative to the fine-tuning file
@@ -19,10 +19,7 @@ class MyDataset:
         self.files = {file.stem: file for file in sorted(folder.glob("*.tsv"))}
         if not self.files:
             raise DataError(f"{folder}: has no .tsv file.")
-
-    @property
-    def splits(self) -> Sequence[str]:
-        return list(self.files)
+        self.splits = list(self.files)
 
     def read(self, split: str) -> Iterator[TextExample]:
         if split not in self.files:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from registry.contracts.data import Batch, Vocabulary
+from registry.contracts.data import Batch, Skipped, Vocabulary
 from registry.contracts.objective import Term
 from registry.contracts.training import Metric, Network
 
@@ -88,26 +90,41 @@ def is_labelled(example: AnyExample) -> bool:
     return getattr(example, "label", getattr(example, "tags", True)) is not None
 
 
-class Dataset(Protocol):
-    """A source of examples. Registered as a class: __init__(self, /, *, <options>).
+class Dataset:
+    """A source of examples. Registered as a class derived from this one:
 
-    `@datasets.register(name, yields=TextExample)` declares the type of its examples.
+        class Mine(Dataset):
+            def __init__(self, /, *, <options>)
 
-    splits  names: `train`, `validation`, `test`, or others, such as a second test. The constructor raises DataError if
-            files are missing
-    skipped  optional: by split, a `Skipped` for each row that the last `read` left out
-    labels   optional: names of all labels in an order, which models then have; available once a split was read
-    fields(options)  optional, a static method: the names of the fields with the text and, for pairs, the second text
-    submission(split, predictions)  optional: the name and the content of the file that the benchmark accepts, or None
-            if it does not accept this split; `predictions` are those of the task, one for each example
+    `@datasets.register(name, yields=TextExample)` declares the type of its examples. The constructor raises DataError
+    if files are missing, and sets `splits`. Other members have defaults:
+
+    splits   names: `train`, `validation`, `test`, or others, such as a second test
+    skipped  by split, a `Skipped` for each row that the last `read` left out
+    labels   names of all labels in an order, which models then have; available once a split was read
     """
 
-    @property
-    def splits(self) -> Sequence[str]: ...
+    splits: Sequence[str] = ()
+    skipped: Mapping[str, Sequence[Skipped]] = MappingProxyType({})
+    labels: Sequence[str] = ()
 
+    @staticmethod
+    def fields(options: Mapping[str, Any]) -> Sequence[str] | None:
+        """Return the names of the fields with the text and, for pairs, the second text; None if it has no fields."""
+        return None
+
+    def submission(self, split: str, predictions: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+        """Return name and content of the file that the benchmark accepts, None if it accepts none of this split.
+
+        predictions  those of the task, one for each example
+        """
+        return None
+
+    @abstractmethod
     def read(self, split: str) -> Iterator[Any]:
         """Yield the examples of a split in the order of the source. Raises DataError, at file:line."""
 
+    @abstractmethod
     def fingerprint(self) -> str:
         """Return a hash of the content, which changes whenever the examples change. Raises DataError."""
 
@@ -181,29 +198,42 @@ class Results:
     tables: Sequence[Table] = ()
 
 
-class Task(Protocol):
-    """A task that a model is fine-tuned for. Registered as a class: __init__(self, /, *, <options>).
+class Task:
+    """A task that a model is fine-tuned for. Registered as a class derived from this one:
 
-    `@tasks.register(name, takes=TextExample)` declares the type of its examples.
+        class Mine(Task):
+            def __init__(self, /, *, <options>)
+
+    `@tasks.register(name, takes=TextExample)` declares the type of its examples. Members with defaults:
 
     metrics     metrics by name, the most important one first
-    kept        optional: kept(outputs), which returns the outputs that `results` reads, if not all: the outputs of a
-                split are held in memory until its end
-    exports_as  optional: `ForSequenceClassification`, `ForTokenClassification` or `ForQuestionAnswering` if the layers
-                of the head are those of transformers' class; they are called `out` (or `span`) and, before it, `dense`
-    layers      optional: an attribute that is set before `head` is called, to the names of the layers in that class for
-                the encoder: `out` (or `span`), `dense`, and for ModernBERT `transform.dense` and `transform.norm`
-    exported    optional: exported(head), which returns the layers to export instead, as transformers has no scales
-    exports_if  optional: options with which there is such a class, if there is none now
-    average     optional: average(outputs), which returns the outputs of an ensemble, from those of its models on the
-                same batch; both are mappings of tensors, complete, before `kept`. Without it, there are no ensembles
-    answers     optional: answers(examples, rows, outputs), which returns the predictions for new examples, from
-                complete outputs; `prediction` and further JSON values. By default they are those of `results`
+    exports_as  `ForSequenceClassification`, `ForTokenClassification` or `ForQuestionAnswering` if the head has the
+                layers of transformers' class; they are called `out` (or `span`) and, before it, `dense`
+    exports_if  options with which there is such a class, if there is none now
+    layers      names of the layers in that class for the encoder: `out` (or `span`), `dense`, and for ModernBERT
+                `transform.dense` and `transform.norm`; set before `head` is called
+    average     average(outputs), which returns the outputs of an ensemble, from those of its models on the same batch;
+                both are mappings of tensors, complete, before `kept`. None: there are no ensembles
+    answers     answers(examples, rows, outputs), which returns the predictions for new examples, from complete outputs;
+                `prediction` and further JSON values. None: those of `results`
     """
 
-    @property
-    def metrics(self) -> Mapping[str, Metric]: ...
+    metrics: Mapping[str, Metric] = MappingProxyType({})
+    exports_as: str | None = None
+    exports_if: str | None = None
+    layers: Collection[str] = ()
+    average: Callable[..., Mapping[str, Tensor]] | None = None
+    answers: Callable[..., Sequence[Mapping[str, Any]]] | None = None
 
+    def kept(self, outputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the outputs that `results` reads: those of a split are held in memory until its end."""
+        return dict(outputs)
+
+    def exported(self, head: nn.Module) -> nn.Module:
+        """Return the layers to export instead of the head's, as transformers has no scales."""
+        return head
+
+    @abstractmethod
     def fit_labels(self, examples: Sequence[Any]) -> Mapping[str, Any]:
         """Return facts about the training examples, such as the labels: JSON values, stored with the model.
 
@@ -211,9 +241,11 @@ class Task(Protocol):
         maybe on another instance.
         """
 
+    @abstractmethod
     def set_labels(self, facts: Mapping[str, Any]) -> None:
         """Take the facts that `fit_labels` returned, now or in an earlier process."""
 
+    @abstractmethod
     def rows(self, examples: Sequence[Any], encoder: Encoder, length: int) -> RowsOfExamples:
         """Return the rows of each example, at least one. Raises DataError, at file:line, for a label of another type.
 
@@ -221,12 +253,14 @@ class Task(Protocol):
         Examples without labels have rows without labels.
         """
 
+    @abstractmethod
     def truncation(self, examples: Sequence[Any], rows: RowsOfExamples) -> Mapping[str, float]:
         """Return metrics of the loss of information in rows, such as the share of the examples that were cut.
 
         They are also in `results`, if there are labels. Runs report them for all splits, that of training included.
         """
 
+    @abstractmethod
     def head(self, dim: int, dropout: float) -> nn.Module:
         """Return the layers on top of states: forward(states Float[B T D], batch: Batch) -> Tensor.
 
@@ -235,9 +269,11 @@ class Task(Protocol):
         `results` reads.
         """
 
+    @abstractmethod
     def losses(self, outputs: Mapping[str, Float[Tensor, "B ..."]], batch: Batch) -> Mapping[str, Term]:
         """Return the terms of the loss, from the outputs of the head in float32."""
 
+    @abstractmethod
     def results(self, examples: Sequence[Any], rows: RowsOfExamples, outputs: OutputsOfExamples) -> Results:
         """Return metrics and predictions, from the outputs of each row of each example: numpy arrays.
 
@@ -262,14 +298,17 @@ class Pretrained:
     batch_size: int
 
 
-class Judgement(Protocol):
-    """A task without training. Registered like a Task, with trains=False.
+class Judgement:
+    """A task without training. Registered like a Task, as a class derived from this one, with trains=False.
 
     metrics  metrics by name, the most important one first
     """
 
-    @property
-    def metrics(self) -> Mapping[str, Metric]: ...
+    metrics: Mapping[str, Metric] = MappingProxyType({})
 
+    @abstractmethod
     def __call__(self, examples: Sequence[Any], model: Pretrained) -> Results:
         """Judge a model without training. No gradients are recorded."""
+
+
+AnyTask: TypeAlias = Task | Judgement

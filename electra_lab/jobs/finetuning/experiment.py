@@ -119,15 +119,14 @@ def overview(file: Path, overrides: Sequence[str]) -> tuple[str, LabError | None
     loaded = load_finetuning(file, overrides)
     absent = check(loaded)
     task = make_task(loaded)
-    if loaded.config.trains and not getattr(task, "exports_as", None):
+    if isinstance(task, Task) and not task.exports_as:
         Console().say(f"note: {no_class(task)}.")
     return dump_with_origins(loaded), absent
 
 
-def no_class(task: Any) -> str:
+def no_class(task: Task) -> str:
     """Say that fine-tuned models of a task cannot be exported to transformers, and with which options they could."""
-    cure = getattr(task, "exports_if", None)
-    instead = f"; it has those of task: {{{cure}}}" if cure else ""
+    instead = f"; it has those of task: {{{task.exports_if}}}" if task.exports_if else ""
     return f"transformers has no class with these layers{instead}. `electra-lab predict` works without it"
 
 
@@ -230,7 +229,7 @@ def read_examples(loaded: Loaded[FinetuningConfig], dataset: Dataset | None = No
         labelled = [example for example in examples.get(TRAIN, ()) if is_labelled(example)] or examples.get(TRAIN)
         try:
             facts = task.fit_labels(labelled) if labelled else {}
-            if (order := [*getattr(dataset, "labels", ())]) and {*facts.get("labels", ())} <= {*order}:
+            if (order := [*dataset.labels]) and {*facts.get("labels", ())} <= {*order}:
                 facts = {**facts, "labels": sorted(facts["labels"], key=order.index)}
         except LabError as error:
             errors.append(error)
@@ -357,6 +356,6 @@ def data_of(
         store=dataset.fingerprint(),
         documents={split: len(of_split) for split, of_split in examples.items()},
         tokens=tokens,
-        skipped={split: len(rows) for split, rows in getattr(dataset, "skipped", {}).items() if rows},
+        skipped={split: len(rows) for split, rows in dataset.skipped.items() if rows},
         vocab_size=source.vocabulary.size,
     )

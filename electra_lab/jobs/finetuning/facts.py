@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from torch import nn
 
@@ -29,7 +29,7 @@ from electra_lab.pretrained.writing import class_name
 from electra_lab.storage.finetuning_folder import FinetuningFolder, predict_command
 from electra_lab.storage.run_directory import refuse_used
 from electra_lab.training.device import choose_device
-from registry import QuestionExample, datasets, tasks
+from registry import Dataset, QuestionExample, Task, datasets, tasks
 from registry.contracts.tasks import AnyExample, is_labelled
 from registry.errors import ConfigError
 
@@ -64,7 +64,7 @@ def opening(
     if markers := [token.content for token in added if not token.special]:
         shown = ", ".join(markers[:5]) + ", ..." * (len(markers) > 5)
         facts.append(("markers", f"{shown} are tokens; the names of special tokens, such as [SEP], are text"))
-    for split, skipped in getattr(built.read.dataset, "skipped", {}).items():
+    for split, skipped in built.read.dataset.skipped.items():
         if skipped:
             text = f"{len(skipped):,} of {split}, the first {skipped[0].place}: {skipped[0].reason}"
             facts.append(("left out", text))
@@ -88,9 +88,9 @@ def not_learned(source: OpenedModel) -> list[str]:
     return [str(judged) for judged in verdicts(last, run.provenance) if not judged.learned] if run and last else []
 
 
-def described_export(task: Any, head: nn.Module, part: Part) -> str:
+def described_export(task: Task, head: nn.Module, part: Part) -> str:
     """Describe the models that transformers will be able to load."""
-    kind, cure = getattr(task, "exports_as", None), getattr(task, "exports_if", None)
+    kind, cure = task.exports_as, task.exports_if
     layers = task_class(part.family, kind, head)
     if kind is None or layers is None:
         return f"none: {no_class(task)}"
@@ -106,8 +106,8 @@ def described_export(task: Any, head: nn.Module, part: Part) -> str:
 
 def what_is_left(folder: FinetuningFolder, config: FinetuningConfig) -> str:
     """Name the models, and the command that applies them to new text."""
-    fields = getattr(datasets.get(config.dataset.type).component, "fields", None)
-    pairs = fields is not None and len(fields(config.dataset.keywords())) > 1
+    dataset = cast("type[Dataset]", datasets.get(config.dataset.type).component)
+    pairs = len(dataset.fields(config.dataset.keywords()) or ()) > 1
     questions = tasks.get(config.task.type).declared["takes"] is QuestionExample
     needs = ("question", "context") if questions else ("text", "pair") if pairs else ("text",)
     models = [path for seed in folder.seeds() if (path := folder.seed(seed).path / "model").is_dir()]

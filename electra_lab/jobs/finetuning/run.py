@@ -240,7 +240,7 @@ def _train(
 
 def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetuning) -> None:
     """Write model/, in Hugging Face format, if transformers has such layers on top."""
-    kind, source = getattr(built.task, "exports_as", None), built.source
+    kind, source = built.task.exports_as, built.source
     if kind is None:
         return
     of_words = tasks.get(config.task.type).declared["takes"] is WordsExample
@@ -249,7 +249,7 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
         directory.path / "model",
         source.model.parts[config.network],
         built.model.network,
-        getattr(built.task, "exported", lambda head: head)(built.model.head),
+        built.task.exported(built.model.head),
         for_words(source.tokenizer) if of_words else source.tokenizer,
         kind=kind,
         labels=next((fact for fact in built.read.facts.values() if isinstance(fact, list)), []),
@@ -363,7 +363,7 @@ def _keep_results(
     for split, results in by_split.items():
         lines = [json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in results.predictions]
         directory.write(f"predictions-{split}.jsonl", "".join(lines))
-        submission = getattr(dataset, "submission", lambda *_: None)(split, results.predictions)
+        submission = dataset.submission(split, results.predictions)
         if submission is not None:
             name, text = submission
             directory.path.joinpath("submission").mkdir(exist_ok=True)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from electra_lab.model.network import STANDARD_DEVIATION
 from electra_lab.pretrained.families.names import Names
+from registry import Task
 from registry.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -178,9 +179,9 @@ def task_layers(family: Family | None) -> Mapping[str, Mapping[str, str]]:
     return family.task_layers if family else TASK_LAYERS
 
 
-def prepare(task: Any, family: Family | None) -> None:
+def prepare(task: Task, family: Family | None) -> None:
     """Tell a task that asks for them the layers of the class that its fine-tuned models may become."""
-    if hasattr(task, "layers") and (kind := getattr(task, "exports_as", None)):
+    if kind := task.exports_as:
         task.layers = tuple(task_layers(family).get(kind, {}) or TASK_LAYERS.get(kind, {}))
 
 

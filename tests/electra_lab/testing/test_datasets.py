@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from electra_lab.testing import DatasetContract
-from registry import Answer, PairExample, QuestionExample, TextExample, WordsExample, datasets
+from registry import Answer, Dataset, PairExample, QuestionExample, TextExample, WordsExample, datasets
 from registry.errors import DataError
 
 
 def made(**changes: Any) -> type:
     """Return a dataset that reads the file `a`, a label on each line, with some of its methods replaced."""
 
-    class Lines:
+    class Lines(Dataset):
         """Lines of a file."""
 
         def __init__(self, /, *, file: Path) -> None:

@@ -31,23 +31,22 @@ MEMBERS = {  # with a ? where any type is allowed, and the number of typed param
     "optimizers": "param_groups step? state_bytes1",
     "schedules": "__call__",
     "measures": "same_rows metrics references1 prepare?3 __call__2",
-    "datasets": "splits read1 fingerprint",
-    "tasks": "metrics fit_labels1 set_labels?1 rows3 truncation2 head2 losses2 results3",
+    "datasets": "splits skipped labels fields1 submission2 read1 fingerprint",
+    "tasks": "metrics exports_as exports_if layers average answers kept1 exported1 fit_labels1 set_labels?1 rows3 "
+    "truncation2 head2 losses2 results3",
     "launchers": "here check? __call__2",
     "trackers": "rewinds check? start1 record?2 close?1",
 }
 CONTRACTS = sorted((ROOT / "registry/contracts").glob("*.py"))
 FILES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in CONTRACTS}
 FUNCTIONS = ("samplers", "masking_strategies", "tokenizers", "schedules")  # the other kinds are classes
-BASES = (
-    "objectives",
-    "backbones",
-)  # their contract is a base class: mypy checks what overrides it like any other method
+# Their contract is a base class: mypy checks what overrides it like any other method.
+BASES = ("objectives", "backbones", "datasets", "tasks")
 
 
 def contract(kind: str) -> tuple[Path, ast.ClassDef]:
     """Return the file and the class of a kind's contract."""
-    name = next(components.contract for components in registry.ALL if components.plural == kind)
+    name = next(components.contract for components in registry.ALL if components.plural == kind).removeprefix("Any")
     for path, tree in FILES.items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name == name:

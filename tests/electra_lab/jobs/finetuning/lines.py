@@ -4,12 +4,12 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from registry import PairExample, TextExample, datasets
+from registry import Dataset, PairExample, TextExample, datasets
 from registry.errors import DataError
 
 
 @datasets.register("lines", yields=TextExample)
-class Lines:
+class Lines(Dataset):
     """Lines with a label and a text."""
 
     def __init__(self, /, *, folder: Path) -> None:
@@ -32,7 +32,7 @@ class Lines:
 
 
 @datasets.register("line_pairs", yields=PairExample)
-class LinePairs:
+class LinePairs(Dataset):
     """Pairs of lines."""
 
     splits = ("test",)
