@@ -89,7 +89,7 @@ def documents_apart(
     """
     length = documents.shape[1]
     if most is not None and most <= FLASH_SEQUENCES and length > FLASH_BEYOND:
-        return _sequences(attention_mask, documents, most)
+        return sequences_of(attention_mask, documents, most)
     if length > SHORT and _is_eager_on_cpu(documents) and _has_values(documents):
         return _blocks(attention_mask, documents)
     return None
@@ -128,7 +128,7 @@ def _has_flash(device: torch.device) -> bool:
     return built and narrow and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def _sequences(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"], most: int) -> Sequences:
+def sequences_of(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"], most: int) -> Sequences:
     """Find the runs of equal numbers within a row, and of padding, without a size that depends on their number."""
     run = runs_of(attention_mask, documents)
     torch._assert_async(run[-1] <= most, f"these rows have more documents than their batch says, {most} at most")

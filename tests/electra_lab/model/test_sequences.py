@@ -170,7 +170,7 @@ def test_backbones_read_sequences_where_they_know_a_bound(name: str, recomputed:
 @pytest.mark.parametrize("name", ["bert", "transformer"])
 def test_a_bound_is_set_only_where_sequences_are_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For longer rows, without dropout: compiled code is for one bound, and a mask is created once."""
-    monkeypatch.setattr(long_rows, "_sequences", None)
+    monkeypatch.setattr(long_rows, "sequences_of", None)
     encoder: Any = backbones.get(name).component(32, 2, 2, LONG, dropout=0.5)
     documents, mask, _ = rows_of("padding behind")
     x = torch.randn(2, LONG, 32)
