@@ -200,7 +200,7 @@ def borders(device: str, out: Path) -> None:
         ends = torch.full((tokens // length, 1), length, device=device)
         ends[::2] = 2 * length // 3
         real = torch.arange(length, device=device) < ends
-        sequences = sequences_of(real, torch.zeros_like(real, dtype=torch.long), 2 * len(real))
+        sequences = sequences_of(real, None, 2 * len(real))
         ways = {"mask": torchs(visible_in(real)), "mask, cuDNN": torchs(visible_in(real)), "no mask": labs(None)}
         if device == "cuda":  # there is no other kernel for sequences
             ways["sequences"] = labs(sequences)

@@ -296,7 +296,11 @@ def test_batches_know_how_many_documents_their_rows_have() -> None:
     assert batch.document_counts is not None
     assert batch.document_counts.tolist() == [3, 1, 2]
     assert batch[1:].document_counts.tolist() == [1, 2]  # type: ignore[union-attr]
-    assert one_batch(counting(3)).document_counts is None
+    padded = counting(7)
+    for rows, counts in (([0, 1], None), ([5, 6], [2, 2]), ([6], [2])):  # a text with or without padding
+        batch = padded.batch(np.array(rows), np.arange(len(rows)), CPU)
+        assert (None if batch.document_counts is None else batch.document_counts.tolist()) == counts
+        assert batch.full == (counts is None)
 
 
 def test_a_batch_knows_whether_it_has_padding() -> None:
