@@ -279,7 +279,7 @@ def stepped(name: str, device: str, precision: str, lines: Counter[str], sizes: 
             result = step(4)
     else:
         result = step(4)
-    if not bool(result.finite) and precision != "fp16":
+    if not bool(result.accepted) and precision != "fp16":
         raise RuntimeError(f"the step is not finite: { ({k: float(v) for k, v in result.sums.items()}) }")
     return sum(w * float(result.sums[k]) / max(float(result.counts[k]), 1) for k, w in result.weights.items())
 

@@ -269,7 +269,7 @@ def make_optimizer(loaded: Loaded[ExperimentConfig], built: Built) -> Optimizer:
     optimizer = optimizer_of(loaded.config.optimizer, train.learning_rate, built.learner.objective)
     if train.clip or train.generator_rate is not None or scheduled:
         rate = 1.0 if train.generator_rate is None or scheduled else train.generator_rate
-        by_network(optimizer, set(built.networks["generator"].parameters()), rate, apart=bool(train.clip))
+        by_network(optimizer, set(built.networks["generator"].parameters()), rate, clip_each=bool(train.clip))
     return optimizer
 
 

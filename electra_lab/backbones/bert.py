@@ -7,7 +7,16 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from electra_lab.model.layers import Kernel, Visible, add_feed_forward, add_linear, attend, once, read_by, visible_in
+from electra_lab.model.layers import (
+    Kernel,
+    Visible,
+    add_feed_forward,
+    add_linear,
+    as_additive_mask,
+    attend,
+    read_by,
+    visible_in,
+)
 from electra_lab.model.network import LAYER_NORM_EPS, Exits
 from registry import Backbone, backbones
 
@@ -26,8 +35,8 @@ class BertLayer(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], visible: Visible) -> Float[Tensor, "B T D"]:
         p = self.dropout if self.training else 0.0
-        x, *whole = read_by((self.query, self.key, self.value), x)
-        q, k, v = [columns.unflatten(-1, (self.heads, -1)).transpose(1, 2) for columns in whole]
+        x, *projected = read_by((self.query, self.key, self.value), x)
+        q, k, v = [columns.unflatten(-1, (self.heads, -1)).transpose(1, 2) for columns in projected]
         attended = attend(q, k, v, visible, p, self.kernel)
         x = add_linear(x, attended.transpose(1, 2).flatten(2), self.attended, p)
         x = add_feed_forward(x, self.attention_norm, self.expand, self.contract, p, pre=False)
@@ -69,12 +78,12 @@ class Bert(Backbone, nn.Module):
         documents: Int[Tensor, "B T"] | None = None,
         *,
         depths: Sequence[int] = (),
-        apart: bool = False,
+        detach: bool = False,
     ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
         most = None if self.training and self.dropout else self.most_pieces(attention_mask, documents)
         full = attention_mask is self.full_mask
-        visible = once(visible_in(attention_mask, documents, most=most, full=full), x)
-        exits = Exits(depths, len(self.layers), apart)
+        visible = as_additive_mask(visible_in(attention_mask, documents, most=most, full=full), x)
+        exits = Exits(depths, len(self.layers), detach)
         for depth, layer in enumerate(self.layers, 1):
             x = exits.after(depth, layer(x, visible))
         return exits.result(x)

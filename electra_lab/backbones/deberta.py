@@ -192,7 +192,7 @@ class Deberta(Backbone, nn.Module):
         documents: Int[Tensor, "B T"] | None = None,
         *,
         depths: Sequence[int] = (),
-        apart: bool = False,
+        detach: bool = False,
     ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
         real = attention_mask.unsqueeze(-1)
         visible = visible_in(attention_mask, documents, blocks=False)
@@ -201,7 +201,7 @@ class Deberta(Backbone, nn.Module):
             positions = self.position_norm(positions)
         x = embedded = self.embedding_dropout(self.embedding_norm(x).masked_fill(~real, 0.0))
         decodes = self.absolute_positions is not None
-        exits = Exits(depths, len(self.layers), apart)
+        exits = Exits(depths, len(self.layers), detach)
         for depth, layer in enumerate(self.layers[:-1] if decodes else self.layers, 1):
             x = layer(x, visible, positions, places)
             if self.convolution is not None and depth == 1:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from electra_lab.backbones._head_norm import HeadNorm
 from electra_lab.backbones._rotary import halves_turned, split_and_turned
 from electra_lab.backbones._windows import sliding_attention, sliding_mask
-from electra_lab.model.layers import Kernel, Visible, attend, once, visible_in
+from electra_lab.model.layers import Kernel, Visible, as_additive_mask, attend, visible_in
 from electra_lab.model.long_rows import WINDOWS, Sequences, reads_sequences
 from electra_lab.model.network import Exits, truncated_normal_
 from registry import Backbone, backbones
@@ -179,7 +179,7 @@ class ModernBert(Backbone, nn.Module):
         documents: Int[Tensor, "B T"] | None = None,
         *,
         depths: Sequence[int] = (),
-        apart: bool = False,
+        detach: bool = False,
     ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
         length = x.shape[1]
         whole = visible_in(attention_mask, documents, most=self.most_pieces(attention_mask, documents))
@@ -190,9 +190,9 @@ class ModernBert(Backbone, nn.Module):
                 near = self._near(whole, attention_mask, documents)
         if documents is None and attention_mask is self.full_mask:
             whole = None
-        whole, turn = once(whole, x), self._turn(length, self.global_theta, x.device)
+        whole, turn = as_additive_mask(whole, x), self._turn(length, self.global_theta, x.device)
         x = self.embedding_dropout(self.embedding_norm(x))
-        exits = Exits(depths, len(self.layers), apart, self.final_norm)
+        exits = Exits(depths, len(self.layers), detach, self.final_norm)
         for depth, layer in enumerate(self.layers, 1):
             x = layer(x, turn, whole) if layer.reach is None else layer(x, local_turn, near)
             x = exits.after(depth, x)

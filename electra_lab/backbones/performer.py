@@ -171,11 +171,11 @@ class Performer(Backbone, nn.Module):
         attention_mask: Bool[Tensor, "B T"],
         *,
         depths: Sequence[int] = (),
-        apart: bool = False,
+        detach: bool = False,
     ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
         visible = attention_mask | ~attention_mask.any(-1, keepdim=True)  # a row of padding alone must see something
         angles = self._angles(x) if self.positions == "own" else None
-        exits = Exits(depths, len(self.layers), apart, self.norm)
+        exits = Exits(depths, len(self.layers), detach, self.norm)
         for depth, (layer, features) in enumerate(zip(self.layers, self.features, strict=True), 1):
             x = exits.after(depth, layer(x, visible, features, angles))
         return exits.result(self.norm(x))

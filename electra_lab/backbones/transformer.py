@@ -14,7 +14,7 @@ from electra_lab.backbones._head_norm import HeadNorm
 from electra_lab.backbones._rotary import turned
 from electra_lab.backbones._windows import check_local_heads, local_attention
 from electra_lab.backbones._x_transformers import Attention, Encoder, LayerNorm, RotaryEmbedding
-from electra_lab.model.layers import Kernel, Softcap, Visible, attend, once, read_by, visible_in
+from electra_lab.model.layers import Kernel, Softcap, Visible, as_additive_mask, attend, read_by, visible_in
 from electra_lab.model.network import Exits
 from registry import Backbone, backbones
 
@@ -206,18 +206,18 @@ class Transformer(Backbone, nn.Module):
         documents: Int[Tensor, "B T"] | None = None,
         *,
         depths: Sequence[int] = (),
-        apart: bool = False,
+        detach: bool = False,
     ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
         visible = keys = None
         if self.flash or documents is not None:
             most = None if self.training and self.dropout else self.most_pieces(attention_mask, documents)
             full = attention_mask is self.full_mask
             visible = visible_in(attention_mask, documents, blocks=self.flash, most=most, full=full)
-            visible = once(visible, x) if self.flash else visible
+            visible = as_additive_mask(visible, x) if self.flash else visible
         if self.local_dim or (visible is None and not self.flash):
             # Padding might leave the softmax without a key, hence NaN: there, all keys are seen.
             keys = attention_mask | ~attention_mask.any(-1, keepdim=True)
-        exits = Exits(depths, self.depth, apart, self.encoder.final_norm)
+        exits = Exits(depths, self.depth, detach, self.encoder.final_norm)
         # Only keys are masked. Given `mask`, the library also sets padding to zero, which turns bfloat16 states into
         # float32, and fixes the traced sizes in an ONNX export.
         states: Tensor = self.encoder(

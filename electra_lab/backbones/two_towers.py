@@ -78,9 +78,9 @@ class TwoTowers(Backbone, nn.Module):
         for layer in self.layers:
             past, future = layer(past, future, earlier, later)
         # Each position reads its two neighbours, of those that it may see.
-        apart = ~seen.diagonal(1, 1, 2).unsqueeze(-1)  # [B T-1 1]
-        before = F.pad(past[:, :-1].masked_fill(apart, 0.0), (0, 0, 1, 0))
-        after = F.pad(future[:, 1:].masked_fill(apart, 0.0), (0, 0, 0, 1))
+        hidden = ~seen.diagonal(1, 1, 2).unsqueeze(-1)  # [B T-1 1]
+        before = F.pad(past[:, :-1].masked_fill(hidden, 0.0), (0, 0, 1, 0))
+        after = F.pad(future[:, 1:].masked_fill(hidden, 0.0), (0, 0, 0, 1))
         return torch.cat([before, after], dim=-1)
 
     def flops(self, length: int) -> int:

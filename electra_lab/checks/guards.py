@@ -142,7 +142,7 @@ def refuse_backbone(module: object, entry: Entry[Any]) -> None:
     if type(multiple) is not int or multiple < 1:
         raise _bad(entry, f"has the length_multiple {multiple!r}, must be an integer above 0.")
     inputs = ("x", "attention_mask", *(["documents"] if module.separates_documents else []))
-    named = {"depths": (), "apart": False} if module.inner_states else {}
+    named = {"depths": (), "detach": False} if module.inner_states else {}
     calls = {"forward": inputs, "at_step": ("seed", "step"), "flops": ("length",), "shared_flops": ("length",)}
     for name, arguments in calls.items():
         options = named if name == "forward" else {}

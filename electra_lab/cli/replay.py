@@ -18,7 +18,7 @@ def replay(
 ) -> None:
     """Find out why a run diverged: repeat its steps from the newest checkpoint and name the module that fails.
 
-    Writes nothing into the run directory. Exit code 0 if the cause was found, 1 if no step was refused.
+    Writes nothing into the run directory. Exit code 0 if the cause was found, 1 if no step was rejected.
     """
     from electra_lab.jobs.pretraining.replay import replay as repeat
 

@@ -293,10 +293,10 @@ class ExperimentConfig(Strict):
             unbiased = bool(exact) and not any(key.startswith("sampler.") for key in self.schedules)
         named: Literal["network", "fixed"] = "network" if generator and generator.sizes else "fixed"
         components = registry.backbones if named == "network" else registry.generators
-        cloze = bool(generator and components.get(generator.type).declared["cloze"])
+        masked_lm = bool(generator and components.get(generator.type).declared["cloze"])
         kind = named if generator else None
         separates = bool(self.packing.declared(registry.packings, "separates_documents"))
-        setup = Setup(kind, str(self.embedding.tie), unbiased, steps, frozenset(self.init.models), separates, cloze)
+        setup = Setup(kind, str(self.embedding.tie), unbiased, steps, frozenset(self.init.models), separates, masked_lm)
         objective: Any = registry.objectives.get(self.objective.type)
         with using(objective):
             for key, reason in objective.component.conflicts(setup, self.objective.keywords()):

@@ -50,9 +50,9 @@ def visible_in(
     most: int | None = None,
     full: bool = False,
 ) -> Any:
-    """Return the positions that each position sees, for `attend`: the real ones of its row, or of its document there.
+    """Return the positions that each position sees, for `attend`: the real ones of its row, or of its document.
 
-    A position without any, in padding, sees arbitrary ones, as the softmax of nothing is NaN.
+    A position of padding that would see none sees arbitrary ones, as the softmax of nothing is NaN.
 
     blocks  True to allow Blocks or Sequences instead of a mask Bool[B 1 #T T], for long rows. Only an eager forward
             pass on a CPU has Blocks: their number depends on the documents
@@ -63,16 +63,16 @@ def visible_in(
     if full and documents is None:
         return None
     if blocks and (documents is not None or most is not None):
-        apart = documents_apart(attention_mask, documents, most)
-        if apart is not None:
-            return apart
+        separated = documents_apart(attention_mask, documents, most)
+        if separated is not None:
+            return separated
     return _mask(attention_mask, documents)
 
 
-def once(visible: Visible, x: Float[Tensor, "B T D"]) -> Visible:
-    """Return a mask as numbers that are added to the scores, which torch's kernel would make of it in each layer.
+def as_additive_mask(visible: Visible, x: Float[Tensor, "B T D"]) -> Visible:
+    """Return a mask as numbers to add to the scores, once for all layers: torch's kernel would convert it in each.
 
-    They are of the type in which attention on projections of `x` is computed.
+    Their type is that of the products with `x`. Anything but a mask is returned unchanged.
     """
     if not isinstance(visible, Tensor):
         return visible
@@ -89,12 +89,14 @@ def attend(
 ) -> Float[Tensor, "B H T e"]:
     """softmax(q k / sqrt(d)) v, with dropout on the weights. Every row of a mask needs a position.
 
+    There are four paths. `visible` and dropout decide about the first two, `kernel` between the last two:
+
+    sequences  torch's varlen_attn, if `reads_sequences`; otherwise they become a mask
+    in parts   where long rows drop weights on a CPU (`drops_in_parts`), as torch would keep all of them
+    fused      torch's scaled_dot_product_attention
+    products   two batched matrix products around a softmax, whose weights are kept for the backward pass
+
     visible  a mask, a result of `visible_in`, or None if every query sees every key
-    kernel   of the four paths, the last two:
-             sequences  torch's varlen_attn, if `reads_sequences`; otherwise they become a mask
-             in parts   where long rows drop weights on a CPU (`drops_in_parts`), as torch would keep all of them
-             fused      torch's scaled_dot_product_attention
-             products   two batched matrix products around a softmax, whose weights are kept for the backward pass
     """
     if isinstance(visible, Sequences):
         if reads_sequences(query, value, dropout, kernel):
@@ -190,8 +192,8 @@ def add_feed_forward(
     parameters = norm.weight, norm.bias, expand.weight, expand.bias, contract.weight, contract.bias
     added = _FeedForward.apply(x, *parameters, norm.eps, pre, bool(dropout))  # type: ignore[no-untyped-call]
     if not dropout:
-        whole: Tensor = added
-        return whole
+        total: Tensor = added
+        return total
     normed, product = added
     return (x if pre else normed) + F.dropout(product, dropout)
 
@@ -214,25 +216,25 @@ def read_by(linears: Sequence[nn.Linear], x: Float[Tensor, "*N D"]) -> list[Any]
 
     Torch's autocast would make and keep a copy for each. Gradients are added in the order in which torch adds them.
     """
-    kind = computed(x)
-    if torch.compiler.is_compiling() or kind == x.dtype:
+    dtype = computed(x)
+    if torch.compiler.is_compiling() or dtype == x.dtype:
         return [x, *(linear(x) for linear in linears)]
-    x, *copies = _Copies.apply(x, kind, len(linears))  # type: ignore[no-untyped-call]
+    x, *copies = _Copies.apply(x, dtype, len(linears))  # type: ignore[no-untyped-call]
     return [x, *(linear(copy) for linear, copy in zip(linears, copies, strict=True))]
 
 
 class _Copies(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Float[Tensor, "*N D"], kind: torch.dtype, number: int) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Float[Tensor, "*N D"], dtype: torch.dtype, number: int) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.kind, copy = x.dtype, x.to(kind)
+        ctx.dtype, copy = x.dtype, x.to(dtype)
         return x.view_as(x), *(copy.view_as(copy) for _ in range(number))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, total: Tensor | None, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
         for gradient in reversed(gradients):
-            wide = gradient.to(ctx.kind)
+            wide = gradient.to(ctx.dtype)
             total = wide if total is None else total + wide
         return total, None, None
 
@@ -246,9 +248,9 @@ class _AddLinear(torch.autograd.Function):
         weight: Float[Tensor, "D F"],
         bias: Float[Tensor, " D"],
     ) -> Float[Tensor, "*N D"]:
-        ctx.kind = computed(x)  # under autocast, products are narrower than weights and sums
-        ctx.kinds = residual.dtype, x.dtype, weight.dtype, bias.dtype
-        x, weight = x.to(ctx.kind), weight.to(ctx.kind)
+        ctx.dtype = computed(x)  # under autocast, products are narrower than weights and sums
+        ctx.dtypes = residual.dtype, x.dtype, weight.dtype, bias.dtype
+        x, weight = x.to(ctx.dtype), weight.to(ctx.dtype)
         ctx.save_for_backward(x, weight)
         product = F.linear(x, weight, bias)
         return product.add_(residual) if residual.dtype == product.dtype else residual + product
@@ -257,15 +259,15 @@ class _AddLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Float[Tensor, "*N D"]) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        of_residual = gradient.to(ctx.kinds[0]) if ctx.needs_input_grad[0] else None
-        rows = _rows(gradient.to(ctx.kind))
-        of_x = (rows @ weight).view_as(x).to(ctx.kinds[1]) if ctx.needs_input_grad[1] else None
-        of_weight, of_bias = _of_linear(rows, x, ctx.kinds[2:], ctx.needs_input_grad[2:4])
-        return of_residual, of_x, of_weight, of_bias
+        grad_residual = gradient.to(ctx.dtypes[0]) if ctx.needs_input_grad[0] else None
+        rows = _rows(gradient.to(ctx.dtype))
+        grad_x = (rows @ weight).view_as(x).to(ctx.dtypes[1]) if ctx.needs_input_grad[1] else None
+        grad_weight, grad_bias = _linear_gradients(rows, x, ctx.dtypes[2:], ctx.needs_input_grad[2:4])
+        return grad_residual, grad_x, grad_weight, grad_bias
 
 
 class _FeedForward(torch.autograd.Function):
-    """The sum of the residual and contract(gelu(expand(norm(x)))); with `apart`, norm(x) and the latter."""
+    """The sum of the residual and contract(gelu(expand(norm(x)))); if `separate`, norm(x) and the latter."""
 
     @staticmethod
     def forward(
@@ -279,19 +281,19 @@ class _FeedForward(torch.autograd.Function):
         down_bias: Float[Tensor, " D"],
         eps: float,
         pre: bool,
-        apart: bool,
+        separate: bool,
     ) -> Float[Tensor, "*N D"] | tuple[Float[Tensor, "*N D"], Float[Tensor, "*N D"]]:
         normed = F.layer_norm(x, x.shape[-1:], scale, shift, eps)
-        kind = computed(x)
-        ctx.weight_kinds = (up.dtype, up_bias.dtype), (down.dtype, down_bias.dtype)
-        up, down = up.to(kind), down.to(kind)
+        dtype = computed(x)
+        ctx.weight_dtypes = (up.dtype, up_bias.dtype), (down.dtype, down_bias.dtype)
+        up, down = up.to(dtype), down.to(dtype)
         hidden = F.linear(normed, up, up_bias)
         product = F.linear(_gelu(hidden), down, down_bias)
         ctx.save_for_backward(x, hidden, scale, shift, up, down)
-        ctx.set_materialize_grads(not (apart and pre))  # then norm(x) is not used
-        ctx.eps, ctx.pre, ctx.apart = eps, pre, apart
-        ctx.kinds = normed.dtype, product.dtype
-        if apart:
+        ctx.set_materialize_grads(not (separate and pre))  # then norm(x) is not used
+        ctx.eps, ctx.pre, ctx.separate = eps, pre, separate
+        ctx.dtypes = normed.dtype, product.dtype
+        if separate:
             return normed, product
         residual = x if pre else normed
         return product.add_(residual) if residual.dtype == product.dtype else residual + product
@@ -300,50 +302,48 @@ class _FeedForward(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         x, hidden, scale, shift, up, down = ctx.saved_tensors
-        of_normed, of_output = gradients if ctx.apart else (None if ctx.pre else gradients[0], gradients[0])
-        if of_output is None:
+        grad_normed, grad_output = gradients if ctx.separate else (None if ctx.pre else gradients[0], gradients[0])
+        if grad_output is None:
             return (None,) * 10
-        normed_kind, kind = ctx.kinds
+        normed_dtype, dtype = ctx.dtypes
         needs, size = ctx.needs_input_grad, x.shape[-1:]
-        rows, wide = _rows(of_output.to(kind)), _rows(_gelu(hidden))
-        of_down, of_down_bias = _of_linear(rows, wide, ctx.weight_kinds[1], needs[5:7])
+        rows, wide = _rows(grad_output.to(dtype)), _rows(_gelu(hidden))
+        grad_down, grad_down_bias = _linear_gradients(rows, wide, ctx.weight_dtypes[1], needs[5:7])
         # The gradient of gelu's output overwrites the output, and is overwritten by that of its input.
-        of_hidden = torch.mm(rows, down, out=wide).view_as(hidden)
-        torch.ops.aten.gelu_backward.grad_input(of_hidden, hidden, grad_input=of_hidden)
-        of_hidden = _rows(of_hidden)
+        grad_hidden = torch.mm(rows, down, out=wide).view_as(hidden)
+        torch.ops.aten.gelu_backward.grad_input(grad_hidden, hidden, grad_input=grad_hidden)
+        grad_hidden = _rows(grad_hidden)
         # norm(x) again, for the gradients of the layer that reads it and of the norm
-        wider = torch.promote_types(scale.dtype, normed_kind)  # on a CPU, autocast does not cast weights here
-        normalised = x.to(normed_kind), size, scale.to(wider), shift.to(wider)
+        wider = torch.promote_types(scale.dtype, normed_dtype)  # on a CPU, autocast does not cast weights here
+        normalised = x.to(normed_dtype), size, scale.to(wider), shift.to(wider)
         normed, mean, deviation = torch.native_layer_norm(*normalised, ctx.eps)
-        of_up, of_up_bias = _of_linear(of_hidden, normed, ctx.weight_kinds[0], needs[3:5])
+        grad_up, grad_up_bias = _linear_gradients(grad_hidden, normed, ctx.weight_dtypes[0], needs[3:5])
         del normed
-        of_x = of_scale = of_shift = None
+        grad_x = grad_scale = grad_shift = None
         if any(needs[:3]):
-            through = (of_hidden @ up).view_as(x).to(normed_kind)
-            of_normed = through if of_normed is None else through.add_(of_normed)
+            through = (grad_hidden @ up).view_as(x).to(normed_dtype)
+            grad_normed = through if grad_normed is None else through.add_(grad_normed)
             values, _, weight, bias = normalised
-            of_x, of_scale, of_shift = torch.ops.aten.native_layer_norm_backward(
-                of_normed, values, size, mean, deviation, weight, bias, needs[:3]
+            grad_x, grad_scale, grad_shift = torch.ops.aten.native_layer_norm_backward(
+                grad_normed, values, size, mean, deviation, weight, bias, needs[:3]
             )
-        if ctx.pre and not ctx.apart and of_x is not None:
-            of_x = of_x.add_(of_output)
-        slopes = [
-            None if slope is None else slope.to(of.dtype)
-            for slope, of in ((of_x, x), (of_scale, scale), (of_shift, shift))
-        ]
-        return (*slopes, of_up, of_up_bias, of_down, of_down_bias, None, None, None)
+        if ctx.pre and not ctx.separate and grad_x is not None:
+            grad_x = grad_x.add_(grad_output)
+        of_norm = (grad_x, x), (grad_scale, scale), (grad_shift, shift)
+        cast = [None if gradient is None else gradient.to(tensor.dtype) for gradient, tensor in of_norm]
+        return (*cast, grad_up, grad_up_bias, grad_down, grad_down_bias, None, None, None)
 
 
-def _of_linear(
-    rows: Float[Tensor, "M D"], x: Float[Tensor, "*N F"], kinds: tuple[torch.dtype, torch.dtype], needs: Any
+def _linear_gradients(
+    rows: Float[Tensor, "M D"], x: Float[Tensor, "*N F"], dtypes: tuple[torch.dtype, torch.dtype], needs: Any
 ) -> tuple[Float[Tensor, "D F"] | None, Float[Tensor, " D"] | None]:
     """Return the gradients of a linear layer's weight and bias, from that of its result and its input.
 
-    kinds  types of weight and bias
-    needs  True for each of the two gradients that is needed
+    dtypes  types of weight and bias
+    needs   True for each of the two gradients that is needed
     """
-    of_weight = (rows.t() @ _rows(x.to(rows.dtype))).to(kinds[0]) if needs[0] else None
-    return of_weight, rows.sum(0).to(kinds[1]) if needs[1] else None
+    grad_weight = (rows.t() @ _rows(x.to(rows.dtype))).to(dtypes[0]) if needs[0] else None
+    return grad_weight, rows.sum(0).to(dtypes[1]) if needs[1] else None
 
 
 def _rows(x: Float[Tensor, "*N D"]) -> Float[Tensor, "M D"]:
@@ -351,10 +351,10 @@ def _rows(x: Float[Tensor, "*N D"]) -> Float[Tensor, "M D"]:
 
 
 def _gelu(x: Float[Tensor, "*N F"]) -> Float[Tensor, "*N F"]:
-    """Return gelu(x) in a block of memory that is a little too large.
+    """Return gelu(x), in a block of memory with room for SPARE more numbers.
 
-    When it is freed, four tensors of a quarter of the width find a place in it. glibc 2.36 asks for more than it needs
-    in order to align a block, so that blocks of the very same size would leave the place of one of them unused.
+    Later, four tensors of a quarter of its size fit into the freed block. Without spare room only three would: to align
+    a block, glibc 2.36 requests a few bytes more than the tensor needs.
     """
     place = x.new_empty(x.numel() + SPARE)[: x.numel()].view(x.shape)
     activated: Tensor = torch.ops.aten.gelu.out(x, out=place)

@@ -115,14 +115,14 @@ class Exits:
 
     depths  depths to collect, counted from 1; without any, the backbone returns its result as always
     top     the backbone's depth
-    apart   True to stop gradients between a depth and the layer above it
+    detach  True to stop gradients between a depth and the layer above it
     norm    the last LayerNorm of a pre-norm backbone
     """
 
     def __init__(
-        self, depths: Sequence[int], top: int, apart: bool, norm: Callable[[States], States] = lambda x: x
+        self, depths: Sequence[int], top: int, detach: bool, norm: Callable[[States], States] = lambda x: x
     ) -> None:
-        self.depths, self.top, self.apart, self.norm = tuple(depths), top, apart, norm
+        self.depths, self.top, self.detach, self.norm = tuple(depths), top, detach, norm
         self.inner: dict[int, States] = {}
 
     def after(self, depth: int, x: States) -> States:
@@ -130,7 +130,7 @@ class Exits:
         if depth not in self.depths or depth == self.top:
             return x
         self.inner[depth] = self.norm(x)
-        return x.detach() if self.apart else x
+        return x.detach() if self.detach else x
 
     def result(self, states: States) -> States | tuple[States, ...]:
         """Return the states at all depths in their order, or the backbone's result `states` if there are none."""
@@ -204,13 +204,13 @@ class Network(nn.Module):
         segments: Int[Tensor, "B T"],
         documents: Int[Tensor, "B T"] | None = None,
         *,
-        apart: bool = False,
+        detach: bool = False,
     ) -> tuple[Float[Tensor, "B T D"], ...]:
         """Return the states after each of these layers, counted from 1, as `hidden` of a network that ended there.
 
         The last LayerNorm of a pre-norm backbone is applied to all of them.
 
-        apart  True if the layer above a depth reads its states without their gradient
+        detach  True if the layer above a depth reads its states without their gradient
 
         Raises BadResult if the backbone cannot return them, as reversible ones, or has no such layer.
         """
@@ -219,7 +219,7 @@ class Network(nn.Module):
             raise BadResult(f"{place(type(self.backbone))}: {name} cannot return the states of inner layers.")
         if not depths or not all(1 <= depth <= self.depth for depth in depths):
             raise BadResult(f"there are no states at the depths {[*depths]}: the network has {self.depth} layers.")
-        return self._read(tokens, attention_mask, segments, documents, depths=tuple(depths), apart=apart)
+        return self._read(tokens, attention_mask, segments, documents, depths=tuple(depths), detach=detach)
 
     def _read(
         self,

@@ -36,7 +36,7 @@ AT_ONCE = 512  # positions whose vocabulary logits are held at once, in objectiv
 
 
 @dataclass(frozen=True)
-class Cloze:
+class MaskedPrediction:
     """A batch with masked tokens, and a network's predictions for them."""
 
     masked: Masked
@@ -74,12 +74,14 @@ class Cloze:
         return Prediction(self.masked.positions, self.masked.valid, saw_mask, self.cross_entropy, correct)
 
 
-def cloze(network: Network, masked: Masked, batch: Batch, hidden: Float[Tensor, "B T D"] | None = None) -> Cloze:
+def predict_masked(
+    network: Network, masked: Masked, batch: Batch, hidden: Float[Tensor, "B T D"] | None = None
+) -> MaskedPrediction:
     """Let `network` predict the masked tokens, at their positions alone; from its states `hidden` if there are some."""
     hidden = states(network, masked.inputs, batch) if hidden is None else hidden
     logits = full_precision(network.token_logits(hidden, masked.positions))
     originals = batch.tokens.gather(1, masked.positions)
-    return Cloze(masked, originals, hidden, logits, cross_entropy(logits, originals))
+    return MaskedPrediction(masked, originals, hidden, logits, cross_entropy(logits, originals))
 
 
 def cross_entropy(logits: Float[Tensor, "*N V"], targets: Int[Tensor, "*N"]) -> Float[Tensor, "*N"]:
@@ -99,16 +101,16 @@ def full_precision(logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def in_parts(
-    read: Callable[..., tuple[Tensor, ...]], hidden: Float[Tensor, "B T D"], *inputs: Tensor
+    compute: Callable[..., tuple[Tensor, ...]], hidden: Float[Tensor, "B T D"], *inputs: Tensor
 ) -> list[Shaped[Tensor, "B T"]]:
-    """Return the results of `read(positions, hidden, *inputs)`, for some positions at a time, joined along T.
+    """Return the results of `compute(positions, hidden, *inputs)`, for some positions at a time, joined along T.
 
     They are computed again in the backward pass, so the memory of logits does not grow with T x V.
     """
     size = max(1, AT_ONCE // max(len(hidden), 1))
     parts = []
     for at in torch.split(everywhere(hidden), size, dim=1):
-        parts.append(checkpoint(read, at, hidden, *inputs, use_reentrant=False, preserve_rng_state=False))
+        parts.append(checkpoint(compute, at, hidden, *inputs, use_reentrant=False, preserve_rng_state=False))
     return [torch.cat(part, dim=1) for part in zip(*parts, strict=True)]
 
 
@@ -157,9 +159,9 @@ def copy_losses(
 
     seen  True where the input has the token to predict, so that it can be copied
     """
-    generated = F.logsigmoid(-copy) - losses
-    copied = torch.logaddexp(F.logsigmoid(copy), generated)
-    return -torch.where(seen, copied, generated)
+    log_generated = F.logsigmoid(-copy) - losses
+    log_copied = torch.logaddexp(F.logsigmoid(copy), log_generated)
+    return -torch.where(seen, log_copied, log_generated)
 
 
 def choose(
@@ -237,16 +239,16 @@ class Corrupting(Base, options=False):
             self.generator.eval()  # type: ignore[attr-defined]  # a module by contract
         return self
 
-    def guess(self, batch: Batch, rng: Streams) -> Cloze:
+    def guess(self, batch: Batch, rng: Streams) -> MaskedPrediction:
         """Mask the batch, and let the generator predict at the masked positions alone."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            return cloze(self.generator, self.mask(batch, rng), batch)
+            return predict_masked(self.generator, self.mask(batch, rng), batch)
 
-    def replace(self, guess: Cloze, batch: Batch, rng: Streams) -> Int[Tensor, "B T"]:
+    def replace(self, guess: MaskedPrediction, batch: Batch, rng: Streams) -> Int[Tensor, "B T"]:
         """Put a sample of the generator at each masked position of the text. No gradient passes a sample."""
         return put(self.sample(guess, rng), guess.masked, batch)
 
-    def sample(self, guess: Cloze, rng: Streams) -> Int[Tensor, "B K"]:
+    def sample(self, guess: MaskedPrediction, rng: Streams) -> Int[Tensor, "B K"]:
         """Draw a token for each slot."""
         logits = guess.logits.detach()
         if self.disallow_correct:

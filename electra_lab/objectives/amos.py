@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from electra_lab.objectives._shared import (
-    Cloze,
     Corrupting,
+    MaskedPrediction,
     Weight,
     ZLoss,
-    cloze,
     cross_entropy,
     detect,
     must_learn,
+    predict_masked,
     states,
     term,
 )
@@ -69,8 +69,8 @@ class Amos(Corrupting):
         # 1) Mask, and let the generator predict from every exit.
         masked = self.mask(batch, rng)
         inputs = masked.inputs, batch.attention_mask, batch.segments, batch.attention_document_ids
-        exits = self.generator.hidden_at(self.depths, *inputs, apart=True)
-        guesses = [cloze(self.generator, masked, batch, states) for states in exits]
+        exits = self.generator.hidden_at(self.depths, *inputs, detach=True)
+        guesses = [predict_masked(self.generator, masked, batch, states) for states in exits]
         originals = guesses[0].originals
 
         # 2) Mix their logits [B K V], by the weights [B K exits] of each position.
@@ -98,7 +98,7 @@ class Amos(Corrupting):
             terms |= {name: guess.term(self.generator_weight), **guess.z_term(name, self.z_loss)}
         if self.training:
             return Losses(terms)
-        mixture = Cloze(masked, originals, exits[-1], mixed, cross_entropy(mixed, originals))
+        mixture = MaskedPrediction(masked, originals, exits[-1], mixed, cross_entropy(mixed, originals))
         by_exit = zip(self.metrics, weights.unbind(-1), strict=True)
         means = {name: term(weight, masked.valid, 1.0) for name, weight in by_exit}
         return Losses(terms, {"generator": mixture.prediction(self.vocabulary)}, detection, metrics=means)

@@ -6,7 +6,7 @@ from typing import Literal
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from electra_lab.objectives._shared import Cloze, Weight, cloze, copy_losses, detect, term
+from electra_lab.objectives._shared import MaskedPrediction, Weight, copy_losses, detect, predict_masked, term
 from electra_lab.objectives.electra import Electra
 from registry import Batch, Losses, Masked, Metric, Needs, Streams, Term, objectives
 
@@ -55,20 +55,20 @@ class ElectraCorrect(Electra):  # with its own forward, where options of `electr
         del guess  # the logits, which no backward reads, need not wait for the discriminator
 
         # 2) Let the discriminator find the replaced tokens, and name their originals from the same states.
-        second = cloze(self.discriminator, Masked(inputs, masked.positions, masked.valid), batch)
-        detection, losses = detect(self.discriminator, inputs, batch, self.discriminator_smoothing, second.hidden)
+        correction = predict_masked(self.discriminator, Masked(inputs, masked.positions, masked.valid), batch)
+        detection, losses = detect(self.discriminator, inputs, batch, self.discriminator_smoothing, correction.hidden)
         suspicion = detection.logits.detach().gather(1, masked.positions)  # [B T] -> [B K]
-        unreplaced = inputs.gather(1, masked.positions) == second.originals
+        unreplaced = inputs.gather(1, masked.positions) == correction.originals
 
         # 3) Detection counts at every token, correction at the masked ones.
         terms["discriminator"] = term(losses, batch.attention_mask, self.discriminator_weight)
-        corrected = self.corrected(second.losses(), suspicion, unreplaced)
+        corrected = self.corrected(correction.losses(), suspicion, unreplaced)
         terms["correction"] = term(corrected, masked.valid, self.correction_weight)
-        terms |= second.z_term("discriminator", self.z_loss)
+        terms |= correction.z_term("discriminator", self.z_loss)
         if self.training:
-            return Losses(terms), second.hidden
-        predictions["discriminator"] = second.prediction(self.vocabulary)
-        return Losses(terms, predictions, detection, metrics=self.accuracies(second, unreplaced)), second.hidden
+            return Losses(terms), correction.hidden
+        predictions["discriminator"] = correction.prediction(self.vocabulary)
+        return Losses(terms, predictions, detection, metrics=self.accuracies(correction, unreplaced)), correction.hidden
 
     def corrected(
         self, losses: Float[Tensor, "B K"], suspicion: Float[Tensor, "B K"], unreplaced: Bool[Tensor, "B K"]
@@ -80,9 +80,9 @@ class ElectraCorrect(Electra):  # with its own forward, where options of `electr
             return copy_losses(losses, -suspicion, unreplaced)
         return losses
 
-    def accuracies(self, second: Cloze, unreplaced: Bool[Tensor, "B K"]) -> dict[str, Term]:
+    def accuracies(self, correction: MaskedPrediction, unreplaced: Bool[Tensor, "B K"]) -> dict[str, Term]:
         """Return the share of correct predictions among replaced tokens, and among masked but unreplaced ones."""
-        correct, valid = second.logits.argmax(-1) == second.originals, second.masked.valid
+        correct, valid = correction.logits.argmax(-1) == correction.originals, correction.masked.valid
         kinds = {"replaced": valid & ~unreplaced, "unreplaced": valid & unreplaced}
         return {f"correction_accuracy_{kind}": Term((correct & at).sum(), at.sum()) for kind, at in kinds.items()}
 

@@ -106,7 +106,7 @@ class Electric(Base):
 
     @classmethod
     def conflicts(cls, setup: Setup, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        if not setup.cloze:
+        if not setup.generator_is_masked_lm:
             reason = "electric needs a generator that does not see the token that it predicts"
             yield "generator.type", f"{reason}. Use two_towers, or unigram."
         if setup.unbiased is False:

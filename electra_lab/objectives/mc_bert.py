@@ -10,7 +10,16 @@ from torch import Tensor
 
 from electra_lab.model.draws import inverse_cdf
 from electra_lab.model.network import everywhere
-from electra_lab.objectives._shared import Cloze, Corrupting, Weight, ZLoss, choose, full_precision, states, term
+from electra_lab.objectives._shared import (
+    Corrupting,
+    MaskedPrediction,
+    Weight,
+    ZLoss,
+    choose,
+    full_precision,
+    states,
+    term,
+)
 from registry import Batch, Detection, Flops, Losses, Needs, Price, Streams, objectives
 
 AT_ONCE = 512  # positions of a batch whose vocabulary logits exist at the same time
@@ -71,7 +80,7 @@ class McBert(Corrupting):
         return Losses(terms, predictions, Detection(inputs, replaced, suspicion), choice=choice)
 
     @torch.no_grad()
-    def _draws(self, guess: Cloze, batch: Batch, replaced: Tensor, rng: Streams) -> Int[Tensor, "B T draws"]:
+    def _draws(self, guess: MaskedPrediction, batch: Batch, replaced: Tensor, rng: Streams) -> Int[Tensor, "B T draws"]:
         """Draw k - 1 tokens at every position, in float32, never a special token."""
         rows, length = batch.tokens.shape
         numbers = rng("candidates").uniform(rows * length, self.k - 1).view(rows, length, self.k - 1)

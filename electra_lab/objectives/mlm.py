@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from jaxtyping import Int
 from torch import Tensor
 
-from electra_lab.objectives._shared import Base, Smoothing, ZLoss, cloze
+from electra_lab.objectives._shared import Base, Smoothing, ZLoss, predict_masked
 from registry import Batch, Losses, Metric, Needs, Streams, objectives
 
 
@@ -31,7 +31,7 @@ class MaskedLanguageModelling(Base):
     z_loss: ZLoss = None
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
-        guess = cloze(self.discriminator, self.mask(batch, rng), batch)
+        guess = predict_masked(self.discriminator, self.mask(batch, rng), batch)
         terms = {"discriminator": guess.term(smoothing=self.smoothing), **guess.z_term("discriminator", self.z_loss)}
         if self.training:
             return Losses(terms)

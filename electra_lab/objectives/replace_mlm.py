@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from jaxtyping import Int
 from torch import Tensor
 
-from electra_lab.objectives._shared import Corrupting, Weight, ZLoss, cloze
+from electra_lab.objectives._shared import Corrupting, Weight, ZLoss, predict_masked
 from registry import Batch, Losses, Masked, Needs, Streams, objectives
 
 
@@ -30,16 +30,16 @@ class ReplaceMlm(Corrupting):
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         guess = self.guess(batch, rng)
         inputs, masked = self.replace(guess, batch, rng), guess.masked
-        second = cloze(self.discriminator, Masked(inputs, masked.positions, masked.valid), batch)
+        correction = predict_masked(self.discriminator, Masked(inputs, masked.positions, masked.valid), batch)
         terms = {
             "generator": guess.term(self.generator_weight),
             **guess.z_term("generator", self.z_loss),
-            "discriminator": second.term(self.discriminator_weight),
-            **second.z_term("discriminator", self.z_loss),
+            "discriminator": correction.term(self.discriminator_weight),
+            **correction.z_term("discriminator", self.z_loss),
         }
         if self.training:
             return Losses(terms)
-        guesses = {"generator": guess, "discriminator": second}
+        guesses = {"generator": guess, "discriminator": correction}
         return Losses(terms, {name: guess.prediction(self.vocabulary) for name, guess in guesses.items()})
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:

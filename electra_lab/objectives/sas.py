@@ -9,7 +9,16 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.objectives._shared import Base, Cloze, Weight, cloze, detect, draw, full_precision, term
+from electra_lab.objectives._shared import (
+    Base,
+    MaskedPrediction,
+    Weight,
+    detect,
+    draw,
+    full_precision,
+    predict_masked,
+    term,
+)
 from registry import Batch, Flops, Losses, Masked, Needs, Price, Streams, objectives
 
 EMPTY, UNVISITED = -1, -2  # in the memory, the position of a slot without a replacement, and of one never written
@@ -51,10 +60,10 @@ class SelfAugmentation(Base):
         # 1) Replace tokens. In eval mode, the first of two visits only makes the draws.
         visit = self.visit(batch, rng)
         if not self.training:
-            visit = self.next_visit(cloze(self.discriminator, visit, batch), batch, rng)
+            visit = self.next_visit(predict_masked(self.discriminator, visit, batch), batch, rng)
 
         # 2) Predict the originals, and find the replaced tokens, from the same states.
-        guess = cloze(self.discriminator, visit, batch)
+        guess = predict_masked(self.discriminator, visit, batch)
         detection, losses = detect(self.discriminator, visit.inputs, batch, hidden=guess.hidden)
         detected = term(losses, batch.attention_mask, self.discriminator_weight)
         terms = {"mlm": guess.term(self.mlm_weight), "discriminator": detected}
@@ -84,7 +93,7 @@ class SelfAugmentation(Base):
         return put(batch, positions, tokens, valid)
 
     @torch.no_grad()
-    def next_visit(self, guess: Cloze, batch: Batch, rng: Streams) -> Masked:
+    def next_visit(self, guess: MaskedPrediction, batch: Batch, rng: Streams) -> Masked:
         """Return the text with draws from the network's predictions."""
         masked, originals, logits = guess.masked, guess.originals, guess.logits.detach()
         if self.remask == "every_visit":

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from electra_lab.model.draws import distinct
-from electra_lab.objectives._shared import Cloze, Corrupting, Weight, ZLoss, choose, full_precision, term
+from electra_lab.objectives._shared import Corrupting, MaskedPrediction, Weight, ZLoss, choose, full_precision, term
 from registry import Batch, Detection, Losses, Needs, Streams, objectives
 
 
@@ -82,7 +82,7 @@ class Teams(Corrupting):
         return Losses(terms) if self.training else Losses(terms, predictions, detection, choice=choice)
 
     @torch.no_grad()
-    def _draws(self, guess: Cloze, rng: Streams) -> Int[Tensor, "B K draws"]:
+    def _draws(self, guess: MaskedPrediction, rng: Streams) -> Int[Tensor, "B K draws"]:
         """Draw k - 1 distinct tokens for each masked one, in float32, never its original or a special token."""
         rows, slots = guess.originals.shape
         numbers = rng("candidates").uniform(rows * slots, self.k - 1)

@@ -10,18 +10,18 @@ from torch import Tensor
 
 from registry import Random, samplers
 
-# Worked on at a time, whichever is more: on the CPU, many more would not stay in its cache; elsewhere, the numbers of a
-# large batch would take several times the memory of its logits.
-ROWS = 16
-WEIGHTS = {"cpu": 1 << 16}
-MOST = 1 << 26
+# Rows are drawn in chunks of this many weights, and of at least MIN_ROWS rows: on the CPU, larger chunks would not stay
+# in its cache; elsewhere, the random numbers of a large batch would take several times the memory of its logits.
+MIN_ROWS = 16
+CPU_CHUNK, DEVICE_CHUNK = 1 << 16, 1 << 26
 
 
 def by_rows(
     draw: Callable[[Tensor, Tensor], Int[Tensor, "n ..."]], weights: Float32[Tensor, "N V"], rng: Random, width: int
 ) -> Int[Tensor, "N ..."]:
     """Return draw(weights, numbers) with `width` random numbers a row, some rows at a time."""
-    rows, some = len(weights), max(ROWS, WEIGHTS.get(weights.device.type, MOST) // weights.shape[-1])
+    chunk = CPU_CHUNK if weights.device.type == "cpu" else DEVICE_CHUNK
+    rows, some = len(weights), max(MIN_ROWS, chunk // weights.shape[-1])
     if torch.compiler.is_compiling() or rows <= some:
         return draw(weights, rng.uniform(rows, width))
     drawn, begin = None, 0

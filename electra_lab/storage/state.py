@@ -34,13 +34,13 @@ class LossScale(BaseModel):
 
 
 class Divergence(BaseModel):
-    """The steps that were not taken, see training/step.py (Watch)."""
+    """The accepted and the rejected steps, see training/execution.py (Watch)."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    refused: NonNegativeInt
+    rejected: NonNegativeInt
     average: FiniteFloat
-    taken: Annotated[int, Field(ge=0, lt=2**63)]
+    accepted: Annotated[int, Field(ge=0, lt=2**63)]
     first: Annotated[int, Field(ge=-(2**63), lt=2**63)]
     spiked: bool
 

@@ -185,12 +185,12 @@ class BackboneContract(Contract):
                 alone = self.states(ended, *inputs[:2], separated)
                 ratio = float((states - alone).abs().max() / alone.abs().max())
                 assert ratio <= 1e-5, f"at depth {number}: {worst(states, alone)}"
-        for apart in (False, True):
+        for detach in (False, True):
             network.zero_grad()
-            network.hidden_at((1, depth), *inputs, apart=apart)[1].square().sum().backward()  # type: ignore[no-untyped-call]
+            network.hidden_at((1, depth), *inputs, detach=detach)[1].square().sum().backward()  # type: ignore[no-untyped-call]
             below, above = ([*backbone.layers[number].parameters()] for number in (0, -1))
             assert any(p.grad is not None and p.grad.any() for p in above)
-            assert apart == all(p.grad is None for p in below)
+            assert detach == all(p.grad is None for p in below)
 
     def test_documents_do_not_see_each_other(self, device: str) -> None:
         """The states of a document do not depend on its neighbours in the row, nor on its place there."""

@@ -15,7 +15,7 @@ STATE = {  # of a run without steps
     "tokens": 0,
     "skipped": 0,
     "window": {"steps": 0, "names": [], "totals": None},
-    "trouble": {"refused": 0, "average": 0.0, "taken": 0, "first": -1, "spiked": False},
+    "trouble": {"rejected": 0, "average": 0.0, "accepted": 0, "first": -1, "spiked": False},
 }
 
 

@@ -1,4 +1,4 @@
-"""How a step is executed: its precision, the loss scale of float16, compiled or eager code; whether it is taken."""
+"""How a step is executed: its precision, the loss scale of float16, compiled or eager code; whether it is accepted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from registry.errors import DivergedError
 Precision = Literal["bf16", "fp16", "fp32"]
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}  # the types of products; all else is in fp32
 START, FACTOR = 2.0**16, 2.0
-LEAD = 100  # taken steps before the first spike, and those that the running average of the norms remembers
+LEAD = 100  # accepted steps before the first spike, and those that the running average of the norms remembers
 CALM = 2000  # steps without an overflow after which the scale grows
 
 # Torch's stance is one for the process: blocks of several threads that restored it themselves could leave it changed.
@@ -112,16 +112,16 @@ class LossScale:
 
 
 class Watch:
-    """Decides which steps are taken, and remembers the first rejected one since the last log line.
+    """Decides which steps are accepted, and remembers the first rejected one since the last log line.
 
     It is on the device, at fixed addresses, and the host never waits for it. All ranks decide the same, as loss and
     norm are those of the global batch.
 
-    factor   multiple of the average norm above which a norm is a spike; None for no limit
-    average  mean norm of the first LEAD steps taken, then an exponential average with the same memory
-    taken    number of steps in the average
-    first    first rejected step since the last log line, -1 if there is none
-    spiked   True if the first rejected step was a spike
+    factor    multiple of the average norm above which a norm is a spike; None for no limit
+    average   mean norm of the first LEAD accepted steps, then an exponential average with the same memory
+    accepted  number of steps in the average
+    first     first rejected step since the last log line, -1 if there is none
+    spiked    True if the first rejected step was a spike
     """
 
     def __init__(
@@ -130,39 +130,39 @@ class Watch:
         factor: float | None = None,
         *,
         average: float = 0.0,
-        taken: int = 0,
+        accepted: int = 0,
         first: int = -1,
         spiked: bool = False,
     ) -> None:
         self.factor = factor
         self.average = torch.tensor(average, dtype=torch.float64, device=device)
-        self.taken = torch.tensor(taken, device=device)
+        self.accepted = torch.tensor(accepted, device=device)
         self.first = torch.tensor(first, device=device)
         self.spiked = torch.tensor(spiked, device=device)
         self.step = torch.tensor(-1, device=device)  # the step to judge next
 
     @torch.no_grad()
     def judge(self, finite: Tensor, norm: Tensor, overflow: Tensor | None) -> Tensor:
-        """Return whether the step is taken.
+        """Return whether the step is accepted.
 
         finite    True if loss and gradient are finite
         norm      norm of the gradient before clipping
         overflow  True if the loss scale of fp16 was too large, which skips the step without rejecting it
         """
-        taken, spike = finite, torch.zeros_like(finite)
+        accepted, spike = finite, torch.zeros_like(finite)
         if self.factor is not None:
             norm = norm.double()
-            spike = finite & (self.taken >= LEAD) & (norm > self.factor * self.average)
-            taken = finite & ~spike
-            mean = self.average + (norm - self.average) / (self.taken + 1).clamp(max=LEAD)
-            self.average.copy_(torch.where(taken, mean, self.average))
-            self.taken.add_(taken)
-        new = ~taken & (self.first < 0)
+            spike = finite & (self.accepted >= LEAD) & (norm > self.factor * self.average)
+            accepted = finite & ~spike
+            mean = self.average + (norm - self.average) / (self.accepted + 1).clamp(max=LEAD)
+            self.average.copy_(torch.where(accepted, mean, self.average))
+            self.accepted.add_(accepted)
+        new = ~accepted & (self.first < 0)
         if overflow is not None:
             new = new & ~overflow
         self.first.copy_(torch.where(new, self.step, self.first))
         self.spiked.copy_(torch.where(new, spike, self.spiked))
-        return taken
+        return accepted
 
     def forget(self) -> None:
         """Begin a new window, at a log line."""
@@ -171,7 +171,7 @@ class Watch:
 
     def state(self) -> dict[str, Any]:
         """Return the state as numbers, for a checkpoint. The host waits for the device."""
-        numbers = {"average": float(self.average), "taken": int(self.taken)}
+        numbers = {"average": float(self.average), "accepted": int(self.accepted)}
         return {**numbers, "first": int(self.first), "spiked": bool(self.spiked)}
 
     @classmethod
@@ -204,7 +204,7 @@ def non_finite_weights(names: list[str], step: int) -> DivergedError:
 def rejected_steps(
     number: int, first: int, spiked: bool, step: int, *, factor: float | None, limit: tuple[int, int] | None = None
 ) -> DivergedError:
-    """Return the error for steps that were not taken; the weights are sound.
+    """Return the error for rejected steps; the weights are sound.
 
     number, first  number of rejected steps since the last log line, and the first of them, from 0
     step           number of steps done
@@ -219,6 +219,6 @@ def rejected_steps(
     over = f" That makes {limit[0]:,} in all, more than train.skip_limit ({limit[1]:,})." if limit else ""
     cure = "set train.on_non_finite: skip" if limit is None else "raise train.skip_limit"
     return DivergedError(
-        f"step {step:,}: {what}. They were not taken, so no weight is damaged.{over} Lower "
+        f"step {step:,}: {what}. They were skipped, so no weight is damaged.{over} Lower "
         f"train.learning_rate, lengthen the warm-up (schedules.learning_rate.warmup_steps), or {cure}."
     )

@@ -81,7 +81,7 @@ def tensors_that_change(run: Run) -> list[Tensor]:
     tensors = [*objective.parameters(), *objective.buffers(), *objective.row_memory.values()]
     for state in run.optimizer.state.values():
         tensors += [value for value in state.values() if isinstance(value, Tensor)]
-    tensors += [watch.average, watch.taken, watch.first, watch.spiked]
+    tensors += [watch.average, watch.accepted, watch.first, watch.spiked]
     if scale is not None:
         tensors += [scale.scale, scale.calm, scale.overflows]
     return tensors if run.window.totals is None else [*tensors, run.window.totals]

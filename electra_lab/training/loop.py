@@ -66,7 +66,7 @@ class Settings:
 class Window:
     """The steps since the last log line: summed on the device, read by the host once.
 
-    totals: taken steps, their gradient norms, then sum, count and weighted sum of each term, then the norm of each
+    totals: accepted steps, their gradient norms, then sum, count and weighted sum of each term, then the norm of each
     network if each is clipped by its own, then clipped norms. Part of a checkpoint, so that a log line after a resume
     is the one that an uninterrupted run writes.
     """
@@ -77,17 +77,17 @@ class Window:
 
     def add(self, result: StepResult, clip_norm: float = math.inf) -> None:
         self.names = tuple(result.sums)
-        numbers = [result.finite, result.gradient_norm]
+        numbers = [result.accepted, result.gradient_norm]
         for name, total in result.sums.items():
             numbers += [total, result.counts[name], result.weights[name] * total.double()]
         numbers += [result.norms[network] for network in NETWORKS if result.norms]
         numbers.append(result.clipped_norm(clip_norm))
         values = torch.stack([number.double() for number in numbers])
-        taken = torch.where(result.finite, values, 0.0)
+        added = torch.where(result.accepted, values, 0.0)
         if self.totals is None:
-            self.totals = taken
+            self.totals = added
         else:
-            self.totals.add_(taken)
+            self.totals.add_(added)
         self.steps += 1
 
     def clear(self) -> None:
@@ -97,9 +97,9 @@ class Window:
             self.totals.zero_()
 
     def read(self) -> tuple[int, dict[str, float]]:
-        """Return the number of steps that were not finite, and the means of the window. The one host sync."""
-        taken, norm, *terms, clipped = self.totals.tolist() if self.totals is not None else (0.0, 0.0, 0.0)
-        terms, apart = terms[: 3 * len(self.names)], terms[3 * len(self.names) :]
+        """Return the number of skipped steps, and the means of the window. The one host sync."""
+        accepted, norm, *terms, clipped = self.totals.tolist() if self.totals is not None else (0.0, 0.0, 0.0)
+        terms, per_network = terms[: 3 * len(self.names)], terms[3 * len(self.names) :]
         # A term without a count has no mean: the objective is in another stage.
         parts = zip(self.names, terms[::3], terms[1::3], terms[2::3], strict=True)
         losses, loss = {}, 0.0
@@ -107,13 +107,13 @@ class Window:
             if count:
                 losses[f"{name}_loss"] = sum_ / count
                 loss += weighted / count
-        if not taken:  # no step was taken in this window; do not report a loss of 0
+        if not accepted:  # no step of this window was accepted; do not report a loss of 0
             loss = norm = clipped = math.nan
-            apart = [math.nan] * len(apart)
+            per_network = [math.nan] * len(per_network)
         norms = {"gradient_norm": norm, "clipped_gradient_norm": clipped}
-        norms |= {f"{network}_gradient_norm": total for network, total in zip(NETWORKS, apart, strict=False)}
-        means = {name: total / max(taken, 1) for name, total in norms.items()}
-        return self.steps - int(taken), {"loss": loss, **losses, **means}
+        norms |= {f"{network}_gradient_norm": total for network, total in zip(NETWORKS, per_network, strict=False)}
+        means = {name: total / max(accepted, 1) for name, total in norms.items()}
+        return self.steps - int(accepted), {"loss": loss, **losses, **means}
 
     def state(self) -> dict[str, Any]:
         if self.totals is None or not self.steps:
@@ -134,9 +134,9 @@ class Run:
     optimizer: Optimizer
     step: int = 0
     tokens: int = 0  # positions of all batches so far, padding included
-    skipped: int = 0  # steps that were not taken, up to the last log line
-    rejected: int = 0  # skipped steps that were more than an overflow of fp16
-    excused: int = 0  # rejected steps of the window that a checkpoint holds, as they were skipped under another policy
+    skipped: int = 0  # steps that were not accepted, up to the last log line
+    rejected: int = 0  # skipped steps that were not overflows of fp16
+    tolerated: int = 0  # rejected steps of the window before a resume, which another policy allowed
     window: Window = field(default_factory=Window)
     scale: LossScale | None = None  # for fp16
     watch: Watch = field(default_factory=Watch)
@@ -156,7 +156,7 @@ class Run:
         self.scale = LossScale.from_state(held, device) if settings.precision == "fp16" else None
         self.watch = Watch.from_state(self.watch.state(), device, settings.spike)
         if settings.on_non_finite != "skip":
-            self.excused = self._rejected()
+            self.tolerated = self._rejected()
             self.watch.forget()
 
     def _rejected(self) -> int:
@@ -166,9 +166,9 @@ class Run:
     def refuse_diverged(self, settings: Settings, *, weights: bool = False) -> None:
         """Raise DivergedError if the policy calls for it. All ranks must call it; the host waits for the device.
 
-        weights  True to check the weights even if every step since the last log line was taken
+        weights  True to check the weights even if every step since the last log line was accepted
         """
-        number = self._rejected() - self.excused
+        number = self._rejected() - self.tolerated
         if (number or weights) and (names := non_finite_parameters(self.learner.objective, self.learner.world)):
             raise non_finite_weights(names, self.step)
         limit, total = settings.skip_limit, self.rejected + number
@@ -191,7 +191,7 @@ class Run:
             "tokens": self.tokens,
             "skipped": self.skipped,
             "window": self.window.state(),
-            "trouble": {"refused": self.rejected, **self.watch.state()},
+            "trouble": {"rejected": self.rejected, **self.watch.state()},
             **({"loss_scale": self.scale.state()} if self.scale else {}),
         }
 
@@ -199,7 +199,7 @@ class Run:
         self.step, self.tokens, self.skipped = state["step"], state["tokens"], state["skipped"]
         self.window = Window.from_state(state["window"])
         trouble = dict(state["trouble"])
-        self.rejected = trouble.pop("refused")
+        self.rejected = trouble.pop("rejected")
         self.watch = Watch.from_state(trouble)
         scale = state.get("loss_scale")
         self.scale = LossScale.from_state(scale, torch.device("cpu")) if scale else None
@@ -324,7 +324,7 @@ def _line(run: Run, settings: Settings, rate: float, device: torch.device) -> di
     scale = run.scale.state() if run.scale else None
     run.skipped += skipped
     run.rejected += skipped - (scale["overflows"] if scale else 0)
-    run.excused = 0
+    run.tolerated = 0
     run.window.clear()
     run.watch.forget()
     if run.scale:

@@ -23,7 +23,7 @@ GENERATOR, DISCRIMINATOR = NETWORKS = ("generator", "discriminator")
 
 
 class Learner:
-    """An objective with everything apart from its weights that changes from step to step.
+    """An objective, with everything except its weights that changes from step to step.
 
     world           processes that train the objective
     module          callable module: the objective, or DDP around it
@@ -58,7 +58,7 @@ class Learner:
         self.keys.fill(seed, step, np.zeros(0, dtype=np.int64) if examples is None else examples)
         self.schedules.at_step(step)
         for module in self.changing:
-            # The objective comes first and may freeze a network; a frozen one, in eval mode, no longer changes.
+            # The objective comes first: it may freeze a network, which is then in eval mode and does not change.
             if module is self.objective or module.training:
                 module.at_step(seed, step)  # type: ignore[operator]
 
@@ -99,8 +99,8 @@ class Learner:
             self.objective.train(was_training)
 
     @torch.no_grad()
-    def remember(self, batch: Batch, taken: Bool[Tensor, ""]) -> None:
-        """Write the updates of a step's rows into the objective's memory, unless the step was not taken.
+    def remember(self, batch: Batch, accepted: Bool[Tensor, ""]) -> None:
+        """Write the updates of a step's rows into the objective's memory, if the step was accepted.
 
         The memory is the same on all ranks. If a row is in the global batch twice, the later update counts.
         """
@@ -113,18 +113,18 @@ class Learner:
         last = order[torch.searchsorted(rows[order], rows, right=True) - 1]
         for name, memory_rows in memory.items():
             updates = self.world.gather(torch.cat([update[name] for update in self.memory_updates]))
-            memory_rows[rows] = torch.where(taken, updates[last].to(memory_rows.dtype), memory_rows[rows])
+            memory_rows[rows] = torch.where(accepted, updates[last].to(memory_rows.dtype), memory_rows[rows])
 
     def losses(self, batch: Batch, rng: Streams, precision: Precision) -> Losses:
         """Return the losses of one batch."""
         device, counts = batch.tokens.device, batch.document_counts
-        apart: AbstractContextManager[None] = nullcontext()
+        bounded: AbstractContextManager[None] = nullcontext()
         if counts is not None:
-            apart = documents_at_most(counts, self.encoders, device, batch.tokens.shape[1])
+            bounded = documents_at_most(counts, self.encoders, device, batch.tokens.shape[1])
         for encoder in self.encoders:
             encoder.batch_mask = batch.attention_mask
             encoder.full_mask = batch.attention_mask if batch.full else None
-        with autocast(device, precision), apart:
+        with autocast(device, precision), bounded:
             losses: Losses = self.module(batch, rng)
         return losses
 
@@ -137,7 +137,7 @@ class StepResult:
     counts: Mapping[str, Tensor]
     weights: Mapping[str, float | Tensor]
     gradient_norm: Tensor  # before clipping
-    finite: Tensor  # the step was taken: loss and gradient are finite, and the gradient does not spike
+    accepted: Tensor  # loss and gradient are finite, and the gradient does not spike; otherwise no weight changes
     norms: Mapping[str, Tensor] = field(default_factory=dict)  # by network, if each is clipped by its own norm
 
     def clipped_norm(self, clip_norm: float) -> Tensor:
@@ -213,7 +213,7 @@ def compute(
     number that depends on the step, so that the operations can be recorded once and replayed.
 
     scale  factor of the loss, for fp16, which adapts to overflows
-    watch  detector of spikes in the gradient's norm, whose steps are also rejected
+    watch  detector of spikes in the gradient's norm, which rejects these steps, too
     """
     # Forward and backward
     sums, counts, weights = gradients(learner, batch, micro_batch_size, precision, scale)
@@ -222,19 +222,19 @@ def compute(
     if scale is not None:
         scale.unscale(parameters)
     norm, norms = clip(optimizer, clip_norm, batch.tokens.device)
-    # Decide on the device whether the step is taken
+    # Decide on the device whether the step is accepted
     sound = torch.stack(list(sums.values())).isfinite().all()
-    finite = norm.isfinite() & sound
+    accepted = norm.isfinite() & sound
     overflow = scale.update(sound, norm.isfinite()) if scale is not None else None
     if watch is not None:
-        finite = watch.judge(finite, norm, overflow)
+        accepted = watch.judge(accepted, norm, overflow)
     # Update
     learner.updating = True
-    update(optimizer, finite)
-    learner.remember(batch, finite)
+    update(optimizer, accepted)
+    learner.remember(batch, accepted)
     learner.updating = False
     optimizer.zero_grad(set_to_none=True)
-    return StepResult(sums, counts, weights, norm, finite, norms)
+    return StepResult(sums, counts, weights, norm, accepted, norms)
 
 
 def gradients(
@@ -293,18 +293,18 @@ def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
     return parameters
 
 
-def by_network(optimizer: Optimizer, generator: Set[nn.Parameter], rate: float, *, apart: bool) -> None:
+def by_network(optimizer: Optimizer, generator: Set[nn.Parameter], rate: float, *, clip_each: bool) -> None:
     """Split the optimizer's groups by network. Parameters that both networks share are the generator's.
 
-    rate   factor of the generator's learning rate
-    apart  True to clip the gradient of each network by its own norm
+    rate       factor of the generator's learning rate
+    clip_each  True to clip the gradient of each network by its own norm
     """
     groups: list[dict[str, Any]] = []
     for group in optimizer.param_groups:
         for network, factor in ((GENERATOR, rate), (DISCRIMINATOR, 1.0)):
             parameters = [p for p in group["params"] if (p in generator) == (network == GENERATOR)]
             if parameters:
-                marked = {"network": network, "clipped_with": network if apart else ""}
+                marked = {"network": network, "clipped_with": network if clip_each else ""}
                 groups.append({**group, **marked, "params": parameters, "lr": group["lr"] * factor})
     optimizer.param_groups[:] = groups
 
@@ -332,13 +332,13 @@ def is_fused(optimizer: Optimizer) -> bool:
 
 
 @torch.no_grad()
-def update(optimizer: Optimizer, finite: Bool[Tensor, ""]) -> None:
-    """Take the optimizer's step if `finite`; otherwise weights and state do not change. The host does not wait.
+def update(optimizer: Optimizer, accepted: Bool[Tensor, ""]) -> None:
+    """Take the optimizer's step if `accepted`; otherwise weights and state do not change. The host does not wait.
 
     State that the first step creates begins at zero, by the contract of optimizers.
     """
     if is_fused(optimizer):
-        optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+        optimizer.found_inf = (~accepted).float()  # type: ignore[attr-defined]
         optimizer.step()
         return
     learning = [parameter for parameter in parameters_of(optimizer) if parameter.grad is not None]
@@ -348,9 +348,9 @@ def update(optimizer: Optimizer, finite: Bool[Tensor, ""]) -> None:
         before.append((parameter.clone(), state))
     optimizer.step()
     for parameter, (weight, state) in zip(learning, before, strict=True):
-        parameter.copy_(torch.where(finite, parameter, weight))
+        parameter.copy_(torch.where(accepted, parameter, weight))
         for key, value in optimizer.state[parameter].items():
-            value.copy_(torch.where(finite, value, state.get(key, torch.zeros_like(value))))
+            value.copy_(torch.where(accepted, value, state.get(key, torch.zeros_like(value))))
 
 
 def _total(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

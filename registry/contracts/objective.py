@@ -141,7 +141,7 @@ class Setup:
     steps: int | None  # of training; None while a budget has not been turned into steps
     starts: frozenset[str] = frozenset()  # the networks whose weights `init` names
     separates: bool = False  # a row may hold several documents, each of which sees only itself
-    cloze: bool = False  # what the generator says of a position does not depend on the token there
+    generator_is_masked_lm: bool = False  # its prediction at a position does not depend on the token there
 
 
 FULL = BatchSizes(1)  # every batch is full

@@ -117,9 +117,9 @@ class Backbone(Module):
 
     forward takes x Float[B T D] and attention_mask Bool[B T], True at real tokens, and returns Float[B T D]. Values in
     the padding must not change real positions. With `inner_states` it also takes two keywords: `depths`, numbers of
-    layers, each from 1 to the depth of the backbone, and `apart`, a bool. With depths, it returns a tuple: for each
-    depth, the states that a backbone of that depth would return. If `apart`, the layer above a depth passes no gradient
-    to its states.
+    layers, each from 1 to the depth of the backbone, and `detach`, a bool. With depths, it returns a tuple: for each
+    depth, the states that a backbone of that depth would return. If `detach`, the layer above a depth passes them no
+    gradient.
 
     `__init__` sets `layers`, the modules of each depth. All other members have defaults:
 
@@ -139,7 +139,7 @@ class Backbone(Module):
                          it without documents, too
     full_mask            the same of a batch without padding, None with padding; a backbone that receives this tensor
                          needs no mask
-    inner_states         True if `forward` also takes `depths` and `apart`, and returns the states after each of these
+    inner_states         True if `forward` also takes `depths` and `detach`, and returns the states after each of these
                          layers; see `forward`
     reversible           True if it keeps no activations and computes them again in the backward pass
     discontinuous        True if rounding may move a state to another bucket, so that two kernels may disagree
@@ -242,11 +242,11 @@ class Network(Generator, Protocol):
         segments: Int[Tensor, "B T"],
         documents: Int[Tensor, "B T"] | None = None,
         *,
-        apart: bool = False,
+        detach: bool = False,
     ) -> tuple[Float[Tensor, "B T D"], ...]:
         """Return the states after each of these layers, counted from 1, as a network that ended there would.
 
-        apart  True if the layer above a depth reads its states without their gradient
+        detach  True if the layer above a depth reads its states without their gradient
         """
 
     def predict(

@@ -35,7 +35,7 @@ class Finding:
     """The finding of a replay.
 
     kind       place: the forward or the backward pass, the norm of all gradients, the update of the weights; `nothing`
-               if no step was refused
+               if no step was rejected
     step       number of the step, from 1 as in the log; the last one that was repeated if there is nothing
     module     dotted name of the module; its class and the place of the class follow
     component  registered component that the module is a part of, and its place
@@ -60,7 +60,7 @@ class Finding:
 
 
 def replay(path: Path, device: str, store: Path | None = None) -> Finding:
-    """Repeat the steps of a run from its newest checkpoint until one is refused; nothing is written to its folder.
+    """Repeat the steps of a run from its newest checkpoint until one is rejected; nothing is written to its folder.
 
     store  token store, if it is not where the config says
 
@@ -85,7 +85,7 @@ def replay(path: Path, device: str, store: Path | None = None) -> Finding:
         text = f"there is no step to repeat: the newest checkpoint is that of the last step, {last:,}."
         return Finding("nothing", last, text)
     text = (
-        f"no step was refused: from the newest checkpoint, at step {begun:,}, to the end of the run, at step {last:,} "
+        f"no step was rejected: from the newest checkpoint, at step {begun:,}, to the end of the run, at step {last:,} "
         "or before, all steps are finite here. The cause may be the device, or the differences named above."
     )
     return Finding("nothing", last, text)
@@ -136,7 +136,7 @@ def _repeated(directory: RunDirectory, loaded: Loaded, experiment: Experiment) -
 def _diagnosed(
     directory: RunDirectory, loaded: Loaded, experiment: Experiment, result: StepResult, step: int, scale: float | None
 ) -> Finding:
-    """Recompute a refused step, which left the weights unchanged."""
+    """Recompute a rejected step, which left the weights unchanged."""
     run, settings, device = experiment.run, experiment.settings, experiment.device
     batch = batch_of(step, run, settings, experiment.train, device)
     run.learner.at_step(settings.seed, step, examples_of(step, run, settings))

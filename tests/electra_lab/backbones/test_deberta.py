@@ -242,7 +242,7 @@ def test_a_step_is_that_of_transformers(apart: bool) -> None:
         list(objective.named_parameters()), RATE, weight_decay=DECAY, epsilon=EPSILON
     )
     if apart:
-        by_network(optimizer, set(objective.generator.parameters()), RATIO, apart=True)
+        by_network(optimizer, set(objective.generator.parameters()), RATIO, clip_each=True)
     learner = Learner(objective.train())
     Run(learner, optimizer)
     learner.at_step(0, 0, batch.example_ids.numpy())

@@ -112,8 +112,8 @@ def test_a_backbone_is_given_the_pad_token_whatever_padding_holds_and_documents_
         made.hidden(tokens, mask, torch.zeros_like(tokens), torch.zeros_like(tokens))
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_states_at_depths_are_those_of_layers_called_by_hand(apart: bool) -> None:
+@pytest.mark.parametrize("detach", [False, True])
+def test_states_at_depths_are_those_of_layers_called_by_hand(detach: bool) -> None:
     """Also with checkpointed layers; gradients stop at a depth if requested."""
     made = network(Bert(DIM, 4, 2, MAX_LENGTH, dropout=0.0), embedding_dim=DIM)
     inputs = torch.randint(5, VOCABULARY, (2, 9)), torch.arange(9).expand(2, -1) < 7, torch.zeros(2, 9).long()
@@ -121,8 +121,8 @@ def test_states_at_depths_are_those_of_layers_called_by_hand(apart: bool) -> Non
     read = made.embeddings(inputs[0].masked_fill(~inputs[1], PAD), inputs[2])
     layers: Any = made.backbone.layers
     two = layers[1](layers[0](read, visible), visible)
-    three = layers[2](two.detach() if apart else two, visible)
-    four = layers[3](three.detach() if apart else three, visible)
+    three = layers[2](two.detach() if detach else two, visible)
+    four = layers[3](three.detach() if detach else three, visible)
 
     def slopes(states: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
         # Cubes, as the mean square of a LayerNorm's output does not depend on its input.
@@ -132,7 +132,7 @@ def test_states_at_depths_are_those_of_layers_called_by_hand(apart: bool) -> Non
     expected = (two, three, four), slopes((two, three, four))
     recompute(layers)
     layers.train()
-    states = made.hidden_at((2, 3, 4), *inputs, apart=apart)
+    states = made.hidden_at((2, 3, 4), *inputs, detach=detach)
     torch.testing.assert_close((states, slopes(states)), expected, rtol=1e-5, atol=1e-6)
 
 

@@ -44,8 +44,9 @@ CONFLICTS: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     ],
     "coco_lm": [({"separates": True}, ["packing.attention"])],
     "electric": [
-        ({"cloze": False}, [GENERATOR]), ({"cloze": True, "generator": "fixed", "tie": "all"}, []),
-        ({"cloze": True, "unbiased": False}, [SAMPLER]),
+        ({"generator_is_masked_lm": False}, [GENERATOR]),
+        ({"generator_is_masked_lm": True, "generator": "fixed", "tie": "all"}, []),
+        ({"generator_is_masked_lm": True, "unbiased": False}, [SAMPLER]),
     ],
     "frozen_generator": [
         FIXED, *TIES, ({"generator": "fixed", "tie": "all"}, [GENERATOR, TIE]), ({"unbiased": False, "steps": 1}, []),
@@ -70,7 +71,11 @@ def test_the_table_is_complete() -> None:
 
 @pytest.mark.parametrize(
     ("name", "changes", "keys"),
-    [(name, changes, keys) for name, cases in CONFLICTS.items() for changes, keys in [({"cloze": True}, []), *cases]],
+    [
+        (name, changes, keys)
+        for name, cases in CONFLICTS.items()
+        for changes, keys in [({"generator_is_masked_lm": True}, []), *cases]
+    ],
 )
 def test_conflicts(name: str, changes: dict[str, Any], keys: list[str]) -> None:
     """Each has its key and a sentence that names the objective or its option."""

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from electra_lab.model.network import Network
-from electra_lab.objectives._shared import Cloze, Corrupting, cloze, cross_entropy, draw
+from electra_lab.objectives._shared import Corrupting, MaskedPrediction, cross_entropy, draw, predict_masked
 from electra_lab.testing import CLS, MASK, PAD, SEP, ObjectiveContract, vocabulary
 from electra_lab.testing.common import as_batch
 from electra_lab.training.device import recompute
@@ -51,7 +51,7 @@ def test_smoothing_is_that_of_torch_and_may_be_a_tensor(dtype: torch.dtype, smoo
     masked = Masked(originals, torch.arange(3).expand(2, 3), torch.ones(2, 3, dtype=torch.bool))
     [slope] = torch.autograd.grad(expected.sum(), logits)
     for given in (smoothing, torch.tensor(smoothing, dtype=torch.float64)):
-        guess = Cloze(masked, originals, torch.zeros(2, 3, 1), logits, cross_entropy(logits, originals))
+        guess = MaskedPrediction(masked, originals, torch.zeros(2, 3, 1), logits, cross_entropy(logits, originals))
         found = guess.losses(given)
         assert found.dtype == dtype
         torch.testing.assert_close(found, expected)
@@ -225,15 +225,17 @@ def test_the_z_loss_is_the_plain_formula_with_its_gradient_in_any_micro_batches(
     guess = objective.guess(batch, rng)
     logits = {"generator" if name != "mlm" else "discriminator": guess.logits}
     if name in ("electra_correct", "replace_mlm"):
-        read = cloze(
+        read = predict_masked(
             on.discriminator, Masked(on.replace(guess, batch, rng), *list(vars(guess.masked).values())[1:]), batch
         )
         logits["discriminator"] = read.logits
     if name == "amos":
         masked = guess.masked
-        read = on.generator.hidden_at(on.depths, masked.inputs, batch.attention_mask, batch.segments, apart=True)
+        read = on.generator.hidden_at(on.depths, masked.inputs, batch.attention_mask, batch.segments, detach=True)
         exits = zip(on.depths, read, strict=True)
-        logits = {f"generator_{depth}": cloze(on.generator, masked, batch, states).logits for depth, states in exits}
+        logits = {
+            f"generator_{depth}": predict_masked(on.generator, masked, batch, states).logits for depth, states in exits
+        }
     squares = {network: said.logsumexp(-1)[guess.masked.valid] ** 2 for network, said in logits.items()}
     assert {key for key in sums if key.endswith("_z")} == {f"{network}_z" for network in squares}
     for network, values in squares.items():

@@ -125,7 +125,7 @@ def trained(folder: Path, parallel: str, name: str, world: World) -> dict[str, A
         numbers = {key: float(value) for key, value in {**result.sums, "norm": result.gradient_norm}.items()}
         numbers["scale"] = float(scale.scale) if scale else 1.0
         counts = {key: int(value) for key, value in result.counts.items()}
-        steps.append({"numbers": numbers, "counts": counts, "finite": bool(result.finite)})
+        steps.append({"numbers": numbers, "counts": counts, "finite": bool(result.accepted)})
     inputs, drawn = json.loads(json.dumps(read)), float(torch.rand(()))
     found, checkpoints = judge(), folder / parallel / name / str(world.size)
     _save(checkpoints, learner, optimizer)

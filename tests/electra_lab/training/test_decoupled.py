@@ -38,7 +38,7 @@ def together(objective: Any, rate: float, change: dict[str, float]) -> None:
         put = partial(setattr, learner, "generator_rate")
         learner.schedules = Schedules([Number(exponential, put)], STEPS)
     optimizer = optimizers.get("adamw").component(list(objective.named_parameters()), RATE, epsilon=EPSILON)
-    by_network(optimizer, set(objective.generator.parameters()), rate, apart=False)
+    by_network(optimizer, set(objective.generator.parameters()), rate, clip_each=False)
     Run(learner, optimizer)
     for step in range(STEPS):
         training_step(

@@ -74,7 +74,7 @@ def test_a_short_training_is_that_of_float32(tmp_path: Path, name: str) -> None:
     for number in range(4):
         options = [{"precision": "fp32"}, {"precision": "fp16", "scale": scale}]
         results = [step(m, number=number, micro=4, **o) for m, o in zip(made, options, strict=True)]
-        assert all(bool(result.finite) for result in results)
+        assert all(bool(result.accepted) for result in results)
         for key, value in results[0].sums.items():
             assert float(results[1].sums[key]) == pytest.approx(float(value), rel=1e-2)
         assert float(results[1].gradient_norm) == pytest.approx(float(results[0].gradient_norm), rel=2e-2)
@@ -94,11 +94,11 @@ def test_the_scale_itself_changes_nothing(tmp_path: Path) -> None:
 def test_an_overflow_is_not_taken(tmp_path: Path, optimizer: str) -> None:
     made = experiment(tmp_path, optimizer=optimizer)
     scale = LossScale(CPU, 2.0**10)
-    assert step(made, number=0, precision="fp16", scale=scale).finite
+    assert step(made, number=0, precision="fp16", scale=scale).accepted
     before, optimizer_before = parameters(made), _state(made)
     scale = LossScale(CPU, HUGE)
     result = step(made, number=1, precision="fp16", scale=scale)
-    assert not result.finite
+    assert not result.accepted
     assert all(value.isfinite() for value in result.sums.values())
     after = parameters(made)
     assert all(torch.equal(before[name], after[name]) for name in before)

@@ -384,7 +384,7 @@ def test_a_rejected_step_leaves_the_memory_of_its_rows() -> None:
     compute_step(trainer.run, trainer.settings, trainer.prepare(0))
     written = {name: held.clone() for name, held in memory.items()}
     assert any(held.any() for held in written.values())
-    trainer.run.watch.taken.fill_(100)
+    trainer.run.watch.accepted.fill_(100)
     trainer.run.watch.average.fill_(1e-30)  # every norm is a spike
     compute_step(trainer.run, trainer.settings, trainer.prepare(1))
     assert int(trainer.run.watch.first) == 1

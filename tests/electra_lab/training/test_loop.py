@@ -333,16 +333,16 @@ def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(tmp
 # Windows
 
 
-def result(a: float, count: int, weight: float, norm: float, finite: bool = True) -> StepResult:
+def result(a: float, count: int, weight: float, norm: float, accepted: bool = True) -> StepResult:
     return StepResult(
-        {"a": torch.tensor(a)}, {"a": torch.tensor(count)}, {"a": weight}, torch.tensor(norm), torch.tensor(finite)
+        {"a": torch.tensor(a)}, {"a": torch.tensor(count)}, {"a": weight}, torch.tensor(norm), torch.tensor(accepted)
     )
 
 
 def test_a_window_by_hand() -> None:
     window = Window()
     window.add(result(6.0, 2, 1.0, 3.0), 4.0)
-    window.add(result(float("nan"), 9, 1.0, float("inf"), finite=False), 4.0)
+    window.add(result(float("nan"), 9, 1.0, float("inf"), accepted=False), 4.0)
     window.add(result(4.0, 3, 10.0, 5.0), 4.0)
     skipped, means = window.read()
     assert skipped == 1

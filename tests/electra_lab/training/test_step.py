@@ -179,12 +179,12 @@ def test_any_optimizer_is_as_if_the_step_had_not_been(name: str, how: str, first
     for bowl, optimizer in zip(bowls, optimizers, strict=True):
         Run(Learner(bowl), optimizer)
         if not first:
-            assert bowl_step(bowl, optimizer).finite
+            assert bowl_step(bowl, optimizer).accepted
     bowls[0].how = how
-    assert not bowl_step(bowls[0], optimizers[0]).finite
+    assert not bowl_step(bowls[0], optimizers[0]).accepted
     bowls[0].how = "nothing"
     for bowl, optimizer in [*zip(bowls, optimizers, strict=True)] * 2:
-        assert bowl_step(bowl, optimizer, clip_norm=1.0).finite
+        assert bowl_step(bowl, optimizer, clip_norm=1.0).accepted
     for parameter, other in zip(*(bowl.parameters() for bowl in bowls), strict=True):
         assert torch.equal(parameter, other)
         states = optimizers[0].state[parameter], optimizers[1].state[other]
@@ -206,7 +206,7 @@ def test_update_leaves_parameters_without_a_gradient_alone(name: str) -> None:
 def test_bf16_keeps_weights_and_losses_in_float32(tmp_path: Path) -> None:
     made = experiment(tmp_path)
     result = step(made, precision="bf16")
-    assert result.finite
+    assert result.accepted
     assert {s.dtype for s in result.sums.values()} == {torch.float32}
     assert {p.dtype for p in made.run.learner.objective.parameters()} == {torch.float32}
     full = step(experiment(tmp_path))
