@@ -158,12 +158,20 @@ SCHEDULE = {
 }  # fmt: skip
 
 
+def medians(seconds: Any, name: str = "") -> dict[str, float]:
+    """Return the median ms of each list of seconds, however deep, by the keys that lead to it."""
+    if isinstance(seconds, list):
+        return {f"{name}, ms": statistics.median(seconds) * 1e3} if seconds else {}
+    found = dict[str, float]()
+    for key, value in seconds.items():
+        found |= medians(value, f"{name}, {key}" if name else key)
+    return found
+
+
 def figures_of(record: Mapping[str, Any]) -> Figures:
     """Return the figures of a line that a script has written: its own, or the medians of its ways."""
     figures: dict[str, float | str] = dict(record.get("figures", {}))
-    for way, seconds in record.get("seconds", {}).items():
-        if isinstance(seconds, list):
-            figures[f"{way}, ms"] = statistics.median(seconds) * 1e3
+    figures |= medians(record.get("seconds", {}))
     if record["case"].startswith("memory"):
         figures |= {f"{way}, MB": max(grown.values()) for way, grown in record["megabytes"].items()}
     for way, why in record.get("missing", {}).items():

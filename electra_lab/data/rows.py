@@ -105,7 +105,7 @@ class Rows:
         packed, counts = self.packing.rows(rows), None
         if packed.documents is not None:
             counts = document_counts(packed.documents, packed.attention_mask)
-        elif not packed.attention_mask[:, :width].all():
+        elif device.type == "cuda" and not packed.attention_mask[:, :width].all():  # for a kernel that CUDA alone has
             counts = piece_counts(packed.attention_mask)
 
         def moved(array: NDArray[Any]) -> torch.Tensor:

@@ -29,6 +29,7 @@ Signature = tuple[Any, ...]
 Step = Callable[[], StepResult]
 WARM_UP = 3  # eager steps of each shape before it is recorded
 MOST = 16  # graphs; a step that needs more differs too often to be worth recording
+NOT_RECORDED = "note: steps are not recorded as CUDA graphs"
 FEWEST = 100  # steps of a training that `auto` records
 
 
@@ -43,6 +44,15 @@ def obstacle(graph: Graph, run: Run, settings: Settings, device: torch.device) -
     if graph == "auto" and settings.steps - run.step < FEWEST:
         return f"fewer than {FEWEST} steps are left"
     return None
+
+
+def record_steps(graph: Graph, run: Run, settings: Settings, device: torch.device, say: Callable[[str], None]) -> None:
+    """Let the steps of a run be recorded, or say why they are not."""
+    reason = obstacle(graph, run, settings, device)
+    if reason is None:
+        run.compute = Recorded(run, CudaGraphs(device), device, say)
+    elif reason:
+        say(f"{NOT_RECORDED}: {reason}")
 
 
 def tensors_of(batch: Batch) -> dict[str, Tensor]:
@@ -232,4 +242,4 @@ class Recorded:
     def _give_up(self, reason: str) -> None:
         self.gave_up = True
         self.graphs.clear()  # their memory is for the eager steps
-        self.say(f"note: steps are not recorded as CUDA graphs: {reason}")
+        self.say(f"{NOT_RECORDED}: {reason}")

