@@ -36,7 +36,7 @@ from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.model.layers import KERNELS, use_kernel
 from electra_lab.model.network import Network, everywhere
 from electra_lab.training.device import compile_modules, keep_freed_memory, use_exact_kernels
-from electra_lab.training.graph import WARM_UP, CudaGraphs, Recorded
+from electra_lab.training.graph import EAGER, CudaGraphs, Recorded
 from electra_lab.training.loop import Run
 from electra_lab.training.step import prepare
 from registry import Batch, Vocabulary
@@ -152,7 +152,7 @@ def ours(case: Case, how: str) -> Step:
     if GRAPH in others:
         said: list[str] = []
         run.compute = Recorded(run, recorder(run, device), device, said.append)
-        for _ in range(WARM_UP + 2):  # recorded, and compared with an eager step
+        for _ in range(EAGER):  # recorded, and compared with an eager step
             take()
         if said:
             raise Missing(said[0])

@@ -28,6 +28,7 @@ Graph = Literal["auto", "on", "off"]
 Signature = tuple[Any, ...]
 Step = Callable[[], StepResult]
 WARM_UP = 3  # eager steps of each shape before it is recorded
+EAGER = WARM_UP + 2  # and those that are also done by the graph
 MOST = 16  # graphs; a step that needs more differs too often to be worth recording
 NOT_RECORDED = "note: steps are not recorded as CUDA graphs"
 FEWEST = 100  # steps of a training that `auto` records
@@ -192,7 +193,7 @@ class Recorded:
             self._record(key, run, settings, batch)
         if self.gave_up:
             return compute_step(run, settings, batch)
-        if self.steps[key] <= WARM_UP + 2:
+        if self.steps[key] <= EAGER:
             return self._compared(key, run, settings, batch)
         return self._replayed(key, run, batch)
 
