@@ -36,7 +36,6 @@ from electra_lab.training.step import Learner, training_step
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = ROOT / "experiments"
-GRAPHS = "tests/electra_lab/training/test_graph.py"
 ROWS = 8  # per batch of a tried step
 Cells = list[str]
 
@@ -70,10 +69,40 @@ def environment(device: str, out: Path) -> None:
         one = torch.randn(size, size, device=device)
         seconds |= alternate({"tf32": lambda: one @ one}, 3, clock=on(device), calls=5)
     rates = {name: 2 * size**3 / sorted(values)[1] / 1e12 for name, values in seconds.items()}
-    for name, rate in rates.items():
-        facts[f"product of {size} x {size}, {name}"] = f"{rate:,.1f} TFLOP/s"
-    table = markdown(["", ""], [[name, str(value)] for name, value in facts.items()])
-    write(out, "Versions and products", table, {"case": "environment"}, {"facts": facts, "teraflops": rates})
+    figures = {f"product in {name}, TFLOP/s": rate for name, rate in rates.items()} | launches(device)
+    rows = [[name, str(value)] for name, value in facts.items()]
+    rows += [[name, f"{value:,.2f}"] for name, value in figures.items()]
+    write(
+        out,
+        "Versions, rates and launches",
+        markdown(["", ""], rows),
+        {"case": "environment"},
+        {"figures": figures, "facts": facts},
+    )
+
+
+def launches(device: str) -> dict[str, float]:
+    """Return the rate of copies, and on a GPU the time of an empty kernel, launched alone and by a graph."""
+    large = torch.empty(2**28 if device == "cuda" else 2**20, device=device)  # 1 GiB
+    target = torch.empty_like(large)
+    copies = alternate({"copy": lambda: target.copy_(large)}, 3, clock=on(device), calls=5)["copy"]
+    figures = {"copy, TB/s": 2 * 4 * large.numel() / sorted(copies)[1] / 1e12}  # read and written
+    one, number = torch.zeros(1, device=device), 1000
+
+    def many() -> None:
+        for _ in range(number):
+            one.zero_()
+
+    ways: dict[str, Callable[[], object]] = {"empty launch, us": many}
+    if device == "cuda":
+        many()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            many()
+        ways["empty node, us"] = graph.replay
+    for name, values in alternate(ways, 5, clock=on(device)).items():
+        figures[name] = sorted(values)[2] / number * 1e6
+    return figures
 
 
 def equality(device: str, out: Path) -> None:
@@ -124,7 +153,14 @@ def equality(device: str, out: Path) -> None:
     gap = (guesses["cpu"].logits - guesses[device].logits.cpu())[counts].abs().max()
     table = markdown(["the same on CPU and device", "equal", "of"], rows)
     table += f"\n\nThe generator's logits differ by at most {float(gap):.2g}."
-    write(out, "Equality with the CPU", table, {"case": "equality"}, {"rows": rows, "logits": float(gap)})
+    figures = {name: "equal" if here == number else f"{here} of {number} equal" for name, here, number in rows}
+    write(
+        out,
+        "Equality with the CPU",
+        table,
+        {"case": "equality"},
+        {"figures": figures, "rows": rows, "logits": float(gap)},
+    )
 
 
 def made(name: str, device: str, *changes: str) -> tuple[Loaded[Any], Built]:
@@ -185,7 +221,9 @@ def experiments(device: str, out: Path) -> None:
         rows.append([f"`{name}`", *cells, f"{time.monotonic() - began:.1f}"])
         print(rows[-1], flush=True)
     titles = ["", "loss on the CPU", "difference here", "fp32", "bf16", "fp16", "lines at which the host waits", "s"]
-    write(out, "Experiments", markdown(titles, rows), {"case": "experiments"}, {"rows": rows})
+    failed = [row[0] for row in rows if any(": " in cell for cell in row[1:-2])]  # errors of `failure`
+    figures = {"experiments": len(rows), "with an error": ", ".join(failed) or "none"}
+    write(out, "Experiments", markdown(titles, rows), {"case": "experiments"}, {"figures": figures, "rows": rows})
 
 
 def tried(name: str, device: str) -> Cells:
@@ -281,7 +319,11 @@ def training(device: str, out: Path) -> None:
             rows.append([f"{record['step']:,}", record["split"], *numbers, f"{rate:,.0f}"])
     titles = ["step", "split", "generator loss", "discriminator loss", "AUC", "tokens a second"]
     title = "ELECTRA-Small on docstrings, 128 x 128" if device == "cuda" else "bert_small on docstrings"
-    write(out, title, markdown(titles, rows), {"case": "training"}, {"records": records})
+    figures = {
+        "tokens a second": max(record.get("tokens_per_second", 0) for record in records),
+        "peak with evaluations, MB": max(record.get("peak_memory_bytes", 0) for record in records) / 1e6,
+    }
+    write(out, title, markdown(titles, rows), {"case": "training"}, {"figures": figures, "records": records})
 
 
 def ranks(device: str, out: Path) -> None:
@@ -296,11 +338,6 @@ def ranks(device: str, out: Path) -> None:
         rows.append([str(number), f"{last['loss']:.5f}", f"{rate:,.0f}"])
     table = markdown(["processes", "loss on test text", "tokens a second"], rows)
     write(out, "Two processes", table, {"case": "ranks"}, {"records": found})
-
-
-def graphs(device: str, out: Path) -> None:
-    """Compare steps that are recorded and replayed with eager ones."""
-    tested(["-m", "cuda"] if device == "cuda" else ["-k", "cannot_be_recorded"], [GRAPHS], device, out)
 
 
 def tests(device: str, out: Path) -> None:
@@ -353,11 +390,11 @@ def counted(log: Path, out: Path, code: int | None) -> None:
         file.unlink()
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.md").write_text(f"## Tests\n\n{table}\n", encoding="utf-8")
-    record = {"title": "Tests", "case": "tests", "counts": counts, "failed": failed, "code": code}
+    record = {"title": "Tests", "case": "tests", "figures": counts, "failed": failed, "code": code}
     (out / "results.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
 
 
-PARTS = {part.__name__: part for part in (environment, graphs, equality, experiments, training, ranks, tests)}
+PARTS = {part.__name__: part for part in (environment, equality, experiments, training, ranks, tests)}
 
 
 def main() -> None:

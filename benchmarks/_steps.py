@@ -9,6 +9,8 @@ Each way runs with its own settings: our trainings keep freed memory and, on CUD
 """
 
 import ctypes
+import os
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,14 +36,15 @@ from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.model.layers import KERNELS, use_kernel
 from electra_lab.model.network import Network, everywhere
 from electra_lab.training.device import compile_modules, keep_freed_memory, use_exact_kernels
-from electra_lab.training.graph import WARM_UP, CudaGraphs, Recorded
+from electra_lab.training.graph import EAGER, CudaGraphs, Recorded
 from electra_lab.training.loop import Run
 from electra_lab.training.step import prepare
 from registry import Batch, Vocabulary
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 COMPILE = ("off", "layers", "full")
-GRAPH = "graph"
+GRAPH, HALVES, CHECKPOINTING = "graph", "halves", "checkpointing"
+REHEARSED = bool(os.environ.get("ELECTRA_LAB_REHEARSAL"))  # set by gpu.py: CUDA's parts are played on a CPU
 USUAL = "usual step"
 LAB = "electra_lab"
 Step = Callable[[], object]
@@ -96,8 +99,11 @@ class Case:
 def make(case: Case, way: str) -> Step:
     """Return the step of a peer or of the lab, by its name and options: `electra_lab HOW`. Raises Missing.
 
-    HOW is that of `ours`. Peers take fp32, bf16 (by autocast) and bf16+full (compiled), and are in fp32 without it.
+    HOW is that of `ours`. Peers take fp32, bf16 (by autocast), bf16+full (compiled) and bf16+overhead (compiled, with
+    the CUDA graphs of torch.compile), each with +adam for torch's fused AdamW, and are in fp32 without a word.
+    Kernels are chosen while code is compiled and graphs are recorded, so that the settings of a way hold from here on.
     """
+    settings_of(way)
     if way.startswith(LAB):
         return ours(case, way.removeprefix(LAB).strip())
     name = name_of_peer(way)
@@ -108,19 +114,25 @@ def make(case: Case, way: str) -> Step:
 
 
 def ours(case: Case, how: str) -> Step:
-    """Return our step. `how`: a precision, then after + signs an attention kernel, a compile mode, graph, a sampler."""
+    """Return our step. `how`: a precision, then after + signs an attention kernel, a compile mode, a sampler.
+
+    Or graph (recorded and replayed), halves (two micro-batches), checkpointing (activations are computed again).
+    """
     precision, *others = how.split("+")
     compile_ = next((word for word in others if word in COMPILE), "off")
     kernel = next((word for word in others if word in KERNELS), "fused")
-    sampler = next((word for word in others if word not in (*COMPILE, *KERNELS, GRAPH)), "temperature")
-    if GRAPH in others and case.device != "cuda":
+    words = (*COMPILE, *KERNELS, GRAPH, HALVES, CHECKPOINTING)
+    sampler = next((word for word in others if word not in words), "temperature")
+    if GRAPH in others and case.device != "cuda" and not REHEARSED:
         raise Missing("there is no CUDA device here")
-    loaded, built = case.built(f"sampler={{type: {sampler}}}", f"train.precision={precision}")
+    again = f"train.activation_checkpointing={str(CHECKPOINTING in others).lower()}"
+    loaded, built = case.built(f"sampler={{type: {sampler}}}", f"train.precision={precision}", again)
     use_kernel(kernel, built.learner.objective)  # type: ignore[arg-type]
     compile_modules(compile_, built.learner.objective, built.networks.values())  # type: ignore[arg-type]
     device, run = torch.device(case.device), Run(built.learner, make_optimizer(loaded, built))
     options: Any = {"precision": precision, "steps": 1_000_000, "flops": built.flops, "examples": 0}
-    settings = replace(loop_settings(loaded.config, seed=0, **options), micro_batch_size=len(case.tokens))
+    micro = len(case.tokens) // (2 if HALVES in others else 1)
+    settings = replace(loop_settings(loaded.config, seed=0, **options), micro_batch_size=micro)
     tokens = case.tokens
     rows = len(tokens)
     given = Batch(
@@ -139,12 +151,25 @@ def ours(case: Case, how: str) -> Step:
 
     if GRAPH in others:
         said: list[str] = []
-        run.compute = Recorded(run, CudaGraphs(device), device, said.append)
-        for _ in range(WARM_UP + 2):  # recorded, and compared with an eager step
+        run.compute = Recorded(run, recorder(run, device), device, said.append)
+        for _ in range(EAGER):  # recorded, and compared with an eager step
             take()
         if said:
             raise Missing(said[0])
     return take
+
+
+def recorder(run: Run, device: torch.device) -> CudaGraphs:
+    """Return what records steps; in a rehearsal on a CPU, the recorder of operations of the tests."""
+    if device.type == "cuda":
+        return CudaGraphs(device)
+    sys.path.insert(0, str(EXPERIMENTS.parent))
+    from electra_lab.training import random
+    from tests.electra_lab.training.recorded import CpuGraphs
+
+    random._in_numpy = lambda *_: False  # it sees torch's operations alone
+    graphs: Any = CpuGraphs(run)
+    return graphs
 
 
 def of_transformers(case: Case, attention: str = "sdpa") -> tuple[nn.Module, nn.Module]:
@@ -204,9 +229,11 @@ def stepper(case: Case, how: str, modules: nn.Module, loss_of: Callable[[], Tens
     words = how.split("+")
     parameters = list(modules.parameters())
     for network in modules.modules():
-        if "full" in words and isinstance(network, Logits):
+        if isinstance(network, Logits) and "full" in words:
             network.compile(dynamic=False)
-    optimizer = torch.optim.AdamW(parameters, lr=5e-6, weight_decay=0.01)
+        if isinstance(network, Logits) and "overhead" in words:
+            network.compile(dynamic=False, mode="reduce-overhead")
+    optimizer = torch.optim.AdamW(parameters, lr=5e-6, weight_decay=0.01, fused="adam" in words or None)
 
     def take() -> None:
         with torch.autocast(case.device, torch.bfloat16, enabled="bf16" in words):

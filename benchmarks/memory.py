@@ -7,7 +7,8 @@ imports and first allocations of libraries do not count. Growth is the peak resi
 the first step, and of the third, less what was resident before: activations, logits, gradients and, of AdamW, two
 numbers for each weight. Reads /proc, so that it needs Linux.
 
-With `--device cuda` it is the peak of torch's memory on the GPU, less what was allocated before; one process does all.
+With `--device cuda` it is the memory that torch holds on the GPU, with the weights and the memory that graphs keep
+between steps; one process does all, and gives it back after each way.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import torch
 from _alternating import device_name, markdown, reason, write
-from _steps import LAB, PEERS, Case, Missing, Step, make, peer, settings_of
+from _steps import LAB, PEERS, Case, Missing, make, peer, settings_of
 
 MINIATURE = ("discriminator.dim=96", "discriminator.depth=1", "embedding.dim=16", "tokenizer.vocab_size=2048")
 STEPS = (1, 3)
@@ -38,11 +39,11 @@ def measure(case: Case, way: str, steps: Collection[int]) -> Growth:
     """Return the growth up to the end of these steps in this process, which has done nothing else."""
     torch.manual_seed(0)
     settings_of(way)
+    if case.device == "cuda":
+        return reserved(case, way, steps)
     make(Case(case.experiment, case.length, 1, (*case.changes, *MINIATURE), case.device), way)()
     gc.collect()
     step, grown = make(case, way), Growth()
-    if case.device == "cuda":
-        return allocated(step, steps)
     ctypes.CDLL(None).malloc_trim(0)  # the step must not reuse memory that was freed after building
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = resident("VmRSS")
@@ -53,14 +54,18 @@ def measure(case: Case, way: str, steps: Collection[int]) -> Growth:
     return grown
 
 
-def allocated(step: Step, steps: Collection[int]) -> Growth:
-    """Return the growth of torch's memory on a GPU up to the end of these steps."""
-    grown, before = Growth(), torch.cuda.memory_allocated()
+def reserved(case: Case, way: str, steps: Collection[int]) -> Growth:
+    """Return the MB that torch holds on a GPU up to the end of these steps, and give them back."""
+    grown = Growth()
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
     torch.cuda.reset_peak_memory_stats()
+    step = make(case, way)
     for number in range(1, max(steps) + 1):
         step()
         if number in steps:
-            grown[number] = (torch.cuda.max_memory_allocated() - before) / 1e6
+            grown[number] = (torch.cuda.max_memory_reserved() - before) / 1e6
     return grown
 
 

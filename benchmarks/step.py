@@ -6,8 +6,9 @@
 The ways are described in _steps.py; ours is written as precision[+attention][+compile][+sampler], with `temperature`
 unless another sampler is named. `--clock processor` counts the processor's time instead of the clock's.
 
-`--peers` takes names alone or with a precision, as in "usual step bf16+full". `--device cuda` times several calls at
-once, as the host does not wait between steps.
+`--peers` takes names alone or with a precision and options, as in "usual step bf16+full+adam". `--device cuda` times
+several calls at once, as the host does not wait between steps. `ready after` in results.jsonl is the time to build,
+compile and record each way.
 
 The share of the peak is FLOPs / seconds / peak, round by round. FLOPs are those that the step needs, by the formula of
 electra_lab/model/flops.py: 3 x batch x (generator + discriminator), with vocabulary logits at masked positions alone.
@@ -18,9 +19,10 @@ of two 2048 x 2048 matrices in float32, 2 x 2048^3 FLOPs, which alternates with 
 
 import statistics
 import sys
+import time
 
 import torch
-from _alternating import CLOCKS, Seconds, alternate, device_name, on, parser, reason, spread, table, tried, write
+from _alternating import CLOCKS, Seconds, alternate, device_name, on, parser, reason, spread, table, write
 from _steps import LAB, PEERS, Case, Missing, Step, make, peer, settings_of
 
 PRODUCT = "matrix product"
@@ -54,25 +56,28 @@ def main() -> None:
     options.add_argument("--ours", nargs="+", default=["fp32"])
     options.add_argument("--peers", nargs="*", type=peer, default=list(PEERS), metavar="PEER")
     options.add_argument("--calls", type=int, help="timed together; by default 1 on a CPU, 10 on a GPU")
+    options.add_argument("--warm-up", type=int, default=2, help="rounds that do not count")
     given = options.parse_args()
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     case = Case(given.experiment, given.length, given.batch, device=given.device)
-    ways, missing = dict[str, Step](), dict[str, str]()
+    ways, missing, ready = dict[str, Step](), dict[str, str](), dict[str, float]()
     for name in (*given.peers, *(f"{LAB} {how}" for how in given.ours)):
+        began = time.perf_counter()
         try:
-            ways[name] = make(case, name)
+            way = make(case, name)
+            way()  # compiles, with the kernels that are allowed in this way
         except Missing as absent:
             missing[name] = str(absent)
-        except Exception as error:
+        except Exception as error:  # a missing kernel or too little memory does not stop the others
             missing[name] = reason(error)
-    ways, failed = tried(ways)
-    missing |= failed
+        else:
+            ways[name], ready[name] = way, time.perf_counter() - began
     if not ways:
         sys.exit(f"no way could be timed: {missing}")
     ways[PRODUCT], of_product = product(given.device)
     clock, calls = on(given.device, CLOCKS[given.clock]), given.calls or (1 if given.device == "cpu" else 10)
-    found = alternate(ways, given.rounds, 2, before=settings_of, clock=clock, calls=calls)
+    found = alternate(ways, given.rounds, given.warm_up, before=settings_of, clock=clock, calls=calls)
     peak, flops = found.pop(PRODUCT), case.built()[1].flops.per_step
     rates = {name: f"{1 / statistics.median(values):.2f}" for name, values in found.items()}
     more = {"steps a second": rates, "share of the peak": shares(found, peak, flops, of_product)}
@@ -91,7 +96,7 @@ def main() -> None:
             "clock": given.clock,
             "torch": torch.__version__,
         },
-        {"seconds": found, "missing": missing, "flops": flops, "product seconds": peak},
+        {"seconds": found, "missing": missing, "flops": flops, "product seconds": peak, "ready after": ready},
     )
 
 

@@ -217,48 +217,140 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     return runpy.run_path(str(FOLDER / "gpu.py"))
 
 
-def test_parts_that_fail_stop_no_others(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts that raise, hang or write tables, in separate scripts."""
-    scripts = {
-        "environment": "print('before'); raise SystemExit('no driver')",
-        "equality": "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])",
-        "tests": (
-            "import pathlib, sys; out = pathlib.Path(sys.argv[-1]);"
-            "(out / 'results.md').write_text('## A table\\n\\n| 1 |\\n');"
-            "(out / 'results.jsonl').write_text('{\"number\": 1}\\n')"
-        ),
-    }
-    for name, text in scripts.items():
+SCRIPTS = {
+    "fails": "print('before'); raise SystemExit('no driver')",
+    "hangs": "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])",
+    "slow": (
+        "import json, pathlib, sys; out = pathlib.Path(sys.argv[-1]);"
+        "assert sys.argv[1:4] == ['real', '--device', 'cuda'];"
+        "line = {'case': 'steps', 'seconds': {'a': [0.002, 0.001, 0.009], 'b': [0.5]}};"
+        "line['missing'] = {'c': 'no | compiler'};"
+        "(out / 'results.md').write_text('## A table\\n\\n| 1 |\\n');"
+        "(out / 'results.jsonl').write_text(json.dumps(line | {'ready after': {'a+full': 7.0, 'b': 1.0}}) + '\\n')"
+    ),
+}
+
+
+@pytest.fixture
+def measure(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Any]]]:
+    """Call gpu.py with a schedule of scripts that fail, hang or write results; returns the lines of gpu.jsonl."""
+    schedule = {}
+    for name, text in SCRIPTS.items():
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-        part, command = gpu["PARTS"][name], [str(tmp_path / f"{name}.py")]
-        object.__setattr__(part, "commands", lambda device, command=command: [command])
-        object.__setattr__(part, "share", 4.0 if name == "tests" else 1.0)  # the hanging part has a fifth of the time
-    monkeypatch.setitem(gpu["main"].__globals__, "LEAST", 0.0)
-    parts = ("--device", "cpu", "--minutes", "0.15", "--parts", *scripts)
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path / "out"), *parts])
-    gpu["main"]()
-    shown = (tmp_path / "out" / "gpu.md").read_text(encoding="utf-8")
-    assert "no driver" in shown
-    assert "### A table" in shown
-    lines = (tmp_path / "out" / "gpu.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
-    failed = {record["part"]: len(record["failures"]) for record in records if "failures" in record}
-    assert failed == {"environment": 1, "equality": 1, "tests": 0}
-    assert {"part": "tests", "number": 1} in records
-    assert all(record["seconds"] < 15 for record in records if "seconds" in record)
+        limit = 1.0 if name == "hangs" else 20.0
+        predictions = {"a, ms": 2.2, "b, ms": 2.2, "c, ms": 1.0}
+        script = str(tmp_path / f"{name}.py")
+        schedule[name] = gpu["Measurement"](f"It {name}", limit, script, ["real"], ["rehearsed"], predictions)
+    for function in ("main", "report", "next_of", "measured"):
+        monkeypatch.setitem(gpu[function].__globals__, "SCHEDULE", schedule)
+
+    def call(*arguments: str) -> list[dict[str, Any]]:
+        monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path / "out"), *arguments])
+        gpu["main"]()
+        text = (tmp_path / "out" / "gpu.jsonl").read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+    return call
+
+
+def test_measurements_that_fail_stop_no_others(
+    measure: Callable[..., list[dict[str, Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = measure("--minutes", "1")
+    assert [line["measurement"] for line in lines] == ["fails", "hangs", "slow"]
+    assert ["error" in line for line in lines] == [True, True, False]
+    assert "no driver" in lines[0]["error"]
+    assert lines[1]["seconds"] < 10
+    assert lines[2]["predicted"]["a, ms"] == 2.2
+    milliseconds = {"a, ms": pytest.approx(2.0), "b, ms": pytest.approx(500.0)}
+    assert lines[2]["figures"] == {**milliseconds, "c, ms": "no | compiler", "a+full, s to compile": 7.0}
+    page = (tmp_path / "out" / "gpu.md").read_text(encoding="utf-8")
+    shown = capsys.readouterr().out
+    for row in ("| It slow | a, ms | 2.2 | 2 | 0.91 |", "| It slow | b, ms | 2.2 | 500 | **227.27** |"):
+        assert row in page
+        assert row in shown
+    assert "### A table" in page
+
+
+def test_another_call_goes_on_where_one_has_ended(
+    measure: Callable[..., list[dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is finished is not repeated, what failed comes last, and half a line is not read."""
+    measure("--minutes", "1", "--only", "fails")
+    file = tmp_path / "out" / "gpu.jsonl"
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write('{"measurement": "slow", "figu')
+    assert [line["measurement"] for line in measure("--minutes", "1")] == ["fails", "hangs", "slow", "fails"]
+    assert [line["measurement"] for line in measure("--minutes", "1", "--only", "slow", "hangs")][4:] == ["hangs"]
+    before = file.read_text(encoding="utf-8")
+    measure("--minutes", "0.1")  # too little for one of 20 seconds
+    assert [
+        json.loads(line)["measurement"] for line in file.read_text(encoding="utf-8")[len(before) :].splitlines()
+    ] == ["hangs"]
 
 
 @pytest.mark.slow
 def test_gpu_without_one(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All parts of the script run on a CPU, in tiny sizes."""
+    """All of the schedule runs on a CPU, in tiny sizes."""
     pytest.importorskip("transformers")
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path), "--device", "cpu", "--minutes", "60"])
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path), "--device", "cpu", "--minutes", "90"])
     gpu["main"]()
-    records = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [record for record in records if record.get("failures")] == []
-    assert {record["part"] for record in records if "title" in record} == gpu["PARTS"].keys()
-    equal = next(record["rows"] for record in records if record.get("case") == "equality")
-    assert all(here == number for _, here, number in equal)
+    lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {line["measurement"]: line["error"] for line in lines if "error" in line} == {}
+    figures = {line["measurement"]: line["figures"] for line in lines}
+    assert figures.keys() == gpu["SCHEDULE"].keys()
+    for name in ("bits", "kill"):
+        for what, expected in gpu["SCHEDULE"][name].predictions.items():
+            assert figures[name][what] == expected
+    assert set(figures["equality"].values()) == {"equal"}
+    missing = [value for name in ("small", "base", "small layers") for value in figures[name].values()]
+    assert all(isinstance(value, float) for value in missing), missing
+
+
+def test_kernels_are_chosen_before_a_way_is_compiled_or_recorded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = runpy.run_path(str(FOLDER / "_steps.py"))
+    enabled: dict[str, bool] = {}
+
+    def of(name: str) -> Callable[..., Any]:
+        return lambda *_: enabled.update({name: torch.backends.cuda.cudnn_sdp_enabled()})
+
+    monkeypatch.setitem(ways["make"].__globals__, "ours", of("lab"))
+    monkeypatch.setitem(ways["PEERS"], "usual step", of("peer"))
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        for name in ("usual step bf16+full", "electra_lab bf16+full+graph"):
+            ways["make"](ways["Case"]("transformer_tiny", 16, 2), name)
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+    assert enabled == {"peer": True, "lab": False}
+
+
+# Names as torch's profiler gives them.
+NAMED = {
+    "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNN": "products",
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64": "products",
+    "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_64x64_32x6_tn_align8>(...)": "products",
+    "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::...)": "attention",
+    "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>(...)": "attention",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda(...)>": "casts and copies",
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(...)>": "casts and copies",
+    "Memcpy DtoD (Device -> Device)": "casts and copies",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::BitwiseXorFunctor<long>, ...>": "random numbers",
+    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>": "LayerNorm",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(...)>": "GELU",
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, ...>>": "sums",
+    "void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, false, false>": "softmax and loss",
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>": "optimizer",
+    "void at::native::(anonymous namespace)::embedding_backward_feature_kernel<float, float, long>": "embeddings",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, ...>":
+        "additions and other arithmetic",
+    "triton_poi_fused_add_gelu_3": "compiled",
+}  # fmt: skip
+
+
+def test_kernels_have_kinds(run: Run) -> None:
+    script = runpy.run_path(str(FOLDER / "_gpu_graphs.py"))
+    assert {name: script["kind_of"](name) for name in NAMED} == NAMED
 
 
 def crossover_folder(parent: Path, flops: str, differences: dict[str, list[float]]) -> Path:

@@ -130,6 +130,7 @@ def trial(
         ((validation, validations * sizes[0]), (test, sizes[1])),
         accumulator_of(objective, vocabulary),
         device,
+        graph=config.train.graph,
         saved=0.0 if config.checkpoint.asynchronous else checkpoints * (needs.state_bytes + needs.memory_bytes),
     )
 

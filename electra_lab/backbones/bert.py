@@ -80,7 +80,7 @@ class Bert(Backbone, nn.Module):
         depths: Sequence[int] = (),
         detach: bool = False,
     ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
-        most = None if self.training and self.dropout else self.most_documents
+        most = None if self.training and self.dropout else self.most_pieces(attention_mask, documents)
         full = attention_mask is self.full_mask
         visible = as_additive_mask(visible_in(attention_mask, documents, most=most, full=full), x)
         exits = Exits(depths, len(self.layers), detach)

@@ -182,7 +182,7 @@ class ModernBert(Backbone, nn.Module):
         detach: bool = False,
     ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
         length = x.shape[1]
-        whole = visible_in(attention_mask, documents, most=self.most_documents)
+        whole = visible_in(attention_mask, documents, most=self.most_pieces(attention_mask, documents))
         near, local_turn = whole, None
         if any(layer.reach is not None for layer in self.layers):
             local_turn = self._turn(length, self.local_theta, x.device)

@@ -210,7 +210,7 @@ class Transformer(Backbone, nn.Module):
     ) -> Float[Tensor, "B T D"] | tuple[Float[Tensor, "B T D"], ...]:
         visible = keys = None
         if self.flash or documents is not None:
-            most = None if self.training and self.dropout else self.most_documents
+            most = None if self.training and self.dropout else self.most_pieces(attention_mask, documents)
             full = attention_mask is self.full_mask
             visible = visible_in(attention_mask, documents, blocks=self.flash, most=most, full=full)
             visible = as_additive_mask(visible, x) if self.flash else visible

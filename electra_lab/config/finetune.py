@@ -45,6 +45,9 @@ class FinetuningTrain(Strict):
         "auto",
         description="Precision of matrix products. auto is bf16 on GPUs, fp16 on GPUs without bf16, fp32 on CPUs.",
     )
+    graph: Literal["auto", "on", "off"] = Field(
+        "auto", description="Record the device's part of a step as a CUDA graph. See `train.graph` of an experiment."
+    )
     learning_rate: Annotated[float, Field(gt=0)] = Field(
         1e-4, description="Peak learning rate of the task's head; `schedules.learning_rate` multiplies it."
     )

@@ -105,6 +105,8 @@ class Rows:
         packed, counts = self.packing.rows(rows), None
         if packed.documents is not None:
             counts = document_counts(packed.documents, packed.attention_mask)
+        elif device.type == "cuda" and not packed.attention_mask[:, :width].all():  # for a kernel that CUDA alone has
+            counts = piece_counts(packed.attention_mask)
 
         def moved(array: NDArray[Any]) -> torch.Tensor:
             return _moved(np.ascontiguousarray(array if width is None else array[:, :width]), device)
@@ -238,6 +240,12 @@ def document_counts(documents: IndexArray, real: NDArray[np.bool_]) -> torch.Ten
     if len(seen) < len(rows):
         return None
     return torch.from_numpy(new.sum(axis=1))
+
+
+def piece_counts(real: NDArray[np.bool_]) -> torch.Tensor:
+    """Return how many pieces of text and of padding each row has: two at least, so that most batches have one sum."""
+    changes = (real[:, 1:] != real[:, :-1]).sum(axis=1)
+    return torch.from_numpy(np.maximum(changes + 1, 2))
 
 
 def _moved(array: NDArray[Any], device: torch.device) -> torch.Tensor:

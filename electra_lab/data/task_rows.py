@@ -16,16 +16,20 @@ from registry import Batch, Packed, Row
 from registry.errors import DataError
 
 IGNORED = -100  # the label of padding, as in torch's cross-entropy
+WIDTHS = 8  # of batches whose steps may be recorded
 
 
 class TaskRows(Rows):
     """Rows in the order of training, or the longest first. An implementation of registry.contracts.Batches.
 
     In evaluation a row's example id is its place in `rows`.
+
+    few_widths  batches are as wide as their longest row, rounded up to an eighth of the longest of all, so that eight
+                recordings of a step serve all of them
     """
 
-    def __init__(self, rows: Sequence[Row], *, group_by_length: bool = False) -> None:
-        self._rows = _Ragged(rows)
+    def __init__(self, rows: Sequence[Row], *, group_by_length: bool = False, few_widths: bool = False) -> None:
+        self._rows = _Ragged(rows, WIDTHS if few_widths else None)
         super().__init__(self._rows, group_by_length=group_by_length)
         self.length = int(self._rows.sizes.max())
 
@@ -49,10 +53,12 @@ class TaskRows(Rows):
 
 
 class _Ragged:
-    """Rows of different lengths, one after the other; a packing whose batches differ in width."""
+    """Rows of different lengths, one after the other; a packing whose batches have at most `widths` widths."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Row], widths: int | None = None) -> None:
         self.sizes = np.array([len(row.tokens) for row in rows], dtype=np.int64)
+        longest = int(self.sizes.max())
+        self._multiple = -(-longest // widths) if widths else 1
         self._begins = self.sizes.cumsum() - self.sizes
         self._tokens, self._segments = _joined(row.tokens for row in rows), _joined(row.segments for row in rows)
         self._of_rows: dict[str, NDArray[Any]] = {}
@@ -84,7 +90,7 @@ class _Ragged:
 
     def _padded(self, values: NDArray[Any], rows: IndexArray, padding: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         sizes = self.sizes[rows]
-        places = np.arange(sizes.max())
+        places = np.arange(-(-sizes.max() // self._multiple) * self._multiple)[: self.sizes.max()]
         real = places < sizes[:, None]
         at = np.minimum(self._begins[rows][:, None] + places, len(values) - 1)
         return np.where(real, values[at], padding), real

@@ -56,13 +56,13 @@ def visible_in(
 
     blocks  True to allow Blocks or Sequences instead of a mask Bool[B 1 #T T], for long rows. Only an eager forward
             pass on a CPU has Blocks: their number depends on the documents
-    most    upper bound of documents and pieces of padding in all rows, from `documents_at_most`: a device with a
+    most    upper bound of documents and pieces of padding in all rows, from `Backbone.most_pieces`: a device with a
             kernel for sequences gets Sequences. No document continues after another one
     full    True if no row has padding: then all positions see one another without documents, which is None
     """
     if full and documents is None:
         return None
-    if blocks and documents is not None:
+    if blocks and (documents is not None or most is not None):
         separated = documents_apart(attention_mask, documents, most)
         if separated is not None:
             return separated

@@ -44,14 +44,14 @@ class Blocks:
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """All rows as sequences that see nothing outside, one after the other: documents, and the padding after them.
+    """All rows as sequences that see nothing outside, one after the other: documents or rows, and padding.
 
     begins  first position of each sequence in [B*T], then B*T up to the largest number of sequences, and once more
     reach   largest distance that a position sees, None for its whole sequence
     """
 
     attention_mask: Bool[Tensor, "B T"]
-    documents: Int[Tensor, "B T"]
+    documents: Int[Tensor, "B T"] | None
     begins: Int[Tensor, " N"]
     reach: int | None = None
 
@@ -64,8 +64,8 @@ def documents_at_most(
 
     It is None outside the block, without counts, and where rows of this length have a mask.
 
-    counts  numbers of documents and pieces of padding of the rows, on the CPU; their sum is rounded up to a power of
-            two, as compiled code is for one number
+    counts  largest numbers of documents and pieces of padding of the rows, on the CPU; their sum is rounded up to a
+            power of two, as compiled code is for one number
     length  number of positions of a row
     """
     limit = None
@@ -81,16 +81,17 @@ def documents_at_most(
 
 
 def documents_apart(
-    attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"], most: int | None
+    attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"] | None, most: int | None
 ) -> Blocks | Sequences | None:
     """Return the documents of long rows; None if a mask is as fast, or if a document continues after another one.
 
-    most  upper bound of documents and pieces of padding in all rows, where a device has a kernel for sequences
+    documents  None if all of a row is one document, perhaps with padding
+    most       upper bound of documents and pieces of padding in all rows, where a device has a kernel for sequences
     """
-    length = documents.shape[1]
+    length = attention_mask.shape[1]
     if most is not None and most <= FLASH_SEQUENCES and length > FLASH_BEYOND:
-        return _sequences(attention_mask, documents, most)
-    if length > SHORT and _is_eager_on_cpu(documents) and _has_values(documents):
+        return sequences_of(attention_mask, documents, most)
+    if documents is not None and length > SHORT and _is_eager_on_cpu(documents) and _has_values(documents):
         return _blocks(attention_mask, documents)
     return None
 
@@ -128,7 +129,7 @@ def _has_flash(device: torch.device) -> bool:
     return built and narrow and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def _sequences(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"], most: int) -> Sequences:
+def sequences_of(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"] | None, most: int) -> Sequences:
     """Find the runs of equal numbers within a row, and of padding, without a size that depends on their number."""
     run = runs_of(attention_mask, documents)
     torch._assert_async(run[-1] <= most, f"these rows have more documents than their batch says, {most} at most")
@@ -136,9 +137,11 @@ def _sequences(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"
     return Sequences(attention_mask, documents, torch.searchsorted(run, numbers, out_int32=True))
 
 
-def runs_of(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"]) -> Int[Tensor, " N"]:
+def runs_of(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"] | None) -> Int[Tensor, " N"]:
     """Return the number of each position's document or piece of padding, counted from 1 over all rows."""
-    new = (documents[:, 1:] != documents[:, :-1]) | (attention_mask[:, 1:] != attention_mask[:, :-1])
+    new = attention_mask[:, 1:] != attention_mask[:, :-1]
+    if documents is not None:
+        new = new | (documents[:, 1:] != documents[:, :-1])
     return F.pad(new, (1, 0), value=True).flatten().cumsum(0)
 
 

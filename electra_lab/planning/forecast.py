@@ -15,7 +15,8 @@ from torch import nn
 from electra_lab.planning.memory import free_bytes, peak_bytes, shapes_only
 from electra_lab.training.evaluation import Accumulate, evaluation
 from electra_lab.training.execution import Precision
-from electra_lab.training.loop import Run, Settings, advance
+from electra_lab.training.graph import EAGER, Graph, record_steps
+from electra_lab.training.loop import Run, Settings, advance, compute_step
 from electra_lab.training.random import Streams
 from electra_lab.training.step import backward, is_fused
 from registry import Batch, Batches, Flops
@@ -163,15 +164,19 @@ def duration(
     device: torch.device,
     *,
     saved: float,
+    graph: Graph = "off",
 ) -> Duration:
     """Try the steps of each stage and some batches of each evaluation. The run cannot be trained afterwards.
 
     held_out  the batches of each split, and the number of rows to read of them in all evaluations
     saved     the bytes of all checkpoints
+    graph     whether steps are recorded, as in the training, where most of them are replayed
     """
     # Steps
     run.learner.objective.train()
     run.begin(settings, device)
+    record_steps(graph, run, settings, device, lambda _: None)  # the training says why it is not
+    early = 1 if run.compute is compute_step else EAGER
     # Stages: the objective may have two, and batches of growing size are tried at the mean of their sizes.
     warmup = settings.batches.warmup
     begins = sorted({0, *(begin for begin in (settings.flops.first, warmup) if begin < settings.steps)})
@@ -185,8 +190,8 @@ def duration(
             if device.type == "cuda":
                 torch.cuda.synchronize()
 
-        initial, later = _times(map(step, count()))
-        training += initial + later * (end - first - 1)
+        initial, later = _times(map(step, count()), early)
+        training += initial + later * max(end - first - early, 0)
     # Evaluations
     evaluating = 0.0
     for batches, rows in held_out:
@@ -200,15 +205,16 @@ def duration(
     return Duration(training / settings.steps, training, evaluating, saved / DISK)
 
 
-def _times(tries: Iterator[object]) -> tuple[float, float]:
-    """Return the seconds of the first try, which warms up, and the mean of the others, of the first if it is alone."""
+def _times(tries: Iterator[object], early: int = 1) -> tuple[float, float]:
+    """Return the seconds of the first tries, which warm up, and the mean of the others, or of all if these are all."""
     times, began = list[float](), time.perf_counter()
     for _ in tries:
         times.append(time.perf_counter() - began)
-        if len(times) > TRIES or (len(times) > FEWEST and sum(times[1:]) > ENOUGH):
+        later = len(times) - early
+        if later >= TRIES or (later >= FEWEST and sum(times[early:]) > ENOUGH):
             break
         began = time.perf_counter()
-    return times[0], fmean(times[1:] or times)
+    return sum(times[:early]), fmean(times[early:] or times)
 
 
 def obstacle(needs: Forecast, device: torch.device) -> str | None:

@@ -28,7 +28,9 @@ Graph = Literal["auto", "on", "off"]
 Signature = tuple[Any, ...]
 Step = Callable[[], StepResult]
 WARM_UP = 3  # eager steps of each shape before it is recorded
+EAGER = WARM_UP + 2  # and those that are also done by the graph
 MOST = 16  # graphs; a step that needs more differs too often to be worth recording
+NOT_RECORDED = "note: steps are not recorded as CUDA graphs"
 FEWEST = 100  # steps of a training that `auto` records
 
 
@@ -43,6 +45,15 @@ def obstacle(graph: Graph, run: Run, settings: Settings, device: torch.device) -
     if graph == "auto" and settings.steps - run.step < FEWEST:
         return f"fewer than {FEWEST} steps are left"
     return None
+
+
+def record_steps(graph: Graph, run: Run, settings: Settings, device: torch.device, say: Callable[[str], None]) -> None:
+    """Let the steps of a run be recorded, or say why they are not."""
+    reason = obstacle(graph, run, settings, device)
+    if reason is None:
+        run.compute = Recorded(run, CudaGraphs(device), device, say)
+    elif reason:
+        say(f"{NOT_RECORDED}: {reason}")
 
 
 def tensors_of(batch: Batch) -> dict[str, Tensor]:
@@ -182,7 +193,7 @@ class Recorded:
             self._record(key, run, settings, batch)
         if self.gave_up:
             return compute_step(run, settings, batch)
-        if self.steps[key] <= WARM_UP + 2:
+        if self.steps[key] <= EAGER:
             return self._compared(key, run, settings, batch)
         return self._replayed(key, run, batch)
 
@@ -232,4 +243,4 @@ class Recorded:
     def _give_up(self, reason: str) -> None:
         self.gave_up = True
         self.graphs.clear()  # their memory is for the eager steps
-        self.say(f"note: steps are not recorded as CUDA graphs: {reason}")
+        self.say(f"{NOT_RECORDED}: {reason}")

@@ -122,6 +122,7 @@ class Learner:
         if counts is not None:
             bounded = documents_at_most(counts, self.encoders, device, batch.tokens.shape[1])
         for encoder in self.encoders:
+            encoder.batch_mask = batch.attention_mask
             encoder.full_mask = batch.attention_mask if batch.full else None
         with autocast(device, precision), bounded:
             losses: Losses = self.module(batch, rng)

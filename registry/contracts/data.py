@@ -107,9 +107,10 @@ class Batch:
     source_document_ids: Int[Tensor, "B T"] | None = None
     # Each row's number in the training text, the same in every epoch. None outside training, and if it is not known.
     row_ids: Int[Tensor, " B"] | None = None
-    # How many documents attention separates in each row, and pieces of padding; on the CPU, wherever the batch is. None
-    # if it is not known, or if a document of a row continues after another one. An objective that gives documents to a
-    # network gives it rows with at most as many, without holes.
+    # At most how many documents attention separates in each row, and pieces of padding; without documents, at most how
+    # many pieces of text and padding. On the CPU, wherever the batch is. None if it is not known, if a document of a
+    # row continues after another one, or if there are neither. An objective that gives documents to a network gives it
+    # rows with at most as many, without holes.
     document_counts: Int[Tensor, " B"] | None = None
     full: bool = False  # the host knows that no row has padding
 

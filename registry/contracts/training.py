@@ -135,8 +135,10 @@ class Backbone(Module):
                          backbone's positions are relative, or restart at each document
     most_documents       upper bound of the documents and pieces of padding in all rows, which the lab sets for each
                          forward pass, to None without one, for electra_lab.model.layers.visible_in
-    full_mask            attention mask of a batch without padding, which the lab sets for each forward pass, to None
-                         with padding; a backbone that receives this tensor needs no mask
+    batch_mask           attention mask of the batch, which the lab sets for each forward pass: the bound holds for
+                         it without documents, too
+    full_mask            the same of a batch without padding, None with padding; a backbone that receives this tensor
+                         needs no mask
     inner_states         True if `forward` also takes `depths` and `detach`, and returns the states after each of these
                          layers; see `forward`
     reversible           True if it keeps no activations and computes them again in the backward pass
@@ -155,12 +157,17 @@ class Backbone(Module):
     own_heads: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     separates_documents: bool = False
     most_documents: int | None = None
+    batch_mask: Tensor | None = None
     full_mask: Tensor | None = None
     inner_states: bool = False
     reversible: bool = False
     discontinuous: bool = False
 
     layers: Any  # nn.ModuleList, or a sequence of modules
+
+    def most_pieces(self, attention_mask: Tensor, documents: Tensor | None) -> int | None:
+        """Return `most_documents` where it holds: for rows with documents, and for the rows of the batch."""
+        return self.most_documents if documents is not None or attention_mask is self.batch_mask else None
 
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step, the only place where a backbone may change over time.

@@ -259,8 +259,10 @@ def assemble(
         encoder = TextEncoder(source.tokenizer, source.vocabulary)
         splits = dict[str, Split]()
         for name, of_split in examples.items():
-            by_length = config.data.group_by_length and name == TRAIN
-            splits[name] = _split(task, of_split, encoder, length, by_length)
+            options = {}
+            if name == TRAIN:
+                options = {"group_by_length": config.data.group_by_length, "few_widths": device.type == "cuda"}
+            splits[name] = _split(task, of_split, encoder, length, **options)
     except LabError as error:
         raise loaded.caused(("dataset",), error) from None
     network = source.networks[config.network]
@@ -307,12 +309,12 @@ def _drawn(examples: list[Any], number: int | None, seed: int) -> list[Any]:
     return [examples[place] for place in sorted(chosen.tolist())]
 
 
-def _split(task: Task, examples: Sequence[Any], encoder: TextEncoder, length: int, by_length: bool) -> Split:
+def _split(task: Task, examples: Sequence[Any], encoder: TextEncoder, length: int, **options: bool) -> Split:
     with using_task(task):
         rows = task.rows(examples, encoder, length)
         if len(rows) != len(examples) or not all(rows):
             raise TypeError(f"rows() must return at least one row for each of {len(examples):,} examples.")
-        return Split(examples, rows, TaskRows(list(chain.from_iterable(rows)), group_by_length=by_length))
+        return Split(examples, rows, TaskRows(list(chain.from_iterable(rows)), **options))
 
 
 @torch.no_grad()

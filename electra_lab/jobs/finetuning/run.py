@@ -67,13 +67,14 @@ from electra_lab.storage.provenance import Provenance, id_by_place, weights_of
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import checked, evaluation
+from electra_lab.training.graph import record_steps
 from electra_lab.training.loop import Record
 from registry import Dataset, Judgement, Metric, Pretrained, Results, WordsExample, tasks, using
 from registry.errors import CheckpointError, ConfigError, DataError, command
 
 # None of them would have changed the steps of a seed.
 MAY_CHANGE = (
-    "seeds", "train.micro_batch_size", "train.log_every", "train.on_non_finite", "evaluate.batch_size",
+    "seeds", "train.micro_batch_size", "train.graph", "train.log_every", "train.on_non_finite", "evaluate.batch_size",
     "evaluate.errors", "checkpoint", "trackers", "imports", "model", "dataset.path", "dataset.folder",
     *(f"dataset.{split}" for split in ("train", "validation", "test")),
 )  # fmt: skip
@@ -224,6 +225,7 @@ def _train(
     evaluated = continued(job, None if is_new else restored)
     console.say(opening(loaded, built, seed, directory.path))
     # Train.
+    record_steps(config.train.graph, run, built.settings, device, console.say)
     saver = train_to_the_end(job, evaluated=evaluated)
     step = saver.best_step() if best else run.step
     if step < run.step:

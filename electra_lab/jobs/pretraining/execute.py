@@ -48,7 +48,7 @@ from electra_lab.storage.checkpoint import checkpoints
 from electra_lab.storage.provenance import Environment, Provenance, weights_of
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_to_hold, refuse_used
 from electra_lab.training.device import choose_device, planned_device
-from electra_lab.training.graph import CudaGraphs, Graph, Recorded, obstacle
+from electra_lab.training.graph import record_steps
 from electra_lab.training.loop import Record, batch_of
 from electra_lab.training.step import backward
 from registry.contracts.objective import ALONE, World
@@ -287,7 +287,7 @@ def _train(
     evaluated = continued(job, restored, **length_of(experiment), **_rows_now(began, experiment))
     # Train.
     console.say(opening(loaded, experiment, directory.path))
-    _record_steps(job, config.train.graph, console)
+    record_steps(config.train.graph, job.run, job.settings, job.device, console.say)
     if experiment.choices.compile != "off":
         with console.progress(0, None, "compiling", ""):
             seconds = warm_up(experiment)
@@ -299,15 +299,6 @@ def _train(
     if run.learner.world.first:
         page = write_report(directory)
         console.say(closing(directory, page, training_seconds(directory.records())))
-
-
-def _record_steps(job: Job, graph: Graph, console: Console) -> None:
-    """Let the steps of a run be recorded as CUDA graphs, or say why they are not."""
-    reason = obstacle(graph, job.run, job.settings, job.device)
-    if reason is None:
-        job.run.compute = Recorded(job.run, CudaGraphs(job.device), job.device, console.say)
-    elif reason:
-        console.say(f"note: steps are not recorded as CUDA graphs: {reason}")
 
 
 def warm_up(experiment: Experiment) -> float:

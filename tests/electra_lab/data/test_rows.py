@@ -290,13 +290,20 @@ def test_documents_are_counted(rows: list[list[int]]) -> None:
     assert found.tolist() == numbers
 
 
-def test_batches_know_how_many_documents_their_rows_have() -> None:
+def test_batches_know_how_many_documents_their_rows_have(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Rows(Contiguous(ArrayTokens([[7] * 4, [8] * 2, [9] * 9]), 10, WORDS, attention="within_documents"))
     batch = one_batch(made)
     assert batch.document_counts is not None
     assert batch.document_counts.tolist() == [3, 1, 2]
     assert batch[1:].document_counts.tolist() == [1, 2]  # type: ignore[union-attr]
-    assert one_batch(counting(3)).document_counts is None
+    # Without documents, on CUDA: of rows with padding
+    monkeypatch.setattr("electra_lab.data.rows._moved", lambda array, _: torch.from_numpy(array))
+    padded = counting(7)
+    for rows, counts in (([0, 1], None), ([5, 6], [2, 2]), ([6], [2])):
+        batch = padded.batch(np.array(rows), np.arange(len(rows)), torch.device("cuda"))
+        assert (None if batch.document_counts is None else batch.document_counts.tolist()) == counts
+        assert batch.full == (counts is None)
+        assert padded.batch(np.array(rows), np.arange(len(rows)), CPU).document_counts is None
 
 
 def test_a_batch_knows_whether_it_has_padding() -> None:

@@ -84,6 +84,25 @@ def test_grouped_batches_hold_less_padding() -> None:
     assert padding[0] < 0.5 * padding[1]
 
 
+@pytest.mark.parametrize("longest", [3, 8, 21])
+def test_batches_whose_steps_are_recorded_have_few_widths(longest: int) -> None:
+    rows = [row(n, 1 + n % longest) for n in range(200)]
+    widths, plain = set(), set()
+    for step in range(100):
+        few = TaskRows(rows, few_widths=True).training_batch(0, step, 2, CPU)
+        many = TaskRows(rows).training_batch(0, step, 2, CPU)
+        widths.add(few.tokens.shape[1])
+        plain.add(many.tokens.shape[1])
+        own, extra = many.tokens.shape[1], few.tokens.shape[1] - many.tokens.shape[1]
+        assert 0 <= extra < -(-longest // 8)
+        assert torch.equal(few.tokens[:, :own], many.tokens)
+        assert not few.attention_mask[:, own:].any()
+        assert (few.labels["tags"][:, own:] == IGNORED).all()
+    assert len(widths) <= 8
+    assert max(widths) == longest == max(plain)
+    assert len(widths) < len(plain) or longest <= 8
+
+
 def test_rows_without_labels_have_none() -> None:
     batches = TaskRows([Row([1, 2], [0, 0]), Row([3], [0])])
     (batch,) = batches.in_order(2, CPU)

@@ -58,6 +58,25 @@ def test_every_stage_every_evaluation_and_every_checkpoint_counts(tmp_path: Path
     assert time.total == time.training + time.evaluation + time.saving
 
 
+def test_steps_are_recorded_as_in_the_training(tmp_path: Path, monkeypatch: Any) -> None:
+    """A simulated clock: the steps that are done eagerly, or twice, take 100 s, and replays 1 s."""
+    loaded, clock, asked = load(write_experiment(tmp_path), ["train.steps=200", "train.graph=on"]), [0.0], []
+
+    def record_steps(graph: str, run: Any, *_: object) -> None:
+        asked.append(graph)
+        run.compute = None
+
+    def advance(run: Any, *_: object) -> None:
+        clock[0] += 100.0 if run.step < 5 else 1.0
+
+    monkeypatch.setattr(module, "record_steps", record_steps)
+    monkeypatch.setattr(module, "advance", advance)
+    monkeypatch.setattr(module, "evaluation", lambda *_, **__: (pause for pause in [None]))
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
+    assert needs.trial(loaded, needs.forecast(loaded, CPU), CPU).training == pytest.approx(5 * 100 + 195)
+    assert asked == ["on"]
+
+
 def test_an_evaluation_of_a_split_shorter_than_a_batch_is_one_batch(tmp_path: Path, monkeypatch: Any) -> None:
     file = write_experiment(
         tmp_path, data="{sequence_length: 16, held_out: 0.3, store: store}", evaluate="{every: 2, batch_size: 4096}"

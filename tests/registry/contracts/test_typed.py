@@ -17,8 +17,8 @@ from tests.helpers import ROOT
 
 MEMBERS = {  # with a ? where any type is allowed, and the number of typed parameters
     "backbones": "length_multiple positions bare_embeddings input_dim own_heads separates_documents most_documents "
-    "full_mask inner_states reversible discontinuous layers? at_step?2 flops1 shared_flops1 paper_flops1 "
-    "before_export?1",
+    "batch_mask full_mask inner_states reversible discontinuous layers? most_pieces2 at_step?2 flops1 "
+    "shared_flops1 paper_flops1 before_export?1",
     "masking_strategies": "__call__4",
     "samplers": "__call__2",
     "objectives": "needs detection_term detection_labels trains_generator group metrics row_memory counts2 at_step?2 "

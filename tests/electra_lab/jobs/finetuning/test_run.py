@@ -19,9 +19,13 @@ from electra_lab.jobs.finetuning.experiment import Finetuning, assemble, declare
 from electra_lab.jobs.finetuning.run import finetune, resume
 from electra_lab.model.flops import MATRIX_PRODUCTS
 from electra_lab.storage.finetuning_folder import FinetuningFolder
+from electra_lab.training import graph, random
+from electra_lab.training.graph import Recorded
+from electra_lab.training.loop import Run
 from registry.errors import Interrupted
 from tests.electra_lab.jobs.finetuning.small import predictions, pretrained, refusal, write_finetuning, write_lines
 from tests.electra_lab.jobs.pretraining.tiny import timeless as records
+from tests.electra_lab.training.recorded import CpuGraphs
 
 CUDA = (pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"))
 WAYS = [("fp32", 1e-3), ("bf16", 0.03)]
@@ -114,6 +118,29 @@ def test_a_resumed_fine_tuning_is_the_uninterrupted_one(tmp_path: Path, tuned, m
         for split in ("validation", "test"):
             assert predictions(cut / seed, split) == predictions(whole / seed, split)
     assert (cut / "results.json").read_text() == (whole / "results.json").read_text()
+
+
+def test_a_recorded_fine_tuning_is_the_eager_one(tmp_path: Path, model: Path, monkeypatch, capsys) -> None:
+    """With a recorder of operations instead of CUDA graphs, and batches of more than one width."""
+    path, recorders = write_finetuning(tmp_path, model, evaluate={"every": 9}), []
+
+    def recorded(run: Run, _: object, device: torch.device, say: Any) -> Recorded:
+        recorders.append(CpuGraphs(run))
+        return Recorded(run, recorders[-1], device, say)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(graph, "obstacle", lambda *_: None)
+        patched.setattr(graph, "CudaGraphs", lambda _: None)
+        patched.setattr(graph, "Recorded", recorded)
+        patched.setattr(random, "_in_numpy", lambda *_: False)
+        by_graphs = finetune(path, ["train.epochs=8"], tmp_path / "graphs", "cpu")
+    assert recorders[0].recorded > 1
+    assert "not recorded" not in capsys.readouterr().err
+    eager = finetune(path, ["train.epochs=8", "train.graph=on"], tmp_path / "eager", "cpu")
+    assert "not recorded as CUDA graphs: there is no CUDA device here" in capsys.readouterr().err
+    states = [weights(folder / "seed-0") for folder in (by_graphs, eager)]
+    assert [name for name, tensor in states[0].items() if not torch.equal(tensor, states[1][name])] == []
+    assert predictions(by_graphs / "seed-0", "test") == predictions(eager / "seed-0", "test")
 
 
 def test_random_weights_are_drawn_by_the_seed_and_others_are_those_of_the_model(tmp_path: Path, model: Path) -> None:
