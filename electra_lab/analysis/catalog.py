@@ -184,7 +184,8 @@ def _ablation(path: Path) -> Job:
         folder = path / "cells" / cell.id
         measured = read_measures(folder / "measures.json", cell.id).numbers
         metrics[cell.id] = {name: value for of in measured.values() for name, value in of.items() if value is not None}
-        if all(measure.key in measured for measure in plan.measures_of(cell)):
+        pruned = (folder / "pruned.json").is_file()
+        if pruned or all(measure.key in measured for measure in plan.measures_of(cell)):
             states.append("finished")
         elif is_held(path / "claims" / cell.id):
             states.append("running")
