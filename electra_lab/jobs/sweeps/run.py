@@ -162,6 +162,11 @@ def dry_run(
         title = label if label in ablation.firsts else ablation.served[label].variant
         costs = need.parameters, need.steps, need.total_flops, need.bytes
         needs[label] = summary.Need(title, *costs, None if isinstance(time, str) else time.total)
+    if search := ablation.config.search:
+        begun = folder.plan.search if is_ablation_folder(path) else None
+        left = search.trials - sum(trial.state != "running" for trial in begun.begun) if begun else search.trials
+        confirmed = 2 * len(search.confirm or [])
+        return summary.search_forecast(plan, needs, left, confirmed, path, getattr(launch, "workers", workers or 1))
     missing = {id: cell_result(folder, plan, id).missing for id in plan.wanted}
     text = summary.forecast(plan, needs, missing, path, getattr(launch, "workers", workers or 1))
     first_jobs = waiting_work(folder, plan, list(left_to_do(folder, plan)))
