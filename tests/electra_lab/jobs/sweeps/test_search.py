@@ -225,12 +225,12 @@ def test_mistakes(tmp_path: Path, line: str, wrong: str) -> None:
     file.write_text(f"name: rates\nbase: tiny.yaml\nseeds: [0]\n{line}\n")
     with pytest.raises(ConfigError) as error:
         load_ablation(file)
-    assert re.search(rf"rates\.yaml:[45]: (.*: )?.*{re.escape(wrong)}", str(error.value))
+    assert re.search(rf"rates\.yaml:[456]: (.*: )?.*{re.escape(wrong)}", str(error.value))
     file.write_text(
         f"name: rates\nbase: tiny.yaml\nseeds: [0, 1]\n{line.replace('trials: 2', 'trials: 2, prune: true')}\n"
     )
     if "search" in line:
-        with pytest.raises(ConfigError, match=r"rates\.yaml:[45]: "):
+        with pytest.raises(ConfigError, match=r"rates\.yaml:[456]: "):
             load_ablation(file)
 
 
