@@ -1,6 +1,8 @@
 """Runs, fine-tunings and ablations below a folder: state, progress and the metrics that can be compared. No torch."""
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -29,7 +31,9 @@ class Job:
     done, total  steps of a run, seeds of a fine-tuning, cells of an ablation; of a stopped run, the saved steps
     seconds      duration of the training steps; of a long metrics.jsonl, extrapolated from the speed at its end
     written      time of its last record, in seconds since 1970
-    numbers      the metrics that can be compared, the most important one first; not of an ablation, whose page has them
+    numbers      the metrics that can be compared, the most important one first; of an ablation, the best mean of a
+                 variant that has all cells
+    verdict      conclusion of an ablation's page
     """
 
     path: Path
@@ -43,6 +47,7 @@ class Job:
     written: float = 0.0
     numbers: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    verdict: str = ""
     error: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -174,11 +179,13 @@ def _labelled(splits: Mapping[str, Any]) -> dict[str, float]:
 def _ablation(path: Path) -> Job:
     plan = read_as(Plan, path / "plan.json")
     # The state and the time of each cell.
-    states, seconds = list[State](), 0.0
+    states, seconds, metrics = list[State](), 0.0, dict[str, dict[str, float]]()
     for cell in plan.cells:
         folder = path / "cells" / cell.id
         measured = read_measures(folder / "measures.json", cell.id).numbers
-        if all(measure.key in measured for measure in plan.measures_of(cell)):
+        metrics[cell.id] = {name: value for of in measured.values() for name, value in of.items() if value is not None}
+        pruned = (folder / "pruned.json").is_file()
+        if pruned or all(measure.key in measured for measure in plan.measures_of(cell)):
             states.append("finished")
         elif is_held(path / "claims" / cell.id):
             states.append("running")
@@ -189,7 +196,32 @@ def _ablation(path: Path) -> Job:
     # That of all together.
     ranks: list[State] = ["running", "failed", "stopped", "finished"]
     state: State = min(states, key=ranks.index, default="finished")
-    return Job(path, "ablation", plan.name, state, states.count("finished"), len(plan.cells), seconds or None)
+    numbers = compared(plan.metrics, _best_mean(plan, metrics))
+    told = {"numbers": numbers, "metrics": plan.metrics, "verdict": _verdict(path / "table.md")}
+    return Job(path, "ablation", plan.name, state, states.count("finished"), len(plan.cells), seconds or None, **told)
+
+
+def _best_mean(plan: Plan, metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the best mean of the leading metric over the cells of a variant; empty if no variant has it in all.
+
+    The average over tasks is the mean over each task's seeds, and then over the tasks.
+    """
+    tasks = {plan.metric} & {*plan.tasks} or {*plan.tasks} or {""}
+    values = defaultdict[str, dict[str, list[float]]](lambda: defaultdict(list))
+    for cell in plan.cells:
+        if cell.task in tasks:
+            values[cell.variant][cell.task].append(metrics[cell.id].get(cell.task or plan.metric, math.nan))
+    means = [fmean(map(fmean, by_task.values())) for by_task in values.values()]
+    best = max if plan.metrics[plan.metric].higher_is_better else min
+    whole = [*filter(math.isfinite, means)]
+    return {plan.metric: best(whole)} if whole else {}
+
+
+def _verdict(table: Path) -> str:
+    """Return the first sentence of table.md, which is bold; "" before the first report."""
+    text = table.read_text("utf-8") if table.is_file() else ""
+    sentence = re.search(r"^\*\*(.+?)\*\*(?= |$)", text, re.MULTILINE)
+    return re.sub(r"\\(.)", r"\1", sentence[1]) if sentence else ""
 
 
 def _state(path: Path, *, finished: bool) -> State:

@@ -19,7 +19,7 @@ from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError
 
-Status = Literal["done", "failed", "unmeasured", "unfinished", "missing"]
+Status = Literal["done", "pruned", "failed", "unmeasured", "unfinished", "missing"]
 TRAINING = "training"  # the first thing that a cell needs
 AVERAGE = "average"  # the metric that is the mean over all tasks
 CONSTANT = f"{AVERAGE}_constant"  # the same of the best constant answers
@@ -32,6 +32,7 @@ class CellResult:
     missing    remaining work: `training`, or the keys of measures; empty if done
     documents  contributions of the test documents, by metric
     error      reason of the failure after `attempts`; without attempts, a damaged file
+    pruned     reason why a search ended it early
     """
 
     plan: Cell
@@ -41,17 +42,21 @@ class CellResult:
     documents: dict[str, list[float]] = field(default_factory=dict)
     error: str = ""
     attempts: int = 0
+    pruned: str = ""
 
     @property
     def status(self) -> Status:
         """Describe its progress.
 
         done        trained, and measured in full
+        pruned      ended early by a search
         unmeasured  trained; it lacks measures
         unfinished  begun, but not trained to the end
         missing     not begun
         failed      not done, and `error` says why
         """
+        if self.pruned:
+            return "pruned"
         if not self.missing:
             return "done"
         if self.attempts:
@@ -87,7 +92,7 @@ class CellResult:
 
     @property
     def trained(self) -> bool:
-        return TRAINING not in self.missing
+        return TRAINING not in self.missing and not self.pruned
 
     @property
     def tokens(self) -> float | None:
@@ -211,6 +216,8 @@ def cell_result(folder: AblationFolder, plan: Plan, id: str) -> CellResult:
     if id in plan.references:
         used = finished or folder.is_used(id, plan)
         return _failed(CellResult(cell, run, () if used else (TRAINING,)), failure)
+    if reason := folder.pruned(id):
+        return CellResult(cell, run, pruned=reason)
     measures, error = Measures(run=id, step=0), ""
     try:
         measures = folder.measures(id, _last_step(run))

@@ -3,19 +3,24 @@
 base: ../transformer_small.yaml              base: [cola.yaml, rte.yaml]
 vary: {generator.scale: [0.25, 0.5, 1.0]}    vary: {pre-trained: {model: runs/a}, random: {model: runs/a, init: random}}
 seeds: [0, 1, 2]                             seeds: [0, 1, 2]
+
+A search tries values of the same keys, from lists or ranges:
+
+vary: {train.learning_rate: {low: 1e-4, high: 4e-3, log: true}, generator.scale: [0.25, 0.5]}
+search: {trials: 30}
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from electra_lab.config.schema import Name, Seeds
+from electra_lab.config.schema import Name, Seed, Seeds
 from electra_lab.config.sections import Budget, Of, default
 from electra_lab.config.source import DEFAULTS, Loc
 from registry import launchers, measures
 from registry.component import Component
-from registry.signature import Strict, problem, problems
+from registry.signature import Strict, problem, problems, validate
 
 LONGEST_NAME = 80  # characters of a variant's name, which appears in tables and under charts
 
@@ -37,9 +42,57 @@ class Power(Strict):
         return self
 
 
+class Range(Strict):
+    """Numbers of a key that a search may choose; whole ones if both ends are whole."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low >= self.high:
+            raise problem(("high",), f"must be greater than low, {self.low}.")
+        if self.log and self.low <= 0:
+            raise problem(("low",), "must be greater than 0 on a logarithmic scale.")
+        return self
+
+
+class Search(Strict):
+    """A search over the keys of `vary`, in place of all combinations."""
+
+    type: Literal["optuna"] = Field("optuna", description="The sampler is Optuna's TPE; it needs the extra `search`.")
+    trials: Annotated[int, Field(gt=0, le=1000)] = Field(description="Number of trials, each with all `seeds`.")
+    budget: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Training FLOPs of all trials together; once they are spent, no trial begins."
+    )
+    prune: bool = Field(
+        False,
+        description="End a trial whose loss at [MASK] on validation text is, at an evaluation, worse than the median "
+        "of the finished trials at this step. The first five trials are not pruned. Needs a single seed.",
+    )
+    confirm: Seeds | None = Field(
+        None,
+        description="Further seeds, with which the best trial and the base are compared afterwards, as the best of "
+        "many trials was partly lucky.",
+    )
+    seed: Seed = Field(0, description="Seed of the sampler: with one worker, the same seed proposes the same trials.")
+
+
+def is_range(values: Any) -> bool:
+    """Return True for a range of numbers, not the changes of a variant."""
+    return isinstance(values, dict) and bool(values.keys() & {"low", "high"})
+
+
 def _varied(vary: dict[str, Any]) -> dict[str, Any]:
     wrong: dict[Loc, str] = {} if vary else {(): "is empty; write a key of the base and a list of values."}
     for key, values in vary.items():
+        if is_range(values):
+            try:
+                validate(Range, values)
+            except ValidationError as error:
+                wrong |= {(key, *part["loc"]): part["msg"] for part in error.errors()}
+            continue
         is_name = key == key.strip() and key.isprintable() and 0 < len(key) <= LONGEST_NAME
         if values == []:
             wrong[key,] = "has no values."
@@ -48,7 +101,8 @@ def _varied(vary: dict[str, Any]) -> dict[str, Any]:
         elif isinstance(values, dict) and not is_name:
             reason = f"a variant's name is one line of at most {LONGEST_NAME} characters, without spaces around it."
             wrong[key,] = reason
-    if len({type(values) for values in vary.values() if isinstance(values, list | dict)}) > 1:
+    forms = {type(values) for values in vary.values() if isinstance(values, list | dict) and not is_range(values)}
+    if len(forms) > 1:
         wrong[()] = "mixes keys (with lists of values) and names (with changes). Use one of the two forms."
     if wrong:
         raise problems((loc, reason, None) for loc, reason in wrong.items())
@@ -70,9 +124,11 @@ class AblationConfig(Strict):
     )
     set: dict[str, Any] = Field(default_factory=dict, description="Changes to the base that apply to every cell.")
     vary: Annotated[dict[str, Any], AfterValidator(_varied)] = Field(
-        description="Keys with lists of values, run in all combinations; or names of variants with their changes."
+        description="Keys with lists of values, run in all combinations; or names of variants with their changes. For "
+        "a search, keys with lists of values or ranges such as `{low: 1e-4, high: 4e-3, log: true}`."
     )
     seeds: Seeds = Field(description="Each variant is run with each seed. With five or more, differences are tested.")
+    search: Search | None = Field(None, description="Let a search choose the values of `vary`.")
     budget: Budget | None = Field(None, description="The budget of every experiment. By default, `train` of the base.")
     baseline: str | None = Field(
         None,
@@ -98,6 +154,25 @@ class AblationConfig(Strict):
     retries: Annotated[int, Field(ge=0, le=10**9)] = Field(
         1, description="Number of times that a failed cell is tried again, unless it diverged."
     )
+
+    @model_validator(mode="after")
+    def _searched(self) -> Self:
+        wrong: dict[Loc, str] = {}
+        search = self.search
+        for key, values in self.vary.items():
+            if search and not is_range(values) and not isinstance(values, list):
+                wrong["vary", key] = "must be a list of values or a range such as {low: 1, high: 8}: this is a search."
+            elif is_range(values) and not search:
+                wrong["vary", key] = "is a range, which needs `search`."
+        if search and search.prune and len(self.seeds) > 1:
+            wrong["search", "prune"] = "needs a single seed; others belong under `confirm`."
+        if search and (both := {*(search.confirm or [])} & {*self.seeds}):
+            wrong["search", "confirm"] = f"must have fresh seeds; {min(both)} is one of `seeds`."
+        if search and self.baseline is not None:
+            wrong["baseline",] = "is the base, as this is a search; remove it."
+        if wrong:
+            raise problems((loc, reason, None) for loc, reason in wrong.items())
+        return self
 
     @property
     def bases(self) -> list[Path]:

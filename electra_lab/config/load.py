@@ -31,7 +31,7 @@ from registry import ALL, Entry, Plugin, heads, launchers, load_plugin, measures
 from registry.component import Component, entries_of
 from registry.discovery import packaged
 from registry.errors import ConfigError, LabError, command, listed, not_utf8
-from registry.signature import FolderOrName, Strict, validate
+from registry.signature import FolderOrName, Strict, Url, validate
 
 # A file of a kind has at least one of its keys; an experiment has none.
 KINDS = {"ablation": ("base", "vary"), "fine-tuning": ("task", "dataset")}
@@ -256,6 +256,8 @@ def located(value: Any, loc: Loc, marks: Mapping[Loc, Mark], relative: dict[Loc,
         mark = mark or Mark(str(marks[()]), Path.cwd())
         if isinstance(path, FolderOrName) and path.is_name(mark.folder):
             return path
+        if isinstance(path, Path) and isinstance(url := Url.of(path), Url):
+            return url
         if relative is not None and not os.path.isabs(os.path.expanduser(path)):
             relative[loc] = os.path.abspath(mark.folder / path)
         return type(path)(absolute(Path(path), loc, mark))

@@ -9,9 +9,11 @@ from typing import Literal
 import numpy as np
 
 from electra_lab.corpora._common import FieldName, FileCorpus, Paths, documents_in
-from electra_lab.sources.files import LONGEST_LINE, BadInput, Files, opened, uncompressed
+from electra_lab.sources.files import LONGEST_LINE, BadInput, Files, exists, opened, uncompressed
+from electra_lab.sources.remote import matched
 from registry import Document, Skipped, corpora
 from registry.errors import DataError, did_you_mean
+from registry.signature import Url
 
 TEXT = ("str", "str_int")
 NUMBERS = ("int", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -163,14 +165,15 @@ def _shards(index: Path) -> dict[Path, int]:
         raise DataError(f"{index}: is a shard. Give its index.json, or their folder.")
     samples: dict[Path, int] = {}
     try:
+        listed = {str(file): file for file in matched(index.parent, [""])[0]} if isinstance(index, Url) else {}
         with opened(index) as raw:
             shards = json.load(raw)["shards"]
         for shard in shards:
             if shard["format"] != "mds":
                 raise DataError(f"{index}: its shards are in the format {shard['format']}, not mds.")
             names = [shard[data]["basename"] for data in ("raw_data", "zip_data") if shard[data]]
-            files = [index.parent / name for name in names]
-            file = next(filter(os.path.exists, files), files[-1])
+            files = [listed.get(str(index.parent / name), index.parent / name) for name in names]
+            file = next(filter(exists, files), files[-1])
             if any(os.path.isabs(name) or ".." in Path(name).parts for name in names) or file in samples:
                 raise DataError(f"{index}: lists {names[-1]!r:.200} twice, or outside its folder. Correct it.")
             samples[file] = int(shard["samples"])
@@ -179,7 +182,7 @@ def _shards(index: Path) -> dict[Path, int]:
     if not samples:
         raise DataError(f"{index}: has no shards. Give another folder.")
     for file in samples:
-        if not os.path.exists(file):
+        if not exists(file):
             raise DataError(f"{file}: is missing, although {index.name} lists it. {CURE}")
         if uncompressed(file).suffix != ".mds":
             raise DataError(f"{file}: this compression is not supported. Compress by gz, bz2 or zstd.")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from electra_lab.corpora._common import FieldName, FileCorpus, Paths, documents_in, refuse_ambiguous
-from electra_lab.sources.files import BLOCK, BadInput, needed, opened
+from electra_lab.sources.files import BLOCK, BadInput, needed, size_of
 from registry import Document, Skipped, corpora
 from registry.contracts.data import Unit
 from registry.errors import DataError
@@ -48,11 +48,11 @@ class Parquet(FileCorpus):
         """Yield the documents of a file and its skipped pieces. Raises BadInput, or DataError for a missing column."""
         columns = [self.column, self.key] if self.key else [self.column]
         number = end = 0  # of the current row, and of the last row of its group
-        with opened(file) as raw:
+        with self._files.opened(file) as raw:
             try:
                 parquet = self._parquet.ParquetFile(raw, buffer_size=BLOCK, pre_buffer=False)
             except self._errors as error:
-                raise _damage(error, str(file), file.stat().st_size, "bytes") from None
+                raise _damage(error, str(file), size_of(file), "bytes") from None
             self._check(file, parquet.schema_arrow)
             # Groups of rows are read in batches; damage ends its group.
             for index in range(parquet.num_row_groups):

@@ -41,12 +41,14 @@ from registry.errors import (
     LabError,
     OutOfMemoryError,
     Preempted,
+    Pruned,
     Reported,
     Stopped,
     command,
     is_shortage,
 )
 
+Judge = Callable[[Mapping[str, Any]], None]
 Page = Callable[[], None]  # writes the page of a job again, if it is due
 NOTHING_SAVED = "Nothing was saved. Start again with the same command."
 STOP, TIME_IS_UP = 100, 1000  # messages between ranks: 1 for a checkpoint, STOP + a signal, or TIME_IS_UP
@@ -63,6 +65,7 @@ class Job(Training):
     resume      folder to call `electra-lab resume` with
     until       time limit, by time.monotonic
     show        called with each record with values before it is written
+    judge       called with each record of validation text before the end; it may raise Pruned
     page        writer of report.html while the job lives
     """
 
@@ -77,6 +80,7 @@ class Job(Training):
     milestones: Collection[int] = ()
     until: float = math.inf
     page: Callable[[Unfinished], object] | None = None
+    judge: Judge | None = None
 
     @property
     def config(self) -> ExperimentConfig | FinetuningConfig:
@@ -199,6 +203,8 @@ def consume_records(
                         page()
                     if record.values["split"] == "validation" and saver.is_best(record.values):
                         save()
+                    if job.judge and record.values["split"] == "validation" and record.step < job.settings.steps:
+                        job.judge(record.values)
                     continue
                 # A step, or a pause in an evaluation.
                 due = not record.evaluating and (record.step == job.settings.steps or saver.due(record.step))
@@ -367,8 +373,8 @@ def live_page(write: Callable[[Unfinished], object] | None, say: Callable[[str],
 
     try:
         yield page
-    except Stopped:
-        attempt(Unfinished("interrupted: it can be resumed"))
+    except Stopped as error:
+        attempt(Unfinished(str(error) if isinstance(error, Pruned) else "interrupted: it can be resumed"))
         raise
     except Exception as error:
         said = str(error) if isinstance(error, LabError) else "an internal error"

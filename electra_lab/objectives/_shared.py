@@ -210,6 +210,8 @@ class Base(Objective, nn.Module):
         super().__init_subclass__()
         if options and "__init__" not in vars(cls):
             dataclass(kw_only=True, eq=False, repr=False)(cls)
+        for name in ("__eq__", "__hash__", "__repr__"):  # or a further @dataclass would write its own over them
+            setattr(cls, name, getattr(cls, name))
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Call nn.Module.__init__ before the constructor of the dataclass assigns fields."""

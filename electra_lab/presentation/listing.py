@@ -58,9 +58,9 @@ def _result(job: Job, sort: str) -> str:
         return job.error.removeprefix(f"{job.path}: ").removeprefix(f"{job.path}{os.sep}")
     name = sort if sort in job.numbers else job.leading
     if not name:
-        return ""
-    metric = job.metrics[name]
-    return f"{job.numbers[name]:.4g} {metric.title or name}"
+        return job.verdict
+    number = f"{job.numbers[name]:.4g} {job.metrics[name].title or name}"
+    return f"{number}: {job.verdict}" if job.verdict else number
 
 
 def _width(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> int:

@@ -14,6 +14,7 @@ from electra_lab.analysis.comparisons import is_exploratory
 from electra_lab.analysis.results import AVERAGE, CONSTANT, CellResult, Results, Status, read
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation.pages import Unfinished, render
+from electra_lab.presentation.search_section import section
 from electra_lab.presentation.text import Table, counted, data_facts, escaped, named, number, shown, within
 from electra_lab.presentation.verdict import COLUMNS, MEANS, PROSE, comparison, note, tables, verdict
 from electra_lab.storage.files import write_whole
@@ -21,6 +22,7 @@ from electra_lab.storage.provenance import Provenance
 
 STATES: dict[Status, str] = {
     "done": "done",
+    "pruned": "pruned by the search",
     "unmeasured": "trained, but not fully measured",
     "unfinished": "begun, but not fully trained",
     "failed": "failed",
@@ -106,6 +108,7 @@ def _page(results: Results, unfinished: Unfinished | None) -> str:
         verdict=verdict(results),
         exploratory=exploratory,
         note=note(plan.metric, named(plan.baseline), exploratory=exploratory),
+        search=section(results),
         differs=_differs(results),
         pictures=[*filter(None, (figures.leading(results), figures.differences(results)))],
         head=Table("All metrics", [*COLUMNS], [], PROSE),

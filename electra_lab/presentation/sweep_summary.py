@@ -106,6 +106,32 @@ def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path
     return "\n".join([*lines, *(f"  {line}" for line in gaps(plan))])
 
 
+def search_forecast(
+    plan: Plan, needs: Mapping[str, Need], trials: int, confirmations: int, path: Path, workers: int
+) -> str:
+    """Describe the cost of a search, judging by the base and the ends of each range.
+
+    trials         number of trials that are left
+    confirmations  number of runs with fresh seeds
+    """
+    runs = (trials + 1) * len(plan.seeds) + confirmations + len(plan.references)
+    lines = [f"{plan.name}: a search, in {path}", "", *([_table(needs.values()), ""] if needs else [])]
+    lines.append(
+        f"  left to do: at most {counted(trials, 'trial')} and the base, {counted(len(plan.seeds), 'seed')} each"
+    )
+    lines[-1] += f"; {confirmations} runs with fresh seeds" if confirmations else ""
+    lines[-1] += f"; {counted(len(plan.references), 'reference run')}" if plan.references else ""
+    flops = [need.flops for need in needs.values() if need.flops is not None]
+    times = [need.seconds for need in needs.values() if need.seconds is not None]
+    if flops:
+        lines.append(f"  compute: {runs * min(flops):.3g} to {runs * max(flops):.3g} FLOPs; pruning saves some of them")
+    if times:
+        at_once = f"{workers} at a time" if workers > 1 else "one at a time"
+        low, high = (seconds(runs * time / workers) for time in (min(times), max(times)))
+        lines.append(f"  time: about {low} to {high} of training, {at_once}")
+    return "\n".join(lines)
+
+
 def _table(needs: Iterable[Need]) -> str:
     rows = []
     for need in needs:

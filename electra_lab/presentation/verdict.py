@@ -124,7 +124,7 @@ def comparison(results: Results, name: str, metric: Metric) -> list[Row]:
     for label, seeds in results.values(name).items():
         mean = estimate([*seeds.values()], metric.bounds)
         difference = None if label == results.plan.baseline else differences.get(label, Difference(0, None))
-        lacks = any(cell.status == "done" and name not in cell.metrics for cell in results.of(label))
+        lacks = any(cell.status in ("done", "pruned") and name not in cell.metrics for cell in results.of(label))
         rows.append(Row(label, mean, difference, metric, lacks))
     return rows
 

@@ -19,16 +19,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+from electra_lab.sources import remote
+from electra_lab.sources.remote import COMPRESSED
 from electra_lab.storage.files import open_regular
 from registry import Skipped
 from registry.contracts.data import Unit
 from registry.errors import DataError
+from registry.signature import Url
 
 BLOCK = 1 << 20  # bytes
 LITTLE = 1 << 9  # bytes, which may grow many thousandfold when they are decompressed
 LONGEST_LINE = 1 << 26  # bytes
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-COMPRESSED = (".gz", ".xz", ".bz2", ".zst", ".zstd")
 DAMAGE = 2  # raise it when damaged files would give other documents
 
 
@@ -48,16 +50,16 @@ class Files:
         self.options = {**options, "damage": DAMAGE} if skips else dict(options)
         read: dict[Path, None] = {}  # an ordered set
         ignored: dict[Path, None] = {}
-        for path in paths:
-            matched, passed_over = _matched(path, extensions)
+        for path in map(Url.of, paths):
+            matched, passed_over = (remote.matched if isinstance(path, Url) else _matched)(path, extensions)
             read.update(dict.fromkeys(matched))
             ignored.update(dict.fromkeys(passed_over))
         self.files = list(read)
         self.ignored = [file for file in ignored if file not in read]
         for file in self.files:
-            if not file.is_file():
+            if not isinstance(file, Url) and not file.is_file():
                 opened(file).close()  # says why it cannot be read
-        self._hashes: dict[Path, bytes] = {}
+        self._hashes: dict[Path, bytes] = {}  # of the content; of a file elsewhere, of its ETag and size
 
     def fingerprint(self) -> str:
         """Hash the options and the content of the files in their order; names do not count."""
@@ -75,13 +77,13 @@ class Files:
         file; DataError for a file that cannot be read or has changed.
         """
         read = 0
-        with opened(file) as raw:
+        with self.opened(file) as raw:
             hashing = _Hashing(raw)
             try:
                 for block in _blocks(_unpacked(file, hashing)):
                     if text and not read and is_utf16(block):
                         cure = "Convert it: iconv -f UTF-16 -t UTF-8."
-                        raise BadInput(str(file), "is UTF-16, not UTF-8", cure, file.stat().st_size, "bytes")
+                        raise BadInput(str(file), "is UTF-16, not UTF-8", cure, size_of(file), "bytes")
                     read += len(block)
                     yield block
             except (EOFError, zlib.error) as error:
@@ -91,7 +93,13 @@ class Files:
                 raise BadInput(str(file), reason, "Copy or download it again.", unit="ends of files") from None
             except OSError as error:
                 _unreadable(file, error)
-        self._compare(file, hashing.state.digest())
+        self._compare(file, remote.version(file) if isinstance(file, Url) else hashing.state.digest())
+
+    def opened(self, file: Path) -> BinaryIO:
+        """Open a file to read it. Raises DataError if it is elsewhere and has changed, as no hash could tell later."""
+        if isinstance(file, Url):
+            self.check(file)
+        return opened(file)
 
     def lines(self, file: Path) -> Iterator[bytes]:
         """Yield the lines of a file without line feeds and without a byte order mark. Raises like `blocks`.
@@ -210,6 +218,8 @@ def is_utf16(block: bytes) -> bool:
 
 def opened(file: Path) -> BinaryIO:
     """Open a regular file to read it. Raises DataError."""
+    if isinstance(file, Url):
+        return remote.opened(file)
     try:
         return open_regular(file)
     except OSError as error:
@@ -220,7 +230,18 @@ def _unreadable(path: Path, error: OSError) -> NoReturn:
     raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
 
 
+def exists(path: Path) -> bool:
+    return remote.exists(path) if isinstance(path, Url) else os.path.exists(path)
+
+
+def size_of(file: Path) -> int:
+    """Return the size of a file in bytes."""
+    return remote.size(file) if isinstance(file, Url) else file.stat().st_size
+
+
 def _hashed(file: Path) -> bytes:
+    if isinstance(file, Url):
+        return remote.version(file)
     with opened(file) as raw:
         try:
             return hashlib.file_digest(raw, "sha256").digest()  # type: ignore[arg-type]

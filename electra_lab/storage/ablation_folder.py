@@ -4,6 +4,7 @@ ablation.yaml  as written      plan.json  all cells       plan/<id>.yaml  the co
 cells/<id>/    run directories, or folders of fine-tunings, with measures.json; also of references
 shared/        data of measures, shared by all cells      failed/<id>.json   why a cell is not done
 damaged/       what could no longer be used
+study.log      trials of a search, in Optuna's journal      confirm/       ablations of its best trials and the base
 logs/<id>.txt  the output of a cell                       report.html, table.csv, table.md
 """
 
@@ -23,7 +24,18 @@ from registry.errors import CheckpointError, ConfigError
 
 ROOMS = ("cells", "plan", "failed", "logs", "shared", "claims")
 # Not there from the start:
-OTHERS = ("ablation.yaml", "report.html", "measured", "table.csv", "table.md", "slurm", "damaged", "downstream")
+OTHERS = (
+    "study.log",
+    "confirm",
+    "ablation.yaml",
+    "report.html",
+    "measured",
+    "table.csv",
+    "table.md",
+    "slurm",
+    "damaged",
+    "downstream",
+)
 
 
 class Failure(BaseModel):
@@ -58,6 +70,9 @@ class AblationFolder:
     def plan(self) -> Plan:
         """Raises CheckpointError."""
         return read_as(Plan, self.path / "plan.json", "Remove it, and `electra-lab ablate` recreates it.")
+
+    def write_plan(self, plan: Plan) -> None:
+        self.write("plan.json", plan.model_dump_json(indent=1) + "\n")
 
     def run(self, id: str) -> RunDirectory:
         """Return the run directory of a pre-trained cell, or of a reference."""
@@ -109,6 +124,14 @@ class AblationFolder:
             self.write(f"failed/{id}.json", Failure(error=error, attempts=attempts).model_dump_json(indent=1) + "\n")
         else:
             (self.path / "failed" / f"{id}.json").unlink(missing_ok=True)
+
+    def pruned(self, id: str) -> str:
+        """Return the reason why a search pruned a cell; "" if it did not."""
+        note = self.run(id).path / "pruned.json"
+        return read_as(Failure, note, "Remove it.").error if note.is_file() else ""
+
+    def note_pruned(self, id: str, reason: str) -> None:
+        self.write(f"cells/{id}/pruned.json", Failure(error=reason).model_dump_json() + "\n")
 
     def write(self, name: str, text: str) -> None:
         """Write a file atomically, even if several processes write it at once."""

@@ -81,6 +81,38 @@ class Cell(BaseModel):
     parameters: dict[str, int] = {}
 
 
+class Trial(BaseModel):
+    """A trial of a search: the values that it chose, and its outcome.
+
+    variant  label of the variant with these values, which an earlier trial or the base may have had; "" if refused
+    value    mean of the leading metric over the seeds
+    note     reason why it was refused or pruned
+    """
+
+    number: int
+    variant: str = ""
+    values: dict[str, Any] = {}
+    state: Literal["running", "done", "pruned", "refused"]
+    value: float | None = None
+    note: str = ""
+
+
+class PlannedSearch(BaseModel):
+    """The state of a search.
+
+    trials        number of trials that it may have
+    space         values that it may choose, by key
+    confirmation  folder of the ablation that compares its best trial with the base; "" before it begins
+    """
+
+    trials: int
+    space: dict[str, Any]
+    prune: bool = False
+    begun: list[Trial] = []
+    importances: dict[str, float] = {}
+    confirmation: str = ""
+
+
 class Plan(BaseModel):
     """The content of plan.json.
 
@@ -109,6 +141,7 @@ class Plan(BaseModel):
     cells: list[Cell]
     gaps: dict[str, str] = {}
     seals: dict[Id, str] = {}
+    search: PlannedSearch | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -118,6 +151,13 @@ class Plan(BaseModel):
         if not any(self.metric in measure.metrics for measure in self.measures):
             raise ValueError(f"{self.metric} is not a metric of any measure")
         return self
+
+    def after(self, earlier: Self) -> Self:
+        """Return this plan with the variants and cells of an earlier one before its own."""
+        variants = {variant.label: variant for variant in (*earlier.variants, *self.variants)}
+        cells = {cell.id: cell for cell in (*earlier.cells, *self.cells)}
+        both = {"variants": [*variants.values()], "cells": [*cells.values()], "seals": earlier.seals | self.seals}
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | both)
 
     @cached_property
     def by_id(self) -> dict[str, Cell]:

@@ -20,6 +20,7 @@ from electra_lab.jobs.endings import ending, exit_code
 from electra_lab.jobs.lifecycle import (
     NOTHING_SAVED,
     Job,
+    Judge,
     begin,
     continued,
     enough_memory,
@@ -56,12 +57,19 @@ from registry.errors import CheckpointError, ConfigError, DataError, DivergedErr
 
 
 def run(
-    file: Source, overrides: list[str], out: Path | None, device: str, scale: Scale | None = None, id: str | None = None
+    file: Source,
+    overrides: list[str],
+    out: Path | None,
+    device: str,
+    scale: Scale | None = None,
+    id: str | None = None,
+    judge: Judge | None = None,
 ) -> Path:
     """Train an experiment; returns the run directory.
 
     scale  numbers that the rules of `auto` use, for experiments that are compared; by default the experiment's
     id     id of the run, by default a new one
+    judge  may end it early, after an evaluation
 
     Raises LabError. Nothing is written before data and networks have been checked.
     """
@@ -97,7 +105,7 @@ def run(
                     began = provenance(loaded, experiment, directory.path, id)
                     begin(directory, loaded, began, store.tokenizer, experiment.vocabulary, loaded.plugins)
                 world.wait()  # the other ranks read the files of rank 0
-                _train(directory, loaded, experiment, console, started=started)
+                _train(directory, loaded, experiment, console, started=started, judge=judge)
         return directory.path
 
 
@@ -136,10 +144,17 @@ def dry_run(file: Path, overrides: list[str], out: Path | None, device: str, *, 
     return planned(loaded, needs, target, time)
 
 
-def resume(path: Path, device: str, overrides: Sequence[str] = (), scale: Scale | None = None) -> Path:
+def resume(
+    path: Path,
+    device: str,
+    overrides: Sequence[str] = (),
+    scale: Scale | None = None,
+    judge: Judge | None = None,
+) -> Path:
     """Continue a run from its newest valid checkpoint, with changed values if they may change. Raises LabError.
 
     scale  as for `run`, for a run that is resumed on another device
+    judge  as for `run`
     """
     started = time.monotonic()
     with session(device, exit_code) as world, ending(lambda: how_to_resume(path)):
@@ -149,7 +164,7 @@ def resume(path: Path, device: str, overrides: Sequence[str] = (), scale: Scale 
                 directory.refuse_lost_checkpoints()
             console = Console(quiet=not world.first)
             loaded, experiment, restored = _reopened(directory, device, console, world, overrides, scale)
-            _train(directory, loaded, experiment, console, started=started, restored=restored)
+            _train(directory, loaded, experiment, console, started=started, restored=restored, judge=judge)
     return path
 
 
@@ -248,6 +263,7 @@ def _train(
     *,
     started: float,
     restored: bool | None = None,
+    judge: Judge | None = None,
 ) -> None:
     """Train to the end.
 
@@ -278,6 +294,7 @@ def _train(
         milestones=set(experiment.milestones.values()),
         until=math.inf if minutes is None else started + 60 * minutes,
         page=lambda unfinished: write_report(directory, unfinished),
+        judge=judge,
     )
     # Continue: with the files and the length of now.
     if restored is not None and run.learner.world.first:

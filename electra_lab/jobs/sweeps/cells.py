@@ -26,6 +26,7 @@ from electra_lab.jobs.measured import as_measured, measured, prepare, shared_dam
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.provenance import content
 from electra_lab.jobs.sweeps.plan import as_planned
+from electra_lab.jobs.sweeps.search import judge_of
 from electra_lab.pretrained.opening import open_model
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
@@ -35,7 +36,17 @@ from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.training.device import choose_device
 from registry import Trained, load_plugin, measures
 from registry.component import Component
-from registry.errors import CheckpointError, ConfigError, DataError, InUse, LabError, Preempted, Stopped, did_you_mean
+from registry.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    InUse,
+    LabError,
+    Preempted,
+    Pruned,
+    Stopped,
+    did_you_mean,
+)
 from registry.signature import validate
 
 EXAMPLES = "the examples have changed since the ablation began, so its cells cannot be compared. Restore them"
@@ -59,6 +70,9 @@ def work(path: Path, id: str, device: str) -> None:
             if cell_result(folder, plan, id).missing:
                 _train(folder, plan, id, device)
                 _measure(folder, plan, id, device)
+            folder.note_failure(id, None)
+        except Pruned as error:
+            folder.note_pruned(id, str(error))
             folder.note_failure(id, None)
         except InUse as error:  # somebody resumes it by hand
             raise Preempted(str(error)) from None
@@ -138,17 +152,18 @@ def _train(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
         _refuse_other_weights(folder, plan, id, loaded)
         _run_seeds(folder.finetuning(id), loaded, choose_device(device))
         return
+    judge = judge_of(folder, plan, plan.by_id[id].variant)
     run, scale = folder.run(id), scale_of(plan, load(folder.experiment(plan.cells[0].id)))
     shutil.rmtree(folder.path / "downstream" / id, ignore_errors=True)  # of the weights before these
     if (run.path / "provenance.json").is_file():
         run.provenance()  # that of another cell is refused
         run.forget_lost_checkpoints()  # they were removed to make room
-        execute.resume(run.path, device, scale=scale)
+        execute.resume(run.path, device, scale=scale, judge=judge)
         return
     _refuse_other_weights(folder, plan, id, loaded)
     if run.path.exists():  # killed before it had begun
         shutil.rmtree(run.path)
-    execute.run(file, [], run.path, device, scale=scale, id=id)
+    execute.run(file, [], run.path, device, scale=scale, id=id, judge=judge)
 
 
 def _refuse_other_examples(folder: AblationFolder, plan: Plan, loaded: Loaded[FinetuningConfig]) -> None:

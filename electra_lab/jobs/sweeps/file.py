@@ -39,7 +39,16 @@ from electra_lab.config.source import (
     with_overrides,
 )
 from electra_lab.jobs.identity import NO_RESULT, SEEDS, content_of, identity_of
-from electra_lab.jobs.sweeps.variants import Problems, Variant, closed, overlay, variants_of
+from electra_lab.jobs.sweeps.variants import (
+    BASE,
+    Problems,
+    Variant,
+    closed,
+    overlay,
+    probes,
+    trial_variants,
+    variants_of,
+)
 from electra_lab.storage.plan import Cell
 from registry import Metric, Plugin, measures
 from registry.component import Component
@@ -107,21 +116,33 @@ class Ablation:
         return [*self.served.values(), *self.cells]
 
 
-def load_ablation(path: Path, overrides: Sequence[str] = ()) -> Ablation:
+def load_ablation(
+    path: Path,
+    overrides: Sequence[str] = (),
+    trials: Mapping[str, Mapping[str, Node]] | None = None,
+    *,
+    confirms: bool = False,
+) -> Ablation:
     """Read an ablation and validate every cell. Raises ConfigError with all problems.
 
     overrides  changes of the ablation's keys, such as `seeds`; other keys change the base of all cells
+    trials     of a search: names and changes of trials; by default, all ends of its ranges, one at a time
+    confirms   True for the confirmation of a search, with its seeds
     """
-    root = read_file(path)
-    refuse_other_kind(root, "ablation")
-    of_ablation = [change for change in overrides if re.split("[.=]", change)[0].strip() in AblationConfig.model_fields]
-    root, overrides = with_overrides(root, of_ablation), [change for change in overrides if change not in of_ablation]
+    root, overrides = read_ablation(path, overrides)
     marks = dict(root.marks())
     plugins = tuple(imports(root))
     config = _config(root, marks)
     nodes, kind = _read_bases(config, marks)
     nodes = [with_plugins(node, root, plugins) for node in nodes]
-    variants = variants_of(keys_of(root)["vary"], len(config.seeds) * len(nodes))
+    vary = keys_of(root)["vary"]
+    if config.search:
+        variants = trial_variants(vary, probes(vary) if trials is None else trials)
+        if confirms and config.search.confirm:
+            config = config.model_copy(update={"seeds": config.search.confirm})
+            marks |= {("seeds", i): marks["search", "confirm", i] for i in range(len(config.seeds))}
+    else:
+        variants = variants_of(vary, len(config.seeds) * len(nodes))
 
     # The bases, with the changes for every cell
     budgets = tuple(Budget.model_fields) if config.budget and kind == "experiment" else ()
@@ -161,15 +182,24 @@ def load_ablation(path: Path, overrides: Sequence[str] = ()) -> Ablation:
             except ConfigError as error:
                 problems.add(error, variant.label)
     contents = {cell.variant: content_of(loaded[cell.id]) for cell in reversed(cells)}
-    for line in (*_repeated(variants, contents), *_unknown(config, variants, marks, kind)):
+    repeated = () if config.search else _repeated(variants, contents)
+    for line in (*repeated, *_unknown(config, variants, marks, kind)):
         problems.add(line)
     problems.refuse()
     cells.sort(key=lambda cell: config.seeds.index(cell.seed))
     base_content = content_of(next(iter(by_task.values())))
     same = [variant.label for variant in variants if contents[variant.label] == base_content]
-    baseline = config.baseline or (same or [variants[0].label])[0]
+    baseline = BASE if config.search else config.baseline or (same or [variants[0].label])[0]
     source = path.read_text("utf-8-sig")
     return Ablation(config, marks, source, plugins, by_task, tuple(variants), baseline, tuple(cells), loaded)
+
+
+def read_ablation(path: Path, overrides: Sequence[str]) -> tuple[Node, list[str]]:
+    """Return the file with the overrides of its keys, and the other overrides. Raises ConfigError."""
+    root = read_file(path)
+    refuse_other_kind(root, "ablation")
+    of_ablation = [change for change in overrides if re.split("[.=]", change)[0].strip() in AblationConfig.model_fields]
+    return with_overrides(root, of_ablation), [change for change in overrides if change not in of_ablation]
 
 
 def _cells(

@@ -189,7 +189,7 @@ def plan_of(ablation: Ablation) -> Plan:
         base=", ".join(map(str, config.bases)),
         imports=[str(plugin.file) for plugin in ablation.plugins],
         budget=config.budget.model_dump(exclude_none=True) if config.budget else None,
-        keys=[key for key, values in config.vary.items() if isinstance(values, list)],
+        keys=[key for key, values in config.vary.items() if config.search or isinstance(values, list)],
         variants=variants,
         baseline=ablation.baseline,
         seeds=config.seeds,
@@ -298,14 +298,16 @@ def as_planned(loaded: Loaded[Any], folder: AblationFolder) -> Any:
     return loaded.within(folder.path / "plan")
 
 
-def write_plan(ablation: Ablation, folder: AblationFolder) -> Plan:
-    """Write the plan, and the complete file of each piece, to its folder."""
+def write_plan(ablation: Ablation, folder: AblationFolder, earlier: Plan | None = None) -> Plan:
+    """Write the plan, after the cells of an earlier one, and the complete file of each piece, to its folder."""
     plan = plan_of(ablation)
     for cell in ablation.pieces:
         loaded = ablation.loaded[cell.id]
         config = as_planned(loaded, folder)
         plan.seals[cell.id] = digest(loaded, config)
         folder.write(f"plan/{cell.id}.yaml", dump(config))
+    if earlier:
+        plan = plan.after(earlier)
     folder.write("ablation.yaml", ablation.source)
-    folder.write("plan.json", plan.model_dump_json(indent=1) + "\n")
+    folder.write_plan(plan)
     return plan

@@ -3,8 +3,8 @@
 import signal
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from electra_lab.jobs.provenance import content
 from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import as_planned, checked, plan_of, write_plan
+from electra_lab.jobs.sweeps.search import Search, refuse_missing
 from electra_lab.presentation import sweep_summary as summary
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.sweep_page import write_report
@@ -53,14 +54,22 @@ def ablate(
     """Run the missing parts of an ablation; returns its folder. Raises LabError: CellsFailed if some cells failed."""
     refuse_several_processes()
     ablation, launch, path = _prepared(file, overrides, out, launcher, workers)
-    console, folder = Console(), AblationFolder(path)
-    if left_to_do(folder, plan_of(ablation)):
+    console = Console()
+    if ablation.config.search or left_to_do(AblationFolder(path), plan_of(ablation)):
         launch.check()
     if launch.here:
         choose_device(device)  # once, and not by each cell
+    if ablation.config.search:
+        _search(file, overrides, path, launch, device, console)
+    else:
+        _carry_out(ablation, path, launch, device, console)
+    return path
+
+
+def _carry_out(ablation: Ablation, path: Path, launch: Launcher, device: str, console: Console) -> None:
+    """Do the missing parts of an ablation. Raises LabError."""
     folder = AblationFolder.create(path)
-    if not ablation.finetunes:
-        _tokenize(ablation, folder, console)
+    _tokenize(ablation, folder, console)
     with folder.claimed("plan", wait=True):  # another launcher may have come while the text was read
         _refuse_other(folder, ablation)
         plan = write_plan(ablation, folder)
@@ -70,16 +79,47 @@ def ablate(
     console.say(f"{plan.name}: {len(plan.cells)} cells{references}, {done} already done, in {path}")
     for line in summary.gaps(plan):
         console.say(line)
-    with live_page(lambda unfinished: write_report(folder.path, unfinished), console.say) as page, handled(_stop):
-        try:
-            _work(folder, plan, ablation.config.retries, launch, device, console, page)
-        except (KeyboardInterrupt, Preempted) as error:
-            kind = Preempted if isinstance(error, Preempted) else Interrupted
-            raise kind(f"stopped; trained cells are saved in {path}. Run the same command again.") from None
-        write_report(folder.path)
+    with _reported(folder, console) as page:
+        _work(folder, plan, None, ablation.config.retries, launch, device, console, page)
     console.say(summary.closing(folder.path))
     _refuse_unfinished(folder, plan)
-    return path
+
+
+def _search(file: Path, overrides: list[str], path: Path, launch: Launcher, device: str, console: Console) -> None:
+    """Do the missing trials of a search, then its confirmation. Raises LabError."""
+    base = checked(load_ablation(file, overrides, {}))
+    folder, at_once = AblationFolder.create(path), getattr(launch, "workers", 1)
+    search = Search(file, overrides, folder, base, console.say, lambda new: _tokenize(new, folder, console))
+    search.begin()
+    quarantine_damaged(folder, folder.plan, console.say)
+    console.say(f"{folder.plan.name}: a search, in {path}")
+    with _reported(folder, console) as page:
+        while True:
+            with ExitStack() as claims:
+                plan, ids = search.take(max(1, at_once // len(base.cells)), claims)
+                _work(folder, plan, ids, base.config.retries, launch, device, console, page)
+            search.note_failures(plan)
+            if not ids and not search.others():
+                break
+            if not ids:
+                time.sleep(PATIENCE)
+    console.say(summary.closing(folder.path))
+    if confirmed := search.confirmation():
+        _carry_out(*confirmed, launch, device, console)
+        write_report(folder.path)
+    _refuse_unfinished(folder, folder.plan)
+
+
+@contextmanager
+def _reported(folder: AblationFolder, console: Console) -> Iterator[Page]:
+    """Write the page of an ablation during its work and at its end. Raises Preempted or Interrupted."""
+    with live_page(lambda unfinished: write_report(folder.path, unfinished), console.say) as page, handled(_stop):
+        try:
+            yield page
+        except (KeyboardInterrupt, Preempted) as error:
+            kind = Preempted if isinstance(error, Preempted) else Interrupted
+            raise kind(f"stopped; trained cells are saved in {folder.path}. Run the same command again.") from None
+        write_report(folder.path)
 
 
 def check(file: Path, overrides: Sequence[str]) -> tuple[str, LabError | None]:
@@ -122,6 +162,11 @@ def dry_run(
         title = label if label in ablation.firsts else ablation.served[label].variant
         costs = need.parameters, need.steps, need.total_flops, need.bytes
         needs[label] = summary.Need(title, *costs, None if isinstance(time, str) else time.total)
+    if search := ablation.config.search:
+        begun = folder.plan.search if is_ablation_folder(path) else None
+        left = search.trials - sum(trial.state != "running" for trial in begun.begun) if begun else search.trials
+        confirmed = 2 * len(search.confirm or [])
+        return summary.search_forecast(plan, needs, left, confirmed, path, getattr(launch, "workers", workers or 1))
     missing = {id: cell_result(folder, plan, id).missing for id in plan.wanted}
     text = summary.forecast(plan, needs, missing, path, getattr(launch, "workers", workers or 1))
     first_jobs = waiting_work(folder, plan, list(left_to_do(folder, plan)))
@@ -137,7 +182,10 @@ def _prepared(
     """Return the checked ablation, its launcher, and the folder. Raises LabError."""
     ablation = load_ablation(file, overrides)
     path = out or Path("runs") / ablation.config.name
-    _refuse_other(AblationFolder(path), ablation)
+    if ablation.config.search:
+        refuse_missing()
+    else:
+        _refuse_other(AblationFolder(path), ablation)
     if not (ablation.finetunes or is_ablation_folder(path)):
         refuse_to_hold(out, ablation.base.config.data.store)
     chosen = ablation.config.launcher
@@ -168,6 +216,8 @@ def _refuse_other(folder: AblationFolder, ablation: Ablation) -> None:
 
 def _tokenize(ablation: Ablation, folder: AblationFolder, console: Console) -> None:
     """Tokenize each text once, here, and not by workers that wait for each other."""
+    if ablation.finetunes:
+        return
     by_text = dict[str, list[Cell]]()
     for cell in ablation.pieces:
         by_text.setdefault(_text_of(ablation.loaded[cell.id]), []).append(cell)
@@ -224,10 +274,21 @@ def _refuse_unfinished(folder: AblationFolder, plan: Plan) -> None:
 
 
 def _work(
-    folder: AblationFolder, plan: Plan, retries: int, launch: Launcher, device: str, console: Console, page: Page
+    folder: AblationFolder,
+    plan: Plan,
+    ids: Collection[str] | None,
+    retries: int,
+    launch: Launcher,
+    device: str,
+    console: Console,
+    page: Page,
 ) -> None:
-    """Launch missing work until all is done, or the rest has failed more often than `retries` allows."""
+    """Launch missing work until all is done, or the rest has failed more often than `retries` allows.
+
+    ids  of the cells and references to work on, by default all
+    """
     left, attempts, names = list(left_to_do(folder, plan)), dict.fromkeys(plan.by_id, 0), dict[str, str]()
+    left = left if ids is None else [id for id in left if id in ids]
     for cell in plan.by_id.values():
         task = f" on {cell.task}" if cell.task else ""
         names[cell.id] = cell.id if cell.id in plan.references else f"{cell.variant}{task}, seed {cell.seed}"

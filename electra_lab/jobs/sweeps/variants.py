@@ -13,6 +13,7 @@ from electra_lab.config.source import Loc, Mark, Node, keys_of, leaves, parse, r
 from registry.errors import ConfigError
 
 MAX_CELLS = 1000
+BASE = "base"  # the variant of a search that changes nothing
 
 
 @dataclass(frozen=True)
@@ -69,19 +70,37 @@ def variants_of(vary: Node, seeds: int) -> list[Variant]:
     variants = []
     for values in itertools.product(*lists):
         changes = dict(zip(items, values, strict=True))
-        parts = [f"{key}={_short(node.plain())}" for key, node in changes.items()]
+        parts = [f"{key}={short(node.plain())}" for key, node in changes.items()]
         variants.append(Variant(", ".join(parts), ", ".join(sorted(parts)), changes, values[-1].mark))
     return variants
 
 
-def _short(value: Any) -> str:
+def probes(vary: Node) -> dict[str, dict[str, Node]]:
+    """Return trials that try each value of a list, and both ends of a range, with all else as in the base."""
+    trials = dict[str, dict[str, Node]]()
+    for key, node in keys_of(vary).items():
+        values = node.value if isinstance(node.value, list) else [keys_of(node)["low"], keys_of(node)["high"]]
+        trials |= {f"{key}={short(value.plain())}": {key: value} for value in values}
+    return trials
+
+
+def trial_variants(vary: Node, trials: Mapping[str, Mapping[str, Node]]) -> list[Variant]:
+    """Return the variants of a search: the base, and its trials."""
+    variants = [Variant(BASE, BASE, {}, vary.mark)]
+    for label, changes in trials.items():
+        parts = sorted(f"{key}={short(node.plain())}" for key, node in changes.items())
+        variants.append(Variant(label, ", ".join(parts), changes, vary.mark))
+    return variants
+
+
+def short(value: Any) -> str:
     """Format a value in a label: a component by its name and options, text in quotes if it could be mistaken."""
     if isinstance(value, dict) and value:
         named = isinstance(value.get("type"), str)
-        parts = [f"{_short(key)}={_short(option)}" for key, option in value.items() if not (named and key == "type")]
-        return (_short(value["type"]) if named else "") + (f"({', '.join(parts)})" if parts else "")
+        parts = [f"{short(key)}={short(option)}" for key, option in value.items() if not (named and key == "type")]
+        return (short(value["type"]) if named else "") + (f"({', '.join(parts)})" if parts else "")
     if isinstance(value, list):
-        return f"[{', '.join(map(_short, value))}]"
+        return f"[{', '.join(map(short, value))}]"
     if isinstance(value, int | float) and not isinstance(value, bool):  # 1e+12, not 1000000000000.0
         return f"{value:g}" if float(f"{value:g}") == value and len(repr(value)) > 8 else repr(value)
     if isinstance(value, str) and re.fullmatch(r"[\w./~-]([\w ./~-]*[\w./~-])?", value) and not _scalar_like(value):

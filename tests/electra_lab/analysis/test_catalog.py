@@ -9,13 +9,16 @@ import pytest
 
 from electra_lab.analysis.catalog import Job, jobs, ordered
 from electra_lab.analysis.records import last_evaluation, training_seconds
+from electra_lab.analysis.results import read
 from electra_lab.presentation.listing import table
+from electra_lab.presentation.sweep_page import variants_markdown
+from electra_lab.presentation.verdict import verdict
 from electra_lab.storage.files import MANIFEST, lock
 from electra_lab.storage.records import TAIL, last_records
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.presentation.finetuned import scores, write_finetuned, write_seed
-from tests.electra_lab.presentation.synthetic import SCALES, measured, write_cell, write_folder
+from tests.electra_lab.presentation.synthetic import MEASURES, SCALES, measured, write_cell, write_folder
 from tests.helpers import python
 
 SIZES = {"generator": 10, "discriminator": 40, "shared": 3, "total": 47}
@@ -136,6 +139,31 @@ def test_an_ablation_of_fine_tunings_has_the_cells_and_the_time_of_all_tasks(tmp
         (trained / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     job = by_name(tmp_path)["sweep"]
     assert (job.state, job.done, job.total, job.seconds) == ("stopped", 7, 8, 8 * 64 / 32)
+    assert job.numbers == {"average": pytest.approx((0.2 + 0.8) / 2)}  # b lacks a cell
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_an_ablation_has_the_best_mean_of_a_variant_not_its_best_cell(tmp_path: Path, higher: bool) -> None:
+    """v1 has the best cell of all; v2 has a better mean, but not all seeds."""
+    sign = 1 if higher else -1
+    by_seed = [[0.5, 0.7, 0.6], [0.9, 0.1, 0.2], [0.8, 0.8, 0.0]]
+    measures = json.loads(json.dumps(MEASURES))
+    measures[0]["metrics"]["reference_auc"]["higher_is_better"] = higher
+    write_folder(
+        tmp_path / "sweep",
+        {"a*": {}, "b": {}, "c": {}},
+        scores=lambda variant, seed: sign * by_seed[variant][seed],
+        state={"v2-s2": "missing"},
+        measures=measures,
+    )
+    job = by_name(tmp_path)["sweep"]
+    assert (job.numbers, job.verdict) == ({"reference_auc": pytest.approx(sign * 0.6)}, "")
+    text = variants_markdown(read(tmp_path / "sweep"))
+    (tmp_path / "sweep" / "table.md").write_text(text)
+    job = by_name(tmp_path)["sweep"]
+    assert job.verdict == verdict(read(tmp_path / "sweep"))[0]
+    (line,) = table([job], tmp_path, "newest", None).rows
+    assert f"{sign * 0.6:.4g} reference_auc: {job.verdict}" in line
 
 
 def test_states_of_an_ablation(tmp_path: Path) -> None:

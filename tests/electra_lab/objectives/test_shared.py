@@ -247,24 +247,30 @@ def test_the_z_loss_is_the_plain_formula_with_its_gradient_in_any_micro_batches(
     assert max(float(slope.abs().max()) for slope in slopes.values()) > 1e-3
 
 
-def test_options_of_a_derived_objective_are_the_annotations_of_its_class(tmp_path: Path) -> None:
-    """Without a decorator of dataclasses: with the options of its parents, and hashable, as modules are."""
+@pytest.mark.parametrize("decorator", ["", "@dataclass", "@dataclass(kw_only=True)", "@dataclass(eq=False)"])
+def test_options_of_a_derived_objective_are_the_annotations_of_its_class(tmp_path: Path, decorator: str) -> None:
+    """With or without a decorator of dataclasses: with the options of its parents, and hashable, as modules are."""
     plugin = tmp_path / "mine.py"
     plugin.write_text(
+        "from dataclasses import dataclass\n"
         "from electra_lab.objectives.electra import Electra\n"
         "from registry import objectives\n\n\n"
-        "@objectives.register('sharper')\n"
+        f"@objectives.register('sharper')\n{decorator}\n"
         "class Sharper(Electra):\n"
         "    'Another weight.'\n\n"
         "    sharpness: float = 2.0\n",
         encoding="utf-8",
     )
-    load_plugin(plugin)
-    entry = objectives.get("sharper")
-    parent = objectives.get("electra").schema.model_fields
-    assert {*entry.schema.model_fields} == {*parent, "sharpness"}
-    made = tables("sharper", Fixed(1, 3), Says(6), 6, sharpness=3.0, generator_weight=0.5)
+    with objectives.isolated():
+        load_plugin(plugin)
+        entry = objectives.get("sharper")
+        parent = objectives.get("electra").schema.model_fields
+        assert {*entry.schema.model_fields} == {*parent, "sharpness"}
+        made = tables("sharper", Fixed(1, 3), Says(6), 6, sharpness=3.0, generator_weight=0.5)
+        other = tables("sharper", Fixed(1, 3), Says(6), 6, sharpness=3.0, generator_weight=0.5)
     assert (made.sharpness, made.generator_weight, made.discriminator_weight) == (3.0, 0.5, 50.0)
     assert made in {made}
+    assert made != other
+    assert repr(made).startswith("Sharper(\n")  # as torch shows a module
     with pytest.raises(TypeError):
         entry.component(*[None] * 5, 3.0)  # options are named

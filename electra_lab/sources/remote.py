@@ -1,0 +1,219 @@
+"""Files in object stores and on servers, read by fsspec: listed once, and read on where a connection broke."""
+
+import hashlib
+import io
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, cast
+
+from registry.errors import DataError
+from registry.signature import Url
+
+COMPRESSED = (".gz", ".xz", ".bz2", ".zst", ".zstd")
+ATTEMPTS = 6
+PAUSE = 0.5  # seconds before the second attempt, twice as long before each further one
+BLOCK = 1 << 22  # bytes of a request
+# The keys of fsspec's `info` that change with the content, the best first.
+TAGS = ("ETag", "etag", "blob_id", "oid", "md5Hash", "Last-Modified", "LastModified", "updated")
+EXTRA = "pip install 'electra-lab[remote]'"
+T = TypeVar("T")
+
+
+@lru_cache
+def _file_system(scheme: str) -> Any:
+    """Return the file system of a scheme. Raises DataError if its library is missing."""
+    try:
+        # Without a cache of listings: a changed file must be noticed.
+        return import_module("fsspec").filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+    except ImportError as error:
+        raise DataError(f"{scheme}:// cannot be read: {str(error).rstrip('.')}. Install it: {EXTRA}.") from None
+
+
+def _attempted(url: Url, do: Callable[[], T]) -> T:
+    """Return the result of a request, which is repeated if the connection breaks. Raises DataError."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return do()
+        except (DataError, MemoryError):
+            raise
+        except Exception as error:  # libraries of HTTP and of each store have errors of their own
+            if (reason := _refusal(error)) or attempt == ATTEMPTS:
+                times = "" if reason else f", at {ATTEMPTS} attempts"
+                said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+                raise DataError(f"{url}: cannot be read ({reason or said}{times}).") from None
+            time.sleep(PAUSE * 2 ** (attempt - 1))
+    raise AssertionError
+
+
+def _refusal(error: Exception) -> str:
+    """Return the reason why another attempt would fail, too; "" if it might not."""
+    if type(error.__cause__).__module__.startswith("aiohttp"):  # fsspec calls all of them "not found"
+        error = cast("Exception", error.__cause__)
+    status = vars(error).get("status")  # of aiohttp's errors
+    if isinstance(error, FileNotFoundError) or status in (404, 410):
+        return "there is no such file"
+    if isinstance(error, PermissionError) or status in (401, 403) or type(error).__name__ == "NoCredentialsError":
+        return "access is denied; credentials are taken from the environment"
+    if isinstance(status, int) and 400 <= status < 500 and status not in (408, 425, 429):
+        return f"the server answers with status {status}"
+    return ""
+
+
+def _info(url: Url) -> dict[str, Any]:
+    fs = _file_system(url.scheme)
+    info: dict[str, Any] = _attempted(url, lambda: fs.info(fs._strip_protocol(str(url))))
+    return info
+
+
+def _version(info: Mapping[str, Any]) -> bytes | None:
+    """Return a hash of ETag and size; None if a listing has no ETag."""
+    tag = next((str(info[key]).strip('"') for key in TAGS if info.get(key)), None)
+    return None if tag is None else hashlib.sha256(f"{tag} {info.get('size')}".encode()).digest()
+
+
+def version(url: Url) -> bytes:
+    """Return a hash of a file's ETag and size, which changes with its content. Raises DataError if it has none.
+
+    The first call after `matched` returns that of the listing.
+    """
+    listed, url.listed = url.listed, None
+    return listed or _now(url)[0]
+
+
+def _now(url: Url) -> tuple[bytes, int]:
+    """Return the current version and size of a file. Raises DataError."""
+    info = _info(url)
+    now = _version(info)
+    if now is None:
+        raise DataError(f"{url}: its server sends no ETag, so changes could not be noticed. Copy it to this machine.")
+    return now, int(info.get("size") or 0)
+
+
+def size(url: Url) -> int:
+    """Return the size of a file in bytes. Raises DataError."""
+    return int(_info(url).get("size") or 0)
+
+
+def exists(url: Url) -> bool:
+    """Return True if there is such a file or folder. Raises DataError if that cannot be found out."""
+    fs = _file_system(url.scheme)
+    return url.listed is not None or bool(_attempted(url, lambda: fs.exists(fs._strip_protocol(str(url)))))
+
+
+def matched(url: Url, extensions: Sequence[str]) -> tuple[list[Path], list[Path]]:
+    """Return the files that an address, pattern or folder means, ordered by name, and those that are passed over.
+
+    Raises DataError if there are none to read.
+    """
+    if url.listed:
+        return [url], []
+    fs = _file_system(url.scheme)
+    path = fs._strip_protocol(str(url))
+
+    def found() -> dict[str, dict[str, Any]]:
+        if not fs.exists(path) and any(mark in path for mark in "*?["):
+            entries: dict[str, dict[str, Any]] = fs.glob(path, detail=True)
+            return entries
+        info = fs.info(path)
+        return {path: info} if info["type"] == "file" else {}
+
+    entries = _attempted(url, found)
+    files = [name for name, info in entries.items() if info["type"] == "file"]
+    if files:
+        return _urls(fs, {name: entries[name] for name in files}), []
+    # Otherwise all files in the folders.
+    below = dict[str, dict[str, Any]]()
+    for folder in entries or [path]:
+        below |= _attempted(url, lambda folder=folder: fs.find(folder, detail=True))  # type: ignore[misc]
+    visible = {name: info for name, info in below.items() if not Path(name).name.startswith(".")}
+    read, ignored = list[Path](), list[Path]()
+    for file in _urls(fs, visible):
+        name = file.with_suffix("") if file.suffix.lower() in COMPRESSED else file
+        (read if f"/{name.name.lower()}".endswith(tuple(extensions)) else ignored).append(file)
+    if not read:
+        endings = f" that ends in {' or '.join(extensions)}" if any(extensions) else ""
+        raise DataError(f"{url}: there is no file{endings}. Give a pattern or another folder.")
+    return read, ignored
+
+
+def _urls(fs: Any, entries: Mapping[str, Mapping[str, Any]]) -> list[Path]:
+    """Return the addresses of a listing, ordered by name."""
+    urls = list[Path]()
+    for name in sorted(entries):
+        url = Url(fs.unstrip_protocol(name))
+        url.listed = _version(entries[name])
+        urls.append(url)
+    return urls
+
+
+def opened(url: Url) -> BinaryIO:
+    """Open a file to read it. Raises DataError, also later, if it cannot be read or has changed."""
+    return io.BufferedReader(_Resuming(url), 1 << 16)  # type: ignore[return-value]
+
+
+class _Resuming(io.RawIOBase):
+    """A file that is opened again, at the same byte, when its connection breaks."""
+
+    def __init__(self, url: Url) -> None:
+        self._url, self._fs = url, _file_system(url.scheme)
+        self._begun, self._size = _now(url)
+        self._at, self._raw, self._broke = 0, None, False
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        data = _attempted(self._url, lambda: self._next(len(buffer)))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._drop()
+        super().close()
+
+    def _drop(self) -> None:
+        if self._raw is not None:
+            self._raw.close()
+            self._raw = None
+
+    def _next(self, most: int) -> bytes:
+        """Return the next bytes. Raises the error of a broken connection; the next call opens another one."""
+        try:
+            if self._raw is None:
+                if self._broke and _now(self._url)[0] != self._begun:
+                    raise DataError(f"{self._url}: changed while it was read. Start again when it is complete.")
+                self._raw = self._fs.open(self._fs._strip_protocol(str(self._url)), "rb", block_size=BLOCK)
+            if self._raw.tell() != self._at:
+                self._go_to(self._raw)
+            data: bytes = self._raw.read(most)
+            if not data and self._at < self._size:
+                raise ConnectionError("it ended too early")
+            return data
+        except BaseException:
+            self._drop()
+            self._broke = True
+            raise
+
+    def _go_to(self, raw: Any) -> None:
+        """Move to the current byte; a server that cannot send parts sends all bytes before it again."""
+        if raw.seekable():
+            raw.seek(self._at)
+            return
+        if raw.tell() > self._at:
+            raise DataError(f"{self._url}: its server cannot send parts of a file. Copy it to this machine.")
+        while raw.tell() < self._at and raw.read(min(BLOCK, self._at - raw.tell())):
+            pass

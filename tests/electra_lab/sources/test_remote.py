@@ -1,0 +1,325 @@
+"""Corpora in object stores and on servers: a real S3 server (moto's), and a server of HTTP with faults."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.util
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.config.load import load
+from electra_lab.corpora.json_lines import JsonLines
+from electra_lab.corpora.mds import Mds
+from electra_lab.corpora.parquet import Parquet
+from electra_lab.corpora.text_files import TextFiles
+from electra_lab.sources import remote
+from registry.errors import DataError
+from tests.helpers import ROOT, python, write_experiment
+
+pytest.importorskip("aiohttp", reason="needs electra-lab[remote]")
+has_s3 = importlib.util.find_spec("s3fs") and importlib.util.find_spec("moto") and importlib.util.find_spec("flask")
+needs_s3 = pytest.mark.skipif(not has_s3, reason="needs s3fs and moto[server]")
+LINES = [f"line {n} of a text that is long enough" for n in range(9000)]
+Fault = Callable[["Server", BaseHTTPRequestHandler], bool]  # True if it has answered
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "PAUSE", 0.001)
+    monkeypatch.setattr(remote, "BLOCK", 1 << 16)
+    remote._file_system.cache_clear()
+
+
+class Server:
+    """Files by path, with ETags and ranges. `fault` may answer a request in another way."""
+
+    def __init__(self) -> None:
+        self.files = dict[str, bytes]()
+        self.requests = list[tuple[str, str, str]]()  # method, path, range
+        self.fault: Fault = lambda server, request: False
+        self.ranges = True
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.requests.append((self.command, self.path, self.headers.get("Range", "")))
+                if not outer.fault(outer, self):
+                    outer.answer(self)
+
+            do_HEAD = do_GET  # noqa: N815
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+
+    def answer(self, request: BaseHTTPRequestHandler, status: int = 200, cut: int | None = None) -> None:
+        """cut: number of bytes after which the connection breaks."""
+        content = self.files.get(request.path, b"")
+        status = status if status != 200 or request.path in self.files else 404
+        tag, whole = hashlib.md5(content).hexdigest(), len(content)
+        begin, length = 0, len(content)
+        if (asked := request.headers.get("Range")) and self.ranges and status == 200:
+            first, last = asked.removeprefix("bytes=").split("-")
+            begin = int(first)
+            content, status = content[begin : int(last or whole) + 1], 206
+            length = len(content)
+        request.send_response(status)
+        request.send_header("ETag", f'"{tag}"')
+        request.send_header("Content-Length", str(length if status < 400 else 0))
+        if status == 206:
+            request.send_header("Content-Range", f"bytes {begin}-{begin + length - 1}/{whole}")
+        if self.ranges:
+            request.send_header("Accept-Ranges", "bytes")
+        request.end_headers()
+        if request.command == "GET" and status < 400:
+            request.wfile.write(content if cut is None else content[:cut])
+        request.close_connection = True
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    thread = threading.Thread(target=made.http.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+    thread.join()
+
+
+def corpus(server: Server, name: str, **options: Any) -> TextFiles:
+    return TextFiles(paths=[Path(f"{server.url}/{name}")], documents="lines", **options)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_broken_connection_is_resumed_at_the_byte(server: Server, name: str, ranges: bool) -> None:
+    """Nothing is missing or there twice, although many answers are cut at other places."""
+    text = "\n".join(LINES).encode()
+    server.files[f"/{name}"] = gzip.compress(text) if name.endswith(".gz") else text
+    server.ranges, cuts = ranges, 0
+
+    def cut(server: Server, request: BaseHTTPRequestHandler) -> bool:
+        nonlocal cuts
+        if request.command == "HEAD" or cuts >= 4 or request.headers.get("Range") == "bytes=0-0":
+            return False
+        cuts += 1
+        server.answer(request, cut=1000 * cuts)
+        return True
+
+    made = corpus(server, name)
+    server.fault = cut
+    assert list(made) == LINES
+    assert cuts == 4
+
+
+@pytest.mark.parametrize(
+    ("status", "word", "attempts"),
+    [(403, "denied", 1), (404, "no such file", 1), (400, "400", 1), (503, "6 attempts", 6)],
+)
+def test_refusals_are_sentences_and_only_what_may_pass_is_tried_again(
+    server: Server, status: int, word: str, attempts: int
+) -> None:
+    server.files["/a.txt"] = b"text"
+    made = corpus(server, "a.txt")
+    server.requests.clear()
+    server.fault = lambda server, request: bool(server.answer(request, status)) or True
+    with pytest.raises(DataError, match=word) as error:
+        list(made)
+    assert str(error.value).startswith(f"{server.url}/a.txt: ")
+    assert sum(method == "HEAD" for method, _, _ in server.requests) in (attempts, 0)
+    with pytest.raises(DataError, match=word):
+        corpus(server, "a.txt")
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(server: Server) -> None:
+    """Between two parts, with a broken connection between them or not; and between the fingerprint and the reading."""
+    text = "\n".join(LINES).encode()
+    for cut in (None, 5000):
+        server.files["/a.txt"] = text
+        made, read = corpus(server, "a.txt"), iter(())
+        read = iter(made)
+        assert next(read) == LINES[0]
+        server.files["/a.txt"] = text.replace(b"line", b"lime")
+        if cut:
+            asked = list[str]()
+
+            def once(server: Server, request: BaseHTTPRequestHandler, cut: int = cut, asked: list[str] = asked) -> bool:
+                asked.append(request.command)
+                if request.command == "GET" and asked.count("GET") == 1:
+                    server.answer(request, cut=cut)
+                    return True
+                return False
+
+            server.fault = once
+        with pytest.raises(DataError, match=r"a\.txt: changed while it was read"):
+            list(read)
+        server.fault = lambda server, request: False
+    made = corpus(server, "a.txt")
+    before = made.fingerprint()
+    server.files["/a.txt"] = text
+    with pytest.raises(DataError, match="changed"):
+        list(made)
+    assert corpus(server, "a.txt").fingerprint() != before
+    server.files["/b.txt"] = text
+    assert corpus(server, "b.txt").fingerprint() == corpus(server, "a.txt").fingerprint()  # wherever it is
+
+
+def test_an_experiment_names_addresses(tmp_path: Path, server: Server) -> None:
+    server.files["/a.txt"] = b"text"
+    file = write_experiment(tmp_path, corpus=f"{{type: text_files, paths: ['{server.url}/a.txt', corpus.txt]}}")
+    loaded = load(file)
+    assert [str(path) for path in loaded.config.corpus.options.paths] == [
+        f"{server.url}/a.txt", str(tmp_path.resolve() / "corpus.txt")
+    ]  # fmt: skip
+    assert str(loaded.portable.corpus.options.paths[0]) == f"{server.url}/a.txt"
+    assert f"{server.url}/a.txt" in json.dumps(loaded.config.model_dump(mode="json"))
+
+
+def test_local_files_do_not_import_fsspec(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    code = (
+        "import sys; from pathlib import Path; from electra_lab.corpora.text_files import TextFiles\n"
+        "made = TextFiles(paths=[Path('a.txt')]); made.fingerprint(); assert list(made) == ['text']\n"
+        "print({'fsspec', 'aiohttp'} & {*sys.modules})"
+    )
+    done = python("-c", code, cwd=tmp_path)
+    assert done.stdout == "set()\n", done.stderr
+
+
+@contextmanager
+def proxy(target: str) -> Iterator[Server]:
+    """Pass requests to another server, except for those that a fault answers."""
+    made = Server()
+    host = target.removeprefix("http://")
+
+    def forward(request: BaseHTTPRequestHandler, cut: int | None = None) -> None:
+        connection = HTTPConnection(host)
+        connection.request(request.command, request.path, headers=dict(request.headers))
+        response = connection.getresponse()
+        content = response.read()
+        request.send_response(response.status)
+        for name, value in response.getheaders():
+            if name.lower() not in ("transfer-encoding", "connection", "date", "server"):
+                request.send_header(name, value)
+        request.end_headers()
+        request.wfile.write(content if cut is None else content[:cut])
+        request.close_connection = True
+
+    made.answer = lambda request, status=200, cut=None: forward(request, cut)  # type: ignore[method-assign]
+    thread = threading.Thread(target=made.http.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Server]]:
+    """A bucket `texts` behind a proxy with faults."""
+    from moto.server import ThreadedMotoServer
+
+    moto = ThreadedMotoServer(port=0)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    with proxy(f"http://{host}:{port}") as between:
+        for key, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "DEFAULT_REGION": "us-east-1"}.items():
+            monkeypatch.setenv(f"AWS_{key}", value)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
+        import boto3
+
+        client = boto3.client("s3", endpoint_url=f"http://{host}:{port}")
+        client.create_bucket(Bucket="texts")
+        yield client, between
+    moto.stop()
+
+
+@needs_s3
+def test_all_formats_in_a_bucket_give_the_documents_of_local_files(bucket: tuple[Any, Server], tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    client, between = bucket
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a.txt").write_text("\n".join(LINES[:50]))
+    (tmp_path / "deep" / "b.txt.gz").write_bytes(gzip.compress("\n".join(LINES[50:90]).encode()))
+    (tmp_path / ".hidden.txt").write_text("hidden")
+    (tmp_path / "deep" / "c.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in LINES))
+    parquet.write_table(pyarrow.table({"text": LINES}), tmp_path / "d.parquet", row_group_size=700)
+    shutil.copytree(ROOT / "tests" / "data" / "mds" / "plain", tmp_path / "mds")
+    for file in filter(Path.is_file, tmp_path.rglob("*")):
+        client.upload_file(str(file), "texts", f"in/{file.relative_to(tmp_path).as_posix()}")
+    kinds: list[tuple[Any, str, dict[str, Any]]] = [
+        (TextFiles, "", {"documents": "lines"}), (TextFiles, "deep/*.gz", {"documents": "lines"}),
+        (JsonLines, "deep", {}), (JsonLines, "deep/c.jsonl", {}), (Parquet, "", {}), (Parquet, "*.parquet", {}), (Mds, "mds", {}),
+    ]  # fmt: skip
+    for kind, path, options in kinds:
+        between.requests.clear()
+        local, made = kind(paths=[tmp_path / path], **options), kind(paths=[Path("s3://texts/in") / path], **options)
+        fingerprint = made.fingerprint()
+        lists = [path for method, path, _ in between.requests if "list-type" in path and "max-keys" not in path]
+        assert len(lists) <= 2, lists
+        assert list(made) == list(local)
+        names = [str(file.relative_to(tmp_path)) for file in local.files()[0]]
+        assert [str(file).removeprefix("s3://texts/in/") for file in made.files()[0]] == names
+        assert made.fingerprint() == fingerprint == kind(paths=[Path("s3://texts/in") / path], **options).fingerprint()
+    client.put_object(Bucket="texts", Key="in/a.txt", Body=b"other")
+    assert TextFiles(paths=[Path("s3://texts/in")], documents="lines").fingerprint() != fingerprint
+
+
+@needs_s3
+def test_faults_of_a_bucket(bucket: tuple[Any, Server]) -> None:
+    client, between = bucket
+    client.put_object(Bucket="texts", Key="a.jsonl", Body="".join(json.dumps({"text": line}) + "\n" for line in LINES))
+    made, cuts = JsonLines(paths=[Path("s3://texts/a.jsonl")]), 0
+
+    def cut(server: Server, request: BaseHTTPRequestHandler) -> bool:
+        nonlocal cuts
+        if request.command == "GET" and "a.jsonl" in request.path and cuts < 3:
+            cuts += 1
+            server.answer(request, cut=777 * cuts)
+            return True
+        return False
+
+    between.fault = cut
+    assert list(made) == LINES
+    assert cuts == 3
+    # A changed object, in the middle
+    between.fault = lambda server, request: False
+    read = iter(JsonLines(paths=[Path("s3://texts/a.jsonl")]))
+    next(read)
+    client.put_object(Bucket="texts", Key="a.jsonl", Body=b'{"text": "other"}\n' * 9000)
+    with pytest.raises(DataError, match=r"s3://texts/a\.jsonl: changed"):
+        list(read)
+    for wrong in ("s3://texts/none.jsonl", "s3://nowhere/a.jsonl", "s3://texts/*.json"):
+        with pytest.raises(DataError, match=r"^s3://.*(no such file|there is no file)"):
+            JsonLines(paths=[Path(wrong)])
+
+    def denied(server: Server, request: BaseHTTPRequestHandler) -> bool:
+        request.send_response(403)
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+        request.close_connection = True
+        return True
+
+    between.fault = denied
+    with pytest.raises(DataError, match="denied"):
+        JsonLines(paths=[Path("s3://texts/a.jsonl")])
+
+
+def test_a_missing_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
+    with pytest.raises(DataError, match=r"gs://.*pip install 'electra-lab\[remote\]'"):
+        TextFiles(paths=[Path("gs://bucket/a.txt")])
