@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "presentation": {"registry", "storage", "metrics", "analysis", "version"},
     "jobs": BELOW_JOBS,
     "inference": BELOW_ASSEMBLY | {"assembly"},
-    "export": BELOW_ASSEMBLY | {"assembly", "version"},
+    "export": BELOW_ASSEMBLY | {"assembly", "analysis", "version"},
     "interop": BELOW_ASSEMBLY | {"assembly"},
     "testing": BELOW_CLI,
     "api": BELOW_CLI,

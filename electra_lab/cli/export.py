@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from electra_lab.export.export import Exportable
     from electra_lab.storage.provenance import Provenance
 
+License = Annotated[str | None, typer.Option("--license", metavar="ID", help="Licence in the card, such as mit.")]
+
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run, a fine-tuning, or a Hugging Face folder.")],
@@ -29,6 +31,7 @@ def export(
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write the networks as ONNX.")] = False,
     onnx_size: Annotated[str | None, typer.Option(metavar="BATCHxLENGTH", help="Size of ONNX inputs: 1x128.")] = None,
     int8: Annotated[bool, typer.Option("--int8", help="Also write int8 ONNX, and report its effect.")] = False,
+    license_: License = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the written files as JSON.")] = False,
 ) -> None:
     """Write the networks of a run as Hugging Face models, with tokenizer and model card.
@@ -39,11 +42,12 @@ def export(
     from electra_lab.export.model_folder import copy_folder, model_folder
 
     chosen = step_of(step, best)
+    wanted: dict[str, Any] = {"onnx": onnx, "size": size_of(onnx_size), "int8": int8, "license": license_}
     # A model that is in the format already, such as a fine-tuning's, is copied.
     if model := model_folder(run):
         if chosen is not None:
             raise ConfigError(f"{run}: is not a run of pre-training, so it has no checkpoint to choose.")
-        change = copy_folder(model, destination, onnx=onnx, size=size_of(onnx_size), int8=int8)
+        change = copy_folder(model, destination, **wanted)
         if as_json:
             answer(json.dumps({"path": str(destination), "int8": asdict(change) if change else None}, indent=1))
             return
@@ -52,7 +56,7 @@ def export(
             answer(f"  in int8: {change}")
         return
     # The networks of a run are written.
-    exported = export(run, destination, chosen, onnx=onnx, size=size_of(onnx_size), int8=int8, judge=judge)
+    exported = export(run, destination, chosen, **wanted, judge=judge)
     folders = {str(destination / network.name): network for network in exported.networks}
     if as_json:
         networks: dict[str, dict[str, Any]] = {}

@@ -8,6 +8,7 @@ import typer
 
 from electra_lab.cli._streams import answer
 from electra_lab.cli._texts import Best, Step, step_of
+from electra_lab.cli.export import License
 
 
 def push(
@@ -17,7 +18,7 @@ def push(
     best: Best = False,
     milestones: Annotated[bool, typer.Option("--milestones", help="Also push kept milestones as branches.")] = False,
     public: Annotated[bool, typer.Option("--public", help="Make the repository public. Default: private.")] = False,
-    license_: Annotated[str | None, typer.Option("--license", metavar="ID", help="Licence, such as mit.")] = None,
+    license_: License = None,
     language: Annotated[list[str] | None, typer.Option(metavar="CODE", help="Such as en; repeatable.")] = None,
     dataset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Dataset of the hub; repeatable.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List files and sizes, and send nothing.")] = False,

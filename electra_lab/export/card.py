@@ -11,23 +11,36 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from electra_lab.analysis.intervals import Estimate, estimate
 from electra_lab.config.source import to_yaml
 from electra_lab.data.overlap import RUN
+from electra_lab.data.vocabulary import unknown_id
 from electra_lab.pretrained.hugging_face import read_config
 from electra_lab.pretrained.trained_model import LAB, Origin, TrainedModel
 from electra_lab.storage.files import config_of
 from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning
 from electra_lab.storage.provenance import Provenance
-from registry import BatchSizes
+from registry import BatchSizes, Metric
 from registry.errors import CheckpointError, ConfigError
 from registry.signature import FolderOrName
 
 if TYPE_CHECKING:
     from electra_lab.export.export import Exportable
+    from electra_lab.export.onnx import Size
 
 CARD = "README.md"
 Record = Mapping[str, Any]
 Value = tuple[str, str, str, float]  # a split, a metric, its title, its value
+REGISTER = "import electra_lab.interop.hugging_face  # pip install 'electra-lab[hugging-face]'"
+SERVED = {  # by task: the parameters of a function that predicts, an example of them, and the use of its answers
+    "text-classification": ("text", '"the cat sat on the mat"', "For texts like those of its examples."),
+    "pairs": ("text, pair", '"the cat sat", "on the mat"', "For pairs of texts like those of its examples."),
+    "token-classification": ("words", '["the", "cat", "sat"]', "For tagging sentences like those of its examples."),
+    "question-answering": (
+        "question, context", '"who sat?", "the cat sat on the mat"',
+        "For questions whose answer is a part of a text, like those of its examples.",
+    ),
+}  # fmt: skip
 TASKS = {  # of the hub, by the end of the class in transformers
     "SequenceClassification": "text-classification",
     "TokenClassification": "token-classification",
@@ -45,10 +58,21 @@ class Findings:
     seconds: float | None  # of training
 
 
+@dataclass(frozen=True)
+class Measured:
+    """A metric of a fine-tuned model on a split, and its mean over the seeds."""
+
+    split: str
+    title: str
+    value: float
+    over: Estimate
+    examples: int
+
+
 Judge = Callable[[Sequence[dict[str, Any]], Provenance], Findings]
 
 
-def model_card(model: TrainedModel, network: Exportable, judge: Judge | None = None) -> str:
+def model_card(model: TrainedModel, network: Exportable, judge: Judge | None = None, license: str | None = None) -> str:
     """Return the card as Markdown. Raises CheckpointError if the run's records are damaged."""
     run, part = model.run, network.part
     assert run is not None
@@ -67,6 +91,7 @@ def model_card(model: TrainedModel, network: Exportable, judge: Judge | None = N
     start = run.provenance.init.get(part.name)
     metadata = {
         "library_name": "transformers" if part.family else "electra_lab",
+        "license": license,
         "base_model": start.source if start and not Path(start.source).is_absolute() else None,
         "tags": [*tags, "electra_lab"],
     }
@@ -91,48 +116,94 @@ def model_card(model: TrainedModel, network: Exportable, judge: Judge | None = N
     )
 
 
-def finetuned_card(model: Path, notes: Sequence[str] = ()) -> str:
-    """Return the card of the model that a fine-tuning saved for one seed, with notes. Raises CheckpointError."""
+def finetuned_card(model: Path, notes: Sequence[str] = (), size: Size | None = None, license: str | None = None) -> str:
+    """Return the card of the model that a fine-tuning saved for one seed. Raises CheckpointError.
+
+    notes    sentences on its ONNX files, if it has any
+    size     only batch and length that they take
+    license  its licence, by the hub's name
+    """
     folder, number = FinetuningFolder(model.parent.parent), model.parent.name.removeprefix("seed-")
     results = folder.results(int(number)) if is_finetuning(folder.path) and number.isdecimal() else None
     if results is None:
         cure = "Resume its fine-tuning, or write README.md there if it is a copy."
         raise CheckpointError(f"{model}: has no results for a model card. {cure}")
     config, provenance = config_of(folder.path / "finetuning.yaml"), folder.seed(results.seed).provenance()
-    described = read_config(model)
+    described, facts = read_config(model), provenance.model_extra or {}
     ending = described["architectures"][0].rpartition("For")[2]
-    plain, facts = described["model_type"] != LAB, provenance.model_extra or {}
-    # The results of each split; the hub gets them without the shares of examples that were left out.
-    rows, values = list[tuple[str, str, float, int]](), list[Value]()
+    task, length, options = TASKS[ending], facts["network"]["length"], config["task"]
+    plain, plugin = described["model_type"] != LAB, described.get("plugin")
+    # The results of each split. The hub gets them without baselines, and without shares of examples that were left out.
+    measured, values = list[Measured](), list[Value]()
+    baselines = {name for metric in provenance.metrics.values() for name in metric.baselines}
     for split, of_split in results.splits.items():
         for name, value in of_split.metrics.items():
-            metric = provenance.metrics.get(name)
-            title = (metric and metric.title) or name
-            rows += [(split, title, value, of_split.examples)] if value is not None else []
-            values += [(split, name, title, value)] if value is not None and name not in results.lost else []
+            metric = provenance.metrics.get(name, Metric(""))
+            if value is not None:
+                title, over = metric.title or name, estimate([*folder.values(split, name).values()], metric.bounds)
+                measured.append(Measured(split, title, value, over, of_split.examples))
+                values += [(split, name, title, value)] if name not in results.lost.keys() | baselines else []
     metadata = {
         "library_name": "transformers" if plain else "electra_lab",
+        "license": license,
         "base_model": config["model"] if FolderOrName(config["model"]).is_name(folder.path) else None,
         "metrics": sorted({name for _, name, _, _ in values}),
         "tags": ["electra_lab"],
     }
     examples = folder.predictions(results.seed, "validation") if "validation" in results.splits else []
+    parameters, example, use = SERVED[task]
+    if examples and "pair" in examples[0]:
+        parameters, example, use = SERVED["pairs"]
     return _rendered(
         "finetuned_card.md.j2",
-        front_matter=_front_matter(config["name"], TASKS[ending], config["dataset"], values, metadata),
+        front_matter=_front_matter(config["name"], task, config["dataset"], values, metadata),
         auto_class=f"AutoModelFor{ending}",
+        before_loading=[] if plain else before_loading(".", plugin if plugin and (model / plugin).is_file() else None),
         config=config,
-        fields=examples[0] if examples else {},
-        length=facts["network"]["length"],
+        example=example,
+        facts=facts["facts"],
+        finetuning=to_yaml(without_folders(config)).rstrip(),
+        labels=[] if described.get("problem_type") == "regression" else [*described.get("id2label", {}).values()],
+        listed=", ".join(f"[{parameter}]" for parameter in parameters.split(", ")),  # an empty second text stays one
+        length=min(length, size[1]) if size else length,
+        longest_question=min(options.get("max_query", length), length // 2),
+        measured=measured,
+        network=facts["network"],
         notes=notes,
-        plain=plain,
+        parameters=parameters,
         provenance=provenance,
         results=results,
-        rows=rows,
-        selected=config["evaluate"]["select"] == "best",
-        task=TASKS[ending],
-        usual=facts["facts"].get("usual"),
+        special=_read_as_special(model),
+        seeds=[seed for seed in folder.seeds() if folder.results(seed)],
+        size=size,
+        task=task,
+        use=use,
     )
+
+
+def _read_as_special(model: Path) -> list[str]:
+    """Return the special tokens whose names in a text transformers and tokenizers cannot read as text.
+
+    Unigram and lists of words have them among their pieces; the lab writes such names with a space, see `SpecialNames`.
+    """
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True
+    special = {id: token.content for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    special.pop(unknown_id(tokenizer), None)
+    return [name for id, name in special.items() if id in tokenizer.encode(name, add_special_tokens=False).ids]
+
+
+def before_loading(folder: str, plugin: str | None) -> list[str]:
+    """Return the lines of Python that must run before transformers can load a folder in the lab's own format.
+
+    plugin  file in the folder that defines the backbone
+    """
+    if not plugin:
+        return [REGISTER]
+    load = f"registry.load_plugin(pathlib.Path({f'{folder}/{plugin}'!r}))  # read it first"
+    return [REGISTER, "import pathlib", "import registry", load]
 
 
 def _rendered(name: str, **values: Any) -> str:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from electra_lab.assembly.budget import size_of
 from electra_lab.assembly.networks import build_network
 from electra_lab.data.vocabulary import special_ids
-from electra_lab.export.card import CARD, Judge, model_card
+from electra_lab.export.card import CARD, Judge, before_loading, model_card
 from electra_lab.model.weights import head_of
 from electra_lab.pretrained.families import WRITTEN
 from electra_lab.pretrained.hugging_face import CONFIG, MARK, Mark, read_mark
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from electra_lab.export.onnx import NamedOutputs, Size
 
 ONNX, INT8 = "model.onnx", "model_int8.onnx"
-REGISTER = "import electra_lab.interop.hugging_face  # pip install 'electra-lab[hugging-face]'"
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,7 @@ class Exportable:
         """Return the lines of Python that must run before transformers can load `folder`."""
         if self.part.family:
             return []
-        if not self.part.plugin_source:
-            return [REGISTER]
-        file = f"{folder}/{self.part.plugin}"
-        load = f"registry.load_plugin(pathlib.Path({file!r}))  # read it first"
-        return [REGISTER, "import pathlib", "import registry", load]
+        return before_loading(folder, self.part.plugin if self.part.plugin_source else None)
 
 
 @dataclass(frozen=True)
@@ -92,6 +87,7 @@ def export(
     size: Size | None = None,
     int8: bool = False,
     judge: Judge | None = None,
+    license: str | None = None,
 ) -> Exported:
     """Write the networks of a run to destination/discriminator and destination/generator, all or nothing.
 
@@ -102,6 +98,7 @@ def export(
     size   only batch and length that it takes; by default any
     int8   True to write model_int8.onnx, too, and to measure the difference
     judge  function that words the run's records for the model card; without it the card has no results
+    license  licence in the model cards, by the hub's name
 
     Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError.
     """
@@ -126,7 +123,7 @@ def export(
                 write_tokenizer(folder, model.tokenizer, network.longest, pooled)
                 if onnx or size or int8:
                     _write_onnx(folder, network, size, rows)
-                (folder / CARD).write_text(model_card(model, network, judge), encoding="utf-8")
+                (folder / CARD).write_text(model_card(model, network, judge, license), encoding="utf-8")
                 seal(folder)
         listed = {net.name: {"class": net.class_name, "parameters": net.parameters} for net in networks}
         mark = Mark(

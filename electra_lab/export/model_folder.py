@@ -31,12 +31,13 @@ def model_folder(path: Path) -> Path | None:
 
 
 def copy_folder(
-    model: Path, destination: Path, *, onnx: bool = False, size: Size | None = None, int8: bool = False
-) -> Change | None:
+    model: Path, destination: Path, *, onnx: bool = False, size: Size | None = None, int8: bool = False,
+    license: str | None = None,
+) -> Change | None:  # fmt: skip
     """Copy a folder with a model, and write model.onnx and model_int8.onnx; returns the difference that int8 makes.
 
-    The options are those of `export`. Raises ConfigError if something else is at the destination, or the model cannot
-    become ONNX; DataError, CheckpointError.
+    The options are those of `export`; `license` is for the card of a fine-tuning. Raises ConfigError if something else
+    is at the destination, or the model cannot become ONNX; DataError, CheckpointError.
     """
     refuse_unusable(destination)
     destination, model = destination.resolve(), model.resolve()
@@ -51,7 +52,7 @@ def copy_folder(
         if onnx or size or int8:
             notes, change = _write_onnx(folder, model, size, int8=int8)
         if is_seed(model.parent) and not (folder / CARD).exists():
-            (folder / CARD).write_text(finetuned_card(model, notes), encoding="utf-8")
+            (folder / CARD).write_text(finetuned_card(model, notes, size, license), encoding="utf-8")
         seal(folder)
     return change
 
@@ -69,7 +70,9 @@ def with_head(model: Path, part: Part) -> NamedOutputs:
     task = task_of(kind, part, {"labels": labels, "tags": labels, "usual": labels[0], "unanswerable": False})
     head = task.head(network.dim, 0.0)
     fill_head(head, kind, part, config)
-    return NamedOutputs(network, head, kind, [] if kind == "ForQuestionAnswering" or len(labels) < 2 else labels)
+    if kind == "ForQuestionAnswering" or (kind == "ForSequenceClassification" and len(labels) < 2):
+        return NamedOutputs(network, head, kind)
+    return NamedOutputs(network, head, kind, labels, task.usual)
 
 
 def _write_onnx(folder: Path, model: Path, size: Size | None, *, int8: bool) -> tuple[list[str], Change | None]:

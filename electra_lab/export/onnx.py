@@ -32,13 +32,19 @@ class NamedOutputs(nn.Module):
 
     head    head of a task, for the class `kind`; without it, the network's own head is used
     labels  labels of the task, in the order of its outputs
+    usual   the tag of words without tokens
     """
 
     def __init__(
-        self, network: Network, head: nn.Module | None = None, kind: str = "", labels: Sequence[str] = ()
+        self,
+        network: Network,
+        head: nn.Module | None = None,
+        kind: str = "",
+        labels: Sequence[str] = (),
+        usual: str = "",
     ) -> None:
         super().__init__()
-        self.network, self.head, self.labels = network, head, [*labels]
+        self.network, self.head, self.labels, self.usual = network, head, [*labels], usual
         self.of_text, self.of_spans = kind == "ForSequenceClassification", kind == "ForQuestionAnswering"
         of_head: tuple[str, ...] = ("start_logits", "end_logits") if self.of_spans else ("logits",)
         has_head = head is not None or "replaced" in network.heads or "tokens" in network.heads
@@ -96,7 +102,7 @@ def write_onnx(file: Path, module: NamedOutputs, vocabulary_size: int, longest: 
             _name_axes(program, size)
             program.model.metadata_props["longest"] = str(size[1] if size else longest)  # input, in tokens
             if module.labels:
-                program.model.metadata_props["labels"] = json.dumps(module.labels)
+                program.model.metadata_props.update(labels=json.dumps(module.labels), usual=module.usual)
             program.save(file, external_data=weights > LARGEST)
     except Exception as error:  # of many kinds
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error

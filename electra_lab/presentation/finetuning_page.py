@@ -8,18 +8,21 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from electra_lab.analysis.intervals import estimate
+from electra_lab.analysis.intervals import difference, estimate
 from electra_lab.analysis.records import judge, points, titled
 from electra_lab.presentation.pages import Chart, Unfinished, curves, render, training_charts
 from electra_lab.presentation.run_page import Verdict, heading, verdict
 from electra_lab.presentation.text import Table, counted, device, thousandths
 from electra_lab.storage.files import config_of, read_text
-from electra_lab.storage.finetuning_folder import FinetuningFolder
+from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning
 from registry import Metric
-from registry.errors import CheckpointError
+from registry.errors import CheckpointError, command
 
 LONGEST_TEXT = 400  # characters of an example's fields that are shown
 MOST_ROWS = 200  # of a table
+MOST_WORDS = 200  # of a tagged sentence
+TAGGED = ("words", "prediction", "label")  # fields of a tagged sentence
+RANDOM = "random"  # folder of the same fine-tuning from random weights, within that of a fine-tuning
 LOSS = {"loss": "Loss on training data"}
 OVER_SEEDS = ["median", "mean", "95% interval", "SD"]
 
@@ -57,6 +60,14 @@ class Row:
 
 
 Results = dict[str, list[Row]]  # by split
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A wrong prediction: its fields and, of a tagged sentence, each word with its predicted and its right tag."""
+
+    facts: list[tuple[str, str]]
+    words: list[tuple[str, str, str]]
 
 
 def read_results(folder: FinetuningFolder) -> tuple[list[int], Results]:
@@ -127,6 +138,7 @@ def write_report(folder: FinetuningFolder, unfinished: Unfinished | None = None)
     except (KeyError, TypeError):
         raise CheckpointError(f"{file}: is damaged.") from None
     split, errors = _errors(folder, shown, most)
+    place = folder.path.name
     page = render(
         "finetuning.html.j2",
         title=name,
@@ -135,6 +147,11 @@ def write_report(folder: FinetuningFolder, unfinished: Unfinished | None = None)
         facts=facts,
         verdicts=verdicts(folder, seeds, results),
         results={split: results_table(split, rows, seeds) for split, rows in results.items()},
+        baselines=_baselines(folder, config, results),
+        from_random=[
+            command("finetune", f"{place}/finetuning.yaml", "--set", "init=random", "--out", f"{place}/{RANDOM}"),
+            command("report", place),
+        ],
         curve=_curve(folder, results),
         course=training_charts({f"seed {seed}": folder.seed(seed).records() for seed in folder.seeds()}, LOSS),
         shown=shown,
@@ -146,6 +163,37 @@ def write_report(folder: FinetuningFolder, unfinished: Unfinished | None = None)
     )
     folder.write("report.html", page)
     return folder.path / "report.html"
+
+
+def _baselines(folder: FinetuningFolder, config: Mapping[str, Any], results: Results) -> dict[str, Table]:
+    """Compare the model with constant answers and, if there is such a fine-tuning, with random weights; by split.
+
+    The intervals are Student's t of the paired differences over the seeds.
+    """
+    tables, random = dict[str, Table](), FinetuningFolder(folder.path / RANDOM)
+    others = Results()
+    if is_finetuning(random.path):
+        other = config_of(random.path / "finetuning.yaml")
+        same = all(other.get(key) == config.get(key) for key in ("task", "dataset", "data", "train"))
+        others = read_results(random)[1] if same and other.get("init") == "random" else others
+    for split, rows in results.items():
+        by_name = {row.name: row for row in rows if row.values}
+        from_random = {row.name: row for row in others.get(split, []) if row.values}
+        cells = []
+        for name, row in by_name.items():
+            compared = [by_name[baseline] for baseline in row.metric.baselines if baseline in by_name]
+            compared += [from_random[name]] if name in from_random and row.metric.comparable else []
+            for baseline in compared:
+                gain = difference(row.values, baseline.values)
+                bounds = "-" if gain.low is None else f"{gain.low:+.3f} to {gain.high:+.3f}"
+                title = "the same from random weights" if baseline.name == name else baseline.metric.title
+                mean = "-" if gain.mean is None else f"{gain.mean:+.3f}"
+                means = [thousandths(fmean(of.values.values())) for of in (row, baseline)]
+                cells.append([row.metric.title or name, title or baseline.name, *means, mean, bounds])
+        if cells:
+            columns = ["metric", "baseline", "model", "of the baseline", "difference", "95% interval"]
+            tables[split] = Table(f"Baselines on {split}", columns, cells, prose=["baseline"])
+    return tables
 
 
 def closing(folder: FinetuningFolder, report: Path, seconds: float) -> str:
@@ -218,14 +266,18 @@ def _shown(results: Results, seeds: Sequence[int]) -> int:
 
 def _curve(folder: FinetuningFolder, results: Results) -> Chart | None:
     """Draw the leading metric on validation data over training, if it was evaluated twice."""
-    rows = results.get("validation")
-    if not rows:
+    begun = folder.seeds()
+    rows = results.get("validation", [])
+    metrics = (
+        {row.name: row.metric for row in rows} if results or not begun else folder.seed(begun[0]).provenance().metrics
+    )
+    if not metrics:
         return None
-    name = rows[0].name
-    lines = {seed: points(folder.seed(seed).records(), "validation", name) for seed in rows[0].values}
+    name, metric = next(iter(metrics.items()))
+    lines = {seed: points(folder.seed(seed).records(), "validation", name) for seed in begun}
     if all(len(line) < 2 for line in lines.values()):
         return None
-    title = f"{heading(titled({name: rows[0].metric})[name])} on validation data"
+    title = f"{heading(titled({name: metric})[name])} on validation data"
     return curves(name, title, {f"seed {seed}": line for seed, line in lines.items()}, {})
 
 
@@ -248,7 +300,7 @@ def _cell(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _errors(folder: FinetuningFolder, seed: int, most: int) -> tuple[str, list[list[tuple[str, str]]]]:
+def _errors(folder: FinetuningFolder, seed: int, most: int) -> tuple[str, list[Wrong]]:
     """Return the first split that has wrong predictions, and these, the most certain first."""
     results = folder.results(seed)
     splits = results.splits if results else {}
@@ -260,12 +312,15 @@ def _errors(folder: FinetuningFolder, seed: int, most: int) -> tuple[str, list[l
     return "", []
 
 
-def _brief(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the fields of a prediction as facts; long texts are cut."""
-    facts = []
+def _brief(answer: Mapping[str, Any]) -> Wrong:
+    """Return a prediction in parts to be shown; long texts are cut."""
+    facts, words = list[tuple[str, str]](), list[tuple[str, str, str]]()
+    columns = [answer.get(name) for name in TAGGED]
+    if all(isinstance(column, list) and len(column) == len(columns[0] or ()) for column in columns):
+        words = [(str(word), str(tag), str(label)) for word, tag, label in zip(*columns, strict=True)]  # type: ignore
     for key, value in answer.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         text = f"{value:.3f}" if isinstance(value, float) else text
-        if key != "correct":
+        if key != "correct" and not (words and key in TAGGED):
             facts.append((key, text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"))
-    return facts
+    return Wrong(facts, words[:MOST_WORDS])

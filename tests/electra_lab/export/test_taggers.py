@@ -1,20 +1,18 @@
-"""The code of a tagger's card gives the tags of the lab with every kind of tokenizer, also outside transformers."""
+"""The code of a tagger's card gives the tags of the lab with every kind of tokenizer, also without transformers."""
 
 import random
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 import electra_lab
-from electra_lab.export.model_folder import copy_folder, with_head
+from electra_lab.export.model_folder import copy_folder
 from electra_lab.jobs.finetuning.run import finetune
-from electra_lab.pretrained.hugging_face import read_part
 from registry.contracts.data import SPECIAL_TOKENS
+from tests.electra_lab.export.carded import pasted, serving
 from tests.electra_lab.jobs.finetuning.small import pretrained, write_finetuning
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 
@@ -44,6 +42,7 @@ KINDS = {
     "unigram": BERT,
     "unigram without a space at the beginning": BERT,
 }
+WITH_ONNX = {"wordpiece", *(kind for kind in KINDS if "without" in kind)}  # others take longer and add little
 
 
 def sentences(number: int) -> list[list[str]]:
@@ -91,27 +90,43 @@ def tagger(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
         given = {"task": task, "dataset": {"type": "conll", **paths}, "train": train, "data": {"max_length": 64}}
         file = write_finetuning(folder, model, imports=[], evaluate=None, checkpoint=None, seeds=[0], **given)
         path = finetune(file, [], folder / "out", "cpu")
-        copy_folder(path / "seed-0" / "model", folder / "export")
+        copy_folder(path / "seed-0" / "model", folder / "export", onnx=kind in WITH_ONNX)
         yield path, folder / "export"
 
 
 def test_the_code_of_the_card_gives_the_labs_tags(
-    tagger: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: Any
+    request: Any, tagger: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, folder = tagger
-    monkeypatch.chdir(folder)
-    card = Path("README.md").read_text()
-    code = card.split("```python\n")[1].split("```")[0]
-    own: list[str] = eval(re.search(r"words = (.*)", code)[1])
     model, exported, seen = electra_lab.load(path), electra_lab.load(folder), set()
-    for words in [own, *sentences(20), ["%"], ["", "the", "%"]]:
-        capsys.readouterr()
-        exec(code.replace(repr(own).replace("'", '"'), repr(words)), {})
-        tags = eval(capsys.readouterr().out.splitlines()[-1])
-        assert tags == model.predict({"words": words}).prediction == exported.predict({"words": words}).prediction
+    functions = pasted(folder, monkeypatch)
+    assert ("onnxruntime" in functions) == (request.node.callspec.params["tagger"] in WITH_ONNX)
+    named = [["[SEP]", "the", "[MASK]"]]
+    if "by `electra-lab predict` as text" in (folder / "README.md").read_text():
+        named.clear()
+    assert bool(named) == ("unigram" not in request.node.callspec.id)
+    for words in [*sentences(20), ["%"], ["", "the", "%"], [], *named]:
+        tags = model.predict({"words": words}).prediction
+        assert exported.predict({"words": words}).prediction == tags
+        assert {library: predict(words) for library, predict in functions.items()} == dict.fromkeys(functions, tags)
         seen |= {*tags}
     assert len(seen) > 1
-    assert "names of special tokens, such as `[SEP]`, as text" in card
+    for predict in functions.values():
+        with pytest.raises(ValueError, match="at most 64"):
+            predict(["the"] * 63)
+        assert len(predict(["mat"] * 10)) == 10
+
+
+def test_the_example_serves_the_labs_tags(request: Any, tagger: tuple[Path, Path]) -> None:
+    if request.node.callspec.params["tagger"] not in WITH_ONNX:
+        pytest.skip("has no ONNX")
+    path, folder = tagger
+    model, asked = electra_lab.load(path), [*sentences(30), ["%"], ["", "the", "%"]]
+    with serving(folder) as post:
+        expected = [answer.prediction for answer in model.predict([{"words": words} for words in asked])]
+        assert post(asked) == (200, expected)
+        assert post([["mat"] * 8, ["the"] * 63])[0] == 413
+        assert [post(wrong)[0] for wrong in ([], ["the cat"], [["the", 3]], [["mat"]] * 257)] == [422] * 4
 
 
 def test_texts_keep_the_tokens_of_the_run(tmp_path: Path) -> None:
@@ -125,17 +140,3 @@ def test_texts_keep_the_tokens_of_the_run(tmp_path: Path) -> None:
     for text in ("the cat", " the", "% mat"):
         exported = Tokenizer.from_file(str(written)).encode(text, add_special_tokens=False)
         assert exported.ids == own.encode(text, add_special_tokens=False).ids
-
-
-@torch.no_grad()
-def test_words_as_onnxruntime_would_read_them(tagger: tuple[Path, Path]) -> None:
-    """With tokenizer.json alone, and the module that is written as ONNX: the first token of each word has its tag."""
-    path, folder = tagger
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    module, model = with_head(folder, read_part(folder, "discriminator")).eval(), electra_lab.load(path)
-    for words in sentences(12):
-        row = tokenizer.encode(words, is_pretokenized=True)
-        inputs = (torch.tensor([part]) for part in (row.ids, row.attention_mask, row.type_ids))
-        best = module(*inputs)[0][0].argmax(-1).tolist()
-        found = [model.job.task.tags[best[row.word_ids.index(number)]] for number in range(len(words))]
-        assert found == model.predict({"words": words}).prediction
