@@ -25,6 +25,7 @@ from electra_lab.config.load import (
     validated_as,
     with_plugins,
 )
+from electra_lab.config.portable import Gathered, gathered
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.sections import Budget
 from electra_lab.config.source import (
@@ -55,6 +56,8 @@ SCHEMAS: dict[str, Any] = {"experiment": ExperimentConfig, "fine-tuning": Finetu
 class Ablation:
     """A validated ablation: its variants, and its cells, seed by seed, so that early ones can be compared.
 
+    files       copies of the file and of those that it needs
+    overrides   changes of --set: of the file's own keys, and of the base
     bases       files that are varied, by task; an experiment has the task ""
     loaded      complete config of each cell and reference, by id
     references  runs that serve a measure alone, by measure and name
@@ -65,7 +68,9 @@ class Ablation:
 
     config: AblationConfig
     marks: Mapping[Loc, Mark]
-    source: str
+    path: Path
+    files: Gathered
+    overrides: tuple[Sequence[str], Sequence[str]]
     plugins: tuple[Plugin, ...]
     bases: Mapping[str, Loaded[Any]]
     variants: tuple[Variant, ...]
@@ -168,8 +173,11 @@ def load_ablation(path: Path, overrides: Sequence[str] = ()) -> Ablation:
     base_content = content_of(next(iter(by_task.values())))
     same = [variant.label for variant in variants if contents[variant.label] == base_content]
     baseline = config.baseline or (same or [variants[0].label])[0]
-    source = path.read_text("utf-8-sig")
-    return Ablation(config, marks, source, plugins, by_task, tuple(variants), baseline, tuple(cells), loaded)
+    files = gathered(path, begun=True)  # now: they may be edited while the corpus is read
+    changes = of_ablation, overrides
+    return Ablation(
+        config, marks, path, files, changes, plugins, by_task, tuple(variants), baseline, tuple(cells), loaded
+    )
 
 
 def _cells(
