@@ -26,7 +26,8 @@ def bundle(
     """
     from electra_lab.jobs import bundling
     from electra_lab.presentation.console import Console
+    from registry.errors import command
 
     places = bundling.bundle(source, out, checkpoints=checkpoints, tokens=tokens)
-    Console().say(f"{len(places):,} files, {out.stat().st_size / 1e6:,.1f} MB. To open it: electra-lab open {out.name}")
+    Console().say(f"{len(places):,} files, {out.stat().st_size / 1e6:,.1f} MB. To open it: {command('open', out.name)}")
     answer(out)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import all_suffixes
 from io import BytesIO
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -123,29 +124,22 @@ def _of_folder(folder: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, P
     kind, folder = of_folder(folder), folder.resolve()
     if any(map(is_held, [folder / ".lock", *(folder / "claims").glob("*")])):
         raise InUse(f"{folder}: is in use by another process. Wait for its end, or stop it.")
-    left_out = TRANSIENT if checkpoints else TRANSIENT | WEIGHTS
-    folders = {folder: left_out}
     runs = [file.parent for file in sorted(folder.rglob("provenance.json")) if is_run(file.parent)]
-    if checkpoints:
-        folders |= {model: left_out for run in runs for model in _models(run)}
-    stores = set[Path]()
-    if tokens:
-        stores = {store for run in runs for store in _stores(run)}
-        if not stores:
-            raise ConfigError(f"--tokens: {folder} has no runs with a token store.")
-        folders |= {store: set() for store in stores}
+    models = set(chain.from_iterable(map(_models, runs))) if checkpoints else set()
+    stores = set(chain.from_iterable(map(_stores, runs))) if tokens else set()
+    if tokens and not stores:
+        raise ConfigError(f"--tokens: {folder} has no runs with a token store.")
+    folders = {folder, *models, *stores}
     above = Path(os.path.commonpath([path.parent for path in folders]))
     places = Places()
-    for path, names in folders.items():
-        for name, file in _files_of(path, names):
+    for path in folders:
+        for name, file in _files_of(path, TRANSIENT if checkpoints else TRANSIENT | WEIGHTS):
             places[f"{path.relative_to(above).as_posix()}/{name}"] = file
-    begun = [read_provenance(run) for run in runs]
-    packages = []
-    for run in begun:
-        packages.append([f"{name}=={version}" for name, version in run.environment.packages.items() if version])
-    labs = [
-        f"electra_lab {run.environment.electra_lab}, Python {run.environment.python}, {run.platform}" for run in begun
-    ]
+    packages, labs = list[list[str]](), list[str]()
+    for run in map(read_provenance, runs):
+        made_on = run.environment
+        packages.append([f"{name}=={version}" for name, version in made_on.packages.items() if version])
+        labs.append(f"electra_lab {made_on.electra_lab}, Python {made_on.python}, {run.platform}")
     places[VERSIONS] = _versions(packages, labs)
     main = folder.relative_to(above).as_posix()
     return Bundle(electra_lab=__version__, kind=kind.name, main=main, folder=True), places
@@ -190,7 +184,7 @@ def _versions(runs: Iterable[Iterable[str]], titles: Iterable[str]) -> bytes:
 
     A version such as 2.13.0+cpu is not on PyPI, so its last part is a comment too.
     """
-    counts = Counter(line for run in runs for line in run)
+    counts = Counter(chain.from_iterable(runs))
     lines, pinned = [f"# {title}" for title in dict.fromkeys(titles)], set[str]()
     for line, _ in counts.most_common():
         version, _, build = line.partition("+")

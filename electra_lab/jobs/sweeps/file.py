@@ -173,7 +173,7 @@ def load_ablation(path: Path, overrides: Sequence[str] = ()) -> Ablation:
     base_content = content_of(next(iter(by_task.values())))
     same = [variant.label for variant in variants if contents[variant.label] == base_content]
     baseline = config.baseline or (same or [variants[0].label])[0]
-    files = gathered(path, begun=True)  # now: they may be edited while the corpus is read
+    files = gathered(path)  # now: they may be edited while the corpus is read
     changes = of_ablation, overrides
     return Ablation(
         config, marks, path, files, changes, plugins, by_task, tuple(variants), baseline, tuple(cells), loaded
