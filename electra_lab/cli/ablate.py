@@ -13,7 +13,12 @@ from electra_lab.cli.run import OnDevice, Set, Trial
 def ablate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The ablation, a YAML file.")],
     set_: Set = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write. Default: runs/<name>.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder to write. Default: runs/<name>, or that of FILE if it is an ablation's."
+        ),
+    ] = None,
     device: OnDevice = "auto",
     launcher: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"Where cells run: {WHERE}. Default: as in the file.")

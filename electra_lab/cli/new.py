@@ -14,7 +14,8 @@ import typer
 from electra_lab.cli._streams import answer
 from electra_lab.cli.registry_ import registry_of
 from electra_lab.config.load import kind_of_file
-from electra_lab.config.source import parse, shipped
+from electra_lab.config.portable import TOKENIZER, named_files
+from electra_lab.config.source import shipped
 from registry.errors import ConfigError, UnknownName, command, did_you_mean
 
 PROJECT = """[build-system]
@@ -130,22 +131,16 @@ def _in_capitals(name: str) -> str:
 
 
 def _with_needs(file: Path, root: Path) -> Iterator[Path]:
-    """Yield the files that a YAML file extends, varies, imports or lists, with all that those need; then itself.
+    """Yield the files that a YAML file needs, with all that those need; then itself.
 
     Raises ConfigError if one of them is not below `root`.
     """
     if not (file.is_relative_to(root) and file.is_file()):
         raise ConfigError(f"{file}: is needed, but is not part of electra_lab. Nothing was copied.")
     if file.suffix == ".yaml":
-        values = parse(file.read_text(encoding="utf-8"), str(file), file.parent).plain()
-        assert isinstance(values, dict)
-        paths: list[object] = []
-        for key in ("extends", "base", "imports"):
-            value = values.get(key)
-            paths += value if isinstance(value, list) else [value]
-        for path in paths:
-            if isinstance(path, str):
-                yield from _with_needs(Path(os.path.normpath(file.parent / path)), root)
+        names = [name for key, name in named_files(file, file.read_bytes()) if not key.endswith(TOKENIZER)]
+        for name in names:
+            yield from _with_needs(Path(os.path.normpath(file.parent / name)), root)
     yield file
 
 

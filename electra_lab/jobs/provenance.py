@@ -138,7 +138,7 @@ def environment(device: torch.device, precision: str, **choices: Any) -> Environ
     """Return the parts of the machine that can affect numbers; they are compared when a run is resumed."""
     return Environment(
         python=platform.python_version(),
-        packages={name: _version(name) for name in PACKAGES},
+        packages={name: version_of(name) for name in PACKAGES},
         device=device_name(device),
         processor=torch.backends.cpu.get_cpu_capability(),
         threads=torch.get_num_threads(),
@@ -173,7 +173,7 @@ def _code() -> str:
 
 
 @cache  # imported packages do not change
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
@@ -196,12 +196,13 @@ def _git() -> dict[str, Any] | None:
         return None
 
 
-def with_copies(loaded: Loaded[Any], folder: Path, codes: Sequence[Code]) -> Any:
+def with_copies(loaded: Loaded[Any], folder: Path, codes: Sequence[Code], plugins: Path = Path("plugins")) -> Any:
     """Return the config of a job's folder, which can be run by itself and moved together with other jobs.
 
-    codes  plug-ins that it has copies of; those under `imports` come first
+    codes    plug-ins that it has copies of; those under `imports` come first
+    plugins  place of the copies, relative to the file of the config
     """
-    copies = [Path("plugins", code.copy_name) for code in codes[: len(loaded.config.imports)]]
+    copies = [plugins / code.copy_name for code in codes[: len(loaded.config.imports)]]
     return loaded.within(folder).model_copy(update={"imports": copies})
 
 

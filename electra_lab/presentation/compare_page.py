@@ -206,7 +206,9 @@ def _is_curve(comparison: Comparison, split: str, name: str) -> bool:
 def _overlay(comparison: Comparison, title: str, split: str, name: str, axis: str) -> Chart:
     """Draw a metric of all runs over one axis."""
     lines = [(*curve(subject.records, split, name, axis), i) for i, subject in enumerate(comparison.subjects)]
-    return overlay(f"{name}-{axis}", f"by {AXES[axis]}", f"{title}, by {AXES[axis]}", lines, AXES[axis])
+    return overlay(
+        f"{name}-{axis}", f"by {AXES[axis]}", f"{title}, by {AXES[axis]}", lines, AXES[axis], comparison.labels
+    )
 
 
 def _value(value: Any) -> str:

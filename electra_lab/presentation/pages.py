@@ -1,6 +1,7 @@
 """Pages and their charts. A page is one file that loads nothing, no font and no picture; its charts are SVG text.
 
 The page of a living job reloads itself. Charts fit a light and a dark page, and the same data give the same bytes.
+While figures for a paper are written, each chart is also drawn for a column and for a page of print.
 """
 
 from __future__ import annotations
@@ -22,6 +23,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from electra_lab.analysis.records import Records, of_split, points
+from electra_lab.presentation.figures import (
+    HEIGHT,
+    SCREEN,
+    STYLE_IN_PRINT,
+    WIDTH,
+    also_printed,
+    in_print,
+    legend,
+    medium,
+    size,
+    write,
+)
 from electra_lab.presentation.text import short
 from electra_lab.storage.run_directory import UNFINISHED
 
@@ -31,7 +44,6 @@ if TYPE_CHECKING:
 
 
 Points = Sequence[tuple[float, float]]
-WIDTH, HEIGHT = 4.4, 3.0  # inches: the text is 11 px high on a phone 360 px wide
 LEAST_SPAN = 0.02  # of a vertical axis, relative to its values: smaller changes must not look like something
 
 # The colours of a chart's series, on a light and on a dark page: after Okabe and Ito's palette for colour-blind
@@ -39,6 +51,7 @@ LEAST_SPAN = 0.02  # of a vertical axis, relative to its values: smaller changes
 LIGHT = ("#0072b2", "#d55e00", "#00805e", "#a63d8f", "#8a6a00", "#6a3d1f", "#5b6270", "#33209c")
 DARK = ("#5cb8f0", "#ff8f4f", "#35c79b", "#e596cb", "#f0d442", "#c79a72", "#b4bbc6", "#a99bff")
 PAPER = {"light": "#ffffff", "dark": "#15171a"}
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))  # in print, which may lack colours
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")  # one more than colours, so that more pairs differ
 # matplotlib needs fixed colours. These, which nobody uses, are replaced by the page's variables.
 SERIES = tuple(f"#0102{i:02x}" for i in range(len(LIGHT)))
@@ -56,12 +69,18 @@ class Chart:
 
 def look(index: int) -> dict[str, Any]:
     """Return colour and marker of a chart's series. Both differ, as not everybody sees the colours."""
-    return {"color": SERIES[index % len(SERIES)], "marker": MARKERS[index % len(MARKERS)]}
+    marker = MARKERS[index % len(MARKERS)]
+    if medium() is SCREEN:
+        return {"color": SERIES[index % len(SERIES)], "marker": marker}
+    return {"color": LIGHT[index % len(LIGHT)], "marker": marker, "linestyle": DASHES[index % len(DASHES)]}
 
 
 @contextmanager
 def drawing(width: float = WIDTH, height: float = HEIGHT) -> Iterator[Figure]:
-    """Open a figure of this size in inches, to pass to `svg`. A dollar sign in text is not a formula."""
+    """Open a figure of this size in inches, to pass to `svg`. A dollar sign in text is not a formula.
+
+    In print, the medium sets the width and scales the height.
+    """
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # that it cannot keep its cache concerns nobody
     import matplotlib
     from matplotlib.figure import Figure
@@ -69,9 +88,12 @@ def drawing(width: float = WIDTH, height: float = HEIGHT) -> Iterator[Figure]:
     settings: dict[Any, Any] = {
         "svg.hashsalt": "electra_lab",
         "svg.fonttype": "none",
-        "font.size": 10,
+        "font.size": medium().font,
         "text.parse_math": False,
     }
+    if medium() is not SCREEN:
+        settings |= STYLE_IN_PRINT
+        width, height = size(height)
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the reader's fonts count, not matplotlib's
         yield Figure(figsize=(width, height), layout="constrained")
@@ -83,6 +105,9 @@ def svg(figure: Figure, name: str, says: str = "") -> str:
     name  prefix of the figure's ids, which are unique on the page if the names are
     says  alternative text for screen readers; without it the picture is hidden from them
     """
+    if medium() is not SCREEN:
+        write(figure, name, says)
+        return ""
     text = io.StringIO()
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     drawn = text.getvalue()
@@ -118,6 +143,7 @@ def finish(axes: Axes, xlabel: str, ylabel: str = "", large: bool = False) -> No
             axes.locator_params(axis="x", nbins=5)
 
 
+@also_printed
 def curves(name: str, title: str, lines: Mapping[str, Points], baselines: Mapping[str, Points]) -> Chart:
     """Draw lines over the steps of a training, by their labels; baselines are dashed."""
     with drawing() as figure:
@@ -126,34 +152,44 @@ def curves(name: str, title: str, lines: Mapping[str, Points], baselines: Mappin
         styles += [{"color": SOFT, "marker": "o", "linestyle": ("--", ":", "-.")[i % 3]} for i in range(len(baselines))]
         drawn = [*lines.items(), *baselines.items()]
         for (label, line), style in zip(drawn, styles, strict=True):
-            if len(line) >= 20:
+            every = max(1, len(line) // 6) if in_print(title) else None  # colour alone must not identify a line
+            if len(line) >= 20 and every is None:
                 style["marker"] = None
             if line:
-                axes.plot(*zip(*line, strict=True), markersize=4, label=label, **style)
+                axes.plot(*zip(*line, strict=True), markersize=4, label=label, markevery=every, **style)
         # Changes that mean nothing look like nothing.
         _, low, _, high = axes.dataLim.extents
         least = LEAST_SPAN * max(abs(low), abs(high))
         if high - low < least:
             axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
-        finish(axes, "step")
-        # Above the curves, which it would hide inside.
-        axes.legend(
-            frameon=False, ncols=2 if baselines else 4, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0,
-            columnspacing=1, handlelength=1.5, handletextpad=0.5,
-        )  # fmt: skip
+        finish(axes, "step", in_print(title))
+        legend(axes, 2 if baselines else 4)
         return Chart(title, svg(figure, name, title))
 
 
+@also_printed
 def overlay(
-    name: str, caption: str, says: str, lines: Iterable[tuple[Sequence[float], Sequence[float], int]], xlabel: str
+    name: str,
+    caption: str,
+    says: str,
+    lines: Iterable[tuple[Sequence[float], Sequence[float], int]],
+    xlabel: str,
+    labels: Sequence[str],
 ) -> Chart:
-    """Draw lines on one axis, each in the look of a number."""
+    """Draw lines on one axis, each in the look of a number.
+
+    labels  label of each number; a page has a key for all of its charts, a figure in print has a legend
+    """
     with drawing() as figure:
-        axes = figure.subplots()
+        axes, explained = figure.subplots(), set[int]()
         for xs, ys, number in lines:
             every = max(1, len(xs) // 5)  # a few markers, as colour alone must not identify a line
-            axes.plot(xs, ys, linewidth=1, markersize=3.5, alpha=0.85, markevery=every, **look(number))
-        finish(axes, xlabel, large=True)
+            label = labels[number] if len(xs) and number not in explained else None
+            axes.plot(xs, ys, linewidth=1, markersize=3.5, alpha=0.85, markevery=every, label=label, **look(number))
+            explained |= {number} if len(xs) else set()
+        finish(axes, xlabel, in_print(says), large=True)
+        if in_print(says):
+            legend(axes, 1)
         return Chart(caption, svg(figure, name, says))
 
 

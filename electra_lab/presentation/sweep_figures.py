@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,8 @@ import numpy as np
 from electra_lab.analysis.intervals import Estimate, Values, estimate
 from electra_lab.analysis.records import curve, titled
 from electra_lab.analysis.results import CellResult, Results
-from electra_lab.presentation.pages import HEIGHT, SOFT, WIDTH, Chart, drawing, finish, look, overlay, svg
+from electra_lab.presentation.figures import HEIGHT, WIDTH, also_printed, in_print, legend, wrapped
+from electra_lab.presentation.pages import SOFT, Chart, drawing, finish, look, overlay, svg
 from electra_lab.presentation.run_page import heading
 from electra_lab.presentation.text import named
 from electra_lab.storage.plan import Plan
@@ -42,6 +41,7 @@ def _looks(plan: Plan) -> dict[str, dict[str, Any]]:
     return {variant.label: look(i) for i, variant in enumerate(plan.variants)}
 
 
+@also_printed
 def leading(results: Results) -> Chart | None:
     """Draw the leading metric of each variant: mean, interval, and each seed's run."""
     plan, values = results.plan, results.values(results.plan.metric)
@@ -73,6 +73,7 @@ def leading(results: Results) -> Chart | None:
         return Chart(caption, svg(figure, "leading", caption), note)
 
 
+@also_printed
 def differences(results: Results) -> Chart | None:
     """Draw the difference of each variant to the baseline in the leading metric, seed by seed."""
     plan, values = results.plan, results.values(results.plan.metric)
@@ -99,7 +100,7 @@ def _rows(
     # A key that all labels begin with is the title of the axis.
     key = f"{plan.keys[0]}=" if len(plan.keys) == 1 else ""
     key = key if all(label.startswith(key) for label in values) else ""
-    names, looks = [_wrapped(label.removeprefix(key)) for label in values], _looks(plan)
+    names, looks = [wrapped(label.removeprefix(key)) for label in values], _looks(plan)
     row_height = max(0.45, *(0.2 * len(name.splitlines()) for name in names))  # inches
     with drawing(WIDTH, max(HEIGHT, 0.75 + row_height * len(names))) as figure:
         axes = figure.subplots()
@@ -108,7 +109,7 @@ def _rows(
         for row, (label, seeds) in enumerate(values.items()):
             mean = (means or {}).get(label) or estimate([*seeds.values()], plan.metrics[plan.metric].bounds)
             _mark(axes, -row, [*seeds.values()], looks[label], mean, across=True)
-        axes.set_yticks([-row for row in range(len(names))], names)
+        axes.set_yticks([-row for row in range(len(names))], names, linespacing=1.0)
         axes.set_ylim(-len(names) + 0.4, 0.6)
         axes.tick_params(axis="y", length=0)
         axes.locator_params(axis="x", nbins=5)
@@ -150,6 +151,7 @@ def compute(results: Results) -> tuple[Chart | None, str]:
     return _scatter(results, cells, flops, f"training {UNITS[unit]} of the cell"), sentence
 
 
+@also_printed
 def _scatter(results: Results, cells: Sequence[CellResult], xs: Sequence[float], title: str) -> Chart:
     plan = results.plan
     caption = f"{plan.metric} against {title}"
@@ -161,8 +163,11 @@ def _scatter(results: Results, cells: Sequence[CellResult], xs: Sequence[float],
             places = [i for i, cell in enumerate(cells) if cell.plan.variant == label]
             ys = [cells[i].metrics[plan.metric] for i in places]
             if places:
-                axes.plot([xs[i] for i in places], ys, linestyle="", markersize=6, alpha=0.85, **style)
+                style |= {"linestyle": "", "label": label}
+                axes.plot([xs[i] for i in places], ys, markersize=6, alpha=0.85, **style)
         finish(axes, title, plan.metric, large=True)
+        if in_print(title):
+            legend(axes, 1)
         return Chart(caption, svg(figure, "compute", caption), "One mark per cell.")
 
 
@@ -182,7 +187,7 @@ def curves(results: Results) -> list[Chart]:
             continue
         caption = f"{title} ({split} text)"
         drawn = [(*line, numbers[cell.plan.variant]) for cell, line in zip(results.cells, lines, strict=True)]
-        charts.append(overlay(f"curve-{len(charts)}", caption, caption, drawn, "training FLOPs"))
+        charts.append(overlay(f"curve-{key}", caption, caption, drawn, "training FLOPs", [*numbers]))
     return charts
 
 
@@ -195,14 +200,3 @@ def _curve(cell: CellResult, split: str, key: str) -> tuple[list[float], list[fl
 
 def _is_wide(numbers: Collection[float]) -> bool:
     return min(numbers) > 0 and max(numbers) >= SPREAD * min(numbers)
-
-
-class _Wrapper(textwrap.TextWrapper):
-    """Breaks labels between the words of a key and before brackets as well, but not within a number."""
-
-    wordsep_re = re.compile(r"(\s+)|(?<=[=,;])|(?=[(\[{])|(?<=[._/])(?=[^\W\d_])")
-
-
-def _wrapped(label: str, width: int = 22) -> str:
-    """Wrap a label in at most three short lines; the tables have the whole label."""
-    return "\n".join(_Wrapper(width, max_lines=3, placeholder="...").wrap(label[:500]))

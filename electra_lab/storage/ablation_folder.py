@@ -1,6 +1,7 @@
 """The folder of an ablation: its files, and the state of each cell.
 
-ablation.yaml  as written      plan.json  all cells       plan/<id>.yaml  the complete experiment of each
+ablation.yaml  extends the file as written, with the changes of --set      files/  that file, and those that it needs
+plan.json  all cells           plan/<id>.yaml  the complete experiment of each      plugins/  copies
 cells/<id>/    run directories, or folders of fine-tunings, with measures.json; also of references
 shared/        data of measures, shared by all cells      failed/<id>.json   why a cell is not done
 damaged/       what could no longer be used
@@ -16,7 +17,7 @@ from typing import Self
 
 from pydantic import BaseModel
 
-from electra_lab.storage.files import Hold, disk, lock, read_as, refuse_unusable, write_whole
+from electra_lab.storage.files import Hold, disk, lock, new_file, read_as, refuse_unusable, write_whole
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.plan import Measures, Plan, PlannedMeasure, read_measures
 from electra_lab.storage.run_directory import RunDirectory
@@ -25,17 +26,9 @@ from registry.errors import CheckpointError, ConfigError
 ROOMS = ("cells", "plan", "failed", "logs", "shared", "claims")
 # Not there from the start:
 OTHERS = (
-    "study.log",
-    "confirm",
-    "ablation.yaml",
-    "report.html",
-    "measured",
-    "table.csv",
-    "table.md",
-    "slurm",
-    "damaged",
-    "downstream",
-)
+    "ablation.yaml", "files", "plugins", "report.html", "measured", "table.csv", "table.md", "slurm", "damaged",
+    "downstream", "study.log", "confirm",
+)  # fmt: skip
 
 
 class Failure(BaseModel):
@@ -136,6 +129,12 @@ class AblationFolder:
     def write(self, name: str, text: str) -> None:
         """Write a file atomically, even if several processes write it at once."""
         write_whole(self.path / name, text)
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        with disk(self.path):
+            (self.path / name).parent.mkdir(exist_ok=True)
+            with new_file(self.path / name, "wb") as stream:
+                stream.write(content)
 
     @contextmanager
     def claimed(self, name: str, *, wait: bool = False) -> Iterator[bool]:

@@ -216,7 +216,7 @@ def _measure(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
         return
     opened = cache(lambda id: as_measured(folder.run(id), device, partial(_finetune, folder, id, device)))
     for file in plan.imports:
-        load_plugin(Path(file))
+        load_plugin(folder.path / file)
     for planned in plan.measures:
         if planned.key not in result.missing or not is_ready(folder, plan, planned):
             continue

@@ -25,6 +25,7 @@ from electra_lab.config.load import (
     validated_as,
     with_plugins,
 )
+from electra_lab.config.portable import Gathered, gathered
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.sections import Budget
 from electra_lab.config.source import (
@@ -64,6 +65,8 @@ SCHEMAS: dict[str, Any] = {"experiment": ExperimentConfig, "fine-tuning": Finetu
 class Ablation:
     """A validated ablation: its variants, and its cells, seed by seed, so that early ones can be compared.
 
+    files       copies of the file and of those that it needs
+    overrides   changes of --set: of the file's own keys, and of the base
     bases       files that are varied, by task; an experiment has the task ""
     loaded      complete config of each cell and reference, by id
     references  runs that serve a measure alone, by measure and name
@@ -74,7 +77,9 @@ class Ablation:
 
     config: AblationConfig
     marks: Mapping[Loc, Mark]
-    source: str
+    path: Path
+    files: Gathered
+    overrides: tuple[Sequence[str], Sequence[str]]
     plugins: tuple[Plugin, ...]
     bases: Mapping[str, Loaded[Any]]
     variants: tuple[Variant, ...]
@@ -129,7 +134,7 @@ def load_ablation(
     trials     of a search: names and changes of trials; by default, all ends of its ranges, one at a time
     confirms   True for the confirmation of a search, with its seeds
     """
-    root, overrides = read_ablation(path, overrides)
+    root, of_ablation, overrides = read_ablation(path, overrides)
     marks = dict(root.marks())
     plugins = tuple(imports(root))
     config = _config(root, marks)
@@ -190,16 +195,20 @@ def load_ablation(
     base_content = content_of(next(iter(by_task.values())))
     same = [variant.label for variant in variants if contents[variant.label] == base_content]
     baseline = BASE if config.search else config.baseline or (same or [variants[0].label])[0]
-    source = path.read_text("utf-8-sig")
-    return Ablation(config, marks, source, plugins, by_task, tuple(variants), baseline, tuple(cells), loaded)
+    files = gathered(path)  # now: they may be edited while the corpus is read
+    return Ablation(
+        config, marks, path, files, (of_ablation, overrides), plugins, by_task, tuple(variants), baseline, tuple(cells),
+        loaded,
+    )  # fmt: skip
 
 
-def read_ablation(path: Path, overrides: Sequence[str]) -> tuple[Node, list[str]]:
-    """Return the file with the overrides of its keys, and the other overrides. Raises ConfigError."""
+def read_ablation(path: Path, overrides: Sequence[str]) -> tuple[Node, list[str], list[str]]:
+    """Return the file with the overrides of its keys, these, and the other overrides. Raises ConfigError."""
     root = read_file(path)
     refuse_other_kind(root, "ablation")
     of_ablation = [change for change in overrides if re.split("[.=]", change)[0].strip() in AblationConfig.model_fields]
-    return with_overrides(root, of_ablation), [change for change in overrides if change not in of_ablation]
+    others = [change for change in overrides if change not in of_ablation]
+    return with_overrides(root, of_ablation), of_ablation, others
 
 
 def _cells(

@@ -15,20 +15,25 @@ from electra_lab.assembly.build import sketch
 from electra_lab.assembly.experiment import absent_data, absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, absolute, dump, load_finetuning, validated
-from electra_lab.config.source import BUDGETS, mark_at, parse
+from electra_lab.config.source import BUDGETS, Node, mark_at, parse, read_file, to_yaml, with_overrides
 from electra_lab.jobs.finetuning.experiment import absent_examples, declared, identity
 from electra_lab.jobs.finetuning.experiment import check as check_finetuning
 from electra_lab.jobs.identity import digest, identity_of, rows_of, seed_of
 from electra_lab.jobs.measured import reference
+from electra_lab.jobs.provenance import codes_of, with_copies
 from electra_lab.jobs.sweeps.file import Ablation, metrics_of, unknown_metric
 from electra_lab.jobs.sweeps.variants import Problems
 from electra_lab.metrics import accumulator_of, declared_alone
 from electra_lab.storage.ablation_folder import AblationFolder
+from electra_lab.storage.files import disk, new_folder, read_text
 from electra_lab.storage.plan import Cell, Plan, PlannedMeasure, PlannedVariant
 from electra_lab.storage.provenance import flat
 from registry import Metric, measures
 from registry.component import Component
 from registry.errors import ConfigError, LabError
+
+FILES, PLUGINS = "files", "plugins"  # in the folder of an ablation
+HEAD = "# The file in files/, with the changes of --set. To continue: electra-lab ablate ablation.yaml\n"
 
 
 def checked(ablation: Ablation) -> Ablation:
@@ -187,7 +192,7 @@ def plan_of(ablation: Ablation) -> Plan:
         name=config.name,
         question=config.question,
         base=", ".join(map(str, config.bases)),
-        imports=[str(plugin.file) for plugin in ablation.plugins],
+        imports=[f"{PLUGINS}/{code.copy_name}" for code in codes_of(ablation.plugins)],
         budget=config.budget.model_dump(exclude_none=True) if config.budget else None,
         keys=[key for key, values in config.vary.items() if config.search or isinstance(values, list)],
         variants=variants,
@@ -295,19 +300,61 @@ def _key(ablation: Ablation, measure: Component, references: dict[str, str], tun
 
 def as_planned(loaded: Loaded[Any], folder: AblationFolder) -> Any:
     """Return the complete config of a piece as plan/ has it."""
-    return loaded.within(folder.path / "plan")
+    return with_copies(loaded, folder.path / "plan", codes_of(loaded.plugins), Path("..", PLUGINS))
 
 
 def write_plan(ablation: Ablation, folder: AblationFolder, earlier: Plan | None = None) -> Plan:
-    """Write the plan, after the cells of an earlier one, and the complete file of each piece, to its folder."""
+    """Write the plan, after the cells of an earlier one, the complete file of each piece, and all that these need."""
     plan = plan_of(ablation)
     for cell in ablation.pieces:
         loaded = ablation.loaded[cell.id]
+        imported = loaded.plugins[: len(loaded.config.imports)]
+        for plugin, code in zip(imported, codes_of(imported), strict=True):
+            folder.write_bytes(f"{PLUGINS}/{code.copy_name}", plugin.source)
         config = as_planned(loaded, folder)
         plan.seals[cell.id] = digest(loaded, config)
         folder.write(f"plan/{cell.id}.yaml", dump(config))
+    for plugin, code in zip(ablation.plugins, codes_of(ablation.plugins), strict=True):
+        folder.write_bytes(f"{PLUGINS}/{code.copy_name}", plugin.source)
     if earlier:
         plan = plan.after(earlier)
-    folder.write("ablation.yaml", ablation.source)
+    _write_file(ablation, folder, plan)
     folder.write_plan(plan)
     return plan
+
+
+def _write_file(ablation: Ablation, folder: AblationFolder, plan: Plan) -> None:
+    """Write ablation.yaml, from which the folder can be continued anywhere, and the files that it needs."""
+    # The file as written, unless this is the file of the folder itself.
+    here, inside = folder.path.resolve(), ablation.path.resolve()
+    if not inside.is_relative_to(here):
+        with disk(here), new_folder(here / FILES) as copies:
+            for place, content in ablation.files.files.items():
+                (copies / place).parent.mkdir(parents=True, exist_ok=True)
+                (copies / place).write_bytes(content)
+        inside = here / FILES / ablation.files.main
+    file = here / "ablation.yaml"
+    root = read_file(inside)
+    extending: Any = {"extends": inside.relative_to(here).as_posix()}
+    if inside == file:
+        extending = parse(read_text(file), str(file), here).plain()
+    # The changes of --set.
+    of_ablation, of_base = ablation.overrides
+    changes: Any = with_overrides(Node({}, root.mark), of_ablation).plain()
+    if of_base:
+        changes["set"] = changes.get("set") or root.plain().get("set", {})  # type: ignore[union-attr]
+    for override in of_base:
+        dotted, _, text = override.partition("=")
+        _put(changes["set"], dotted.strip(), parse(text, f"--set {override}", here, one_line=True).plain())
+    if plan.pilot:  # which is not part of the folder
+        changes["power"] = {"pilot": None, "sd": expected(plan).sd}  # type: ignore[union-attr]
+    folder.write("ablation.yaml", HEAD + to_yaml(extending | changes))
+
+
+def _put(changes: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set a key in the form in which it, or a section around it, is there already."""
+    for key, section in changes.items():
+        if dotted.startswith(f"{key}.") and isinstance(section, dict):
+            _put(section, dotted.removeprefix(f"{key}."), value)
+            return
+    changes[dotted] = value

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,10 @@ def ablate(
     refuse_several_processes()
     ablation, launch, path = _prepared(file, overrides, out, launcher, workers)
     console = Console()
+    if _lacks_data(ablation) and _is_done(AblationFolder(path), ablation):
+        write_report(path)
+        console.say(summary.closing(path))
+        return path
     if ablation.config.search or left_to_do(AblationFolder(path), plan_of(ablation)):
         launch.check()
     if launch.here:
@@ -144,6 +149,9 @@ def dry_run(
     tries  estimate the time from some steps of each variant
     """
     ablation, launch, path = _prepared(file, overrides, out, launcher, workers)
+    if _lacks_data(ablation) and _is_done(AblationFolder(path), ablation):
+        plan = AblationFolder(path).plan
+        return summary.forecast(plan, {}, dict.fromkeys(plan.wanted, ()), path, 1)
     target = planned_device(device)
     folder, needs, stores = AblationFolder(path), dict[str, summary.Need](), dict[str, Store | None]()
     for label in ablation.sketches:
@@ -181,7 +189,8 @@ def _prepared(
 ) -> tuple[Ablation, Launcher, Path]:
     """Return the checked ablation, its launcher, and the folder. Raises LabError."""
     ablation = load_ablation(file, overrides)
-    path = out or Path("runs") / ablation.config.name
+    is_in_folder = file.name == "ablation.yaml" and is_ablation_folder(file.parent)
+    path = out or (file.parent if is_in_folder else Path("runs") / ablation.config.name)
     if ablation.config.search:
         refuse_missing()
     else:
@@ -192,9 +201,19 @@ def _prepared(
     if launcher and launcher != chosen.type:
         chosen = component_of_flag(launcher, "--launcher", launchers)
     ablation, launch = checked(ablation), make_launcher(chosen, **({"workers": workers} if workers else {}))
-    if ablation.absent:
+    if ablation.absent and not _is_done(AblationFolder(path), ablation):
         raise ablation.absent
     return ablation, launch, path
+
+
+def _lacks_data(ablation: Ablation) -> bool:
+    """Return True if text, examples or models are not on this machine."""
+    return bool(ablation.absent or ablation.gaps)
+
+
+def _is_done(folder: AblationFolder, ablation: Ablation) -> bool:
+    """Return True if nothing is left to do, even for tasks whose data is not here: then nothing of it is needed."""
+    return is_ablation_folder(folder.path) and not left_to_do(folder, plan_of(replace(ablation, gaps={})))
 
 
 def _refuse_other(folder: AblationFolder, ablation: Ablation) -> None:

@@ -13,6 +13,7 @@ from electra_lab.analysis.power import detectable
 from electra_lab.analysis.results import cell_result, expected, read
 from electra_lab.assembly.build import sketch
 from electra_lab.config.load import load
+from electra_lab.config.source import read_file
 from electra_lab.jobs.sweeps import run
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
@@ -150,7 +151,9 @@ def test_every_piece_is_written_complete(small: Ablation, tmp_path: Path) -> Non
     assert {file.stem for file in (tmp_path / "plan").iterdir()} == {cell.id for cell in small.pieces}
     for cell in small.pieces:
         assert load(folder.experiment(cell.id)).config == small.loaded[cell.id].config
-    assert (tmp_path / "ablation.yaml").read_text() == small.source
+    assert read_file(tmp_path / "ablation.yaml").plain() == read_file(small.path).plain()
+    for name in (small.path.name, "tiny.yaml"):
+        assert (tmp_path / "files" / name).read_bytes() == small.path.with_name(name).read_bytes()
 
 
 def keys(found: Ablation) -> dict[str, str]:

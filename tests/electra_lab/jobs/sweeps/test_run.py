@@ -48,7 +48,7 @@ def test_every_cell_is_trained_measured_and_reported(done: tuple[Path, Path]) ->
     assert list(plan.measures[0].references) == ["small", "large"]
     assert all(where.measures(reference).numbers == {} for reference in plan.references)
     assert not list((out / "failed").iterdir())
-    assert (out / "ablation.yaml").read_text() == done[0].read_text()
+    assert (out / "files" / done[0].name).read_text() == done[0].read_text()
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])

@@ -1,0 +1,270 @@
+"""Bundles: a file or the folder of a job with all that it needs, in one zip file that another machine can open.
+
+Relative paths inside a bundle are those of the original. The same files give the same bytes.
+"""
+
+import os
+import re
+import shutil
+import stat
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.machinery import all_suffixes
+from io import BytesIO
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from electra_lab.assembly.data import prepared
+from electra_lab.config.load import WRITTEN_HERE, kind_of_file, load
+from electra_lab.config.portable import gathered
+from electra_lab.config.source import read_file
+from electra_lab.jobs.kinds import of_folder
+from electra_lab.jobs.provenance import PACKAGES, folder_of_store, version_of
+from electra_lab.storage.catalog import is_held
+from electra_lab.storage.files import config_of, new_file, new_folder, open_regular, reason, refuse_unusable, sha256
+from electra_lab.storage.finetuning_folder import is_seed
+from electra_lab.storage.provenance import flat, read_provenance
+from electra_lab.storage.run_directory import is_run
+from electra_lab.version import __version__
+from registry.errors import ConfigError, DataError, InUse, LabError, is_shortage
+
+MANIFEST, VERSIONS = "bundle.json", "requirements.txt"
+TOKENS = "tokens"  # folder of the token store of a file, which has no place relative to it
+TRANSIENT = {"claims", "slurm", "damaged"}  # folders of an ablation
+WEIGHTS = {"checkpoints", "model"}  # folders of runs
+INCOMPRESSIBLE = {".safetensors", ".bin", ".npy"}
+LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the time of every file of a bundle
+# What `open` refuses: more files, or more bytes for each byte of the bundle (beyond a harmless number).
+MOST_FILES, MOST_RATIO, HARMLESS = 500_000, 200, 64 << 20
+PIECE = 1 << 20  # bytes that are copied at once
+MODELS = WRITTEN_HERE - {("data", "store")}
+
+
+class Bundle(BaseModel):
+    """The content of bundle.json.
+
+    kind    "experiment", "fine-tuning" or "ablation"
+    main    place of the file or folder
+    folder  True if that is the folder of a job
+    tokens  place of the token store that came with a file
+    """
+
+    format: Literal[1] = 1
+    electra_lab: str
+    kind: str
+    main: str
+    folder: bool
+    tokens: str = ""
+
+
+Places = dict[str, Path | bytes]  # content of a bundle's files, by their places
+
+
+def bundle(source: Path, out: Path, *, checkpoints: bool = False, tokens: bool = False) -> Places:
+    """Write a file or the folder of a job to a zip file; returns its content. Raises LabError.
+
+    checkpoints  include checkpoints and fine-tuned models, and the models that they start from
+    tokens       include token stores
+    """
+    refuse_unusable(source)
+    refuse_unusable(out)
+    if os.path.lexists(out):
+        raise ConfigError(f"{out}: exists already. Choose another name, or remove it.")
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"{out}: its folder does not exist.")
+    collect = _of_folder if source.is_dir() else _of_file
+    described, places = collect(source, checkpoints, tokens)
+    with new_file(out, "wb") as stream, zipfile.ZipFile(stream, "w") as archive:
+        _add(archive, MANIFEST, (described.model_dump_json(indent=1) + "\n").encode())
+        for place in sorted(places):
+            _add(archive, place, places[place])
+    return places
+
+
+def _add(archive: zipfile.ZipFile, place: str, content: Path | bytes) -> None:
+    entry = zipfile.ZipInfo(place, LONG_AGO)
+    entry.create_system, entry.external_attr = 3, (stat.S_IFREG | 0o644) << 16  # as on Unix, wherever it is written
+    stored = PurePosixPath(place).suffix in INCOMPRESSIBLE
+    entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
+    with open_regular(content) if isinstance(content, Path) else BytesIO(content) as source:
+        entry.file_size = source.seek(0, os.SEEK_END)  # large files have longer headers
+        source.seek(0)
+        with archive.open(entry, "w") as target:
+            shutil.copyfileobj(source, target, PIECE)
+
+
+def _of_file(file: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, Places]:
+    """Return the file with those that it needs, its token store, and the versions of this machine."""
+    read_file(file)
+    kind, copies = kind_of_file(file), gathered(file)
+    if checkpoints or (tokens and kind != "experiment"):
+        option = "--checkpoints" if checkpoints else "--tokens"
+        raise ConfigError(f"{option}: {file} has none. Give the folder of the job.")
+    places: Places = {place.as_posix(): content for place, content in copies.files.items()}
+    place = ""
+    if tokens:
+        if (store := prepared(load(file))) is None:
+            raise DataError(f"{file}: its text is not tokenized yet. Use electra-lab prepare.")
+        place = f"{TOKENS}/{store.folder.name}"
+        places |= {f"{place}/{name}": path for name, path in _files_of(store.folder, set())}
+    now = [f"{name}=={version_of(name)}" for name in PACKAGES if version_of(name)]
+    places[VERSIONS] = _versions([now], [f"electra_lab {__version__}"])
+    main = copies.main.as_posix()
+    return Bundle(electra_lab=__version__, kind=kind, main=main, folder=False, tokens=place), places
+
+
+def _of_folder(folder: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, Places]:
+    """Return the files of a job's folder, and of others that it needs if wanted; and the versions of its runs."""
+    kind, folder = of_folder(folder), folder.resolve()
+    if any(map(is_held, [folder / ".lock", *(folder / "claims").glob("*")])):
+        raise InUse(f"{folder}: is in use by another process. Wait for its end, or stop it.")
+    runs = [file.parent for file in sorted(folder.rglob("provenance.json")) if is_run(file.parent)]
+    models = set(chain.from_iterable(map(_models, runs))) if checkpoints else set()
+    stores = set(chain.from_iterable(map(_stores, runs))) if tokens else set()
+    if tokens and not stores:
+        raise ConfigError(f"--tokens: {folder} has no runs with a token store.")
+    folders = {folder, *models, *stores}
+    above = Path(os.path.commonpath([path.parent for path in folders]))
+    places = Places()
+    for path in folders:
+        for name, file in _files_of(path, TRANSIENT if checkpoints else TRANSIENT | WEIGHTS):
+            places[f"{path.relative_to(above).as_posix()}/{name}"] = file
+    packages, labs = list[list[str]](), list[str]()
+    for run in map(read_provenance, runs):
+        made_on = run.environment
+        packages.append([f"{name}=={version}" for name, version in made_on.packages.items() if version])
+        labs.append(f"electra_lab {made_on.electra_lab}, Python {made_on.python}, {run.platform}")
+    places[VERSIONS] = _versions(packages, labs)
+    main = folder.relative_to(above).as_posix()
+    return Bundle(electra_lab=__version__, kind=kind.name, main=main, folder=True), places
+
+
+def _files_of(folder: Path, left_out: set[str]) -> Iterator[tuple[str, Path]]:
+    """Yield place and path of each file below a folder, except hidden ones: locks, leftovers, caches."""
+    for path, below, files in os.walk(folder):
+        below[:] = sorted(name for name in below if not name.startswith(".") and name not in left_out)
+        if linked := next((name for name in below if Path(path, name).is_symlink()), None):
+            raise ConfigError(f"{Path(path, linked)}: is a link to a folder, which a bundle cannot hold. Copy it here.")
+        for name in sorted(files):
+            if not name.startswith("."):
+                yield Path(path, name).relative_to(folder).as_posix(), Path(path, name)
+
+
+def _folder_named(run: Path, keys: Iterable[tuple[str, ...]]) -> Iterator[Path]:
+    """Yield the folders that a run names under some keys."""
+    config = flat(config_of(run / "config.yaml"))
+    for key in keys:
+        if name := config.get(".".join(key)):
+            yield Path(os.path.normpath(run / str(name)))
+
+
+def _models(run: Path) -> Iterator[Path]:
+    for model in _folder_named(run, sorted(MODELS)):
+        if model.is_dir():  # otherwise the name of a model on the hub
+            yield model
+
+
+def _stores(run: Path) -> Iterator[Path]:
+    """Yield the token store of a run. Raises DataError if it is not here."""
+    for root in _folder_named(run, [("data", "store")] if not is_seed(run) else []):
+        store = folder_of_store(root, read_provenance(run).data.store)
+        if not store.is_dir():
+            raise DataError(f"{store}: the token store of {run} is not here. Leave out --tokens.")
+        yield store
+
+
+def _versions(runs: Iterable[Iterable[str]], titles: Iterable[str]) -> bytes:
+    """Return requirements.txt with the versions of most runs; other versions are comments.
+
+    A version such as 2.13.0+cpu is not on PyPI, so its last part is a comment too.
+    """
+    counts = Counter(chain.from_iterable(runs))
+    lines, pinned = [f"# {title}" for title in dict.fromkeys(titles)], set[str]()
+    for line, _ in counts.most_common():
+        version, _, build = line.partition("+")
+        name = version.partition("==")[0]
+        comment = f"  # +{build}" if build else ""
+        lines.append(f"# of other runs: {line}" if name in pinned else f"{version}{comment}")
+        pinned.add(name)
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def unpack(file: Path, out: Path) -> tuple[Bundle, list[list[str]]]:
+    """Unpack a bundle into a new folder; returns its description, and the places of the same code. Runs none of it.
+
+    Raises DataError for a file that is not a bundle or could do harm, ConfigError for a folder that is not empty.
+    """
+    refuse_unusable(out)
+    if os.path.lexists(out) and not (out.is_dir() and not out.is_symlink() and not any(out.iterdir())):
+        raise ConfigError(f"{out}: exists and is not empty. Choose another folder: --out DIR")
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"{out}: the folder around it does not exist.")
+    with _readable(file), open_regular(file) as stream, zipfile.ZipFile(stream) as archive:
+        entries = _harmless(file, archive, shutil.disk_usage(out.absolute().parent).free)
+        with archive.open(MANIFEST) as content:
+            described = Bundle.model_validate_json(content.read(PIECE))
+        if not any(f"{place}/".startswith(f"{described.main}/") for place in entries):
+            raise DataError(f"{file}: is not a bundle: it lacks {described.main}.")
+        with new_folder(out.absolute()) as building:
+            for place, entry in entries.items():
+                (building / place).parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(entry) as source, (building / place).open("xb") as target:
+                    shutil.copyfileobj(source, target, PIECE)
+    code = dict[str, list[str]]()
+    for place in sorted(place for place in entries if place.endswith(tuple(all_suffixes()))):
+        code.setdefault(sha256(out / place), []).append(place)
+    return described, [*code.values()]
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """Raise DataError for a damaged or unreadable zip file, or one that is not a bundle."""
+    try:
+        yield
+    except LabError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValidationError, NotImplementedError) as error:
+        problem = "it lacks a valid bundle.json" if isinstance(error, KeyError | ValidationError) else reason(error)
+        raise DataError(f"{file}: is not a bundle, or is damaged ({problem}).") from None
+    except OSError as error:
+        if is_shortage(error):
+            raise
+        raise DataError(f"{error.filename or file}: {reason(error)}. Nothing was kept.") from None
+
+
+def _harmless(file: Path, archive: zipfile.ZipFile, free: int) -> Mapping[str, zipfile.ZipInfo]:
+    """Return the files of a bundle by their places. Raises DataError for anything that `bundle` would not write.
+
+    free  bytes on the disk
+    """
+    entries, folded, folders = dict[str, zipfile.ZipInfo](), set[str](), set[str]()
+    for entry in archive.infolist():
+        place, mode = entry.orig_filename, entry.external_attr >> 16
+        parts = PurePosixPath(place).parts
+        problem = ""
+        if place != "/".join(parts) or re.search(r"[\x00-\x1f\\]|^[A-Za-z]:", place) or {"", "..", "/"} & {*parts}:
+            problem = "its place is not below the folder"
+        elif mode and not stat.S_ISREG(mode):
+            problem = "it is a link or a device"
+        elif entry.flag_bits & 1:
+            problem = "it is encrypted"
+        elif place.casefold() in folded:
+            problem = "it is there twice"
+        if problem:
+            raise DataError(f"{file}: the file {place!r} in it is refused: {problem}. Nothing was unpacked.")
+        entries[place] = entry
+        folded.add(place.casefold())
+        folders |= {str(above) for above in PurePosixPath(place).parents}
+    size, packed = sum(entry.file_size for entry in entries.values()), os.path.getsize(file)
+    if len(entries) > MOST_FILES or size > max(HARMLESS, MOST_RATIO * packed) or folders & entries.keys():
+        problem = f"{len(entries):,} files with {size:,} bytes, from {packed:,} bytes"
+        raise DataError(f"{file}: is refused, as no bundle looks like this: {problem}. Nothing was unpacked.")
+    if size > free:
+        raise DataError(f"{file}: needs {size:,} bytes, but the disk has {free:,}. Nothing was unpacked.")
+    return entries
