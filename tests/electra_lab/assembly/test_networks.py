@@ -20,6 +20,9 @@ from tests.electra_lab.jobs.finetuning.small import pretrained, write_finetuning
 from tests.electra_lab.jobs.pretraining.tiny import experiment
 
 
+DROPOUT = {"model": 0.1, "lab_model": 0.3}  # of the embeddings, 0.1 by default
+
+
 def source(folder: Path, model: object, *overrides: str, seed: int | None = None) -> OpenedModel:
     loaded = load_finetuning(write_finetuning(folder, Path(str(model))), overrides)
     return open_source(loaded, seed)
@@ -32,8 +35,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lab_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run around a backbone that transformers does not have."""
-    return pretrained(tmp_path_factory.mktemp("lab"), discriminator="{type: transformer, dim: 16, depth: 1, heads: 2}")
+    """A run around a backbone that transformers does not have, with another dropout than the default."""
+    encoder, embedding = "{type: transformer, dim: 16, depth: 1, heads: 2}", "{dim: 16, max_length: 16, dropout: 0.3}"
+    return pretrained(tmp_path_factory.mktemp("lab"), discriminator=encoder, embedding=embedding)
 
 
 def test_a_run_may_remove_what_was_read(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +77,8 @@ def test_an_export_has_the_states_of_its_run(tmp_path: Path, request: pytest.Fix
         assert of_export.length == of_run.length == of_export.longest == of_run.longest == 16
         assert of_export.tokenizer.get_vocab() == of_run.tokenizer.get_vocab()
         assert list(of_export.networks["discriminator"].heads) == ["replaced"]
+        dropouts = [opened.networks["discriminator"].embeddings.dropout.p for opened in (of_run, of_export)]
+        assert dropouts == [DROPOUT[kind]] * 2
 
 
 @pytest.mark.parametrize("kind", ["run", "export"])
