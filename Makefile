@@ -121,8 +121,9 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/lengths.py --out $(BENCH)
 
 # Measure on a GPU what docs/performance.md calculates: 9.5 minutes a call, which goes on where the one before has ended.
-# Tables for that page are in $(GPU)/gpu.md. constraints.txt pins the build of torch for CPUs; one for CUDA: .venv/bin/pip install --force-reinstall torch --index-url
-# https://download.pytorch.org/whl/cu130, or what pytorch.org names for your driver.
+# Tables for that page are in $(GPU)/gpu.md. constraints.txt pins the build of torch for CPUs; one for CUDA:
+# .venv/bin/pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130, or what pytorch.org
+# names for your driver.
 gpu: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/gpu.py --out $(GPU)
 
