@@ -332,12 +332,13 @@ def ranks(device: str, out: Path) -> None:
         write(out, "Two processes", "There is one device here.", {"case": "ranks"}, {})
         return
     found = {number: trained(device, out, "train.steps=20", "evaluate.every=20", ranks=number) for number in (1, 2)}
-    rows = []
+    rows, figures = [], dict[str, float]()
     for number, records in found.items():
         last, rate = records[-1], max(record.get("tokens_per_second", 0) for record in records)
+        figures |= {f"loss, processes: {number}": last["loss"], f"tokens a second, processes: {number}": rate}
         rows.append([str(number), f"{last['loss']:.5f}", f"{rate:,.0f}"])
     table = markdown(["processes", "loss on test text", "tokens a second"], rows)
-    write(out, "Two processes", table, {"case": "ranks"}, {"records": found})
+    write(out, "Two processes", table, {"case": "ranks"}, {"figures": figures, "records": found})
 
 
 def tests(device: str, out: Path) -> None:

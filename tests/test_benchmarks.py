@@ -5,6 +5,7 @@ Most of them are slow, and `make test` only starts them.
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import runpy
@@ -287,6 +288,30 @@ def test_another_call_goes_on_where_one_has_ended(
     assert [
         json.loads(line)["measurement"] for line in file.read_text(encoding="utf-8")[len(before) :].splitlines()
     ] == ["hangs"]
+
+
+def test_every_command_of_the_schedule_is_understood(gpu: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU and in a rehearsal: a name that is misspelt would cost minutes of a GPU."""
+    understood: list[argparse.Namespace] = []
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(parser: argparse.ArgumentParser) -> None:
+        understood.append(parse(parser))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+    for measurement in gpu["SCHEDULE"].values():
+        for device in ("cuda", "cpu"):
+            monkeypatch.setattr(sys, "argv", measurement.command(device, Path("nowhere")))
+            with pytest.raises(KeyboardInterrupt):
+                runpy.run_path(sys.argv[0], run_name="__main__")
+    assert {(options.device, str(options.out)) for options in understood} == {("cuda", "nowhere"), ("cpu", "nowhere")}
+    experiments = {options.experiment for options in understood if hasattr(options, "experiment")}
+    assert all((ROOT / "experiments" / f"{name}.yaml").exists() for name in experiments)
+    hows = {how for options in understood for how in getattr(options, "ours", [])}
+    assert {word for how in hows for word in how.split("+")} == {
+        "fp32", "bf16", "graph", "layers", "full", "gumbel", "halves", "checkpointing",
+    }  # fmt: skip
 
 
 @pytest.mark.slow

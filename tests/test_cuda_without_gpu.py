@@ -23,6 +23,8 @@ from electra_lab.assembly.build import Built, build, make_optimizer, vocabulary_
 from electra_lab.assembly.data import allocate_memory
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.model import layers
+from electra_lab.model.long_rows import by_sequence
 from electra_lab.training import step as training_step
 from electra_lab.training.execution import Watch
 from electra_lab.training.random import Streams
@@ -98,16 +100,20 @@ def batch_of(loaded: Loaded[Any]) -> Batch:
     return Batch(tokens, real, torch.zeros_like(tokens), ids, documents, row_ids=ids)
 
 
+@pytest.fixture(autouse=True)
+def _nobody_asks_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Autocast asks whether there is a GPU.
+    monkeypatch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
+    monkeypatch.setattr("torch.Tensor.pin_memory", lambda tensor: tensor)  # as autograd does
+
+
 @needs_a_build
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("experiment", [*((name,) for name in names()), *OTHERS], ids=" ".join)
 def test_a_step_stays_on_the_device(
     experiment: tuple[str, ...], precision: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Autocast asks whether there is a GPU.
-    monkeypatch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
-    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
-    monkeypatch.setattr("torch.Tensor.pin_memory", lambda tensor: tensor)  # asks the driver, as autograd does
     loaded, built = made(*experiment)
     learner, objective = built.learner, built.learner.objective
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -143,6 +149,37 @@ def test_a_step_stays_on_the_device(
         objective.eval()
         if loaded.config.discriminator.type != "reformer":
             learner.losses(batch, Streams.of(0, -1, batch.example_ids), precision)
+
+
+@needs_a_build
+@pytest.mark.parametrize("name", ["electra_small", "transformer_small", "modernbert_small"])
+def test_long_rows_with_padding_are_sequences(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's kernel gets the bound of the batch, and no number of the device is read."""
+    without_dropout = ("discriminator.dropout=0.0", "embedding.dropout=0.0")
+    loaded, built = made(name, "data.sequence_length=600", "embedding.max_length=600", *without_dropout)
+    begins = []
+
+    def counted(*inputs: Any) -> Any:
+        begins.append(inputs[3].begins)
+        return by_sequence(*inputs)
+
+    monkeypatch.setattr(layers, "by_sequence", counted)
+    learner = built.learner
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        to_cuda(learner.objective)
+        learner.objective.vocabulary = words_on_cuda(built.vocabulary)  # type: ignore[assignment]
+        batch = batch_of(loaded)
+        for encoder in learner.encoders:
+            encoder.most_documents = 2 * ROWS  # as from `document_counts`, whose numbers are not read here
+        learner.objective.train()
+        learner.to(CUDA)
+        learner.at_step(0, 1, np.arange(ROWS))
+        learner.at_step(0, 2, np.arange(ROWS))
+        with FromTheHost():
+            losses = learner.losses(batch, learner.keys.streams(batch.example_ids, slice(0, ROWS)), "bf16")
+        assert all(term.sum.device == CUDA for term in losses.terms.values())
+    assert len(begins) >= 3
+    assert {(tuple(begin.shape), begin.device) for begin in begins} == {((2 * ROWS + 1,), CUDA)}
 
 
 @needs_a_build
