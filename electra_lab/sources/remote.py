@@ -151,7 +151,7 @@ def _urls(fs: Any, entries: Mapping[str, Mapping[str, Any]]) -> list[Path]:
 
 def opened(url: Url) -> BinaryIO:
     """Open a file to read it. Raises DataError, also later, if it cannot be read or has changed."""
-    return io.BufferedReader(_Resuming(url), 1 << 16)  # type: ignore[return-value]
+    return io.BufferedReader(_Resuming(url), 1 << 16)
 
 
 class _Resuming(io.RawIOBase):
@@ -160,7 +160,8 @@ class _Resuming(io.RawIOBase):
     def __init__(self, url: Url) -> None:
         self._url, self._fs = url, _file_system(url.scheme)
         self._begun, self._size = _now(url)
-        self._at, self._raw, self._broke = 0, None, False
+        self._at, self._broke = 0, False
+        self._raw: Any = None
 
     def readable(self) -> bool:
         return True
