@@ -10,11 +10,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from electra_lab.assembly.budget import training_flops
@@ -172,16 +173,18 @@ def times(events: Iterable[Any]) -> tuple[dict[str, float], bool]:
     On a CPU, each moment of a step belongs to the innermost part. On a device, kernels belong to the part that launched
     them, and the rest of the step, in which the device waits, to the host. The sum is that of the steps.
     """
-    events = [event for event in events if event.device_type == torch.autograd.DeviceType.CPU]
+    events = [event for event in events if event.device_type == DeviceType.CPU]
     spans = defaultdict[int, list[Span]](list)
     for event in events:
         if event.name.startswith(PREFIX):
             spans[event.thread].append((*_ends(event), event.name.removeprefix(PREFIX)))
-    computed = [begin for of_thread in spans.values() for begin, _, label in of_thread if label == COMPUTE]
-    for thread, of_thread in spans.items():  # without the steps that only read a record
-        spans[thread] = [
-            span for span in of_thread if span[2] != STEP or any(span[0] <= at <= span[1] for at in computed)
-        ]
+    # Without the steps that only read a record: nothing is computed in them.
+    everything = [*chain.from_iterable(spans.values())]
+    computed = [begin for begin, _, label in everything if label == COMPUTE]
+    steps = [span for span in everything if span[2] == STEP]
+    idle = [span for span in steps if not any(span[0] <= begin <= span[1] for begin in computed)]
+    for thread, of_thread in spans.items():
+        spans[thread] = [span for span in of_thread if span not in idle]
     # The label of a backward operation is that of the last forward operation with its sequence number.
     forward, labelled = {thread: Timeline(of_thread) for thread, of_thread in spans.items()}, dict[int, str]()
     for event in sorted(events, key=lambda event: event.time_range.start):
@@ -198,7 +201,7 @@ def times(events: Iterable[Any]) -> tuple[dict[str, float], bool]:
             by_part[label] += time * 1e-6
     if not any(event.kernels for event in events):
         return dict(by_part), False
-    whole = sum(end - begin for of_thread in spans.values() for begin, end, label in of_thread if label == STEP) * 1e-6
+    whole = sum(end - begin for begin, end, _ in steps if (begin, end, STEP) not in idle) * 1e-6
     on_device = defaultdict[str, float](float)
     for event in events:
         if event.kernels and event.thread in timelines and (label := timelines[event.thread].at(_ends(event)[0])):
@@ -262,8 +265,9 @@ def _forward_flops(network: Network, length: int, masked: int, heads: Any, rows:
     of_heads = rows * sum(int(head.flops(length, masked)) for head in read_heads(network, heads))
     fed = 0
     for module in _feed_forwards(network.backbone):
-        layers = [module.expand, module.contract] if _is_layer(module) else module.modules()
-        fed += sum(2 * padded * rows * layer.weight.numel() for layer in layers if isinstance(layer, nn.Linear))  # type: ignore[union-attr]
+        inside = [module.get_submodule(name) for name in WIDTHS] if _is_layer(module) else module.modules()
+        for layer in inside:
+            fed += 2 * padded * rows * layer.weight.numel() if isinstance(layer, nn.Linear) else 0
     whole = network_flops(network, length, masked, heads, rows)
     parts = dict.fromkeys(("attention", "encoder"), 0) | {encoder_part(network.backbone): encoder - fed}
     return {**parts, "feed-forward": fed, "heads": of_heads, "embedding": whole - encoder - of_heads}

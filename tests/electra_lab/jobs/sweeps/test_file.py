@@ -15,7 +15,7 @@ from electra_lab.config.load import Loaded, kind_of_file
 from electra_lab.config.source import Value, mark_at, to_yaml
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import planned_variants
-from electra_lab.jobs.sweeps.variants import Problems, _short
+from electra_lab.jobs.sweeps.variants import Problems, short
 from electra_lab.storage.provenance import flat
 from registry import discovery
 from registry.errors import ConfigError
@@ -288,7 +288,7 @@ def test_problems_of_the_base_and_of_variants_come_together(tmp_path: Path):
     ],
 )  # fmt: skip
 def test_a_value_in_a_label(value: Any, label: str):
-    assert _short(value) == label
+    assert short(value) == label
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -305,9 +305,9 @@ TREES = st.recursive(
 @given(TREES, TREES)
 @settings(max_examples=200, deadline=None)
 def test_different_values_have_different_labels(one: Any, other: Any):
-    assert _short(one).isprintable()
+    assert short(one).isprintable()
     if sorted(repr(one)) != sorted(repr(other)):  # keys in another order are the same mapping
-        assert _short(one) != _short(other)
+        assert short(one) != short(other)
 
 
 def test_what_is_wrong_with_several_variants_is_reported_once():
