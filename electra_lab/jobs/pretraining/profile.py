@@ -32,7 +32,7 @@ STEP, COMPUTE = "host", "other"  # time of a step outside the computation, and o
 BACKWARD = "autograd::engine::evaluate_function: "
 BACKWARD_SCOPE = 1  # of the operations inside it, which have its sequence number
 WIDTHS = "expand", "contract"  # the two linear layers of a feed-forward network in the lab's own encoders
-FEED_FORWARD = "add_feed_forward", "_contracted"  # functions of such encoders
+ADDED, CONTRACTED = "add_feed_forward", "_contracted"  # functions of such encoders
 Span = tuple[float, float, str]  # begin and end in microseconds, and the label
 
 
@@ -65,8 +65,7 @@ class Profiler:
     def _after_step(self) -> None:
         self._seen += 1
         if self._seen == WARM_UP:
-            for part, around in labels(self.run):
-                self._labels.enter_context(around(part))
+            label(self.run, self._labels)
             kinds = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * torch.cuda.is_available()]
             self._profile = self._labels.enter_context(profile(activities=kinds))
         elif self._seen == WARM_UP + self.steps:
@@ -81,40 +80,40 @@ class Profiler:
             self.done(found)
 
 
-Around = Callable[[str], Any]  # from a label to a context in which its part has the label
+def label(run: Run, labels: ExitStack) -> None:
+    """Label the parts of a step, until `labels` is closed.
 
-
-def labels(run: Run) -> Iterator[tuple[str, Around]]:
-    """Yield the parts of a step. No label is on a linear layer or norm: encoders fuse only those without hooks."""
+    No label is on a linear layer or norm that an encoder would fuse with others: it fuses only those without hooks.
+    """
     objective = run.learner.objective
-    yield COMPUTE, lambda part: _replaced(run, "compute", part)
-    yield "losses", lambda part: _hooked(objective, part)
-    yield "optimizer", lambda part: _hooked(run.optimizer, part)
+    labels.enter_context(_replaced(run, "compute", COMPUTE))
+    labels.enter_context(_hooked(objective, "losses"))
+    labels.enter_context(_hooked(run.optimizer, "optimizer"))
     for name in ("masking", "sampler"):
         if callable(vars(objective).get(name)):
-            yield name, lambda part, name=name: _replaced(objective, name, part)  # type: ignore[misc]
+            labels.enter_context(_replaced(objective, name, name))
     for network in objective.children():
         if isinstance(network, Network):
-            yield from _of_network(network)
+            for module in filter(None, (network.embeddings, network.project)):
+                labels.enter_context(_hooked(module, "embedding"))
+            for head in network.heads.values():
+                labels.enter_context(_hooked(head, "heads"))
+            _label_encoder(network.backbone, labels)
 
 
-def _of_network(network: Network) -> Iterator[tuple[str, Around]]:
-    for module in filter(None, (network.embeddings, network.project)):
-        yield "embedding", lambda part, module=module: _hooked(module, part)  # type: ignore[misc]
-    for head in network.heads.values():
-        yield "heads", lambda part, head=head: _hooked(head, part)  # type: ignore[misc]
-    backbone = network.backbone
-    yield encoder_part(backbone), lambda part: _hooked(backbone, part)
+def _label_encoder(backbone: nn.Module, labels: ExitStack) -> None:
+    labels.enter_context(_hooked(backbone, encoder_part(backbone)))
+    replaced = set[Any]()
     for module in _feed_forwards(backbone):
-        if not _is_layer(module):
-            yield "feed-forward", lambda part, module=module: _hooked(module, part)  # type: ignore[misc]
-            continue
         code = sys.modules[type(module).__module__]
-        for place, name in ((code, FEED_FORWARD[0]), (module, FEED_FORWARD[1])):
-            if hasattr(place, name):
-                yield "feed-forward", lambda part, place=place, name=name: _replaced(place, name, part)  # type: ignore[misc]
-        if hasattr(module, FEED_FORWARD[1]):
-            yield "feed-forward", lambda part, module=module: _hooked(module.expand, part)  # type: ignore[misc]
+        if not _is_layer(module):
+            labels.enter_context(_hooked(module, "feed-forward"))
+        elif hasattr(module, CONTRACTED):  # a gated one, whose first layer is not fused
+            labels.enter_context(_replaced(module, CONTRACTED, "feed-forward"))
+            labels.enter_context(_hooked(module.get_submodule(WIDTHS[0]), "feed-forward"))
+        elif code not in replaced:
+            replaced.add(code)
+            labels.enter_context(_replaced(code, ADDED, "feed-forward"))
 
 
 def encoder_part(backbone: nn.Module) -> str:
@@ -123,8 +122,9 @@ def encoder_part(backbone: nn.Module) -> str:
 
 
 def _is_layer(module: nn.Module) -> bool:
-    children = dict(module.named_children())
-    return all(isinstance(children.get(name), nn.Linear) for name in WIDTHS)
+    children, code = dict(module.named_children()), sys.modules[type(module).__module__]
+    is_known = hasattr(module, CONTRACTED) or hasattr(code, ADDED)
+    return is_known and all(isinstance(children.get(name), nn.Linear) for name in WIDTHS)
 
 
 def _feed_forwards(backbone: nn.Module) -> Iterator[nn.Module]:
@@ -180,11 +180,10 @@ def times(events: Iterable[Any]) -> tuple[dict[str, float], bool]:
             spans[event.thread].append((*_ends(event), event.name.removeprefix(PREFIX)))
     # Without the steps that only read a record: nothing is computed in them.
     everything = [*chain.from_iterable(spans.values())]
-    computed = [begin for begin, _, label in everything if label == COMPUTE]
-    steps = [span for span in everything if span[2] == STEP]
-    idle = [span for span in steps if not any(span[0] <= begin <= span[1] for begin in computed)]
+    computed = Timeline([span for span in everything if span[2] == COMPUTE])
+    steps = [span for span in everything if span[2] == STEP and computed.is_inside(*span[:2])]
     for thread, of_thread in spans.items():
-        spans[thread] = [span for span in of_thread if span not in idle]
+        spans[thread] = [span for span in of_thread if span[2] != STEP or span in steps]
     # The label of a backward operation is that of the last forward operation with its sequence number.
     forward, labelled = {thread: Timeline(of_thread) for thread, of_thread in spans.items()}, dict[int, str]()
     for event in sorted(events, key=lambda event: event.time_range.start):
@@ -201,7 +200,7 @@ def times(events: Iterable[Any]) -> tuple[dict[str, float], bool]:
             by_part[label] += time * 1e-6
     if not any(event.kernels for event in events):
         return dict(by_part), False
-    whole = sum(end - begin for begin, end, _ in steps if (begin, end, STEP) not in idle) * 1e-6
+    whole = sum(end - begin for begin, end, _ in steps) * 1e-6
     on_device = defaultdict[str, float](float)
     for event in events:
         if event.kernels and event.thread in timelines and (label := timelines[event.thread].at(_ends(event)[0])):
@@ -235,6 +234,10 @@ class Timeline:
     def at(self, moment: float) -> str:
         index = bisect_right(self._at, moment) - 1
         return self._labels[index] if index >= 0 else ""
+
+    def is_inside(self, begin: float, end: float) -> bool:
+        """Return True if a label begins or ends in a time."""
+        return bisect_right(self._at, end) > bisect_right(self._at, begin)
 
     def totals(self) -> dict[str, float]:
         totals = defaultdict[str, float](float)
