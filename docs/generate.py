@@ -61,7 +61,7 @@ def _sections(properties: dict[str, Any], above: str, schema: dict[str, Any], mo
     """Yield the heading, the description and the table of each section, and of those in it."""
     for key, each in properties.items():
         section = _resolved(each, schema)
-        if "properties" in section and "type" not in section["properties"]:
+        if "properties" in section and not _is_component(section):
             place, inner = f"{above}{key}", _section(model.model_fields[key])
             yield f"## {place}"
             yield section.get("description", "")
@@ -111,6 +111,11 @@ def _resolved(each: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     return each
 
 
+def _is_component(each: dict[str, Any]) -> bool:
+    """Return True for a section whose other keys depend on its type."""
+    return "enum" in each.get("properties", {}).get("type", {})
+
+
 def _type(each: dict[str, Any]) -> str:
     """Describe the type of a value."""
     kinds = list(dict.fromkeys(_types(each)))
@@ -123,7 +128,7 @@ def _types(each: dict[str, Any]) -> Iterator[str]:
     values = each.get("enum", [each["const"]] if "const" in each else [])
     if values:
         yield ", ".join(f"`{json.dumps(value)}`" for value in values)
-    elif "type" in each.get("properties", {}):
+    elif _is_component(each):
         yield "component"
     elif "items" in each:
         yield f"list of {_type(each['items'])}"

@@ -262,11 +262,11 @@ class Url(type(Path())):  # type: ignore[misc]
     listed: bytes | None = None
 
     def __str__(self) -> str:
-        return super().__str__().replace(":/", "://", 1)  # paths merge slashes
+        return str.replace(super().__str__(), ":/", "://", 1)  # paths merge slashes
 
     @property
     def scheme(self) -> str:
-        return self.parts[0].removesuffix(":")
+        return str.removesuffix(self.parts[0], ":")
 
     @classmethod
     def of(cls, path: Path) -> Path:

@@ -100,7 +100,7 @@ def test_exactly_the_keys_that_must_be_set_are_called_required() -> None:
         "embedding.tie.layers", *(f"train.batch_warmup.{key}" for key in inside[1:])
     }  # fmt: skip
     assert required == {
-        "config-ablation.md": ["name", "base", "vary", "seeds"],
+        "config-ablation.md": ["name", "base", "vary", "seeds", "search.trials"],
         "config-finetuning.md": ["name", "model", "task", "dataset"],
     }
 

@@ -183,7 +183,9 @@ def _ablation(path: Path) -> Job:
     for cell in plan.cells:
         folder = path / "cells" / cell.id
         measured = read_measures(folder / "measures.json", cell.id).numbers
-        metrics[cell.id] = {name: value for of in measured.values() for name, value in of.items() if value is not None}
+        metrics[cell.id] = {}
+        for numbers in measured.values():
+            metrics[cell.id] |= {name: value for name, value in numbers.items() if value is not None}
         pruned = (folder / "pruned.json").is_file()
         if pruned or all(measure.key in measured for measure in plan.measures_of(cell)):
             states.append("finished")
@@ -196,9 +198,19 @@ def _ablation(path: Path) -> Job:
     # That of all together.
     ranks: list[State] = ["running", "failed", "stopped", "finished"]
     state: State = min(states, key=ranks.index, default="finished")
-    numbers = compared(plan.metrics, _best_mean(plan, metrics))
-    told = {"numbers": numbers, "metrics": plan.metrics, "verdict": _verdict(path / "table.md")}
-    return Job(path, "ablation", plan.name, state, states.count("finished"), len(plan.cells), seconds or None, **told)
+    best = compared(plan.metrics, _best_mean(plan, metrics))
+    return Job(
+        path,
+        "ablation",
+        plan.name,
+        state,
+        states.count("finished"),
+        len(plan.cells),
+        seconds or None,
+        numbers=best,
+        metrics=plan.metrics,
+        verdict=_verdict(path / "table.md"),
+    )
 
 
 def _best_mean(plan: Plan, metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

@@ -26,12 +26,15 @@ def run(
     device: OnDevice = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show sizes, FLOPs and time without training.")] = False,
     trial: Trial = True,
+    profile: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Record N early steps: their time by parts of the model.")
+    ] = None,
 ) -> None:
     """Train an experiment and report its results."""
     from electra_lab.jobs.pretraining import execute
     from electra_lab.parallel.session import is_first
 
     arguments = file, set_ or [], out, device
-    result = execute.dry_run(*arguments, tries=trial) if dry_run else execute.run(*arguments)
+    result = execute.dry_run(*arguments, tries=trial) if dry_run else execute.run(*arguments, profile=profile)
     if is_first():
         answer(result)

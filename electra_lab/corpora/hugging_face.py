@@ -47,6 +47,7 @@ class HuggingFace:
     key       without `splits`, the field that determines the split: documents with the same value stay together; by
               default the text
     revision  a branch, tag or commit of the dataset on the hub
+    stream    read a dataset of the hub without keeping a copy; its files are downloaded again for each token store
     on_error  treatment of a row whose text or key is null: `stop`, or `skip`
     """
 
@@ -60,13 +61,14 @@ class HuggingFace:
         splits: Splits | None = None,
         key: FieldName | None = None,
         revision: str | None = None,
+        stream: bool = False,
         on_error: Literal["stop", "skip"] = "stop",
     ) -> None:
         self.path, self.field, self.key = path, field, key
         self._on_error = on_error
         chosen = splits.model_dump() if splits else None
         options = {"name": name, "field": field, "key": key, "splits": chosen, "on_error": on_error}
-        self._source = HuggingFaceSource(path, name, revision, options, FILES)
+        self._source = HuggingFaceSource(path, name, revision, options, FILES, stream)
         self._ours: dict[str, Split | None] = {"train": None}  # our splits, by the names of the dataset's
         if splits:
             self._ours = {getattr(splits, split): split for split in get_args(Split)}

@@ -165,7 +165,8 @@ def _shards(index: Path) -> dict[Path, int]:
         raise DataError(f"{index}: is a shard. Give its index.json, or their folder.")
     samples: dict[Path, int] = {}
     try:
-        listed = {str(file): file for file in matched(index.parent, [""])[0]} if isinstance(index, Url) else {}
+        siblings = matched(index.parent, lambda file: True)[0] if isinstance(index, Url) else []
+        listed = {str(file): file for file in siblings}
         with opened(index) as raw:
             shards = json.load(raw)["shards"]
         for shard in shards:

@@ -66,6 +66,7 @@ class Job(Training):
     until       time limit, by time.monotonic
     show        called with each record with values before it is written
     judge       called with each record of validation text before the end; it may raise Pruned
+    profile     passes on the records, and may measure the steps between them
     page        writer of report.html while the job lives
     """
 
@@ -81,6 +82,7 @@ class Job(Training):
     until: float = math.inf
     page: Callable[[Unfinished], object] | None = None
     judge: Judge | None = None
+    profile: Callable[[Iterable[Record]], Iterable[Record]] = iter
 
     @property
     def config(self) -> ExperimentConfig | FinetuningConfig:
@@ -174,7 +176,7 @@ def train_to_the_end(job: Job, *, evaluated: bool) -> Saver:
     rows = {split: len(batches) for split, batches in job.held_out.items()}
     progress = Progress(job.console, job.settings, rows)
     with tracked as trackers, live as page, progress.shown(step, evaluated=evaluated):
-        consume_records(train(job, evaluated=evaluated), job, saver, trackers, progress, page)
+        consume_records(job.profile(train(job, evaluated=evaluated)), job, saver, trackers, progress, page)
     return saver
 
 

@@ -57,13 +57,13 @@ def network_flops(
     """
     dim, embedding = network.dim, network.embeddings.dim
     padded = length + -length % network.length_multiple
-    flops = sum(int(head.flops(length, masked)) for head in _read(network, heads))
+    flops = sum(int(head.flops(length, masked)) for head in read_heads(network, heads))
     if network.project is not None:
         flops += 2 * padded * embedding * dim
     return rows * flops + backbone_flops(network.backbone, padded, dim, rows)
 
 
-def _read(network: Network, heads: Collection[str] | None) -> list[Any]:
+def read_heads(network: Network, heads: Collection[str] | None) -> list[Any]:
     return [head for name, head in network.heads.items() if heads is None or name in heads]
 
 
@@ -111,7 +111,7 @@ def paper_flops(
     flops = float(length) * (look_ups + (2 + NORM + DROPOUT) * embedding)
     if network.project is not None:
         flops += length * (2 * dim * embedding + dim)
-    for head in _read(network, heads):
+    for head in read_heads(network, heads):
         flops += getattr(head, "paper_flops", head.flops)(length, masked)
     formula = network.backbone.paper_flops(length)
     if formula is not None:

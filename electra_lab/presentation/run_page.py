@@ -22,11 +22,13 @@ from electra_lab.analysis.records import (
     titled,
     training_seconds,
 )
+from electra_lab.presentation import profile
 from electra_lab.presentation.pages import Chart, Unfinished, curves, render, training_charts
 from electra_lab.presentation.text import Table, compute, data_facts, device, epochs, thousandths
 from electra_lab.storage.checkpoint import checkpoint_path
 from electra_lab.storage.files import config_of, read_as, read_text
 from electra_lab.storage.provenance import Provenance
+from electra_lab.storage.records import Profile
 from electra_lab.storage.run_directory import RunDirectory
 from registry import BatchSizes, Metric
 from registry.errors import CheckpointError, guide
@@ -168,6 +170,7 @@ def write_report(directory: RunDirectory, unfinished: Unfinished | None = None) 
         results=results_table(last or {}, metrics),
         own_task=own_task(last or {}, metrics),
         examples=examples_of(directory),
+        profile=profile_of(path),
         before=before_and_after(records, metrics),
         curves=_curves(records, metrics),
         course=training_charts({"training": records}),
@@ -269,6 +272,15 @@ def _epochs(provenance: Provenance) -> Iterator[tuple[str, str]]:
     train = provenance.config.get("train", {})
     if train.get("batch_size") and provenance.data.rows:
         yield "epochs", epochs(BatchSizes.of(train).before(provenance.steps), provenance.data.rows)
+
+
+def profile_of(path: Path) -> tuple[Table, Chart] | None:
+    """Return the profile of a run as a table and a chart. Raises CheckpointError."""
+    file = path / "profile.json"
+    if not file.is_file():
+        return None
+    read = read_as(Profile, file, "Remove it.")
+    return profile.table(read), profile.chart(read)
 
 
 def examples_of(directory: RunDirectory) -> list[list[Token]]:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from electra_lab.sources import remote
-from electra_lab.sources.remote import COMPRESSED
 from electra_lab.storage.files import open_regular
 from registry import Skipped
 from registry.contracts.data import Unit
@@ -28,6 +27,7 @@ from registry.errors import DataError
 from registry.signature import Url
 
 BLOCK = 1 << 20  # bytes
+COMPRESSED = (".gz", ".xz", ".bz2", ".zst", ".zstd")
 LITTLE = 1 << 9  # bytes, which may grow many thousandfold when they are decompressed
 LONGEST_LINE = 1 << 26  # bytes
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -51,7 +51,7 @@ class Files:
         read: dict[Path, None] = {}  # an ordered set
         ignored: dict[Path, None] = {}
         for path in map(Url.of, paths):
-            matched, passed_over = (remote.matched if isinstance(path, Url) else _matched)(path, extensions)
+            matched, passed_over = _matched(path, extensions)
             read.update(dict.fromkeys(matched))
             ignored.update(dict.fromkeys(passed_over))
         self.files = list(read)
@@ -231,7 +231,8 @@ def _unreadable(path: Path, error: OSError) -> NoReturn:
 
 
 def exists(path: Path) -> bool:
-    return remote.exists(path) if isinstance(path, Url) else os.path.exists(path)
+    """Return True if there is a file or folder; of an address, if it is from a listing."""
+    return path.listed is not None if isinstance(path, Url) else os.path.exists(path)
 
 
 def size_of(file: Path) -> int:
@@ -254,6 +255,16 @@ def _matched(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Pa
 
     Raises DataError if there are none to read.
     """
+
+    def reads(file: Path) -> bool:
+        return f"/{uncompressed(file).name.lower()}".endswith(tuple(extensions))
+
+    endings = f" that ends in {' or '.join(extensions)}" if any(extensions) else ""
+    if isinstance(path, Url):
+        files, ignored = remote.matched(path, reads)
+        if files:
+            return files, ignored
+        raise DataError(f"{path}: there is no file{endings}. Give a pattern or another folder.")
     matches = [Path(match) for match in _matches(path)]
     folders = [match for match in matches if match.is_dir()]
     # A pattern that matches files means these.
@@ -261,19 +272,14 @@ def _matched(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Pa
         return [match for match in matches if match not in folders], folders
     # Otherwise it means all files in the folders.
     if folders:
-        files: list[Path] = []
-        ignored: list[Path] = []
+        files, ignored = [], []
         for folder in folders:
             inside, links = below(folder)
             for file in inside:
-                if f"/{uncompressed(file).name.lower()}".endswith(tuple(extensions)):
-                    files.append(file)
-                else:
-                    ignored.append(file)
+                (files if reads(file) else ignored).append(file)
             ignored += links
         if files:
             return files, ignored
-        endings = f" that ends in {' or '.join(extensions)}" if any(extensions) else ""
         raise DataError(f"{path}: this folder has no file{endings}. Give a pattern or another folder.")
     # Nothing matches, perhaps for lack of permissions.
     for folder in filter(os.path.isdir, path.parents):

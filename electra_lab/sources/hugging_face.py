@@ -26,13 +26,21 @@ class HuggingFaceSource:
 
     options  everything else that determines how rows are used
     instead  a sentence that names the components for paths that are not folders
+    stream   True to read a dataset of the hub without a copy, at the commit that it has now
 
     Raises DataError.
     """
 
     def __init__(
-        self, path: str, name: str | None, revision: str | None, options: dict[str, Any], instead: str
+        self,
+        path: str,
+        name: str | None,
+        revision: str | None,
+        options: dict[str, Any],
+        instead: str,
+        stream: bool = False,
     ) -> None:
+        self._stream = stream
         self.path, self.name, self.revision = FolderOrName(path), name, revision
         self._options = options
         refuse_missing("datasets", PURPOSE)
@@ -77,6 +85,12 @@ class HuggingFaceSource:
     def _downloaded(self) -> dict[str, Any]:
         return self._load()
 
+    @cached_property
+    def _commit(self) -> str:
+        hub = needed("huggingface_hub", PURPOSE)
+        commit: str = hub.HfApi().dataset_info(self.path, revision=self.revision).sha
+        return commit
+
     def chosen(self, names: Collection[str]) -> dict[str, Any]:
         """Return the datasets of the splits with the given names. Raises DataError."""
         splits = self.splits()
@@ -91,8 +105,9 @@ class HuggingFaceSource:
             if self._is_saved():
                 opened = self._datasets.load_from_disk(self.path)
             else:
-                local = {"streaming": True, **self._csv_as_text()} if self._files else {"streaming": False}
-                opened = self._datasets.load_dataset(self.path, self.name, revision=self.revision, **local)
+                local = {"streaming": True, **self._csv_as_text()} if self._files else {"streaming": self._stream}
+                revision = self._commit if self._stream and not self._files else self.revision
+                opened = self._datasets.load_dataset(self.path, self.name, revision=revision, **local)
         except MemoryError:
             raise
         except Exception as error:  # the library raises errors of many kinds, also those of HTTP libraries
@@ -148,7 +163,11 @@ class HuggingFaceSource:
         """Hash the folder's files, or the fingerprints of the named splits of a download. Raises DataError."""
         if self._files:
             return self._files.fingerprint()
-        downloaded = {name: dataset._fingerprint for name, dataset in self.chosen(names).items()}
+        chosen = self.chosen(names)
+        if self._stream:
+            downloaded = dict.fromkeys(chosen, f"{self.path} {self.name} {self._commit}")
+        else:
+            downloaded = {name: dataset._fingerprint for name, dataset in chosen.items()}
         return hashlib.sha256(json.dumps([self._options, downloaded], sort_keys=True).encode()).hexdigest()
 
 

@@ -3,8 +3,8 @@
 import hashlib
 import io
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
@@ -12,7 +12,6 @@ from typing import Any, BinaryIO, TypeVar, cast
 from registry.errors import DataError
 from registry.signature import Url
 
-COMPRESSED = (".gz", ".xz", ".bz2", ".zst", ".zstd")
 ATTEMPTS = 6
 PAUSE = 0.5  # seconds before the second attempt, twice as long before each further one
 BLOCK = 1 << 22  # bytes of a request
@@ -97,46 +96,34 @@ def size(url: Url) -> int:
     return int(_info(url).get("size") or 0)
 
 
-def exists(url: Url) -> bool:
-    """Return True if there is such a file or folder. Raises DataError if that cannot be found out."""
-    fs = _file_system(url.scheme)
-    return url.listed is not None or bool(_attempted(url, lambda: fs.exists(fs._strip_protocol(str(url)))))
-
-
-def matched(url: Url, extensions: Sequence[str]) -> tuple[list[Path], list[Path]]:
+def matched(url: Url, reads: Callable[[Path], bool]) -> tuple[list[Path], list[Path]]:
     """Return the files that an address, pattern or folder means, ordered by name, and those that are passed over.
 
-    Raises DataError if there are none to read.
+    reads  True for a file that is to be read in a folder
     """
     if url.listed:
         return [url], []
     fs = _file_system(url.scheme)
     path = fs._strip_protocol(str(url))
 
-    def found() -> dict[str, dict[str, Any]]:
-        if not fs.exists(path) and any(mark in path for mark in "*?["):
-            entries: dict[str, dict[str, Any]] = fs.glob(path, detail=True)
-            return entries
-        info = fs.info(path)
-        return {path: info} if info["type"] == "file" else {}
+    def entries() -> dict[str, dict[str, Any]]:
+        if any(mark in path for mark in "*?[") and not fs.exists(path):
+            matches: dict[str, dict[str, Any]] = fs.glob(path, detail=True)
+            return matches
+        return {path: fs.info(path)}
 
-    entries = _attempted(url, found)
-    files = [name for name, info in entries.items() if info["type"] == "file"]
-    if files:
-        return _urls(fs, {name: entries[name] for name in files}), []
+    named = _attempted(url, entries)
+    if files := {name: info for name, info in named.items() if info["type"] == "file"}:
+        return _urls(fs, files), []
     # Otherwise all files in the folders.
-    below = dict[str, dict[str, Any]]()
-    for folder in entries or [path]:
-        below |= _attempted(url, lambda folder=folder: fs.find(folder, detail=True))  # type: ignore[misc]
-    visible = {name: info for name, info in below.items() if not Path(name).name.startswith(".")}
-    read, ignored = list[Path](), list[Path]()
-    for file in _urls(fs, visible):
-        name = file.with_suffix("") if file.suffix.lower() in COMPRESSED else file
-        (read if f"/{name.name.lower()}".endswith(tuple(extensions)) else ignored).append(file)
-    if not read:
-        endings = f" that ends in {' or '.join(extensions)}" if any(extensions) else ""
-        raise DataError(f"{url}: there is no file{endings}. Give a pattern or another folder.")
-    return read, ignored
+    visible = dict[str, dict[str, Any]]()
+    for folder in named:
+        for name, info in _attempted(url, partial(fs.find, folder, detail=True)).items():
+            if not Path(name).name.startswith("."):
+                visible[name] = info
+    files_below = _urls(fs, visible)
+    read = [file for file in files_below if reads(file)]
+    return read, [file for file in files_below if file not in read]
 
 
 def _urls(fs: Any, entries: Mapping[str, Mapping[str, Any]]) -> list[Path]:
@@ -151,7 +138,7 @@ def _urls(fs: Any, entries: Mapping[str, Mapping[str, Any]]) -> list[Path]:
 
 def opened(url: Url) -> BinaryIO:
     """Open a file to read it. Raises DataError, also later, if it cannot be read or has changed."""
-    return io.BufferedReader(_Resuming(url), 1 << 16)  # type: ignore[return-value]
+    return io.BufferedReader(_Resuming(url), 1 << 16)
 
 
 class _Resuming(io.RawIOBase):
@@ -160,7 +147,8 @@ class _Resuming(io.RawIOBase):
     def __init__(self, url: Url) -> None:
         self._url, self._fs = url, _file_system(url.scheme)
         self._begun, self._size = _now(url)
-        self._at, self._raw, self._broke = 0, None, False
+        self._at, self._broke = 0, False
+        self._raw: Any = None
 
     def readable(self) -> bool:
         return True

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
 from electra_lab.storage.files import open_regular, reason
 from electra_lab.storage.provenance import compared, refuse_other
 from registry import Metric
@@ -105,3 +107,18 @@ def ranked(records: Sequence[Record], chosen: str | None, metrics: Mapping[str, 
         if (value := record.get(chosen)) is not None:
             validations.append(Best(sign * value, record["step"], chosen, value))
     return validations
+
+
+class Profile(BaseModel):
+    """profile.json: the time of a step by its parts, and their FLOPs.
+
+    steps      number of steps that were recorded
+    seconds    mean time of each part in a step
+    on_device  True if it is the time of kernels on a GPU
+    flops      floating point operations of each part in a step
+    """
+
+    steps: int
+    seconds: dict[str, float]
+    on_device: bool = False
+    flops: dict[str, int] = {}

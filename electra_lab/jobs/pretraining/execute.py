@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -30,6 +31,7 @@ from electra_lab.jobs.lifecycle import (
     with_cures,
 )
 from electra_lab.jobs.pretraining.facts import opening, planned, readable
+from electra_lab.jobs.pretraining.profile import WARM_UP, Profiler
 from electra_lab.jobs.provenance import (
     checked_recipe,
     codes_of,
@@ -44,6 +46,7 @@ from electra_lab.jobs.provenance import (
 from electra_lab.jobs.saving import restore
 from electra_lab.parallel.session import session
 from electra_lab.presentation.console import Console, Phases
+from electra_lab.presentation.profile import shown
 from electra_lab.presentation.run_page import closing, write_report
 from electra_lab.storage.checkpoint import checkpoints
 from electra_lab.storage.provenance import Environment, Provenance, weights_of
@@ -64,12 +67,14 @@ def run(
     scale: Scale | None = None,
     id: str | None = None,
     judge: Judge | None = None,
+    profile: int | None = None,
 ) -> Path:
     """Train an experiment; returns the run directory.
 
     scale  numbers that the rules of `auto` use, for experiments that are compared; by default the experiment's
     id     id of the run, by default a new one
     judge  may end it early, after an evaluation
+    profile  number of steps whose time is recorded by part
 
     Raises LabError. Nothing is written before data and networks have been checked.
     """
@@ -94,6 +99,8 @@ def run(
         store = _shared_data(loaded, console, world)
         with enough_memory():
             experiment = assemble(loaded, store, target, world=world, scale=scale)
+            if profile and profile + WARM_UP > experiment.settings.steps:
+                raise ConfigError(f"--profile {profile}: needs {profile + WARM_UP} steps; the run has too few.")
             # Begin.
             path = world.once(lambda: str(RunDirectory.create(out, loaded.config.name).path))
             directory = RunDirectory(Path(path))
@@ -105,7 +112,7 @@ def run(
                     began = provenance(loaded, experiment, directory.path, id)
                     begin(directory, loaded, began, store.tokenizer, experiment.vocabulary, loaded.plugins)
                 world.wait()  # the other ranks read the files of rank 0
-                _train(directory, loaded, experiment, console, started=started, judge=judge)
+                _train(directory, loaded, experiment, console, started=started, judge=judge, profile=profile)
         return directory.path
 
 
@@ -264,6 +271,7 @@ def _train(
     started: float,
     restored: bool | None = None,
     judge: Judge | None = None,
+    profile: int | None = None,
 ) -> None:
     """Train to the end.
 
@@ -304,7 +312,10 @@ def _train(
     evaluated = continued(job, restored, **length_of(experiment), **_rows_now(began, experiment))
     # Train.
     console.say(opening(loaded, experiment, directory.path))
-    record_steps(config.train.graph, job.run, job.settings, job.device, console.say)
+    if profile:
+        job = replace(job, profile=Profiler(profile, run, config, directory, lambda found: console.say(shown(found))))
+    else:
+        record_steps(config.train.graph, job.run, job.settings, job.device, console.say)
     if experiment.choices.compile != "off":
         with console.progress(0, None, "compiling", ""):
             seconds = warm_up(experiment)

@@ -146,6 +146,21 @@ def test_the_hub_is_asked_once_for_what_was_named(monkeypatch: pytest.MonkeyPatc
     assert before != corpus("someone/something", field="other").fingerprint()
 
 
+def test_a_dataset_of_the_hub_is_streamed_at_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network is replaced by a stream of rows, which the library does not keep."""
+    stream = datasets.Dataset.from_dict({"text": ["one", "two"], "n": [1, 2]}).to_iterable_dataset()
+    asked, commits = Mock(return_value={"train": stream}), ["abc", "abd"]
+    monkeypatch.setattr("datasets.load_dataset", asked)
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *_, **__: Mock(sha=commits[0]))
+    made = corpus("someone/something", stream=True, revision="main", field="text")
+    before = made.fingerprint()
+    assert list(made) == ["one", "two"]
+    asked.assert_called_once_with("someone/something", None, revision="abc", streaming=True)
+    assert made.fingerprint() == before == corpus("someone/something", stream=True).fingerprint()
+    commits.pop(0)
+    assert corpus("someone/something", stream=True).fingerprint() != before
+
+
 def test_a_missing_library_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(DataError, match=r"datasets is needed to read a Hugging Face dataset\. Install it: pip install"):

@@ -263,7 +263,8 @@ def test_all_formats_in_a_bucket_give_the_documents_of_local_files(bucket: tuple
         client.upload_file(str(file), "texts", f"in/{file.relative_to(tmp_path).as_posix()}")
     kinds: list[tuple[Any, str, dict[str, Any]]] = [
         (TextFiles, "", {"documents": "lines"}), (TextFiles, "deep/*.gz", {"documents": "lines"}),
-        (JsonLines, "deep", {}), (JsonLines, "deep/c.jsonl", {}), (Parquet, "", {}), (Parquet, "*.parquet", {}), (Mds, "mds", {}),
+        (JsonLines, "deep", {}), (JsonLines, "deep/c.jsonl", {}), (Parquet, "", {}),
+        (Parquet, "*.parquet", {}), (Mds, "mds", {}),
     ]  # fmt: skip
     for kind, path, options in kinds:
         between.requests.clear()
