@@ -135,7 +135,7 @@ def finetuned_card(model: Path, notes: Sequence[str] = (), size: Size | None = N
     plain, plugin = described["model_type"] != LAB, described.get("plugin")
     # The results of each split. The hub gets them without baselines, and without shares of examples that were left out.
     measured, values = list[Measured](), list[Value]()
-    baselines = {name for metric in provenance.metrics.values() for name in metric.baselines}
+    baselines = set[str]().union(*(metric.baselines for metric in provenance.metrics.values()))
     for split, of_split in results.splits.items():
         for name, value in of_split.metrics.items():
             metric = provenance.metrics.get(name, Metric(""))

@@ -182,14 +182,14 @@ def _baselines(folder: FinetuningFolder, config: Mapping[str, Any], results: Res
         cells = []
         for name, row in by_name.items():
             compared = [by_name[baseline] for baseline in row.metric.baselines if baseline in by_name]
-            compared += [from_random[name]] if name in from_random and row.metric.comparable else []
+            compared += [from_random[name]] if name in from_random and (compared or row is rows[0]) else []
             for baseline in compared:
                 gain = difference(row.values, baseline.values)
                 bounds = "-" if gain.low is None else f"{gain.low:+.3f} to {gain.high:+.3f}"
-                title = "the same from random weights" if baseline.name == name else baseline.metric.title
+                title = "the same from random weights" if baseline.name == name else baseline.metric.summary
                 mean = "-" if gain.mean is None else f"{gain.mean:+.3f}"
                 means = [thousandths(fmean(of.values.values())) for of in (row, baseline)]
-                cells.append([row.metric.title or name, title or baseline.name, *means, mean, bounds])
+                cells.append([row.metric.title or name, title or baseline.metric.title, *means, mean, bounds])
         if cells:
             columns = ["metric", "baseline", "model", "of the baseline", "difference", "95% interval"]
             tables[split] = Table(f"Baselines on {split}", columns, cells, prose=["baseline"])
