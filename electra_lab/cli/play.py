@@ -97,7 +97,8 @@ class _Page:
     @property
     def names(self) -> Sequence[str]:
         """The labels of the texts."""
-        return [name.capitalize() for name in self.tuned.job.names] if self.tuned else ["Text"]
+        words = {"words": "text", "pair": "second text"}
+        return [words.get(name, name).capitalize() for name in self.tuned.job.names] if self.tuned else ["Text"]
 
     def _sections(self, fields: Mapping[str, str], text: str, second: str) -> list[dict[str, Any]]:
         """Return what the model makes of a text. Raises ConfigError, DataError."""

@@ -167,7 +167,8 @@ def test_only_this_machine_and_this_page_are_answered(capsys: pytest.CaptureFixt
             assert asked(server, form, Origin=origin)[0] == 403
         long = b"text=" + b"a" * MOST_BYTES
         for status, body, more in (
-            (404, None, {"path": "/other"}), (404, b"", {"path": "/../x"}), (415, b"{}", {"Content-Type": "text/plain"}),
+            (404, None, {"path": "/other"}), (404, b"", {"path": "/../x"}),
+            (415, b"{}", {"Content-Type": "text/plain"}),
             (413, b"", {"Content-Length": str(len(long))}), (411, b"", {"Content-Length": "-1"}),
             (400, b"text=%ff", {}), (400, "text=ä".encode(), {}), (400, b"&".join([b"a=1"] * 21), {}),
         ):  # fmt: skip
