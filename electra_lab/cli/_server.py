@@ -42,10 +42,7 @@ class Server(ThreadingHTTPServer):
         except OSError as error:
             reason = f"cannot be used ({error.strerror}). Choose another one, or 0 for any that is free"
             raise ConfigError(f"--port {port}: {reason}.") from None
-
-    @property
-    def address(self) -> str:
-        return f"http://{HOST}:{self.server_port}/"
+        self.address = f"http://{HOST}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), OSError):  # the browser has left

@@ -47,8 +47,6 @@ def play(
     pair = load(model, device=device, step=options.step_of(step, best))
     page = _Page(pair)
     if normal is not None:
-        if not page.scores:
-            raise ConfigError(f"--normal {normal}: {model} gives no scores.")
 
         def scored(incoming: Any) -> Any:
             return options.answered(pair, "score", incoming, itemgetter("text"))
@@ -71,7 +69,7 @@ class _Page:
     def __init__(self, pair: "Pair") -> None:
         from electra_lab.inference.finetuned import FineTuned
 
-        self.pair, self.reference = pair, list[float]()
+        self.pair, self.reference, self.mask = pair, list[float](), pair.tokenizer.id_to_token(pair.vocabulary.mask_id)
         self.tuned = pair if isinstance(pair, FineTuned) else None
         self.writes = not self.tuned and (pair.generator is not None or "tokens" in pair.embeds.heads)
         self.scores = not self.tuned and (pair.detects or pair.has_energies or self.writes)
@@ -88,10 +86,9 @@ class _Page:
                 sections = self._sections(fields, **texts)
             except LabError as error:
                 problem = str(error)
-        mask = self.pair.tokenizer.id_to_token(self.pair.vocabulary.mask_id)
         return render(
-            "play.html.j2", title=self.pair.name, fields=fields, **texts, names=self.names, longest=LONGEST, mask=mask,
-            writes=self.writes, sections=sections, problem=problem,
+            "play.html.j2", title=self.pair.name, fields=fields, **texts, names=self.names, longest=LONGEST,
+            mask=self.mask, writes=self.writes, sections=sections, problem=problem,
         )  # fmt: skip
 
     @property
@@ -115,12 +112,12 @@ class _Page:
         sections = []
         # The generator, which fills masks or replaces some tokens.
         if self.writes:
-            if self.pair.tokenizer.id_to_token(self.pair.vocabulary.mask_id) in text:
+            if self.mask in text:
                 written: Any = self.pair.fill(text, top=TOP)
                 legend, text = "Each mask has the generator's first choice.", written.filled
             else:
                 share, seed = _number(fields, "share", 0.15, float), _number(fields, "seed", 0, int)
-                written = self.pair.corrupt(text, mask_prob=share, seed=seed, top=TOP)
+                written = self.pair.corrupt(text, mask_prob=share, seed=seed % (1 << 31), top=TOP)
                 legend = "Struck out is what it replaced. The colour shows what the detector suspects in the new text."
             sections.append(_section("What the generator would write", legend, written))
         if self.pair.detects:
@@ -133,8 +130,6 @@ class _Page:
 
             scored = replace(scored, percentile=percentile(scored.score, self.reference), reference=len(self.reference))
             legend += f" {scored.percentile:.1f} % of {len(self.reference):,} normal texts have a lower one."
-        else:
-            legend += " With --normal FILE, it is compared with normal texts."
         return [*sections, _section("How unusual the text is", legend, scored)]
 
 
@@ -146,34 +141,32 @@ def _section(title: str, legend: str, result: "Result") -> dict[str, Any]:
 
 def _table(title: str, result: Any) -> "Table":
     """Return the numbers of a result, for those who do not see colours."""
-    from electra_lab.inference.results import Corrupted, Detected, Filled, Predicted, Scored
+    from electra_lab.inference.results import Corrupted, Detected, Filled, Predicted, Scored, listed
     from electra_lab.presentation.text import Table
 
-    rows: list[list[str]] = []
+    columns: dict[str, Sequence[Any]] = {}
     match result:
         case Detected():
-            columns = ["token", "probability of replaced"]
-            rows = [[token, f"{p:.3f}"] for token, p in zip(result.tokens, result.probabilities, strict=True)]
+            columns = {"token": result.tokens, "probability of replaced": result.probabilities}
         case Scored():
-            columns = ["token", "log-odds of replaced" if result.detects else "surprise in nats"]
-            rows = [[token, f"{value:.3f}"] for token, value in zip(result.tokens, result.values, strict=True)]
-        case Filled() | Corrupted():
-            columns = ["place", *(f"choice {number}" for number in range(1, TOP + 1))]
-            by_place = [*enumerate(result.candidates, start=1)]
-            if isinstance(result, Corrupted):
-                by_place = [(result.tokens[place], best) for place, best in result.candidates.items()]
-            rows = [[str(place), *(f"{best.name} {best.probability:.2f}" for best in of)] for place, of in by_place]
+            columns = {"token": result.tokens, "log-odds" if result.detects else "surprise in nats": result.values}
+        case Filled():
+            columns = {"mask": range(1, len(result.masks) + 1), "choices": [*map(listed, result.candidates)]}
+        case Corrupted():
+            tokens = [result.tokens[place] for place in result.candidates]
+            columns = {"token": tokens, "choices": [*map(listed, result.candidates.values())]}
         case Predicted(prediction=list() as tags):
-            columns, chances = ["word", "tag", "probability"], result.probabilities or [None] * len(tags)
-            for word, tag, chance in zip(result.given["words"], tags, chances, strict=True):
-                rows.append([word, tag, "-" if chance is None else f"{chance:.3f}"])
+            chances = result.probabilities or [None] * len(tags)
+            columns = {"word": result.given["words"], "tag": tags, "probability": chances}
         case Predicted():
-            columns, chances = (
-                ["answer", "probability"],
-                result.probabilities or {result.prediction: result.probability},
-            )
-            rows = [[str(name), "-" if chance is None else f"{chance:.3f}"] for name, chance in chances.items()]
-    return Table(title, columns, rows, prose=columns[1:] if isinstance(result, Filled | Corrupted) else [])
+            chances = result.probabilities or {result.prediction: result.probability}
+            columns = {"answer": [*chances], "probability": [*chances.values()]}
+    rows = [[*map(_cell, row)] for row in zip(*columns.values(), strict=True)]
+    return Table(title, [*columns], rows, prose=["choices", "tag"])
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _number(fields: Mapping[str, str], name: str, default: float, kind: Any) -> Any:

@@ -60,14 +60,8 @@ class Row:
 
 
 Results = dict[str, list[Row]]  # by split
-
-
-@dataclass(frozen=True)
-class Wrong:
-    """A wrong prediction: its fields and, of a tagged sentence, each word with its predicted and its right tag."""
-
-    facts: list[tuple[str, str]]
-    words: list[tuple[str, str, str]]
+# A wrong prediction: its fields and, of a tagged sentence, each word with its predicted and its right tag.
+Wrong = tuple[list[tuple[str, str]], list[tuple[str, str, str]]]
 
 
 def read_results(folder: FinetuningFolder) -> tuple[list[int], Results]:
@@ -317,10 +311,10 @@ def _brief(answer: Mapping[str, Any]) -> Wrong:
     facts, words = list[tuple[str, str]](), list[tuple[str, str, str]]()
     columns = [answer.get(name) for name in TAGGED]
     if all(isinstance(column, list) and len(column) == len(columns[0] or ()) for column in columns):
-        words = [(str(word), str(tag), str(label)) for word, tag, label in zip(*columns, strict=True)]  # type: ignore
+        words = [(str(word), str(tag), str(label)) for word, tag, label in zip(*columns, strict=True)]
     for key, value in answer.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         text = f"{value:.3f}" if isinstance(value, float) else text
         if key != "correct" and not (words and key in TAGGED):
             facts.append((key, text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"))
-    return Wrong(facts, words[:MOST_WORDS])
+    return facts, words[:MOST_WORDS]
