@@ -41,8 +41,8 @@ from electra_lab.sources.docstrings import documentation, installed_files
 FEW = 2_000
 
 
-def fine_tuned(folder: Path) -> Path:
-    """Fine-tune a model for an epoch; returns the folder of the fine-tuning."""
+def fine_tuned(folder: Path, epochs: float = 1.0) -> Path:
+    """Fine-tune a model; returns the folder of the fine-tuning."""
     (folder / "untrained").mkdir()
     write_model(folder / "untrained", "tiny")
     sections = {
@@ -50,7 +50,7 @@ def fine_tuned(folder: Path) -> Path:
         "model": str(folder / "untrained"),
         "task": {"type": "text_classification", "head": "dense"},
         "dataset": {"type": "docstring_origin"},
-        "train": {"epochs": 1.0, "learning_rate": 1e-3, "layer_decay": 1.0},
+        "train": {"epochs": epochs, "learning_rate": 1e-3, "layer_decay": 1.0},
     }
     (folder / "origin.yaml").write_text(json.dumps(sections), encoding="utf-8")
     return finetune(folder / "origin.yaml", [], folder / "tuned", "cpu")
@@ -115,7 +115,7 @@ def served(folder: Path) -> Iterator[Callable[[list[str]], Any]]:
 
 def latency(sizes: list[int], rounds: int, threads: int, out: Path | None) -> None:
     with tempfile.TemporaryDirectory() as name, ExitStack() as servers:
-        model = fine_tuned(Path(name)) / "seed-0" / "model"
+        model = fine_tuned(Path(name), epochs=0.1) / "seed-0" / "model"
         copy_folder(model, Path(name) / "fp32", onnx=True, int8=True)
         shutil.copytree(Path(name) / "fp32", Path(name) / "int8")
         (Path(name) / "int8/model_int8.onnx").replace(Path(name) / "int8/model.onnx")

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 PORT, LONGEST = 8765, 10_000  # characters of a text
 TOP = 5  # candidates of the generator
+NAMES = {"text": "Text", "pair": "Second text", "words": "Text", "question": "Question", "context": "Context"}
 
 
 def play(
@@ -47,10 +49,7 @@ def play(
     pair = load(model, device=device, step=options.step_of(step, best))
     page = _Page(pair)
     if normal is not None:
-
-        def scored(incoming: Any) -> Any:
-            return options.answered(pair, "score", incoming, itemgetter("text"))
-
+        scored = partial(options.answered, pair, "score", argument_of=itemgetter("text"))
         page.reference = reference_of(normal, model, Reading("stop", None, ()), scored)
     with Server(port, page) as server:
         answer(server.address)
@@ -69,11 +68,11 @@ class _Page:
     def __init__(self, pair: "Pair") -> None:
         from electra_lab.inference.finetuned import FineTuned
 
-        self.pair, self.reference, self.mask = pair, list[float](), pair.tokenizer.id_to_token(pair.vocabulary.mask_id)
+        self.pair, self.reference = pair, list[float]()
+        self.mask = str(pair.tokenizer.id_to_token(pair.vocabulary.mask_id))
         self.tuned = pair if isinstance(pair, FineTuned) else None
-        self.writes = not self.tuned and (pair.generator is not None or "tokens" in pair.embeds.heads)
-        self.scores = not self.tuned and (pair.detects or pair.has_energies or self.writes)
-        if not self.tuned and not self.scores:
+        self.writes = not self.tuned and pair.writes
+        if not (self.tuned or pair.detects or pair.has_energies or pair.writes):
             raise ConfigError(f"{pair.name}: has no generator, and no head that the lab reads, to play with.")
 
     def __call__(self, fields: Mapping[str, str]) -> str:
@@ -86,16 +85,11 @@ class _Page:
                 sections = self._sections(fields, **texts)
             except LabError as error:
                 problem = str(error)
+        names = [NAMES[name] for name in (self.tuned.job.names if self.tuned else ("text",))]
         return render(
-            "play.html.j2", title=self.pair.name, fields=fields, **texts, names=self.names, longest=LONGEST,
+            "play.html.j2", title=self.pair.name, fields=fields, **texts, names=names, longest=LONGEST,
             mask=self.mask, writes=self.writes, sections=sections, problem=problem,
         )  # fmt: skip
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The labels of the texts."""
-        words = {"words": "text", "pair": "second text"}
-        return [words.get(name, name).capitalize() for name in self.tuned.job.names] if self.tuned else ["Text"]
 
     def _sections(self, fields: Mapping[str, str], text: str, second: str) -> list[dict[str, Any]]:
         """Return what the model makes of a text. Raises ConfigError, DataError."""
@@ -144,6 +138,7 @@ def _table(title: str, result: Any) -> "Table":
     from electra_lab.inference.results import Corrupted, Detected, Filled, Predicted, Scored, listed
     from electra_lab.presentation.text import Table
 
+    chances: Any
     columns: dict[str, Sequence[Any]] = {}
     match result:
         case Detected():

@@ -174,9 +174,11 @@ def _read_as_special(model: Path) -> list[str]:
 
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
-    special = {id: token.content for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    special.pop(unknown_id(tokenizer), None)
-    return [name for id, name in special.items() if id in tokenizer.encode(name, add_special_tokens=False).ids]
+    special, unknown = list[str](), unknown_id(tokenizer)
+    for id, token in tokenizer.get_added_tokens_decoder().items():
+        if token.special and id != unknown and id in tokenizer.encode(token.content, add_special_tokens=False).ids:
+            special.append(token.content)
+    return special
 
 
 def before_loading(folder: str, plugin: str | None) -> list[str]:
