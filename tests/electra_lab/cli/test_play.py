@@ -22,7 +22,6 @@ from electra_lab.cli.play import LONGEST, _Page
 from electra_lab.inference.scoring import percentile
 from registry.errors import ConfigError
 from tests.electra_lab.cli.conftest import CPU, Lab
-from tests.electra_lab.inference.tuned import tuned  # noqa: F401
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 from tests.pages import Page
 
@@ -110,7 +109,7 @@ def test_masks_are_filled_and_nothing_that_is_typed_becomes_markup(trained: Path
     assert "</title>" in text
 
 
-def test_each_task_shows_its_prediction(tuned: dict[str, Path]) -> None:  # noqa: F811
+def test_each_task_shows_its_prediction(tuned: dict[str, Path]) -> None:
     for name, fields in {
         "labels": {"text": "the cat sat"}, "pairs": {"text": "the cat sat", "second": "the cat"},
         "numbers": {"text": "the cat sat"}, "tags": {"text": "the cat sat"},
@@ -221,3 +220,20 @@ def test_a_browser_is_opened_where_there_is_a_desktop(lab: Lab, trained: Path, m
         code, out, _ = lab("play", trained, "--port", "0", *words, *CPU)
         assert (code, len(opened)) == (0, number)
     assert out.startswith("http://127.0.0.1:")
+
+
+def test_normal_texts_are_scored_before_the_page_opens(
+    lab: Lab,
+    trained: Path,
+    tuned: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    references: list[list[float]] = []
+    monkeypatch.setattr(_server.Server, "serve_forever", lambda self: references.append(self.answer.reference))
+    Path("normal.txt").write_text("the cat sat\nthe the the\nsat\n")
+    words = ("--normal", "normal.txt", "--no-browser", "--port", "0", *CPU)
+    assert lab("play", trained, *words)[0] == 0
+    pair = electra_lab.load(trained, device="cpu")
+    expected = sorted(pair.score(text).score or 0.0 for text in ("the cat sat", "the the the", "sat"))
+    assert references == [pytest.approx(expected, abs=1e-5)]
+    assert "normal.txt" not in lab.fails(2, "play", tuned["labels"], *words)  # it has no scores
