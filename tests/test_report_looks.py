@@ -68,7 +68,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     cell.write_json("examples.json", [[token(word, n) for n, word in enumerate(TEXT.split())]] * 2)
     cell.append(cell.records()[-1] | GAINS)
     add_references(folders["grid"], lambda reference, variant, seed: 0.7 + 0.01 * reference * variant + 0.001 * seed)
-    tuned = write_finetuned(above / "tuned", scores("matthews", 0.5, 0.6, 0.7, 0.65, 0.55))
+    words, odd = TEXT.split()[1:-1], ["B-A-RATHER-LONG-TYPE", "O", "I-X"]
+    tags, right = ([odd[(n * by) % 3] for n in range(len(words))] for by in (1, 2))
+    tagged = [{"id": "1", "words": words, "prediction": tags, "label": right, "correct": False}]
+    splits = {"validation": tagged}
+    tuned = write_finetuned(above / "tuned", scores("matthews", 0.5, 0.6, 0.7, 0.65, 0.55), predictions=splits)
     runs = {"run": write_run_report(cell), "tuned": write_finetuning_report(FinetuningFolder(tuned))}
     cells = [folders["scales"] / "cells" / f"v{i}-s0" for i in (0, 1, 3)]
     runs["compared"] = above / "compare.html"
@@ -163,7 +167,7 @@ def test_no_table_of_an_ablation_is_cut_off(pages: dict[str, Path], name: str, s
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("screen", SCREENS)
-@pytest.mark.parametrize("name", ["run", "scales", "named", "grid", "compared"])
+@pytest.mark.parametrize("name", ["run", "tuned", "scales", "named", "grid", "compared"])
 def test_pages_have_the_paper_of_their_scheme(
     pages: dict[str, Path], name: str, screen: str, scheme: str, tmp_path: Path
 ) -> None:

@@ -29,7 +29,8 @@ app = typer.Typer(
 )
 VERBS = (  # in the order of the help; each is a function in the file of its name
     "new", "prepare", "run", "resume", "replay", "ablate", "cell", "finetune", "report", "list_", "clean", "compare",
-    "check", "export", "push", "bundle", "open_", "detect", "corrupt", "fill", "embed", "score", "predict", "schema",
+    "check", "export", "push", "bundle", "open_", "detect", "corrupt", "fill", "embed", "score", "predict", "play",
+    "schema",
 )  # fmt: skip
 for verb in VERBS:
     function = vars(import_module(f"electra_lab.cli.{verb}"))[verb]

@@ -94,7 +94,7 @@ def score(
         how = {"by": by, "reduce": reduce, "mask_prob": None if exact else mask_prob, "batch_size": batch_size}
         return options.answered(pair, "score", incoming, partial(_without, removed), **how)
 
-    reference = [] if normal is None else _reference(normal, model, reading, scored)
+    reference = [] if normal is None else reference_of(normal, model, reading, scored)
     least = -1.0 if alarms is None else _least(alarms, len(reference))  # only higher percentiles are printed
 
     def show(place: str, record: Record, result: "Scored") -> None:
@@ -173,7 +173,7 @@ def _in_whole(result: "Scored", whole: str, removed: re.Pattern[str]) -> "Scored
     return replace(result, text=whole, offsets=offsets)
 
 
-def _reference(normal: str, model: str, reading: Reading, scored: Callable[..., Any]) -> list[float]:
+def reference_of(normal: str, model: str, reading: Reading, scored: Callable[..., Any]) -> list[float]:
     """Return the sorted scores of the texts that `--normal` names. Raises DataError if there are none."""
     from electra_lab.api import held_out
     from electra_lab.presentation.console import Console

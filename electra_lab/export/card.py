@@ -31,16 +31,14 @@ if TYPE_CHECKING:
 CARD = "README.md"
 Record = Mapping[str, Any]
 Value = tuple[str, str, str, float]  # a split, a metric, its title, its value
+Measured = tuple[str, str, float, Estimate, int]  # a split, the title of a metric, its value, over seeds, examples
 REGISTER = "import electra_lab.interop.hugging_face  # pip install 'electra-lab[hugging-face]'"
-SERVED = {  # by task: the parameters of a function that predicts, an example of them, and the use of its answers
-    "text-classification": ("text", '"the cat sat on the mat"', "For texts like those of its examples."),
-    "pairs": ("text, pair", '"the cat sat", "on the mat"', "For pairs of texts like those of its examples."),
-    "token-classification": ("words", '["the", "cat", "sat"]', "For tagging sentences like those of its examples."),
-    "question-answering": (
-        "question, context", '"who sat?", "the cat sat on the mat"',
-        "For questions whose answer is a part of a text, like those of its examples.",
-    ),
-}  # fmt: skip
+SERVED = {  # by task, the parameters of a function that predicts, and an example of them
+    "text-classification": ("text", '"the cat sat on the mat"'),
+    "pairs": ("text, pair", '"the cat sat", "on the mat"'),
+    "token-classification": ("words", '["the", "cat", "sat"]'),
+    "question-answering": ("question, context", '"who sat?", "the cat sat on the mat"'),
+}
 TASKS = {  # of the hub, by the end of the class in transformers
     "SequenceClassification": "text-classification",
     "TokenClassification": "token-classification",
@@ -56,17 +54,6 @@ class Findings:
     verdicts: Sequence[str]
     metrics: Sequence[tuple[str, float | None, str]]  # title, value, meaning
     seconds: float | None  # of training
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A metric of a fine-tuned model on a split, and its mean over the seeds."""
-
-    split: str
-    title: str
-    value: float
-    over: Estimate
-    examples: int
 
 
 Judge = Callable[[Sequence[dict[str, Any]], Provenance], Findings]
@@ -135,13 +122,13 @@ def finetuned_card(model: Path, notes: Sequence[str] = (), size: Size | None = N
     plain, plugin = described["model_type"] != LAB, described.get("plugin")
     # The results of each split. The hub gets them without baselines, and without shares of examples that were left out.
     measured, values = list[Measured](), list[Value]()
-    baselines = {name for metric in provenance.metrics.values() for name in metric.baselines}
+    baselines = set[str]().union(*(metric.baselines for metric in provenance.metrics.values()))
     for split, of_split in results.splits.items():
         for name, value in of_split.metrics.items():
             metric = provenance.metrics.get(name, Metric(""))
             if value is not None:
                 title, over = metric.title or name, estimate([*folder.values(split, name).values()], metric.bounds)
-                measured.append(Measured(split, title, value, over, of_split.examples))
+                measured.append((split, title, value, over, of_split.examples))
                 values += [(split, name, title, value)] if name not in results.lost.keys() | baselines else []
     metadata = {
         "library_name": "transformers" if plain else "electra_lab",
@@ -151,9 +138,7 @@ def finetuned_card(model: Path, notes: Sequence[str] = (), size: Size | None = N
         "tags": ["electra_lab"],
     }
     examples = folder.predictions(results.seed, "validation") if "validation" in results.splits else []
-    parameters, example, use = SERVED[task]
-    if examples and "pair" in examples[0]:
-        parameters, example, use = SERVED["pairs"]
+    parameters, example = SERVED["pairs" if examples and "pair" in examples[0] else task]
     return _rendered(
         "finetuned_card.md.j2",
         front_matter=_front_matter(config["name"], task, config["dataset"], values, metadata),
@@ -177,7 +162,6 @@ def finetuned_card(model: Path, notes: Sequence[str] = (), size: Size | None = N
         seeds=[seed for seed in folder.seeds() if folder.results(seed)],
         size=size,
         task=task,
-        use=use,
     )
 
 
@@ -190,9 +174,11 @@ def _read_as_special(model: Path) -> list[str]:
 
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
-    special = {id: token.content for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    special.pop(unknown_id(tokenizer), None)
-    return [name for id, name in special.items() if id in tokenizer.encode(name, add_special_tokens=False).ids]
+    special, unknown = list[str](), unknown_id(tokenizer)
+    for id, token in tokenizer.get_added_tokens_decoder().items():
+        if token.special and id != unknown and id in tokenizer.encode(token.content, add_special_tokens=False).ids:
+            special.append(token.content)
+    return special
 
 
 def before_loading(folder: str, plugin: str | None) -> list[str]:

@@ -12,6 +12,7 @@ from electra_lab.export.card import CARD, finetuned_card
 from electra_lab.export.export import refuse_to_replace, whole, write_onnx_files
 from electra_lab.pretrained.hugging_face import CONFIG, longest_of_tokenizer, read_config, read_part
 from electra_lab.pretrained.opening import model_of_finetuning
+from electra_lab.pretrained.trained_model import LAB
 from electra_lab.pretrained.writing import POOLING
 from electra_lab.storage.files import MANIFEST, refuse_unusable, seal
 from electra_lab.storage.finetuning_folder import is_finetuning, is_seed
@@ -72,7 +73,8 @@ def with_head(model: Path, part: Part) -> NamedOutputs:
     fill_head(head, kind, part, config)
     if kind == "ForQuestionAnswering" or (kind == "ForSequenceClassification" and len(labels) < 2):
         return NamedOutputs(network, head, kind)
-    return NamedOutputs(network, head, kind, labels, task.usual)
+    recorded = (config.get("task_specific_params") or {}).get(LAB, {}).get("facts", {})  # of a fine-tuning here
+    return NamedOutputs(network, head, kind, labels, recorded.get("usual", task.usual))
 
 
 def _write_onnx(folder: Path, model: Path, size: Size | None, *, int8: bool) -> tuple[list[str], Change | None]:

@@ -290,6 +290,11 @@ class Pair(OpenedModel):
         return self.discriminator is not None and "energy" in self.discriminator.heads
 
     @property
+    def writes(self) -> bool:
+        """True if there is a network that predicts tokens."""
+        return self.generator is not None or (self.discriminator is not None and "tokens" in self.discriminator.heads)
+
+    @property
     def writer(self) -> Generator:
         """The network that predicts tokens, the generator if there is one. Raises ConfigError if there is none."""
         if self.generator is not None:

@@ -169,7 +169,7 @@ class Corrupted(Result):
             p = self.probabilities[i] if self.probabilities else 0.0
             note = f"{new}: {p:.3f}" if self.probabilities else new
             if i in self.candidates:
-                note += f"; {_listed(self.candidates[i])}"
+                note += f"; {listed(self.candidates[i])}"
             yield Span(self.text[at:start])
             original = self.text[start:end]
             if i in self.written:
@@ -200,12 +200,12 @@ class Filled(Result):
 
     def __str__(self) -> str:
         """The filled text, and a line with the candidates of each mask."""
-        return "\n".join([self.filled, *(f"    {_listed(of_mask)}" for of_mask in self.candidates)])
+        return "\n".join([self.filled, *(f"    {listed(of_mask)}" for of_mask in self.candidates)])
 
     def __rich__(self) -> Text:
         text = super().__rich__()
         for of_mask in self.candidates:
-            text.append(shown(f"\n    {_listed(of_mask)}"), "dim")
+            text.append(shown(f"\n    {listed(of_mask)}"), "dim")
         return text
 
     def spans(self) -> Iterator[Span]:
@@ -217,7 +217,7 @@ class Filled(Result):
             elif not self.spaces_stay and not (before or last)[-1:].isalnum():
                 new = new[1:]
             yield Span(before)
-            yield Span(new, best[0].probability, _listed(best))
+            yield Span(new, best[0].probability, listed(best))
             at, last = end, new
         yield Span(self.text[at:])
 
@@ -340,7 +340,7 @@ def _visible(written: str) -> str:
     return written.strip() or repr(written)
 
 
-def _listed(candidates: Sequence[Candidate]) -> str:
+def listed(candidates: Sequence[Candidate]) -> str:
     return ", ".join(f"{candidate.name} {candidate.probability:.2f}" for candidate in candidates)
 
 

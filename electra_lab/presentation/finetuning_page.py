@@ -60,14 +60,8 @@ class Row:
 
 
 Results = dict[str, list[Row]]  # by split
-
-
-@dataclass(frozen=True)
-class Wrong:
-    """A wrong prediction: its fields and, of a tagged sentence, each word with its predicted and its right tag."""
-
-    facts: list[tuple[str, str]]
-    words: list[tuple[str, str, str]]
+# A wrong prediction: its fields and, of a tagged sentence, each word with its predicted and its right tag.
+Wrong = tuple[list[tuple[str, str]], list[tuple[str, str, str]]]
 
 
 def read_results(folder: FinetuningFolder) -> tuple[list[int], Results]:
@@ -182,14 +176,14 @@ def _baselines(folder: FinetuningFolder, config: Mapping[str, Any], results: Res
         cells = []
         for name, row in by_name.items():
             compared = [by_name[baseline] for baseline in row.metric.baselines if baseline in by_name]
-            compared += [from_random[name]] if name in from_random and row.metric.comparable else []
+            compared += [from_random[name]] if name in from_random and (compared or row is rows[0]) else []
             for baseline in compared:
                 gain = difference(row.values, baseline.values)
                 bounds = "-" if gain.low is None else f"{gain.low:+.3f} to {gain.high:+.3f}"
-                title = "the same from random weights" if baseline.name == name else baseline.metric.title
+                title = "the same from random weights" if baseline.name == name else baseline.metric.summary
                 mean = "-" if gain.mean is None else f"{gain.mean:+.3f}"
                 means = [thousandths(fmean(of.values.values())) for of in (row, baseline)]
-                cells.append([row.metric.title or name, title or baseline.name, *means, mean, bounds])
+                cells.append([row.metric.title or name, title or baseline.metric.title, *means, mean, bounds])
         if cells:
             columns = ["metric", "baseline", "model", "of the baseline", "difference", "95% interval"]
             tables[split] = Table(f"Baselines on {split}", columns, cells, prose=["baseline"])
@@ -317,10 +311,10 @@ def _brief(answer: Mapping[str, Any]) -> Wrong:
     facts, words = list[tuple[str, str]](), list[tuple[str, str, str]]()
     columns = [answer.get(name) for name in TAGGED]
     if all(isinstance(column, list) and len(column) == len(columns[0] or ()) for column in columns):
-        words = [(str(word), str(tag), str(label)) for word, tag, label in zip(*columns, strict=True)]  # type: ignore
+        words = [(str(word), str(tag), str(label)) for word, tag, label in zip(*columns, strict=True)]
     for key, value in answer.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         text = f"{value:.3f}" if isinstance(value, float) else text
         if key != "correct" and not (words and key in TAGGED):
             facts.append((key, text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"))
-    return Wrong(facts, words[:MOST_WORDS])
+    return facts, words[:MOST_WORDS]

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
 
 import registry
 from tests.electra_lab.cli.conftest import Lab
@@ -34,7 +35,8 @@ def test_it_says_what_it_wrote_and_how_to_load_it(lab: Lab, plain: Path) -> None
         "  from transformers import AutoModelForPreTraining\n"
         "  discriminator = AutoModelForPreTraining.from_pretrained('out/discriminator')\n"
     )
-    code, out, _ = lab("export", plain, "other", "--step", 8, "--json")
+    code, out, _ = lab("export", plain, "other", "--step", 8, "--json", "--license", "mit")
+    assert ModelCard.load(Path("other/discriminator/README.md")).data.license == "mit"
     made = {"class": "ElectraForPreTraining", "auto_class": "AutoModelForPreTraining", "parameters": 4841}
     networks = {"discriminator": {"path": "other/discriminator", **made}}
     assert (code, json.loads(out)) == (0, {"path": "other", "step": 8, "networks": networks})

@@ -25,9 +25,10 @@ COMMANDS = [
     "clean PATH", "compare PATH none", "compare none other --html PATH", "export PATH exported", "export none PATH",
     "push PATH me/it --dry-run", "detect PATH text", "detect none --file PATH", "detect none text --html PATH",
     "corrupt PATH text", "fill PATH text", "predict PATH text", "predict none --file PATH", "embed PATH text",
+    "play PATH --no-browser",
     "embed none text --out PATH",
 ]  # fmt: skip
-COMPUTE = ("run", "resume", "replay", "ablate", "finetune", "detect", "corrupt", "fill", "predict", "embed")
+COMPUTE = ("run", "resume", "replay", "ablate", "finetune", "detect", "corrupt", "fill", "predict", "embed", "play")
 FINETUNING = """\
 name: fine
 model: none

@@ -262,8 +262,9 @@ def test_a_fine_tuned_model_has_a_card_with_its_results(run: Path, tmp_path: Pat
     results = json.loads((path / "seed-3" / "results.json").read_text())["splits"]
     measured = {(split, name): value for split in results for name, value in results[split]["metrics"].items()}
     found = {(result.dataset_split, result.metric_type): result.metric_value for result in card.data.eval_results}
-    # Shares of examples that the rows lack are in the table, but are not results.
-    assert measured.keys() - found.keys() == {("validation", "cut_examples")}
+    # Shares of examples that the rows lack and baselines are in the table, but are not results of the model.
+    baselines = {("validation", f"constant_{name}") for name in ("accuracy", "f1", "matthews")}
+    assert measured.keys() - found.keys() == {("validation", "cut_examples"), *baselines}
     assert found == {key: value for key, value in measured.items() if key in found}
     assert {*card.data.metrics} == {name for _, name in found}
     assert "cut examples" in card.content

@@ -121,7 +121,9 @@ def test_the_example_serves_the_labs_tags(request: Any, tagger: tuple[Path, Path
     if request.node.callspec.params["tagger"] not in WITH_ONNX:
         pytest.skip("has no ONNX")
     path, folder = tagger
-    model, asked = electra_lab.load(path), [*sentences(30), ["%"], ["", "the", "%"]]
+    model = electra_lab.load(path)
+    short = [words for words in sentences(30) if len(model.encoder.words([words])[0].ids) <= 62]
+    asked = [*short, ["%"], ["", "the", "%"]]
     with serving(folder) as post:
         expected = [answer.prediction for answer in model.predict([{"words": words} for words in asked])]
         assert post(asked) == (200, expected)

@@ -398,15 +398,15 @@ def test_the_model_is_compared_with_constant_answers_and_random_weights(tmp_path
     assert said in page.text
     # Random weights, for every metric that both have; another task or pre-trained weights are not a baseline.
     from_random = {seed: {"validation": {"accuracy": value, "matthews": 0.5}} for seed, value in other.items()}
-    for config, number in (({"init": "random"}, 3), ({}, 1), ({"init": "random", "task": {"type": "other"}}, 1)):
+    for config, number in (({"init": "random"}, 2), ({}, 1), ({"init": "random", "task": {"type": "other"}}, 1)):
         write_finetuned(folder / "random", from_random, metrics=metrics, config=config, id=f"{ID}-random")
         table = page_of(folder).table("Baselines on validation")[1:]
         assert len(table) == number
-        if number == 3:
+        if number == 2:
             gains = [values[seed] - other[seed] for seed in values]
             low, high = stats.t.interval(0.95, 2, loc=np.mean(gains), scale=stats.sem(gains))
             assert table[1][3:] == ["0.650", f"{np.mean(gains):+.3f}", f"{low:+.3f} to {high:+.3f}"]
-            assert [row[1] for row in table[1:]] == ["the same from random weights"] * 2
+            assert table[1][1] == "the same from random weights"  # of metrics with baselines, not of all
     assert not [heading for heading in headings(page_of(write_finetuned(tmp_path / "none", ONE))) if "Base" in heading]
 
 
