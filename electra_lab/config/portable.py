@@ -24,9 +24,9 @@ SETTINGS = ("tokenizer_config.json", "added_tokens.json", "special_tokens_map.js
 class Gathered:
     """Copies of files.
 
-    main      place of the file that needs the others, relative to the folder of the copies
-    files     content of each copy, by its place
-    elsewhere  places in a YAML file with absolute paths, which are not copied
+    main       place of the file that needs the others, relative to the folder of the copies
+    files      content of each copy, by its place
+    elsewhere  absolute paths in them, whose files are not copied
     """
 
     main: Path

@@ -120,10 +120,14 @@ def _text(values: Sequence[Any], key: str) -> str:
 def _latex(name: str, caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     is_long = max(len(row[0]) for row in rows) > LONG
     align = "".join("l" if title in WORDS else "r" for title in columns)
-    align = r"p{0.35\linewidth}" + align[1:] if is_long else align
+    align = r"p{0.3\linewidth}" + align[1:] if is_long else align
     size = r"\small" if len(rows) <= 20 else r"\scriptsize"
     lines = [r"% needs \usepackage{booktabs}", r"\begin{table*}", r"\centering", rf"\caption{{{tex(caption)}}}"]
-    lines += [rf"\label{{tab:{re.sub('[^A-Za-z0-9-]', '-', name)}}}", size, rf"\begin{{tabular}}{{{align}}}"]
+    lines += [
+        rf"\label{{tab:{re.sub('[^A-Za-z0-9-]', '-', name)}}}",
+        size + r"\setlength{\tabcolsep}{4pt}",
+        rf"\begin{{tabular}}{{{align}}}",
+    ]
     lines += [r"\toprule", " & ".join(map(tex, columns)) + r" \\", r"\midrule"]
     for row in rows:
         cells = [tex(text) if title in WORDS else _formula(text) for text, title in zip(row, columns, strict=True)]

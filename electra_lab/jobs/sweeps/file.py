@@ -174,9 +174,9 @@ def load_ablation(path: Path, overrides: Sequence[str] = ()) -> Ablation:
     same = [variant.label for variant in variants if contents[variant.label] == base_content]
     baseline = config.baseline or (same or [variants[0].label])[0]
     files = gathered(path)  # now: they may be edited while the corpus is read
-    changes = of_ablation, overrides
+    written = of_ablation, overrides
     return Ablation(
-        config, marks, path, files, changes, plugins, by_task, tuple(variants), baseline, tuple(cells), loaded
+        config, marks, path, files, written, plugins, by_task, tuple(variants), baseline, tuple(cells), loaded
     )
 
 
