@@ -133,7 +133,7 @@ def _said(key: str, runs: Facts) -> str:
         return f"{_shown(key, min(values))} to {_shown(key, max(values))}"
     if values or not any(f"{key}.type" in run for run in runs):
         return " or ".join(filter(None, texts))
-    names = dict.fromkeys(name for run in runs for name in run if name.startswith(f"{key}."))
+    names = [name for name in dict.fromkeys(chain.from_iterable(runs)) if name.startswith(f"{key}.")]
     options = [(name.removeprefix(f"{key}."), _said(name, runs)) for name in names if name != f"{key}.type"]
     described = ", ".join(f"{option} {text}" for option, text in options if text)
     return _said(f"{key}.type", runs) + (f" ({described})" if described else "")

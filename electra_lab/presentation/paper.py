@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,9 +51,10 @@ def table(folder: Path, kind: str, form: Literal["tex", "csv", "md"], metric: st
         out.writeheader()
         out.writerows(rows)
         return text.getvalue()
-    lines = []
+    keys = [COLUMNS[title] for title in OF_KIND[kind]]
+    lines = list[list[str]]()
     for row in rows:
-        lines.append([_text([row[key] for key in COLUMNS[title]], COLUMNS[title][0]) for title in OF_KIND[kind]])
+        lines.append([_text(row, names) for names in keys])
     if form == "md":
         return Table("", OF_KIND[kind], lines, WORDS).markdown() + f"\n\n{escaped(caption)}\n"
     return _latex(folder.resolve().name, caption, OF_KIND[kind], lines)
@@ -107,13 +108,14 @@ def _of_run(folder: Path, name: str | None) -> tuple[str, Rows]:
     return f"{where}: the gain over a baseline without training, with its 95% interval.", rows
 
 
-def _text(values: Sequence[Any], key: str) -> str:
+def _text(row: Mapping[str, Any], keys: Sequence[str]) -> str:
     """Format the one or two values of a cell."""
+    values = [row[key] for key in keys]
     if values[0] is None or isinstance(values[0], str | int):
         return "-" if values[0] is None else str(values[0])
-    if key == "holm_p":
+    if keys == ["holm_p"]:
         return p_text(values[0])
-    texts = [number(value, sign=key in ("difference", "gain", "low")) for value in values]
+    texts = [number(value, sign=keys[0] in ("difference", "gain", "low")) for value in values]
     return f"[{', '.join(texts)}]" if len(texts) > 1 else texts[0]
 
 

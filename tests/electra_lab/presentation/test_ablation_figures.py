@@ -14,6 +14,7 @@ from electra_lab.analysis.intervals import difference
 from electra_lab.analysis.records import POINTS
 from electra_lab.analysis.results import Results, read
 from electra_lab.presentation import sweep_figures as figures
+from electra_lab.presentation.figures import wrapped
 from electra_lab.presentation.pages import SOFT, look
 from electra_lab.presentation.text import short
 from tests.electra_lab.presentation.axes import Drawn, lines, marks, number_of, overlaps, ticks
@@ -184,7 +185,7 @@ def test_no_text_of_a_picture_covers_another(tmp_path: Path, drawn: Drawn, case:
     ],
 )  # fmt: skip
 def test_a_label_is_broken_between_words_and_before_brackets(label: str, lines: list[str]) -> None:
-    assert figures._wrapped(label).splitlines() == lines
+    assert wrapped(label).splitlines() == lines
 
 
 def test_a_difference_is_the_variant_minus_the_baseline_seed_by_seed(tmp_path: Path, drawn: Drawn) -> None:
