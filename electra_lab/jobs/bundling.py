@@ -47,7 +47,6 @@ STORE = ("data", "store")
 class Bundle(BaseModel):
     """The content of bundle.json.
 
-    kind    "experiment", "fine-tuning" or "ablation"
     main    place of the file or folder
     folder  True if that is the folder of a job
     tokens  place of the token store that came with a file
@@ -55,7 +54,7 @@ class Bundle(BaseModel):
 
     format: Literal[1] = 1
     electra_lab: str
-    kind: str
+    kind: Literal["experiment", "fine-tuning", "ablation"]
     main: str
     folder: bool
     tokens: str = ""
@@ -120,9 +119,7 @@ def _of_file(file: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, Place
 def _complete(file: Path) -> Gathered:
     copies = gathered(file)
     if copies.elsewhere:
-        raise ConfigError(
-            "\n".join(f"{place}: is not relative to this file; write it so." for place in copies.elsewhere)
-        )
+        raise ConfigError("\n".join(f"{place}: write a path relative to this file." for place in copies.elsewhere))
     return copies
 
 
