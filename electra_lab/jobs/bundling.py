@@ -15,9 +15,9 @@ from importlib.machinery import all_suffixes
 from io import BytesIO
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from electra_lab.assembly.data import prepared
 from electra_lab.config.load import WRITTEN_HERE, kind_of_file, load
@@ -54,7 +54,7 @@ class Bundle(BaseModel):
 
     format: Literal[1] = 1
     electra_lab: str
-    kind: Literal["experiment", "fine-tuning", "ablation"]
+    kind: Annotated[str, Field(pattern="^(experiment|fine-tuning|ablation)$")]
     main: str
     folder: bool
     tokens: str = ""

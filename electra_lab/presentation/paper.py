@@ -115,7 +115,8 @@ def _text(row: Mapping[str, Any], keys: Sequence[str]) -> str:
         return "-" if values[0] is None else str(values[0])
     if keys == ["holm_p"]:
         return p_text(values[0])
-    texts = [number(value, sign=keys[0] in ("difference", "gain", "low")) for value in values]
+    is_change = keys[0] in ("difference", "gain") or (keys[0] == "low" and "median" not in row)
+    texts = [number(value, sign=is_change) for value in values]
     return f"[{', '.join(texts)}]" if len(texts) > 1 else texts[0]
 
 
@@ -126,7 +127,7 @@ def _latex(name: str, caption: str, columns: Sequence[str], rows: Sequence[Seque
     size = r"\small" if len(rows) <= 20 else r"\scriptsize"
     lines = [r"% needs \usepackage{booktabs}", r"\begin{table*}", r"\centering", rf"\caption{{{tex(caption)}}}"]
     lines += [
-        rf"\label{{tab:{re.sub('[^A-Za-z0-9-]', '-', name)}}}",
+        rf"\label{{tab:{re.sub('[^A-Za-z0-9_-]', '-', name)}}}",
         size + r"\setlength{\tabcolsep}{4pt}",
         rf"\begin{{tabular}}{{{align}}}",
     ]

@@ -7,11 +7,12 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
 import yaml
+from matplotlib.figure import Figure
 from scipy import stats
 
 from electra_lab.analysis.intervals import ENOUGH
@@ -23,7 +24,7 @@ from electra_lab.version import __version__
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.presentation.finetuned import CONFIG, scores, write_finetuned
 from tests.electra_lab.presentation.synthetic import NAMED, SCALES, write_folder
-from tests.helpers import ROOT
+from tests.helpers import ROOT, exit_code
 
 HOSTILE = r"""\ { } $x_1^2$ & # % ~ < > | " ' ` [a] * -- ?` , = é ± → ≤"""
 
@@ -78,6 +79,7 @@ def test_tables_of_a_finetuning_and_a_run(directory: RunDirectory, tmp_path: Pat
     low, high = stats.t.interval(0.95, 2, np.mean([0.5, 0.6, 0.8]), stats.sem([0.5, 0.6, 0.8]))
     assert (row["metric"], row["n"], float(row["median"]), row["seed 2"]) == ("accuracy", "3", 0.6, "0.8")
     assert [float(row["low"]), float(row["high"])] == pytest.approx([low, high])
+    assert "+" not in table(tuned, "fine-tuning", "md"), "a sign is for differences"
     values = {row["metric"]: float(row["value"]) for row in rows_of(table(directory.path, "experiment", "csv"))}
     assert values["discriminator AUC"] == directory.records()[-1]["discriminator_auc"]
     directory.metrics.write_text("")
@@ -96,7 +98,7 @@ def test_a_latex_table_has_the_columns_of_booktabs(tmp_path: Path) -> None:
         assert line.endswith(r" \\")
         assert not line.startswith(("[", "*")), "which a line break would take for its argument"
     assert not re.search(r"(?<!\\)[#%]", text.split("\n", 1)[1])
-    assert r"\label{tab:a-1}" in text
+    assert r"\label{tab:a_1}" in text
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no LaTeX here")
@@ -195,3 +197,34 @@ def test_the_set_up_of_a_finetuning(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert fact in text
     assert "/home" not in text
+
+
+def write_empty(stream: IO[Any]) -> None:
+    """Write an empty picture to a text or a binary stream."""
+    try:
+        stream.write("<svg></svg>")
+    except TypeError:
+        stream.write(b"<svg></svg>")
+
+
+def test_the_command_prints_texts_alone_and_lists_figures(tmp_path: Path, monkeypatch, capsys) -> None:
+    folder = write_folder(tmp_path / "a", SCALES, (0, 1))
+    assert exit_code("report", str(folder), "--table", "csv", "--metric", "own_loss") == 0
+    assert capsys.readouterr().out == table(folder, "ablation", "csv", "own_loss")
+    assert exit_code("report", str(folder), "--methods", "--out", str(tmp_path / "m.txt")) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'm.txt'}\n"
+    assert (tmp_path / "m.txt").read_text() == methods(folder, "ablation")
+    assert not (folder / "report.html").exists(), "no page was written"
+    monkeypatch.setattr(Figure, "savefig", lambda _, stream, **options: write_empty(stream))
+    figures = tmp_path / "figures"
+    assert exit_code("report", str(folder), "--figures", str(figures)) == 0
+    page, *lines = capsys.readouterr().out.splitlines()
+    assert page == str(folder / "report.html")
+    assert len(lines) == 5
+    assert all(Path(line.partition("  ")[0]).is_file() for line in lines)
+    for wrong in (
+        [str(folder), "--table", "csv"], ["--table", "csv", "--methods"], ["--methods", "--metric", "own_loss"],
+        ["--out", "a.txt"], ["--table", "csv", "--figures", "figures"], ["--methods", "--open"], ["--table", "html"],
+    ):  # fmt: skip
+        assert exit_code("report", str(folder), *wrong) == 2, wrong
+        assert capsys.readouterr().out == ""
