@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from io import StringIO
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,9 @@ def compare(
         ),
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page to this file.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write each chart of the page as PDF and SVG, for a paper.")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of tables.")] = False,
     device: OnDevice = "auto",
 ) -> None:
@@ -36,6 +40,7 @@ def compare(
     """
     from electra_lab.analysis.run_comparison import subjects
     from electra_lab.presentation.compare_page import Comparison, page, text
+    from electra_lab.presentation.figures import printing
 
     with file_of("--html", html) if html else nullcontext() as stream:
         compared = subjects(runs)
@@ -45,8 +50,10 @@ def compare(
 
             measured = measure(compared, on, device)
         comparison = Comparison(compared, measured)
-        if stream:
-            stream.write(page(comparison))
+        if stream or figures:
+            with printing(figures) if figures else nullcontext():
+                written = page(comparison)
+            (stream or StringIO()).write(written)
     if json_:
         answer(json.dumps(comparison.as_dict() | {"page": html and str(html)}, indent=1, ensure_ascii=not is_utf8()))
         return

@@ -50,8 +50,8 @@ def report(
         from electra_lab.presentation.methods import methods as text_of
         from electra_lab.presentation.paper import table as table_of
 
-        kind = kinds[0].name
-        text = table_of(folders[0], kind, table, metric) if table else text_of(folders[0], kind)
+        job = folders[0], kinds[0].name
+        text = table_of(*job, table, metric) if table else text_of(*job)
         if out:
             with file_of("--out", out) as stream:
                 stream.write(text)
@@ -63,7 +63,5 @@ def report(
         answer(page)
         for name, caption in printed.captions.items() if printed else ():
             answer(f"{figures}/{name}-column.pdf  {caption}")
-        if printed and printed.gaps:
-            Console().say("note: the PDFs lack characters that the fonts of matplotlib do not have; the SVGs have them")
         if open_ and not webbrowser.open(page.resolve().as_uri()):
             Console().say("note: there is no browser here that can be opened; open the page yourself")

@@ -24,9 +24,9 @@ SETTINGS = ("tokenizer_config.json", "added_tokens.json", "special_tokens_map.js
 class Gathered:
     """Copies of files.
 
-    main      place of the file that needs the others, relative to the folder of the copies
-    files     content of each copy, by its place
-    elsewhere  places in a YAML file with absolute paths, which are not copied
+    main       place of the file that needs the others, relative to the folder of the copies
+    files      content of each copy, by its place
+    elsewhere  absolute paths in them, whose files are not copied
     """
 
     main: Path
@@ -48,10 +48,11 @@ def gathered(file: Path) -> Gathered:
             raise ConfigError(f"{here}: cannot be read ({error.strerror}).") from None
         for key, name in named_files(here, contents[here]) if here.suffix in (".yaml", ".yml") else ():
             place = Path(os.path.normpath(here.parent / name))
-            if os.path.isabs(os.path.expanduser(name)):
+            is_tokenizer = key.endswith(TOKENIZER)
+            if not os.path.isabs(os.path.expanduser(name)):
+                waiting += _of_tokenizer(place) if is_tokenizer else [place]
+            elif not is_tokenizer:  # whose absolute path belongs to the identity of runs, which have a copy
                 elsewhere.append(f"{here}: {key}: {name}")
-            else:
-                waiting += _of_tokenizer(place) if key.endswith(TOKENIZER) else [place]
     above = Path(os.path.commonpath([path.parent for path in contents]))
     copies = {path.relative_to(above): contents[path] for path in sorted(contents)}
     return Gathered(main.relative_to(above), copies, elsewhere)

@@ -9,26 +9,24 @@ import shutil
 import stat
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import all_suffixes
 from io import BytesIO
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from electra_lab.assembly.data import prepared
 from electra_lab.config.load import WRITTEN_HERE, kind_of_file, load
-from electra_lab.config.portable import gathered
+from electra_lab.config.portable import Gathered, gathered
 from electra_lab.config.source import read_file
-from electra_lab.jobs.kinds import of_folder
+from electra_lab.jobs.kinds import ABLATION, of_folder
 from electra_lab.jobs.provenance import PACKAGES, folder_of_store, version_of
 from electra_lab.storage.catalog import is_held
 from electra_lab.storage.files import config_of, new_file, new_folder, open_regular, reason, refuse_unusable, sha256
-from electra_lab.storage.finetuning_folder import is_seed
 from electra_lab.storage.provenance import flat, read_provenance
 from electra_lab.storage.run_directory import is_run
 from electra_lab.version import __version__
@@ -43,13 +41,12 @@ LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the time of every file of a bundle
 # What `open` refuses: more files, or more bytes for each byte of the bundle (beyond a harmless number).
 MOST_FILES, MOST_RATIO, HARMLESS = 500_000, 200, 64 << 20
 PIECE = 1 << 20  # bytes that are copied at once
-MODELS = WRITTEN_HERE - {("data", "store")}
+STORE = ("data", "store")
 
 
 class Bundle(BaseModel):
     """The content of bundle.json.
 
-    kind    "experiment", "fine-tuning" or "ablation"
     main    place of the file or folder
     folder  True if that is the folder of a job
     tokens  place of the token store that came with a file
@@ -57,7 +54,7 @@ class Bundle(BaseModel):
 
     format: Literal[1] = 1
     electra_lab: str
-    kind: str
+    kind: Annotated[str, Field(pattern="^(experiment|fine-tuning|ablation)$")]
     main: str
     folder: bool
     tokens: str = ""
@@ -102,7 +99,7 @@ def _add(archive: zipfile.ZipFile, place: str, content: Path | bytes) -> None:
 def _of_file(file: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, Places]:
     """Return the file with those that it needs, its token store, and the versions of this machine."""
     read_file(file)
-    kind, copies = kind_of_file(file), gathered(file)
+    kind, copies = kind_of_file(file), _complete(file)
     if checkpoints or (tokens and kind != "experiment"):
         option = "--checkpoints" if checkpoints else "--tokens"
         raise ConfigError(f"{option}: {file} has none. Give the folder of the job.")
@@ -113,10 +110,17 @@ def _of_file(file: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, Place
             raise DataError(f"{file}: its text is not tokenized yet. Use electra-lab prepare.")
         place = f"{TOKENS}/{store.folder.name}"
         places |= {f"{place}/{name}": path for name, path in _files_of(store.folder, set())}
-    now = [f"{name}=={version_of(name)}" for name in PACKAGES if version_of(name)]
-    places[VERSIONS] = _versions([now], [f"electra_lab {__version__}"])
+    now = [(name, version_of(name)) for name in PACKAGES]
+    places[VERSIONS] = _versions([f"electra_lab {__version__}"], now)
     main = copies.main.as_posix()
     return Bundle(electra_lab=__version__, kind=kind, main=main, folder=False, tokens=place), places
+
+
+def _complete(file: Path) -> Gathered:
+    copies = gathered(file)
+    if copies.elsewhere:
+        raise ConfigError("\n".join(f"{place}: write a path relative to this file." for place in copies.elsewhere))
+    return copies
 
 
 def _of_folder(folder: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, Places]:
@@ -124,6 +128,8 @@ def _of_folder(folder: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, P
     kind, folder = of_folder(folder), folder.resolve()
     if any(map(is_held, [folder / ".lock", *(folder / "claims").glob("*")])):
         raise InUse(f"{folder}: is in use by another process. Wait for its end, or stop it.")
+    if kind is ABLATION:
+        _complete(folder / "ablation.yaml")
     runs = [file.parent for file in sorted(folder.rglob("provenance.json")) if is_run(file.parent)]
     models = set(chain.from_iterable(map(_models, runs))) if checkpoints else set()
     stores = set(chain.from_iterable(map(_stores, runs))) if tokens else set()
@@ -135,12 +141,9 @@ def _of_folder(folder: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, P
     for path in folders:
         for name, file in _files_of(path, TRANSIENT if checkpoints else TRANSIENT | WEIGHTS):
             places[f"{path.relative_to(above).as_posix()}/{name}"] = file
-    packages, labs = list[list[str]](), list[str]()
-    for run in map(read_provenance, runs):
-        made_on = run.environment
-        packages.append([f"{name}=={version}" for name, version in made_on.packages.items() if version])
-        labs.append(f"electra_lab {made_on.electra_lab}, Python {made_on.python}, {run.platform}")
-    places[VERSIONS] = _versions(packages, labs)
+    made_on = [read_provenance(run).environment for run in runs]
+    titles = [f"electra_lab {machine.electra_lab}, Python {machine.python}" for machine in made_on]
+    places[VERSIONS] = _versions(titles, chain.from_iterable(machine.packages.items() for machine in made_on))
     main = folder.relative_to(above).as_posix()
     return Bundle(electra_lab=__version__, kind=kind.name, main=main, folder=True), places
 
@@ -156,43 +159,28 @@ def _files_of(folder: Path, left_out: set[str]) -> Iterator[tuple[str, Path]]:
                 yield Path(path, name).relative_to(folder).as_posix(), Path(path, name)
 
 
-def _folder_named(run: Path, keys: Iterable[tuple[str, ...]]) -> Iterator[Path]:
-    """Yield the folders that a run names under some keys."""
-    config = flat(config_of(run / "config.yaml"))
-    for key in keys:
-        if name := config.get(".".join(key)):
-            yield Path(os.path.normpath(run / str(name)))
-
-
 def _models(run: Path) -> Iterator[Path]:
-    for model in _folder_named(run, sorted(MODELS)):
-        if model.is_dir():  # otherwise the name of a model on the hub
-            yield model
+    """Yield the folders of the models that a run starts from."""
+    config = flat(config_of(run / "config.yaml"))
+    for key in sorted(".".join(loc) for loc in WRITTEN_HERE - {STORE}):
+        if key in config and os.path.isdir(run / str(config[key])):  # otherwise the name of a model on the hub
+            yield Path(os.path.normpath(run / str(config[key])))
 
 
 def _stores(run: Path) -> Iterator[Path]:
-    """Yield the token store of a run. Raises DataError if it is not here."""
-    for root in _folder_named(run, [("data", "store")] if not is_seed(run) else []):
-        store = folder_of_store(root, read_provenance(run).data.store)
+    """Yield the token store of a run, if it is pre-training. Raises DataError if it is not here."""
+    if root := flat(config_of(run / "config.yaml")).get(".".join(STORE)):
+        store = folder_of_store(Path(os.path.normpath(run / root)), read_provenance(run).data.store)
         if not store.is_dir():
             raise DataError(f"{store}: the token store of {run} is not here. Leave out --tokens.")
         yield store
 
 
-def _versions(runs: Iterable[Iterable[str]], titles: Iterable[str]) -> bytes:
-    """Return requirements.txt with the versions of most runs; other versions are comments.
-
-    A version such as 2.13.0+cpu is not on PyPI, so its last part is a comment too.
-    """
-    counts = Counter(chain.from_iterable(runs))
-    lines, pinned = [f"# {title}" for title in dict.fromkeys(titles)], set[str]()
-    for line, _ in counts.most_common():
-        version, _, build = line.partition("+")
-        name = version.partition("==")[0]
-        comment = f"  # +{build}" if build else ""
-        lines.append(f"# of other runs: {line}" if name in pinned else f"{version}{comment}")
-        pinned.add(name)
-    return "".join(f"{line}\n" for line in lines).encode()
+def _versions(titles: Iterable[str], packages: Iterable[tuple[str, str | None]]) -> bytes:
+    """Return requirements.txt; the build of a version, such as +cpu in 2.13.0+cpu, is not on PyPI."""
+    lines = [f"# {title}" for title in titles]
+    lines += [f"{name}=={version.partition('+')[0]}" for name, version in packages if version]
+    return "".join(f"{line}\n" for line in dict.fromkeys(lines)).encode()
 
 
 def unpack(file: Path, out: Path) -> tuple[Bundle, list[list[str]]]:
@@ -250,7 +238,7 @@ def _harmless(file: Path, archive: zipfile.ZipFile, free: int) -> Mapping[str, z
         problem = ""
         if place != "/".join(parts) or re.search(r"[\x00-\x1f\\]|^[A-Za-z]:", place) or {"", "..", "/"} & {*parts}:
             problem = "its place is not below the folder"
-        elif mode and not stat.S_ISREG(mode):
+        elif stat.S_IFMT(mode) not in (0, stat.S_IFREG):
             problem = "it is a link or a device"
         elif entry.flag_bits & 1:
             problem = "it is encrypted"

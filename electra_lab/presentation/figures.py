@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 WIDTH, HEIGHT = 4.4, 3.0  # inches, of a chart on a page: the text is 11 px high on a phone 360 px wide
 MOST_HEIGHT = 8.5  # inches, of a figure in print
 STYLE_IN_PRINT: dict[str, Any] = {
@@ -53,14 +53,10 @@ _medium: ContextVar[Medium] = ContextVar("medium", default=SCREEN)
 
 @dataclass
 class Figures:
-    """The figures that were written to a folder: their captions by the beginning of their names.
-
-    gaps  True if PDFs lack characters, which the fonts do not have
-    """
+    """The figures that were written to a folder: their captions by the beginning of their names."""
 
     folder: Path
     captions: dict[str, str] = field(default_factory=dict)
-    gaps: bool = False
 
 
 _figures: ContextVar[Figures | None] = ContextVar("figures", default=None)
@@ -150,9 +146,7 @@ def write(figure: Figure, name: str, says: str) -> None:
     assert figures
     name = re.sub(r"[^\w.-]", "_", name)
     figures.captions[name] = says
-    with warnings.catch_warnings(record=True) as said, disk(figures.folder):
-        warnings.simplefilter("always")
-        for format, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
-            with new_file(figures.folder / f"{name}-{medium().name}.{format}", "wb") as stream:
-                figure.savefig(stream, format=format, metadata=metadata)
-    figures.gaps |= any("missing from" in str(warning.message) for warning in said)
+    for format, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
+        path = figures.folder / f"{name}-{medium().name}.{format}"
+        with disk(path), new_file(path, "wb") as stream:
+            figure.savefig(stream, format=format, metadata=metadata)

@@ -43,10 +43,10 @@ FINETUNING = """
 The task is {config.task} on the dataset {config.dataset}, with {data.documents.train} examples for training and \
 {data.documents.validation} for validation.
 
-The {config.network} of {config.model} (weights: {config.init}) has {parameters.total} parameters, with a task's head.
+The {config.network} of {config.model} (weights: {config.init}) has {parameters.total} parameters with its head.
 A run has {config.train.epochs} epochs ({steps} steps of {config.train.batch_size} rows), with the optimizer \
-{config.optimizer}, a learning rate of {config.train.learning_rate}, multiplied by {config.train.layer_decay} from each \
-layer to the one below, and the schedule {config.schedules.learning_rate}, in {environment.precision}.
+{config.optimizer}, a learning rate of {config.train.learning_rate}, multiplied by {config.train.layer_decay} for each \
+lower layer, and the schedule {config.schedules.learning_rate}, in {environment.precision}.
 It takes {flops} FLOPs counted as matrix products.
 The weights are those of the {config.evaluate.select} evaluation.
 """
@@ -109,10 +109,10 @@ def _design(results: Results) -> str:
     variants, seeds = "; ".join(variant.label for variant in plan.variants), ", ".join(map(str, plan.seeds))
     return (
         f"{counted(len(plan.variants), 'variant')} ({variants}) were compared over {counted(len(plan.seeds), 'seed')} "
-        f"({seeds}); {results.count('done')} of {counted(len(plan.cells), 'run')} are finished. The measures are "
+        f"({seeds}); {results.count('done')} of {len(plan.cells)} runs are finished. The measures are "
         f"{listed([measure.type for measure in plan.measures])}; the primary metric is {plan.metric} ({means}). "
-        f"Differences to the baseline {named(plan.baseline)} are taken seed by seed, with 95% intervals over seeds and, "
-        f"where measured, over test documents and references. {test}"
+        f"Differences to the baseline {named(plan.baseline)} are taken seed by seed, with 95% intervals over seeds "
+        f"and, where measured, over test documents and references. {test}"
     )
 
 
@@ -133,7 +133,7 @@ def _said(key: str, runs: Facts) -> str:
         return f"{_shown(key, min(values))} to {_shown(key, max(values))}"
     if values or not any(f"{key}.type" in run for run in runs):
         return " or ".join(filter(None, texts))
-    names = dict.fromkeys(name for run in runs for name in run if name.startswith(f"{key}."))
+    names = [name for name in dict.fromkeys(chain.from_iterable(runs)) if name.startswith(f"{key}.")]
     options = [(name.removeprefix(f"{key}."), _said(name, runs)) for name in names if name != f"{key}.type"]
     described = ", ".join(f"{option} {text}" for option, text in options if text)
     return _said(f"{key}.type", runs) + (f" ({described})" if described else "")

@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,9 +51,10 @@ def table(folder: Path, kind: str, form: Literal["tex", "csv", "md"], metric: st
         out.writeheader()
         out.writerows(rows)
         return text.getvalue()
-    lines = []
+    keys = [COLUMNS[title] for title in OF_KIND[kind]]
+    lines = list[list[str]]()
     for row in rows:
-        lines.append([_text([row[key] for key in COLUMNS[title]], COLUMNS[title][0]) for title in OF_KIND[kind]])
+        lines.append([_text(row, names) for names in keys])
     if form == "md":
         return Table("", OF_KIND[kind], lines, WORDS).markdown() + f"\n\n{escaped(caption)}\n"
     return _latex(folder.resolve().name, caption, OF_KIND[kind], lines)
@@ -107,23 +108,29 @@ def _of_run(folder: Path, name: str | None) -> tuple[str, Rows]:
     return f"{where}: the gain over a baseline without training, with its 95% interval.", rows
 
 
-def _text(values: Sequence[Any], key: str) -> str:
+def _text(row: Mapping[str, Any], keys: Sequence[str]) -> str:
     """Format the one or two values of a cell."""
+    values = [row[key] for key in keys]
     if values[0] is None or isinstance(values[0], str | int):
         return "-" if values[0] is None else str(values[0])
-    if key == "holm_p":
+    if keys == ["holm_p"]:
         return p_text(values[0])
-    texts = [number(value, sign=key in ("difference", "gain", "low")) for value in values]
+    is_change = keys[0] in ("difference", "gain") or (keys[0] == "low" and "median" not in row)
+    texts = [number(value, sign=is_change) for value in values]
     return f"[{', '.join(texts)}]" if len(texts) > 1 else texts[0]
 
 
 def _latex(name: str, caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     is_long = max(len(row[0]) for row in rows) > LONG
     align = "".join("l" if title in WORDS else "r" for title in columns)
-    align = r"p{0.35\linewidth}" + align[1:] if is_long else align
+    align = r"p{0.3\linewidth}" + align[1:] if is_long else align
     size = r"\small" if len(rows) <= 20 else r"\scriptsize"
     lines = [r"% needs \usepackage{booktabs}", r"\begin{table*}", r"\centering", rf"\caption{{{tex(caption)}}}"]
-    lines += [rf"\label{{tab:{re.sub('[^A-Za-z0-9-]', '-', name)}}}", size, rf"\begin{{tabular}}{{{align}}}"]
+    lines += [
+        rf"\label{{tab:{re.sub('[^A-Za-z0-9_-]', '-', name)}}}",
+        size + r"\setlength{\tabcolsep}{4pt}",
+        rf"\begin{{tabular}}{{{align}}}",
+    ]
     lines += [r"\toprule", " & ".join(map(tex, columns)) + r" \\", r"\midrule"]
     for row in rows:
         cells = [tex(text) if title in WORDS else _formula(text) for text, title in zip(row, columns, strict=True)]

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +211,15 @@ def _lacks_data(ablation: Ablation) -> bool:
 
 
 def _is_done(folder: AblationFolder, ablation: Ablation) -> bool:
-    """Return True if nothing is left to do, even for tasks whose data is not here: then nothing of it is needed."""
-    return is_ablation_folder(folder.path) and not left_to_do(folder, plan_of(replace(ablation, gaps={})))
+    """Return True if a folder has all cells and metrics, even of tasks whose data is not here: no data is needed then.
+
+    The keys of measures depend on data, so the folder's plan has to have the same cells and metrics.
+    """
+    if not is_ablation_folder(folder.path):
+        return False
+    plan, now = folder.plan, plan_of(ablation)
+    same = [cell.id for cell in plan.cells] == [cell.id for cell in now.cells] and plan.metrics == now.metrics
+    return same and not left_to_do(folder, plan)
 
 
 def _refuse_other(folder: AblationFolder, ablation: Ablation) -> None:

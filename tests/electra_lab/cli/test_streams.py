@@ -43,7 +43,9 @@ ANSWERS = [
     ("registry", "list", "--json"), ("registry", "describe", "samplers", "gumbel"), ("prepare", "tiny.yaml", "--json"),
     ("run", "tiny.yaml", "--dry-run", *CPU), ("run", "tiny.yaml", "--out", "again", *CPU), ("resume", "run", *CPU),
     ("replay", "run", *CPU), ("ablate", "a.yaml", "--dry-run", *CPU), ("finetune", "fine.yaml", "--out", "fine", *CPU),
-    ("report", "run"), ("list", "."), ("compare", "run", "copied"), ("push", "run", "me/it", "--dry-run"),
+    ("report", "run"), ("report", "run", "--methods"), ("report", "run", "--table", "csv"), ("list", "."),
+    ("bundle", "run", "b.zip"), ("open", "run.zip", "--out", "opened"),
+    ("compare", "run", "copied"), ("push", "run", "me/it", "--dry-run"),
     ("export", "run", "exported", "--json"), ("clean", "."), ("detect", "run", "the cat", *CPU),
     ("corrupt", "run", "the cat", "--json", *CPU), ("fill", "run", "the [MASK]", *CPU),
     ("detect", "run", "the cat", "--html", "page.html", *CPU), ("predict", "tuned", "the cat", *CPU),
@@ -65,6 +67,7 @@ def here(forks: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for words in (("run", "tiny.yaml", "--out", "run"), ("finetune", "fine.yaml", "--out", "tuned")):
         assert forks(*words, *CPU, cwd=folder).code == 0
     shutil.copytree(folder / "run", folder / "copied")
+    assert forks("bundle", "run", "run.zip", cwd=folder).code == 0
     return folder
 
 
@@ -80,12 +83,12 @@ def answered() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("arguments", "target", "code"), [*answered()])
 def test_an_answer_that_cannot_be_printed_is_an_error(forks, here, arguments, target, code) -> None:
-    new = ("again", "fine", "copy")
+    new = ("again", "fine", "copy", "b.zip", "opened")
     arguments = tuple(f"{word}-{Path(target).name}" if word in new else word for word in arguments)
     ended = forks(*arguments, cwd=here, hooks=[("stream", {"number": 1, "target": target})])
     assert (ended.code, ended.traced) == (code, False), ended
     assert code != 3 or "standard output" in ended.err.splitlines()[-1]
-    if "--out" in arguments and arguments[0] != "embed":  # the work is done nevertheless
+    if "--out" in arguments and arguments[0] not in ("embed", "open"):  # the work is done nevertheless
         assert (here / arguments[arguments.index("--out") + 1] / "report.html").is_file()
 
 

@@ -26,7 +26,8 @@ COMMANDS = [
     "push PATH me/it --dry-run", "detect PATH text", "detect none --file PATH", "detect none text --html PATH",
     "corrupt PATH text", "fill PATH text", "predict PATH text", "predict none --file PATH", "embed PATH text",
     "play PATH --no-browser",
-    "embed none text --out PATH",
+    "embed none text --out PATH", "bundle PATH out.zip", "bundle tiny.yaml PATH", "open PATH",
+    "open none --out PATH", "report PATH --methods", "report none --figures PATH", "report none --table csv --out PATH",
 ]  # fmt: skip
 COMPUTE = ("run", "resume", "replay", "ablate", "finetune", "detect", "corrupt", "fill", "predict", "embed", "play")
 FINETUNING = """\

@@ -14,6 +14,7 @@ from electra_lab.analysis.intervals import difference
 from electra_lab.analysis.records import POINTS
 from electra_lab.analysis.results import Results, read
 from electra_lab.presentation import sweep_figures as figures
+from electra_lab.presentation.figures import wrapped
 from electra_lab.presentation.pages import SOFT, look
 from electra_lab.presentation.text import short
 from tests.electra_lab.presentation.axes import Drawn, lines, marks, number_of, overlaps, ticks
@@ -164,7 +165,7 @@ def test_no_text_of_a_picture_covers_another(tmp_path: Path, drawn: Drawn, case:
     results = made(tmp_path, seeds=(0, 1), scores=lambda v, s: 0.7 + v / 100 + s / 1000, **every)
     for draw in (figures.leading, figures.differences, figures.compute, figures.curves):
         draw(results)
-    assert drawn.keys() >= {"leading", "differences", "compute", "curve-0"}
+    assert drawn.keys() >= {"leading", "differences", "compute", "curve-generator_loss"}
     assert {name: found for name, axes in drawn.items() if (found := overlaps(axes))} == {}
 
 
@@ -184,7 +185,7 @@ def test_no_text_of_a_picture_covers_another(tmp_path: Path, drawn: Drawn, case:
     ],
 )  # fmt: skip
 def test_a_label_is_broken_between_words_and_before_brackets(label: str, lines: list[str]) -> None:
-    assert figures._wrapped(label).splitlines() == lines
+    assert wrapped(label).splitlines() == lines
 
 
 def test_a_difference_is_the_variant_minus_the_baseline_seed_by_seed(tmp_path: Path, drawn: Drawn) -> None:
@@ -286,8 +287,11 @@ def test_a_curve_is_drawn_over_the_flops_of_its_steps(tmp_path: Path, drawn: Dra
         validation(10, discriminator_auc=0.8), only="v1-s0",
     )  # fmt: skip
     assert [figure.caption for figure in figures.curves(results)] == [LOSS, "Discriminator AUC (validation text)"]
-    assert lines(drawn["curve-0"]) == [(look(0), [(100.0, 4.0), (200.0, 3.0), (300.0, 2.0)]), (look(1), [])]
-    auc = drawn["curve-1"]
+    assert lines(drawn["curve-generator_loss"]) == [
+        (look(0), [(100.0, 4.0), (200.0, 3.0), (300.0, 2.0)]),
+        (look(1), []),
+    ]
+    auc = drawn["curve-discriminator_auc"]
     assert lines(auc) == [(look(0), [(100.0, 0.5), (200.0, 0.6)]), (look(1), [(500.0, 0.7), (1000.0, 0.8)])]
     assert (auc.get_xlabel(), auc.xaxis.get_major_formatter()(2.5e15, 0)) == ("training FLOPs", "2.5P")
 
@@ -297,7 +301,7 @@ def test_a_metric_that_was_evaluated_once_is_drawn_on_training_text(tmp_path: Pa
     both = validation(20, discriminator_auc=0.5, generator_loss=4.0)
     rewrite(results, train(10, 100.0, generator_loss=9.0), train(20, 200.0, generator_loss=8.0), both)
     assert [figure.caption for figure in figures.curves(results)] == ["Generator loss, nats (training text)"]
-    assert lines(drawn["curve-0"])[1] == (look(1), [(100.0, 9.0), (200.0, 8.0)])
+    assert lines(drawn["curve-generator_loss"])[1] == (look(1), [(100.0, 9.0), (200.0, 8.0)])
 
 
 def test_a_model_that_predicts_tokens_is_not_in_the_picture_of_detection(tmp_path: Path, drawn: Drawn) -> None:
@@ -308,15 +312,15 @@ def test_a_model_that_predicts_tokens_is_not_in_the_picture_of_detection(tmp_pat
     rewrite(results, *(row | tokens for row in rows), only="v1-s0")
     captions = [f"Discriminator {loss}, nats (training text)" for loss in ("token loss", "loss")]
     assert [figure.caption for figure in figures.curves(results)] == captions
-    assert lines(drawn["curve-1"]) == [(look(0), [(100.0, 0.5), (200.0, 0.4)]), (look(1), [])]
-    assert lines(drawn["curve-0"]) == [(look(0), []), (look(1), [(100.0, 5.0), (200.0, 5.0)])]
+    assert lines(drawn["curve-discriminator_loss"]) == [(look(0), [(100.0, 0.5), (200.0, 0.4)]), (look(1), [])]
+    assert lines(drawn["curve-discriminator_token_loss"]) == [(look(0), []), (look(1), [(100.0, 5.0), (200.0, 5.0)])]
 
 
 def test_a_long_curve_keeps_its_ends(tmp_path: Path, drawn: Drawn) -> None:
     results = made(tmp_path, TWO, seeds=(0,))
     rewrite(results, *(train(n, 10.0 * n, generator_loss=float(n)) for n in range(1, 1000)))
     figures.curves(results)
-    _, points = lines(drawn["curve-0"])[0]
+    _, points = lines(drawn["curve-generator_loss"])[0]
     assert 100 < len(points) <= POINTS + 1
     assert (points[0], points[-1]) == ((10.0, 1.0), (9990.0, 999.0))
     assert all(x == 10 * y for x, y in points)
@@ -331,4 +335,4 @@ def test_the_leading_metric_comes_first_and_a_run_may_declare_its_own(tmp_path: 
     rewrite(results, *(validation(n, word_loss=n / 8, **others) for n in (1, 2)), train(2, 20.0))
     captions = [picture.caption for picture in figures.curves(read(results.folder))]
     assert captions == ["reference_auc (validation text)", "Word loss, bits (validation text)"]
-    assert lines(drawn["curve-1"])[0] == (look(0), [(10.0, 0.125), (20.0, 0.25)])
+    assert lines(drawn["curve-word_loss"])[0] == (look(0), [(10.0, 0.125), (20.0, 0.25)])

@@ -12,16 +12,19 @@ import pytest
 import yaml
 
 from electra_lab.analysis.run_comparison import subjects
+from electra_lab.jobs.bundling import bundle, unpack
 from electra_lab.jobs.finetuning.run import finetune
+from electra_lab.jobs.finetuning.run import report as report_finetuning
 from electra_lab.jobs.finetuning.run import resume as resume_finetuning
 from electra_lab.jobs.measuring import measure
 from electra_lab.jobs.pretraining import execute
-from electra_lab.jobs.sweeps.run import ablate
+from electra_lab.jobs.sweeps.run import ablate, check, dry_run
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import steps
 from electra_lab.storage.run_directory import RunDirectory
+from registry import load_plugin
 from registry.errors import CellsFailed, DataError
-from tests.electra_lab.jobs.finetuning.small import write_finetuning
+from tests.electra_lab.jobs.finetuning.small import PLUGIN, write_finetuning
 from tests.electra_lab.jobs.sweeps.small import HERE, write
 from tests.helpers import write_experiment
 
@@ -41,7 +44,10 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file = write(project, seeds="[0]", launcher=HERE, more="retries: 0", **defaults)
         file.write_text(file.read_text().replace("  - {type: detection_probe, rows: 8}\n", MEASURED))
         execute.run(project / "tiny.yaml", [], Path("runs/tiny/one"), "cpu")
-        write_finetuning(project, Path("runs/tiny/one"), **QUICK)
+        tuned = write_finetuning(project, Path("runs/tiny/one"), **QUICK)
+        copy = f"{load_plugin(PLUGIN).sha256[:8]}-lines.py"  # a name that may be loaded besides the original
+        shutil.copy(PLUGIN, project / copy)
+        tuned.write_text(tuned.read_text().replace(str(PLUGIN), copy))
         child = write_experiment(project, "child.yaml", init="{discriminator: runs/tiny/one}", **defaults)
         execute.run(child, [], Path("runs/child"), "cpu")
         finetune(project / "animals.yaml", [], Path("runs/animals"), "cpu")
@@ -200,3 +206,38 @@ def test_other_weights_are_noticed_wherever_they_are(moved: Moved) -> None:
     execute.resume(runs / "tiny" / "one", "cpu", ["train.steps=2"])
     with pytest.raises(DataError, match=r"the weights of .* have changed"):
         resume_finetuning(runs / "animals", "cpu", ["seeds=[0, 1]", f"dataset.folder={project / 'texts'}"])
+
+
+def test_bundles_are_continued_where_nothing_of_the_project_is(original: Path, tmp_path: Path, monkeypatch) -> None:
+    """By a colleague, who has neither the files of the project, nor its text, nor its examples."""
+    names = ("sizes", "inits", "child", "animals")
+    for name in names:
+        has_tokens = name in ("sizes", "child")
+        bundle(original / "runs" / name, tmp_path / f"{name}.zip", checkpoints=has_tokens, tokens=has_tokens)
+    numbers = {name: (original / "runs" / name / "table.csv").read_bytes() for name in ("sizes", "inits")}
+    aside = original.rename(original.with_name("aside"))
+    try:
+        home = tmp_path / "colleague"
+        home.mkdir()
+        monkeypatch.chdir(home)
+        places = {}
+        for name in names:
+            described, code = unpack(tmp_path / f"{name}.zip", Path(name))
+            places[name] = Path(name, described.main)
+            assert [Path(copies[0]).name[-8:] for copies in code] == ([] if name == "child" else ["lines.py"])
+        for name, before in numbers.items():
+            file = places[name] / "ablation.yaml"
+            check(file, [])
+            assert "left to do: nothing." in dry_run(file, [], None, "cpu", None, None)
+            ablate(file, [], None, "cpu", None, None)
+            assert (places[name] / "table.csv").read_bytes() == before
+        for run in (places["child"], next((places["sizes"] / "cells").glob("generator*"))):
+            last = steps(run / "checkpoints")[-1]
+            execute.resume(run, "cpu", [f"train.steps={last + 1}"])
+            assert steps(run / "checkpoints")[-1] == last + 1
+        resume_finetuning(places["animals"], "cpu")
+        assert report_finetuning(places["animals"]).is_file()
+        assert not original.exists()
+        assert not (home / "runs").exists(), "nothing was begun again"
+    finally:
+        aside.rename(original)

@@ -19,12 +19,33 @@ from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
 from electra_lab.presentation.text import number
 from electra_lab.storage.ablation_folder import AblationFolder
-from registry import discovery, measures, objectives
+from registry import discovery, measures, objectives, samplers
 from registry.errors import ConfigError
 from tests.electra_lab.jobs.sweeps.small import write
 from tests.electra_lab.presentation.synthetic import SCALES, add_references, score, write_folder
 from tests.helpers import write_experiment
 
+SAMPLER = """
+from registry import samplers
+
+@samplers.register("planned")
+def planned(logits, rng, /):
+    '''Draw.'''
+    return logits.argmax(-1)
+"""
+MEASURE = """
+from registry import Metric, measures
+
+@measures.register("planned")
+class Planned:
+    '''Measure.'''
+    metrics = {"reference_auc": Metric("an AUC")}
+    same_rows = False
+    def __init__(self, /): ...
+    def references(self, base): return {}
+    def prepare(self, *_): ...
+    def measure(self, *_): return {}
+"""
 SMALL, LARGE = "generator.scale=0.5", "generator.scale=1.0"
 WITHOUT_SAME_ROWS = [("  - {type: fixed_corruption, steps: 4}\n", ""), ("  - {type: detection_probe, rows: 8}\n", "")]
 
@@ -154,6 +175,51 @@ def test_every_piece_is_written_complete(small: Ablation, tmp_path: Path) -> Non
     assert read_file(tmp_path / "ablation.yaml").plain() == read_file(small.path).plain()
     for name in (small.path.name, "tiny.yaml"):
         assert (tmp_path / "files" / name).read_bytes() == small.path.with_name(name).read_bytes()
+
+
+def test_the_folder_alone_gives_the_same_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With plug-ins, a pilot and changes of --set, after the project is gone."""
+    monkeypatch.setattr(discovery, "_loaded", {})
+    project = tmp_path / "project"
+    (project / "plugs").mkdir(parents=True)
+    for name, code in (("samplers", SAMPLER), ("measures", MEASURE)):
+        (project / "plugs" / f"{name}.py").write_text(code)
+    write_folder(project / "pilot", SCALES, range(3))
+    base = write(project / "sub", more="power: {pilot: ../pilot}\nmetric: reference_auc")
+    text = base.read_text().replace(
+        "set: {", "imports: [../plugs/measures.py, ../plugs/samplers.py]\nset: {train: {log_every: 3}, "
+    )
+    text = text.replace("train.log_every: 2", "sampler.type: planned").replace(
+        "[{type: pretraining}]", "[{type: planned}]"
+    )
+    base.write_text(text.replace("  - {type: pretraining}\n", "  - {type: planned}\n"))
+    overrides = ["seeds=[3, 4]", "train.log_every=4", "train.clip_norm=0.5"]
+    before = checked(load_ablation(base, overrides))
+    folder = AblationFolder.create(tmp_path / "out")
+    plan = write_plan(before, folder)
+    spread = expected(plan).sd
+    shutil.rmtree(project)
+    moved = Path(shutil.move(tmp_path / "out", tmp_path / "moved"))
+    discovery._loaded.clear()  # as in another process
+    for registry in (samplers, measures):
+        monkeypatch.delitem(registry._entries, "planned")
+    after = checked(load_ablation(moved / "ablation.yaml"))
+    assert [cell.id for cell in after.cells] == [cell.id for cell in before.cells]
+    assert list(after.served) == list(before.served)
+    again = plan_of(after)
+    assert [measure.key for measure in again.measures] == [measure.key for measure in plan.measures]
+    assert (again.imports, again.sd) == (plan.imports, spread)
+    # The pieces and the measures use the copies in the folder.
+    for cell in before.pieces:
+        loaded = load(AblationFolder(moved).experiment(cell.id))
+        assert [path.parent for path in loaded.config.imports] == [moved / "plugins"] * len(loaded.config.imports)
+    assert len(loaded.config.imports) == 1
+    assert all((moved / file).is_file() for file in plan.imports)
+    # Another change is added to the earlier ones.
+    write_plan(checked(load_ablation(moved / "ablation.yaml", ["train.log_every=5"])), AblationFolder(moved))
+    last = load_ablation(moved / "ablation.yaml")
+    train = last.loaded[last.cells[0].id].config.train
+    assert (last.config.seeds, train.log_every, train.clip_norm) == ([3, 4], 5, 0.5)
 
 
 def keys(found: Ablation) -> dict[str, str]:
