@@ -181,7 +181,8 @@ def choose(
 def term(losses: Float[Tensor, "*shape"], counted: Bool[Tensor, "*shape"], weight: float | Tensor) -> Term:
     """Sum the losses that count; the loop divides by the count of the global batch.
 
-    Weights of single losses should have a mean of 1, as the divisor is a count.
+    Weights of single losses should have a mean of 1 over the training text, not over each batch, as the divisor is a
+    count.
     """
     return Term(losses.masked_fill(~counted, 0.0).sum(), counted.sum(), weight)
 

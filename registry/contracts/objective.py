@@ -151,6 +151,8 @@ FULL = BatchSizes(1)  # every batch is full
 class Flops:
     """The cost of training: `per_step`, but for the `first` steps, which cost `at_first` each.
 
+    If the cost of steps repeats in a cycle, `per_step` is the average over the cycle.
+
     batches  numbers of rows of the steps; both prices are for a full batch
     """
 
@@ -199,8 +201,8 @@ class Objective(Module):
     `discriminator` is the model that remains. All other members have defaults:
 
     needs             Needs of the objective, or a static method from the options to them: parts not needed are None
-    detection_term    name of the term that is the plain binary cross-entropy of `Losses.detection`, unweighted; None if
-                      there is none
+    detection_term    name of the term that is the plain binary cross-entropy of `Losses.detection`; None if there is
+                      none, or if tokens have weights: set it in `__post_init__` if an option decides about this
     detection_labels  label that the discriminator predicts for each token: "replaced", or "masked", which also
                       holds for draws that equal the original
     trains_generator  terms that reach the generator; those whose names begin with "generator" always do. A law holds
@@ -214,7 +216,7 @@ class Objective(Module):
     """
 
     needs: ClassVar[Any] = Needs()
-    detection_term: ClassVar[str | None] = "discriminator"
+    detection_term: str | None = "discriminator"
     detection_labels: ClassVar[Literal["replaced", "masked"]] = "replaced"
     trains_generator: Collection[str] = ()
     group: int = 1
@@ -223,7 +225,11 @@ class Objective(Module):
 
     @abstractmethod
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        """Return the counts of the terms without running a network; losses are divided by them."""
+        """Return the counts of the terms without running a network; losses are divided by them.
+
+        Terms and counts are those of `forward` at this step. All steps have the same terms: one that a step does not
+        compute has the sum 0 and the count 0, and log lines leave it out.
+        """
 
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step, the only place where an objective may change over time."""
