@@ -63,12 +63,12 @@ class _Loader(yaml.SafeLoader):
 class Mark:
     """The place where a value was written: a line of a file, or a `--set`.
 
-    child  file that extends this one, if the user named that one
+    reached  reason why a file is read that the user has not named, for the end of an error
     """
 
     place: str
     folder: Path
-    child: Path | None = None
+    reached: str = ""
 
     def __str__(self) -> str:
         return self.place
@@ -76,11 +76,6 @@ class Mark:
     @property
     def file(self) -> str:
         return self.place.rpartition(":")[0] if self.line else self.place
-
-    @property
-    def reached(self) -> str:
-        """The reason why a file is read that the user has not named, for the end of an error."""
-        return f" ({self.child} extends this file.)" if self.child else ""
 
     @property
     def line(self) -> int:
@@ -156,7 +151,7 @@ def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path}:{line}: is not UTF-8 text (byte {error.start}).") from None
-    root = parse(text, str(path), path.parent, child=children[-1] if children else None)
+    root = parse(text, str(path), path.parent, f" ({children[-1]} extends this file.)" if children else "")
     if not isinstance(root.value, dict):
         raise ConfigError(f"{path}:1: an experiment file is a mapping of keys to values.")
     if "extends" not in root.value:
@@ -245,11 +240,11 @@ def _composed(text: str) -> yaml.Node | None:
     return yaml.compose(text, Loader=_Loader)
 
 
-def parse(text: str, place: str, folder: Path, *, one_line: bool = False, child: Path | None = None) -> Node:
+def parse(text: str, place: str, folder: Path, reached: str = "", *, one_line: bool = False) -> Node:
     """Parse YAML text into nodes. Raises ConfigError with the line for everything that YAML or this reader refuses."""
 
     def mark(position: yaml.Mark | None) -> Mark:
-        return Mark(place if one_line else f"{place}:{position.line + 1 if position else 1}", folder, child)
+        return Mark(place if one_line else f"{place}:{position.line + 1 if position else 1}", folder, reached)
 
     try:
         composed = _composed(text)
