@@ -19,7 +19,7 @@ def component_of_flag(text: str, flag: str, registry: Registry[Any], **options: 
     options  options of other flags, which win over the mapping
     """
     value: Any = parse(text, flag, Path.cwd(), one_line=True).plain()
-    value = {"type": value} if isinstance(value, str) else value
+    value = {"type": str(value)} if isinstance(value, str | int | float) else value  # a name may look like a number
     value = {**value, **options} if isinstance(value, dict) else value
     try:
         chosen: Component = TypeAdapter(Annotated[Component, Of(registry)]).validate_python(value)

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -80,9 +81,14 @@ def _main() -> None:
             if sys.stdout is not stdout:  # typer met a closed pipe
                 raise SystemExit(CLOSED_PIPE) from None
             raise
-        # Anything else is our own mistake.
+        # Anything else is our own mistake, or that of a user who has changed the lab.
         print(shown(traceback.format_exc()), end="", file=sys.stderr)
-        _complain(f"\nThis is an internal error of electra_lab{_or_in_plugins()}. Please report it.")
+        frames, folder = traceback.extract_tb(error.__traceback__), Path(__file__).parents[1]
+        frame = [frame for frame in frames if folder in Path(frame.filename).parents][-1]
+        place = f"at {frame.filename}:{frame.lineno}{_or_in_plugins()}"
+        _complain(
+            f"\nThis is an internal error of electra_lab, {place}. Unless you changed that file, please report it."
+        )
         raise SystemExit(1) from None
 
 

@@ -45,7 +45,7 @@ def compare(
     with file_of("--html", html) if html else nullcontext() as stream:
         compared = subjects(runs)
         measured = None
-        if on:
+        if on is not None:
             from electra_lab.jobs.measuring import measure
 
             measured = measure(compared, on, device)

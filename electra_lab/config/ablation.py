@@ -131,8 +131,7 @@ class AblationConfig(Strict):
     search: Search | None = Field(None, description="Let a search choose the values of `vary`.")
     budget: Budget | None = Field(None, description="The budget of every experiment. By default, `train` of the base.")
     baseline: str | None = Field(
-        None,
-        description="The variant to compare others with. By default, the one that equals the base, or the first.",
+        None, description="The variant to compare others with. By default, the one that equals the base, or the first."
     )
     measure: Annotated[list[Annotated[Component, Of(measures)]], Field(min_length=1)] = Field(
         default_factory=lambda: [default(measures, "fixed_corruption"), default(measures, "pretraining")],

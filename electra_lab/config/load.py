@@ -80,7 +80,8 @@ class Loaded(Generic[C]):
 
     def problem(self, loc: Loc, reason: str, kind: type[LabError] = ConfigError) -> LabError:
         """Return an error found during assembly, at the line that caused it."""
-        return kind(f"{mark_at(self.marks, loc)}: {'.'.join(map(str, loc))}: {reason}")
+        mark = mark_at(self.marks, loc)
+        return kind(f"{mark}: {'.'.join(map(str, loc))}: {reason}{mark.reached}")
 
     def caused(self, loc: Loc, error: LabError) -> LabError:
         """Return an error of the same documented kind, at the line of the config that led to it."""
@@ -286,7 +287,7 @@ def sentences(error: ValidationError, marks: Mapping[Loc, Mark]) -> ConfigError:
     for detail in error.errors(include_url=False):
         loc, reason, mark = detail["loc"], detail["msg"], mark_at(marks, detail["loc"])
         key = ".".join(map(str, loc))
-        lines.append((mark, f"{mark}: {key + ': ' if key else ''}{reason}"[:3000]))
+        lines.append((mark, f"{mark}: {key + ': ' if key else ''}{reason}"[:3000] + mark.reached))
     files = list(dict.fromkeys(mark.file for mark, _ in lines))
     lines.sort(key=lambda line: (files.index(line[0].file), line[0].line))
     return ConfigError(listed([*dict.fromkeys(sentence for _, sentence in lines)]))

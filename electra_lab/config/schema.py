@@ -92,8 +92,7 @@ class Train(Budget):
         "Masks and draws do not depend on it.",
     )
     batch_warmup: BatchWarmup | None = Field(
-        None,
-        description="Begin with smaller batches. Schedules count steps. Training must be longer than the warm-up.",
+        None, description="Begin with smaller batches. Schedules count steps. Training must be longer than the warm-up."
     )
     parallel: Literal["auto", "ddp", "fsdp"] = Field(
         "auto",

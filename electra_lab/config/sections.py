@@ -38,11 +38,7 @@ class Of(component.Of):
 
     def _model(self, entry: Entry[Any]) -> type[Strict]:
         main = entry.kind == self.registry.singular
-        bases: tuple[type, ...] = (
-            entry.schema,
-            *[Sizes] * (self.sized and main),
-            *[_Scaled] * (self.scaled and main),
-        )
+        bases: tuple[type, ...] = (entry.schema, *[Sizes] * (self.sized and main), *[_Scaled] * (self.scaled and main))
         return type(entry.name, bases, {"__annotations__": {"type": str}, "__module__": __name__})
 
     def _chosen(self, values: dict[str, Any], info: ValidationInfo) -> Component:

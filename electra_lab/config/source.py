@@ -61,10 +61,14 @@ class _Loader(yaml.SafeLoader):
 
 @dataclass(frozen=True)
 class Mark:
-    """The place where a value was written: a line of a file, or a `--set`."""
+    """The place where a value was written: a line of a file, or a `--set`.
+
+    reached  reason why a file is read that the user has not named, for the end of an error
+    """
 
     place: str
     folder: Path
+    reached: str = ""
 
     def __str__(self) -> str:
         return self.place
@@ -147,7 +151,7 @@ def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path}:{line}: is not UTF-8 text (byte {error.start}).") from None
-    root = parse(text, str(path), path.parent)
+    root = parse(text, str(path), path.parent, f" ({children[-1]} extends this file.)" if children else "")
     if not isinstance(root.value, dict):
         raise ConfigError(f"{path}:1: an experiment file is a mapping of keys to values.")
     if "extends" not in root.value:
@@ -236,11 +240,11 @@ def _composed(text: str) -> yaml.Node | None:
     return yaml.compose(text, Loader=_Loader)
 
 
-def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Node:
+def parse(text: str, place: str, folder: Path, reached: str = "", *, one_line: bool = False) -> Node:
     """Parse YAML text into nodes. Raises ConfigError with the line for everything that YAML or this reader refuses."""
 
     def mark(position: yaml.Mark | None) -> Mark:
-        return Mark(place if one_line else f"{place}:{position.line + 1 if position else 1}", folder)
+        return Mark(place if one_line else f"{place}:{position.line + 1 if position else 1}", folder, reached)
 
     try:
         composed = _composed(text)

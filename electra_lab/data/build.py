@@ -22,15 +22,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from electra_lab.data.overlap import Hashes, HeldOutRuns, runs
-from electra_lab.data.raw_documents import (
-    Contents,
-    Order,
-    Progress,
-    Sample,
-    read_contents,
-    read_piece,
-    write_documents,
-)
+from electra_lab.data.raw_documents import Contents, Order, Progress, Sample, read_contents, read_piece, write_documents
 from electra_lab.data.shards import (
     PLAN,
     RAW,
@@ -75,7 +67,7 @@ class Manifest(BaseModel):
     checksum: str = ""  # of the other fields
 
     def own_checksum(self) -> str:
-        """Return the checksum of the other fields, without those that the file of an earlier version lacks."""
+        """Return the checksum of the other fields that are set."""
         fields = self.model_copy(update={"checksum": ""}).model_dump_json(exclude_unset=True)
         return hashlib.sha256(fields.encode()).hexdigest()
 

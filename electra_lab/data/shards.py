@@ -51,8 +51,6 @@ class Shard(BaseModel):
     overlapping: int = 0  # documents left out, as they share too much with held-out text
     sufficient: float | None = None  # the smallest data.overlap, in hundredths, that would leave none out
     empty: int = 0  # documents without tokens
-    engine: str = "tokenizers"  # the library that tokenized; stores of earlier versions may have "tokie"
-    fell_back: bool = False  # unused; in the checksum of the manifest
     sha256: dict[str, str] = {}
     bytes: dict[str, int] = {}
 

@@ -40,8 +40,8 @@ def measure(subjects: Sequence[Subject], chosen: str, device: str) -> Measured:
     with the config of the run that began first.
     """
     # Refuse what cannot be measured.
-    configs = {subject.label: _config_of(subject) for subject in subjects}
     options = component_of_flag(chosen, "--on", measures)
+    configs = {subject.label: _config_of(subject) for subject in subjects}
     entry = measures.get(options.type)
     measuring = entry.component(**options.keywords())
     if not measuring.same_rows:

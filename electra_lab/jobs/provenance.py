@@ -24,16 +24,7 @@ from electra_lab.config.load import Loaded, dump
 from electra_lab.data.build import Recipe
 from electra_lab.data.raw_documents import names_of
 from electra_lab.data.store import is_store, key_of, read_manifest
-from electra_lab.storage.provenance import (
-    FORMAT,
-    Change,
-    Code,
-    Data,
-    Environment,
-    Provenance,
-    changes,
-    described,
-)
+from electra_lab.storage.provenance import FORMAT, Change, Code, Data, Environment, Provenance, changes, described
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Settings
 from electra_lab.version import __version__

@@ -79,7 +79,7 @@ def predict_masked(
 ) -> MaskedPrediction:
     """Let `network` predict the masked tokens, at their positions alone; from its states `hidden` if there are some."""
     hidden = states(network, masked.inputs, batch) if hidden is None else hidden
-    logits = full_precision(network.token_logits(hidden, masked.positions))
+    logits = widened(network.token_logits(hidden, masked.positions))
     originals = batch.tokens.gather(1, masked.positions)
     return MaskedPrediction(masked, originals, hidden, logits, cross_entropy(logits, originals))
 
@@ -95,7 +95,7 @@ def states(network: Network, inputs: Int[Tensor, "B T"], batch: Batch, **options
     return network.hidden(inputs, batch.attention_mask, batch.segments, batch.attention_document_ids, **options)
 
 
-def full_precision(logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def widened(logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return the logits in at least float32, the precision of losses."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -146,7 +146,7 @@ def detect(
     hidden     the discriminator's states of `inputs`, if they have been computed
     """
     hidden = states(discriminator, inputs, batch) if hidden is None else hidden
-    logits = full_precision(discriminator.replaced_logits(hidden))
+    logits = widened(discriminator.replaced_logits(hidden))
     detection = Detection(inputs, inputs != batch.tokens, logits)
     labels = detection.replaced.to(logits.dtype) * (1 - smoothing) + smoothing / 2
     return detection, F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
@@ -173,7 +173,7 @@ def choose(
     answer: Int[Tensor, "B N"],
 ) -> tuple[Choice, Float[Tensor, "B N"]]:
     """Return the choice between candidates, whose head is `candidates`, and its cross-entropy at each position."""
-    logits = full_precision(discriminator.predict("candidates", hidden, candidates, positions=positions))
+    logits = widened(discriminator.predict("candidates", hidden, candidates, positions=positions))
     losses = F.cross_entropy(logits.flatten(0, 1), answer.flatten(), reduction="none").view_as(answer)
     return Choice(positions, valid, candidates, logits, answer), losses
 
@@ -181,7 +181,7 @@ def choose(
 def term(losses: Float[Tensor, "*shape"], counted: Bool[Tensor, "*shape"], weight: float | Tensor) -> Term:
     """Sum the losses that count; the loop divides by the count of the global batch.
 
-    Weights of single losses should have a mean of 1, as the divisor is a count.
+    Weights of single losses should have a mean of 1 over the training text, not each batch, as the divisor is a count.
     """
     return Term(losses.masked_fill(~counted, 0.0).sum(), counted.sum(), weight)
 

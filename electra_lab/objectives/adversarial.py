@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.objectives._shared import Corrupting, Weight, detect, full_precision, must_learn, term
+from electra_lab.objectives._shared import Corrupting, Weight, detect, must_learn, term, widened
 from registry import Batch, Losses, Setup, Streams, objectives
 
 
@@ -51,7 +51,7 @@ class Adversarial(Corrupting):
         # 3) Its reward, and the baseline -log sigmoid(value) that the generator's states predict, [B K].
         reward = losses.detach().gather(1, masked.positions)
         states = guess.hidden.detach().gather(1, masked.positions.unsqueeze(-1).expand(-1, -1, guess.hidden.shape[-1]))
-        value = full_precision(self.baseline(states)).squeeze(-1)
+        value = widened(self.baseline(states)).squeeze(-1)
         fit = F.binary_cross_entropy_with_logits(value, (-reward).exp(), reduction="none")
         advantage = reward + F.logsigmoid(value.detach())
         terms = {

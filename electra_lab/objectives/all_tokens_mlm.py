@@ -5,16 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.objectives._shared import (
-    Corrupting,
-    Weight,
-    ZLoss,
-    copy_losses,
-    full_precision,
-    in_parts,
-    states,
-    term,
-)
+from electra_lab.objectives._shared import Corrupting, Weight, ZLoss, copy_losses, in_parts, states, term, widened
 from registry import Batch, Flops, Losses, Needs, Prediction, Price, Streams, objectives
 
 
@@ -45,7 +36,7 @@ class AllTokensMlm(Corrupting):
         guess = self.guess(batch, rng)
         inputs, masked = self.replace(guess, batch, rng), guess.masked
         hidden = states(self.discriminator, inputs, batch)
-        copy = full_precision(self.copy(hidden)).squeeze(-1)
+        copy = widened(self.copy(hidden)).squeeze(-1)
         losses, likeliest = in_parts(self._read, hidden, copy, inputs, batch.tokens)
         terms = {
             "generator": guess.term(self.generator_weight),
@@ -69,7 +60,7 @@ class AllTokensMlm(Corrupting):
         tokens: Int[Tensor, "B T"],
     ) -> tuple[Float[Tensor, "B n"], Int[Tensor, "B n"]]:
         """Return the losses of the positions `at`, and in eval mode their most likely tokens, otherwise the inputs."""
-        logits = full_precision(self.discriminator.token_logits(hidden, at))
+        logits = widened(self.discriminator.token_logits(hidden, at))
         copy, inputs, tokens = (values.gather(1, at) for values in (copy, inputs, tokens))
         token_losses = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(copy)
         losses = copy_losses(token_losses, copy, inputs == tokens)

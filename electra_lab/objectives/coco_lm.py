@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.objectives._shared import Weight, full_precision, states, term
+from electra_lab.objectives._shared import Weight, states, term, widened
 from electra_lab.objectives.electra_correct import ElectraCorrect
 from registry import Batch, Flops, Losses, Needs, Price, Random, Setup, Streams, count, objectives
 
@@ -76,7 +76,7 @@ class CocoLm(ElectraCorrect):
         """Return the mean loss of both vectors of each row. In float32 with autocast off, as for other losses."""
         rows = len(real)
         with torch.autocast(vectors.device.type, enabled=False):
-            unit = F.normalize(full_precision(vectors.flatten(0, 1)), dim=-1)  # [2B D]
+            unit = F.normalize(widened(vectors.flatten(0, 1)), dim=-1)  # [2B D]
             similar = unit @ unit.T / self.contrast_temperature  # [2B 2B]
         # Candidates are the real rows of the same group, in both views, without the vector itself.
         number = torch.arange(2 * rows, device=real.device)

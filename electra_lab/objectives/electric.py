@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.objectives._shared import Base, Weight, draw, full_precision, in_parts, is_masked, states, term
+from electra_lab.objectives._shared import Base, Weight, draw, in_parts, is_masked, states, term, widened
 from registry import Batch, Detection, Flops, Losses, Metric, Needs, Prediction, Price, Setup, Streams, objectives
 
 
@@ -55,7 +55,7 @@ class Electric(Base):
             noise = log_probability.scatter(1, at, of_drawn)
 
         # 3) Let the discriminator tell noise from text, by an energy that has to make up for the noise's probability.
-        energy = full_precision(self.discriminator.predict("energy", states(self.discriminator, inputs, batch)))
+        energy = widened(self.discriminator.predict("energy", states(self.discriminator, inputs, batch)))
         replacements = masked.valid.sum(1, keepdim=True)
         unmasked = maskable.sum(1, keepdim=True) - replacements
         log_odds = replacements.clamp(min=1).to(energy.dtype).log() - unmasked.clamp(min=1).to(energy.dtype).log()
@@ -93,7 +93,7 @@ class Electric(Base):
 
     def allowed(self, hidden: Float[Tensor, "B T D"], at: Int[Tensor, "B n"]) -> Float[Tensor, "B n V"]:
         """Return the generator's logits at some positions, minus infinity for tokens that are never drawn."""
-        logits = full_precision(self.generator.token_logits(hidden, at))
+        logits = widened(self.generator.token_logits(hidden, at))
         return logits.masked_fill(self.vocabulary.is_special, float("-inf"))
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:

@@ -10,16 +10,7 @@ from torch import Tensor
 
 from electra_lab.model.draws import inverse_cdf
 from electra_lab.model.network import everywhere
-from electra_lab.objectives._shared import (
-    Corrupting,
-    MaskedPrediction,
-    Weight,
-    ZLoss,
-    choose,
-    full_precision,
-    states,
-    term,
-)
+from electra_lab.objectives._shared import Corrupting, MaskedPrediction, Weight, ZLoss, choose, states, term, widened
 from registry import Batch, Detection, Flops, Losses, Needs, Price, Streams, objectives
 
 AT_ONCE = 512  # positions of a batch whose vocabulary logits exist at the same time
@@ -88,7 +79,7 @@ class McBert(Corrupting):
         parts = (torch.split(tensor, some, dim=1) for tensor in (everywhere(numbers), numbers, batch.tokens, replaced))
         drawn = []
         for at, uniform, originals, replaced_part in zip(*parts, strict=True):
-            logits = full_precision(self.generator.token_logits(guess.hidden, at))
+            logits = widened(self.generator.token_logits(guess.hidden, at))
             logits = logits.masked_fill(self.vocabulary.is_special, float("-inf"))
             if self.duplicates == "redraw":
                 original = originals.unsqueeze(-1)

@@ -9,16 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.objectives._shared import (
-    Base,
-    MaskedPrediction,
-    Weight,
-    detect,
-    draw,
-    full_precision,
-    predict_masked,
-    term,
-)
+from electra_lab.objectives._shared import Base, MaskedPrediction, Weight, detect, draw, predict_masked, term, widened
 from registry import Batch, Flops, Losses, Masked, Needs, Price, Streams, objectives
 
 EMPTY, UNVISITED = -1, -2  # in the memory, the position of a slot without a replacement, and of one never written
@@ -99,7 +90,7 @@ class SelfAugmentation(Base):
         if self.remask == "every_visit":
             masked = self.mask(batch, rng, "remasking")
             originals = batch.tokens.gather(1, masked.positions)
-            logits = full_precision(self.discriminator.token_logits(guess.hidden, masked.positions))
+            logits = widened(self.discriminator.token_logits(guess.hidden, masked.positions))
         if self.disallow_correct:
             logits = logits.scatter(-1, originals.unsqueeze(-1), float("-inf"))
         drawn = draw(self.sampler, logits, self.vocabulary, rng("sampling"))

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from electra_lab.model.draws import distinct
-from electra_lab.objectives._shared import Corrupting, MaskedPrediction, Weight, ZLoss, choose, full_precision, term
+from electra_lab.objectives._shared import Corrupting, MaskedPrediction, Weight, ZLoss, choose, term, widened
 from registry import Batch, Detection, Losses, Needs, Streams, objectives
 
 
@@ -71,7 +71,7 @@ class Teams(Corrupting):
         depths = model.depth - self.below_top, model.depth
         mask, documents = batch.attention_mask, batch.attention_document_ids
         inner, top = model.hidden_at(depths, inputs, mask, batch.segments, documents)
-        logits = full_precision(model.predict("replaced_branch", inner, mask, documents))
+        logits = widened(model.predict("replaced_branch", inner, mask, documents))
         detection = Detection(inputs, inputs != batch.tokens, logits)
         detected = F.binary_cross_entropy_with_logits(logits, detection.replaced.to(logits.dtype), reduction="none")
         answer = torch.zeros_like(masked.positions)

@@ -86,12 +86,6 @@ def read_folders(source: str, base: Path | None = None, network: str | None = No
     return TrainedModel(source, parts, read[0], mark.length if mark else None)
 
 
-def is_model(path: Path) -> bool:
-    """Return True for a folder with a model, or with an exported pair."""
-    folders = path, path / NETWORKS[0], path / NETWORKS[1]
-    return any(os.path.lexists(folder / CONFIG) for folder in folders)
-
-
 def read_part(path: Path, name: str, *, beside: bool = False) -> Part:
     """Read a folder with one network. Raises DataError, ConfigError.
 

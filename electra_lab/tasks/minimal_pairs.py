@@ -12,14 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from electra_lab.tasks._judging import (
-    Which,
-    candidates,
-    detection,
-    energy,
-    pseudo_likelihood,
-    refuse_infinite,
-)
+from electra_lab.tasks._judging import Which, candidates, detection, energy, pseudo_likelihood, refuse_infinite
 from registry import Encoded, Judgement, Metric, Network, PairExample, Pretrained, Results, Table, tasks
 from registry.contracts.training import SHARE
 from registry.errors import ConfigError, DataError

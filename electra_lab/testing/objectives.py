@@ -70,7 +70,7 @@ class ObjectiveContract(Contract):
     @property
     def detection_term(self) -> str | None:
         """The term that is the cross-entropy of the detection."""
-        declared: str | None = self.kind.detection_term
+        declared: str | None = self.built.detection_term
         return declared
 
     @cached_property
@@ -112,7 +112,10 @@ class ObjectiveContract(Contract):
             )
             labels = {"replaced": seen.replaced, "masked": chosen}[self.kind.detection_labels]
             each_loss = nn.functional.binary_cross_entropy_with_logits(seen.logits, labels.float(), reduction="none")
-            assert close(detection.sum, each_loss[judged].sum())
+            assert close(detection.sum, each_loss[judged].sum()), (
+                f"the term '{self.detection_term}' is not the plain cross-entropy of the detection. If tokens have "
+                "weights, set detection_term to None where the option says so."
+            )
 
     def test_only_declared_terms_train_the_generator(self) -> None:
         """Others reach the parameters that it shares and no more, and so does the detection. Declared terms do."""

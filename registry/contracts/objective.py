@@ -149,7 +149,7 @@ FULL = BatchSizes(1)  # every batch is full
 
 @dataclass(frozen=True)
 class Flops:
-    """The cost of training: `per_step`, but for the `first` steps, which cost `at_first` each.
+    """The cost of training: `per_step`, of a cycle its average, but for the `first` steps, which cost `at_first` each.
 
     batches  numbers of rows of the steps; both prices are for a full batch
     """
@@ -199,8 +199,8 @@ class Objective(Module):
     `discriminator` is the model that remains. All other members have defaults:
 
     needs             Needs of the objective, or a static method from the options to them: parts not needed are None
-    detection_term    name of the term that is the plain binary cross-entropy of `Losses.detection`, unweighted; None if
-                      there is none
+    detection_term    name of the term that is the plain binary cross-entropy of `Losses.detection`; None without one.
+                      An option that weights tokens sets it to None, in `__post_init__`
     detection_labels  label that the discriminator predicts for each token: "replaced", or "masked", which also
                       holds for draws that equal the original
     trains_generator  terms that reach the generator; those whose names begin with "generator" always do. A law holds
@@ -214,7 +214,7 @@ class Objective(Module):
     """
 
     needs: ClassVar[Any] = Needs()
-    detection_term: ClassVar[str | None] = "discriminator"
+    detection_term: str | None = "discriminator"
     detection_labels: ClassVar[Literal["replaced", "masked"]] = "replaced"
     trains_generator: Collection[str] = ()
     group: int = 1
@@ -223,7 +223,10 @@ class Objective(Module):
 
     @abstractmethod
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        """Return the counts of the terms without running a network; losses are divided by them."""
+        """Return the counts of the terms without running a network; losses are divided by them.
+
+        `forward` and `counts` have the same terms in all steps; one that a step does not compute has sum and count 0.
+        """
 
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step, the only place where an objective may change over time."""

@@ -91,10 +91,7 @@ def is_labelled(example: AnyExample) -> bool:
 
 
 class Dataset:
-    """A source of examples. Registered as a class derived from this one:
-
-        class Mine(Dataset):
-            def __init__(self, /, *, <options>)
+    """A source of examples. Registered as a class derived from this one: __init__(self, /, *, <options>).
 
     `@datasets.register(name, yields=TextExample)` declares the type of its examples. The constructor raises DataError
     if files are missing, and sets `splits`. Other members have defaults:
@@ -114,10 +111,7 @@ class Dataset:
         return None
 
     def submission(self, split: str, predictions: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-        """Return name and content of the file that the benchmark accepts, None if it accepts none of this split.
-
-        predictions  those of the task, one for each example
-        """
+        """Return name and content of the benchmark's file for these predictions; None if it takes no such split."""
         return None
 
     @abstractmethod
@@ -199,10 +193,7 @@ class Results:
 
 
 class Task:
-    """A task that a model is fine-tuned for. Registered as a class derived from this one:
-
-        class Mine(Task):
-            def __init__(self, /, *, <options>)
+    """A task to fine-tune for. Registered as a class derived from this one: __init__(self, /, *, <options>).
 
     `@tasks.register(name, takes=TextExample)` declares the type of its examples. Members with defaults:
 
@@ -299,10 +290,7 @@ class Pretrained:
 
 
 class Judgement:
-    """A task without training. Registered like a Task, as a class derived from this one, with trains=False.
-
-    metrics  metrics by name, the most important one first
-    """
+    """A task without training; `metrics` are as in Task. Registered as a class derived from this one, trains=False."""
 
     metrics: Mapping[str, Metric] = MappingProxyType({})
 

@@ -49,13 +49,7 @@ from electra_lab.jobs.lifecycle import (
     train_to_the_end,
     write_config,
 )
-from electra_lab.jobs.provenance import (
-    began,
-    codes_of,
-    environment,
-    refuse_changes,
-    refuse_other_plugins,
-)
+from electra_lab.jobs.provenance import began, codes_of, environment, refuse_changes, refuse_other_plugins
 from electra_lab.jobs.saving import restore
 from electra_lab.presentation.console import Console
 from electra_lab.presentation.finetuning_page import closing, write_report

@@ -41,6 +41,19 @@ def test_a_listing_is_a_row_per_job(lab: Lab, runs: list[Path]) -> None:
         assert wrong[-1].partition("=")[0] in lab.fails(2, "list", *wrong)
 
 
+def test_seeds_of_a_fine_tuning_are_compared(lab: Lab, tuned: dict[str, Path]) -> None:
+    seeds = tuned["labels"] / "seed-4", tuned["labels"] / "seed-7"
+    code, out, err = lab("compare", *seeds, "--html", "page.html")
+    assert (code, err) == (0, "")
+    rows = [line.split() for line in out.splitlines()]
+    assert ["seeds", "[4]", "[7]"] in rows
+    # A fine-tuning may have no test split.
+    (shown,) = [row[1:3] for row in rows if row[:1] == ["accuracy"]]
+    of_seeds = [json.loads((seed / "results.json").read_text())["splits"]["validation"]["metrics"] for seed in seeds]
+    assert [*map(float, shown)] == pytest.approx([metrics["accuracy"] for metrics in of_seeds], abs=1e-4)
+    assert all(number in Path("page.html").read_text() for number in shown)
+
+
 @pytest.mark.parametrize("width", [60, 90, 200])
 def test_a_table_fits_the_terminal(lab: Lab, runs: list[Path], width: int) -> None:
     from electra_lab.analysis.catalog import jobs
@@ -55,6 +68,8 @@ def test_a_table_fits_the_terminal(lab: Lab, runs: list[Path], width: int) -> No
 
 
 def test_a_comparison_is_tables_and_a_page(lab: Lab, runs: list[Path]) -> None:
+    for measure in ("", "3", "[fixed_corruption]"):
+        assert f"--on{' ' * bool(measure)}{measure}: " in lab.fails(2, "compare", *runs, "--on", measure)
     code, out, err = lab("compare", *runs)
     assert (code, err, os.listdir()) == (0, "", ["runs"]), "a page is written only where --html says"
     assert "generator loss" in out

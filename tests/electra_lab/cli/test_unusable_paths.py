@@ -57,6 +57,17 @@ def test_a_path_that_cannot_be_is_a_sentence(lab: Any, command: str, path: str) 
     assert path.partition("/")[0] in err or "none" in command
 
 
+@pytest.mark.parametrize(
+    "command", [command for command in COMMANDS if command.endswith(("--html PATH", "text --out PATH"))]
+)
+def test_an_answer_is_not_written_into_a_pipe(lab: Any, command: str) -> None:
+    """A file would take the place of the pipe, whose reader would wait forever."""
+    os.mkfifo("pipe")
+    option = command.split()[-2]
+    assert f"{option} pipe: " in lab.fails(2, *command.replace("PATH", "pipe").split())
+    assert Path("pipe").is_fifo()
+
+
 KEYS = {
     "corpus.paths.0": ("corpus", "{type: text_files, paths: [PATH]}"),
     "tokenizer.path": ("tokenizer", "{type: pretrained, path: PATH}"),

@@ -201,6 +201,23 @@ def test_paths_hold_from_the_file_that_wrote_them(tmp_path: Path, monkeypatch: p
     assert config.data.store == here / "mine"
 
 
+def test_an_error_in_a_file_that_another_one_extends_names_both(tmp_path: Path) -> None:
+    parent, middle, child = (tmp_path / f"{name}.yaml" for name in ("parent", "middle", "child"))
+    middle.write_text("extends: parent.yaml\nseed: 3\n")
+    child.write_text("extends: middle.yaml\nseed: x\n")
+    write_experiment(tmp_path, "parent.yaml", sampler="{type: gumble}")
+    with pytest.raises(ConfigError) as said:
+        load(child)
+    of_parent, of_child = sorted(str(said.value).splitlines(), key=lambda line: "child.yaml:2:" in line)
+    assert str(parent) in of_parent.partition(": ")[0]
+    assert str(middle) in of_parent
+    assert "parent.yaml" not in of_child
+    with pytest.raises(ConfigError) as said:
+        load(middle)
+    assert str(said.value).startswith(f"{parent}:")
+    assert str(middle) in str(said.value)
+
+
 def test_a_name_on_the_hub_stays_one_unless_a_folder_is_called_so(tmp_path: Path) -> None:
     child = tmp_path / "child.yaml"
     corpus = "corpus: {type: hugging_face, path: somebody/texts}"

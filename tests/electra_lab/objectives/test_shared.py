@@ -1,7 +1,8 @@
 """Common parts of objectives: losses of masked tokens, inputs of samplers and networks, options, narrow types."""
 
 import math
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from electra_lab.model.network import Network
-from electra_lab.objectives._shared import Corrupting, MaskedPrediction, cross_entropy, draw, predict_masked
+from electra_lab.objectives._shared import Base, Corrupting, MaskedPrediction, cross_entropy, draw, predict_masked
 from electra_lab.testing import CLS, MASK, PAD, SEP, ObjectiveContract, vocabulary
 from electra_lab.testing.common import as_batch
 from electra_lab.training.device import recompute
@@ -173,6 +174,34 @@ def test_disallow_correct_takes_the_original_out_of_the_softmax(name: str, disal
             expected[original] = 0
         seen = sampler.logits[slot::2].double().softmax(-1)
         torch.testing.assert_close(seen, (expected / expected.sum()).expand(3, -1), rtol=1e-5, atol=0)
+
+
+OTHER_VALUES: dict[str, Any] = {  # of options that objectives inherit
+    "correction": "copy", "correction_weight": 3.0, "disallow_correct": True, "discriminator_smoothing": 0.3,
+    "discriminator_weight": 3.0, "generator_smoothing": 0.3, "generator_weight": 3.0, "z_loss": 0.5,
+}  # fmt: skip
+
+
+def inherited() -> Iterator[tuple[str, str]]:
+    """Yield each objective that derives from another one, with each option that it inherits."""
+    kinds: dict[str, Any] = {name: objectives.get(name).component for name in objectives.names()}
+    for name, kind in kinds.items():
+        parents = {base for base in kind.__mro__[1:] if base in kinds.values()}
+        options = {field.name for parent in parents for field in fields(parent)} - {
+            field.name for field in fields(Base)
+        }
+        yield from ((name, option) for option in sorted(options))
+
+
+@pytest.mark.parametrize(("name", "option"), inherited())
+def test_an_inherited_option_changes_the_loss_of_a_derived_objective(name: str, option: str) -> None:
+    def loss(**options: Any) -> float:
+        batch = tiny.sentences(60)
+        required = {"group": 3} if name == "coco_lm" else {}
+        objective = tiny.berts(name, **required, **options)
+        return float(tiny.total(objective.train()(batch, tiny.streams(batch))))
+
+    assert loss(**{option: OTHER_VALUES[option]}) != loss()
 
 
 def test_generator_smoothing_is_that_of_torch_and_metrics_know_nothing_of_it() -> None:
