@@ -19,7 +19,6 @@ from tests.electra_lab.export.exports import inputs, states
 from tests.electra_lab.jobs.finetuning.small import pretrained, write_finetuning
 from tests.electra_lab.jobs.pretraining.tiny import experiment
 
-
 DROPOUT = {"model": 0.1, "lab_model": 0.3}  # of the embeddings, 0.1 by default
 
 
