@@ -82,11 +82,6 @@ def accumulator_of(objective: Objective, vocabulary: Vocabulary) -> Callable[[Co
     return accumulator
 
 
-def declared_alone(accumulate: Callable[[Collection[int]], Accumulator]) -> dict[str, Metric]:
-    """Return the metrics that an objective declares in addition to those of all pre-training."""
-    return {name: metric for name, metric in accumulate(()).metrics.items() if name not in PRETRAINING}
-
-
 class PretrainingMetrics:
     """Metrics of masked language models, choices, and detectors over all maskable positions, and an objective's means.
 
@@ -210,7 +205,7 @@ class PretrainingMetrics:
     @property
     def _rarity(self) -> NDArray[np.int64]:
         """The rank of each token's surprise."""
-        return _ranks(self._surprise.cpu().numpy())
+        return ranks_of(self._surprise.cpu().numpy())
 
     def _shown(self, batch: Batch, seen: Detection) -> list[Example]:
         rows = batch.example_ids.tolist() if self.show else []
@@ -240,7 +235,7 @@ def _of_detection(replaced: NDArray[np.bool_], logits: NDArray[Any], rarity: NDA
     called = logits > 0
     hits = int((called & replaced).sum())
     return {
-        "discriminator_auc": _auc(replaced, _ranks(logits)) if np.isfinite(logits).all() else math.nan,
+        "discriminator_auc": _auc(replaced, ranks_of(logits)) if np.isfinite(logits).all() else math.nan,
         "discriminator_accuracy": float((called == replaced).mean()),
         "discriminator_precision": hits / max(int(called.sum()), 1),
         "discriminator_recall": hits / max(int(replaced.sum()), 1),
@@ -270,7 +265,7 @@ def _joined(parts: list[Columns]) -> list[NDArray[Any]]:
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
-def _ranks(scores: NDArray[Any]) -> NDArray[np.int64]:
+def ranks_of(scores: NDArray[Any]) -> NDArray[np.int64]:
     """Return the rank of each score, from 0; equal ones share it."""
     return np.unique(scores, return_inverse=True)[1]
 
@@ -303,24 +298,10 @@ def auc_gain(
         return None, None, None, None
     if _auc(replaced, baseline) < 0.5:
         baseline = np.zeros(len(replaced), np.int64)
-    return _jackknife(*_without_each(replaced, _ranks(scores), baseline, documents))
+    return _jackknife(*without_each(replaced, ranks_of(scores), baseline, documents))
 
 
-def auc_by_document(
-    replaced: NDArray[np.bool_], scores: NDArray[Any], documents: NDArray[np.integer]
-) -> NDArray[np.float64]:
-    """Return Float64[D], the jackknife's pseudo-values of an AUC: D times it less D - 1 times that without a document.
-
-    Their mean is about the AUC, and their differences are the contributions of documents, in the order of their
-    numbers. There have to be two documents or more with tokens of either kind.
-    """
-    nothing = np.zeros(len(replaced), np.int64)
-    gain, left, *_ = _without_each(replaced, _ranks(scores), nothing, documents)
-    pseudo: NDArray[np.float64] = len(left) * (gain + 0.5) - (len(left) - 1) * (left + 0.5)
-    return pseudo
-
-
-def _without_each(
+def without_each(
     replaced: NDArray[np.bool_], ranks: NDArray[np.int64], baseline: NDArray[np.int64], documents: NDArray[np.integer]
 ) -> tuple[Any, ...]:
     """Return the difference of two AUCs, its values without each document, and the documents' tokens of both kinds."""
@@ -335,7 +316,7 @@ def _without_each(
 
     sizes, won = (by_document(replaced), by_document(~replaced)), ahead(ranks, baseline)
     # Ranked by document first, all tokens of earlier documents are below, by either: the rest is won within.
-    within = ahead(*(_ranks(document * (rank.max() + 1) + rank) for rank in (ranks, baseline)))
+    within = ahead(*(ranks_of(document * (rank.max() + 1) + rank) for rank in (ranks, baseline)))
     pairs = by_document(replaced, won) + by_document(~replaced, won) - by_document(replaced, within)
     total = int(won[replaced].sum())
     left = (total - pairs) / np.maximum(2 * (number - sizes[0]) * (rest - sizes[1]), 1)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
@@ -163,3 +164,25 @@ def _entries_in(value: Any) -> Iterator[Entry[Any]]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _entries_in(item)
+
+
+class Url(type(Path())):  # type: ignore[misc]
+    """The address of a file in an object store or on a server, such as `s3://bucket/a.txt`, as a path.
+
+    listed  hash of its ETag and size in a listing that has just been read
+    """
+
+    schemes: ClassVar = ("s3", "gs", "hf", "https", "http")
+    listed: bytes | None = None
+
+    def __str__(self) -> str:
+        return str.replace(super().__str__(), ":/", "://", 1)  # paths merge slashes
+
+    @property
+    def scheme(self) -> str:
+        return str.removesuffix(self.parts[0], ":")
+
+    @classmethod
+    def of(cls, path: Path) -> Path:
+        """Return a path as an address if it is one."""
+        return cls(path) if path.parts[:1] and path.parts[0] in {f"{scheme}:" for scheme in cls.schemes} else path

@@ -71,10 +71,6 @@ class Interrupted(Stopped):
     exit_code = 130
 
 
-class Pruned(Stopped):
-    """A search has ended a run that does worse than others; it is not resumed."""
-
-
 class UnknownText(UserWarning):
     """More than a tenth of a text is unknown to a tokenizer."""
 

@@ -252,28 +252,6 @@ def _unusable(option: inspect.Parameter) -> str | None:
     return None
 
 
-class Url(type(Path())):  # type: ignore[misc]
-    """The address of a file in an object store or on a server, such as `s3://bucket/a.txt`, as a path.
-
-    listed  hash of its ETag and size in a listing that has just been read
-    """
-
-    schemes: typing.ClassVar = ("s3", "gs", "hf", "https", "http")
-    listed: bytes | None = None
-
-    def __str__(self) -> str:
-        return str.replace(super().__str__(), ":/", "://", 1)  # paths merge slashes
-
-    @property
-    def scheme(self) -> str:
-        return str.removesuffix(self.parts[0], ":")
-
-    @classmethod
-    def of(cls, path: Path) -> Path:
-        """Return a path as an address if it is one."""
-        return cls(path) if path.parts[:1] and path.parts[0] in {f"{scheme}:" for scheme in cls.schemes} else path
-
-
 class FolderOrName(str):
     """A folder, relative to the file that wrote it, or a name on the Hugging Face hub: `name`, `organisation/name`."""
 

@@ -28,10 +28,10 @@ from electra_lab.config.source import (
     with_overrides,
 )
 from registry import ALL, Entry, Plugin, heads, launchers, load_plugin, measures, schedules
-from registry.component import Component, entries_of
+from registry.component import Component, Url, entries_of
 from registry.discovery import packaged
 from registry.errors import ConfigError, LabError, command, listed, not_utf8
-from registry.signature import FolderOrName, Strict, Url, validate
+from registry.signature import FolderOrName, Strict, validate
 
 # A file of a kind has at least one of its keys; an experiment has none.
 KINDS = {"ablation": ("base", "vary"), "fine-tuning": ("task", "dataset")}

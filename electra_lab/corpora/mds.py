@@ -12,8 +12,8 @@ from electra_lab.corpora._common import FieldName, FileCorpus, Paths, documents_
 from electra_lab.sources.files import LONGEST_LINE, BadInput, Files, exists, opened, uncompressed
 from electra_lab.sources.remote import matched
 from registry import Document, Skipped, corpora
+from registry.component import Url
 from registry.errors import DataError, did_you_mean
-from registry.signature import Url
 
 TEXT = ("str", "str_int")
 NUMBERS = ("int", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

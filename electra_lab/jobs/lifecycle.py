@@ -41,7 +41,6 @@ from registry.errors import (
     LabError,
     OutOfMemoryError,
     Preempted,
-    Pruned,
     Reported,
     Stopped,
     command,
@@ -52,6 +51,10 @@ Judge = Callable[[Mapping[str, Any]], None]
 Page = Callable[[], None]  # writes the page of a job again, if it is due
 NOTHING_SAVED = "Nothing was saved. Start again with the same command."
 STOP, TIME_IS_UP = 100, 1000  # messages between ranks: 1 for a checkpoint, STOP + a signal, or TIME_IS_UP
+
+
+class Pruned(Stopped):
+    """A search has ended a run that does worse than others; it is not resumed."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A run as measures see it, and the numbers that a measure returns."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -13,11 +13,11 @@ import torch
 from electra_lab.analysis.records import of_split
 from electra_lab.data.rows import Rows
 from electra_lab.jobs.pretraining import execute
-from electra_lab.metrics import declared_alone
+from electra_lab.metrics import PRETRAINING
 from electra_lab.storage.files import damage, new_folder, read_text, seal
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.execution import autocast
-from registry import Batch, Entry, Metric, MetricWithDocuments, Trained
+from registry import Accumulator, Batch, Entry, Metric, MetricWithDocuments, Trained
 from registry.errors import BadResult
 
 KEY = "key.txt"  # in the folder that all runs share for a measure
@@ -98,3 +98,8 @@ def numbers_of(
         if by_document and all(map(math.isfinite, by_document)):
             documents[name] = by_document
     return {name: float(value) for name, value in result.items() if math.isfinite(value)}, documents
+
+
+def declared_alone(accumulate: Callable[[Collection[int]], Accumulator]) -> dict[str, Metric]:
+    """Return the metrics that an objective declares in addition to those of all pre-training."""
+    return {name: metric for name, metric in accumulate(()).metrics.items() if name not in PRETRAINING}

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from electra_lab.metrics import auc_by_document
+from electra_lab.metrics import ranks_of, without_each
 from registry import Batch, MetricWithDocuments, Vocabulary, count
 from registry.errors import DivergedError
 
@@ -106,3 +106,17 @@ def auc_with_documents(
 def rankable(replaced: NDArray[np.bool_], scores: NDArray[Any]) -> bool:
     """Return True if there are both replaced and original tokens, with scores that can be ordered."""
     return bool(0 < replaced.sum() < len(replaced) and np.isfinite(scores).all())
+
+
+def auc_by_document(
+    replaced: NDArray[np.bool_], scores: NDArray[Any], documents: NDArray[np.integer]
+) -> NDArray[np.float64]:
+    """Return Float64[D], the jackknife's pseudo-values of an AUC: D times it less D - 1 times that without a document.
+
+    Their mean is about the AUC, and their differences are the contributions of documents, in the order of their
+    numbers. There have to be two documents or more with tokens of either kind.
+    """
+    nothing = np.zeros(len(replaced), np.int64)
+    gain, left, *_ = without_each(replaced, ranks_of(scores), nothing, documents)
+    pseudo: NDArray[np.float64] = len(left) * (gain + 0.5) - (len(left) - 1) * (left + 0.5)
+    return pseudo

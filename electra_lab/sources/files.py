@@ -22,9 +22,9 @@ from typing import Any, BinaryIO, NoReturn
 from electra_lab.sources import remote
 from electra_lab.storage.files import open_regular
 from registry import Skipped
+from registry.component import Url
 from registry.contracts.data import Unit
 from registry.errors import DataError
-from registry.signature import Url
 
 BLOCK = 1 << 20  # bytes
 COMPRESSED = (".gz", ".xz", ".bz2", ".zst", ".zstd")

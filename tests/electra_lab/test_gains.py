@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from electra_lab.metrics import Gain, PretrainingMetrics, auc_by_document, auc_gain, mean_gain
+from electra_lab.measures._corruption import auc_by_document
+from electra_lab.metrics import Gain, PretrainingMetrics, auc_gain, mean_gain
 from registry import Batch, Detection, Losses
 from tests.electra_lab.metric_batches import (
     WORDS,

@@ -22,6 +22,7 @@ from electra_lab.jobs.endings import as_lab_error
 from electra_lab.jobs.finetuning.experiment import declared, identity, open_dataset
 from electra_lab.jobs.finetuning.run import run_remaining_seeds
 from electra_lab.jobs.identity import digest
+from electra_lab.jobs.lifecycle import Pruned
 from electra_lab.jobs.measured import as_measured, measured, prepare, shared_damage
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.provenance import content
@@ -43,7 +44,6 @@ from registry.errors import (
     InUse,
     LabError,
     Preempted,
-    Pruned,
     Stopped,
     did_you_mean,
 )

@@ -19,11 +19,11 @@ from electra_lab.config.source import BUDGETS, Node, mark_at, parse, read_file, 
 from electra_lab.jobs.finetuning.experiment import absent_examples, declared, identity
 from electra_lab.jobs.finetuning.experiment import check as check_finetuning
 from electra_lab.jobs.identity import digest, identity_of, rows_of, seed_of
-from electra_lab.jobs.measured import reference
+from electra_lab.jobs.measured import declared_alone, reference
 from electra_lab.jobs.provenance import codes_of, with_copies
 from electra_lab.jobs.sweeps.file import Ablation, metrics_of, unknown_metric
 from electra_lab.jobs.sweeps.variants import Problems
-from electra_lab.metrics import accumulator_of, declared_alone
+from electra_lab.metrics import accumulator_of
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.files import disk, new_folder, read_text
 from electra_lab.storage.plan import Cell, Plan, PlannedMeasure, PlannedVariant

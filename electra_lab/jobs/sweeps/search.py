@@ -20,13 +20,14 @@ from filelock import FileLock
 from electra_lab.analysis.results import cell_result, read
 from electra_lab.config.source import Node, keys_of
 from electra_lab.jobs.identity import content_of
+from electra_lab.jobs.lifecycle import Pruned
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation, read_ablation
 from electra_lab.jobs.sweeps.plan import checked, write_plan
 from electra_lab.jobs.sweeps.variants import BASE, short
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.catalog import has_diverged
 from electra_lab.storage.plan import Plan, PlannedSearch, Trial
-from registry.errors import ConfigError, Pruned
+from registry.errors import ConfigError
 
 LOSSES = "generator_mask_loss", "discriminator_token_mask_loss"  # at [MASK]: of the generator, or of an MLM
 DIGITS = 4  # of a proposed number: more make no difference, and are hard to read
