@@ -1,7 +1,7 @@
 """One optimizer step: prepare it on the host, compute it on the device."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,10 +117,13 @@ class Learner:
 
     def losses(self, batch: Batch, rng: Streams, precision: Precision) -> Losses:
         """Return the losses of one batch."""
-        device, length = batch.tokens.device, batch.tokens.shape[1]
+        device, counts = batch.tokens.device, batch.document_counts
+        bounded: AbstractContextManager[None] = nullcontext()
+        if counts is not None:
+            bounded = documents_at_most(counts, self.encoders, device, batch.tokens.shape[1])
         for encoder in self.encoders:
             encoder.full_mask = batch.attention_mask if batch.full else None
-        with autocast(device, precision), documents_at_most(batch.document_counts, self.encoders, device, length):
+        with autocast(device, precision), bounded:
             losses: Losses = self.module(batch, rng)
         return losses
 
