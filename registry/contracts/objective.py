@@ -223,10 +223,7 @@ class Objective(Module):
 
     @abstractmethod
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        """Return the counts of the terms without running a network; losses are divided by them.
-
-        `forward` and `counts` have the same terms in all steps; one that a step does not compute has sum and count 0.
-        """
+        """Return the divisors of the terms of `forward`, without a network. All steps have all terms, absent ones with 0."""
 
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step, the only place where an objective may change over time."""
