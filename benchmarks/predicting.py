@@ -92,6 +92,7 @@ def served(folder: Path) -> Iterator[Callable[[list[str]], Any]]:
     """Start examples/serve.py with a model; yields a function that asks it for the labels of texts."""
     example = Path(__file__).resolve().parents[1] / "examples"
     command = [sys.executable, "-m", "uvicorn", "--app-dir", str(example), "serve:app", "--port", "0"]
+    command += ["--timeout-keep-alive", "600"]  # between requests, the other ways are timed
     environment = {**os.environ, "MODEL": str(folder)}
     with subprocess.Popen(
         command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
