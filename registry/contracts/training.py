@@ -135,10 +135,8 @@ class Backbone(Module):
                          backbone's positions are relative, or restart at each document
     most_documents       upper bound of the documents and pieces of padding in all rows, which the lab sets for each
                          forward pass, to None without one, for electra_lab.model.layers.visible_in
-    batch_mask           attention mask of the batch, which the lab sets for each forward pass: the bound holds for
-                         it without documents, too
-    full_mask            the same of a batch without padding, None with padding; a backbone that receives this tensor
-                         needs no mask
+    batch_mask           attention mask of the batch, set likewise: the bound holds for it without documents, too
+    full_mask            the same if the batch has no padding: a backbone that receives this tensor needs no mask
     inner_states         True if `forward` also takes `depths` and `detach`, and returns the states after each of these
                          layers; see `forward`
     reversible           True if it keeps no activations and computes them again in the backward pass
