@@ -223,7 +223,7 @@ class Objective(Module):
 
     @abstractmethod
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        """Return the divisors of the terms of `forward`, without a network. All steps have all terms, absent ones with 0."""
+        """Return the divisors of the terms, without a network. All steps have all terms, absent ones with count 0."""
 
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step, the only place where an objective may change over time."""
