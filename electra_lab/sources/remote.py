@@ -79,16 +79,10 @@ def version(url: Url) -> bytes:
     The first call after `matched` returns that of the listing.
     """
     listed, url.listed = url.listed, None
-    return listed or _now(url)[0]
-
-
-def _now(url: Url) -> tuple[bytes, int]:
-    """Return the current version and size of a file. Raises DataError."""
-    info = _info(url)
-    now = _version(info)
+    now = listed or _version(_info(url))
     if now is None:
         raise DataError(f"{url}: its server sends no ETag, so changes could not be noticed. Copy it to this machine.")
-    return now, int(info.get("size") or 0)
+    return now
 
 
 def size(url: Url) -> int:
@@ -137,17 +131,16 @@ def _urls(fs: Any, entries: Mapping[str, Mapping[str, Any]]) -> list[Path]:
 
 
 def opened(url: Url) -> BinaryIO:
-    """Open a file to read it. Raises DataError, also later, if it cannot be read or has changed."""
+    """Open a file to read it. Raises DataError, also later, if it cannot be read."""
     return io.BufferedReader(_Resuming(url), 1 << 16)
 
 
 class _Resuming(io.RawIOBase):
-    """A file that is opened again, at the same byte, when its connection breaks."""
+    """A file that is opened again, at the same byte, when its connection breaks. `Files` notices if it has changed."""
 
     def __init__(self, url: Url) -> None:
         self._url, self._fs = url, _file_system(url.scheme)
-        self._begun, self._size = _now(url)
-        self._at, self._broke = 0, False
+        self._size, self._at = size(url), 0
         self._raw: Any = None
 
     def readable(self) -> bool:
@@ -182,8 +175,6 @@ class _Resuming(io.RawIOBase):
         """Return the next bytes. Raises the error of a broken connection; the next call opens another one."""
         try:
             if self._raw is None:
-                if self._broke and _now(self._url)[0] != self._begun:
-                    raise DataError(f"{self._url}: changed while it was read. Start again when it is complete.")
                 self._raw = self._fs.open(self._fs._strip_protocol(str(self._url)), "rb", block_size=BLOCK)
             if self._raw.tell() != self._at:
                 self._go_to(self._raw)
@@ -193,7 +184,6 @@ class _Resuming(io.RawIOBase):
             return data
         except BaseException:
             self._drop()
-            self._broke = True
             raise
 
     def _go_to(self, raw: Any) -> None:
