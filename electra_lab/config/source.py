@@ -24,6 +24,7 @@ from registry.errors import ConfigError, command
 MAX_BYTES = 1 << 18  # PyYAML takes seconds to read them
 MAX_NODES = 20_000  # when aliases are expanded
 MAX_DEPTH = 50
+LONGEST_PLACE = 300  # characters of a --set in an error
 
 Scalar: TypeAlias = str | int | float | bool | None
 Value: TypeAlias = "Scalar | list[Value] | dict[str, Value]"
@@ -198,9 +199,10 @@ def with_overrides(root: Node, overrides: Iterable[str]) -> Node:
     """Return `root` with each `a.b=c` merged into it in turn; c is read as YAML. Raises ConfigError."""
     for override in overrides:
         dotted, separator, text = override.partition("=")
+        place = f"--set {override}" if len(override) <= LONGEST_PLACE else f"--set {override[:LONGEST_PLACE]}…"
         if not separator or not all(dotted.strip().split(".")):
-            raise ConfigError(f"--set {override}: write it as a.b=value.")
-        root = with_change(root, dotted.strip(), parse(text, f"--set {override}", Path.cwd(), one_line=True))
+            raise ConfigError(f"{place}: write it as a.b=value.")
+        root = with_change(root, dotted.strip(), parse(text, place, Path.cwd(), one_line=True))
     return root
 
 

@@ -319,6 +319,11 @@ def test_a_sentence_appears_once_and_braces_stay() -> None:
     )
 
 
+def test_a_long_override_leaves_room_for_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^--set train\.steps=a{288}…: train\.steps: must be an integer"):
+        load(write_experiment(tmp_path), [f"train.steps={'a' * 10_000}"])
+
+
 def test_of_many_or_long_errors_the_beginnings_are_shown_with_their_number() -> None:
     wrong = [((f"key{number}",), "is bad." * 1000, 3) for number in range(500)]
     root = parse("a: 1", "f.yaml", Path())
