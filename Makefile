@@ -7,7 +7,7 @@ PICTURES ?= build/pictures
 BENCH ?= build/bench
 GPU ?= build/gpu
 
-.PHONY: run test test-all log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers laws-peers test-report test-wheel test-onnx test-encoders notebooks check format docs pictures site release-check gpu check-cuda clean
+.PHONY: run test test-all log test-cluster test-parallel test-trackers test-extras bench soak scorecard scorecard-peers laws-peers test-report test-wheel test-onnx test-encoders notebooks check format docs pictures site release-check gpu check-cuda clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
@@ -97,6 +97,10 @@ test-parallel: $(VENV)/dev.stamp
 # Every tracker with its real library: about five minutes.
 test-trackers: $(VENV)/trackers.stamp
 	ELECTRA_LAB_TRACKERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/trackers
+
+# The tests of extras that are not light: searches by Optuna, and object stores with moto's server in the place of S3.
+test-extras: $(VENV)/extras.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/jobs/sweeps/test_search.py tests/electra_lab/sources/test_remote.py
 
 # Compare everything with its peers, on an idle machine with 16 GB: about 30 minutes on two cores, by estimate. Appends to
 # results.jsonl and results.md in $(BENCH), and draws lengths.svg there. docs/performance.md has the results of one machine.
@@ -204,6 +208,10 @@ $(CUDA_VENV)/run.stamp: $(VENV)/python.stamp pyproject.toml
 
 $(VENV)/trackers.stamp: $(VENV)/dev.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tensorboard,wandb,mlflow,trackio]'
+	touch $@
+
+$(VENV)/extras.stamp: $(VENV)/dev.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[search,remote]' 'moto[server]'
 	touch $@
 
 $(VENV)/release.stamp: $(VENV)/dev.stamp

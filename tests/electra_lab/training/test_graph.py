@@ -170,15 +170,17 @@ def test_after_the_first_steps_addresses_and_operations_stay(name: str) -> None:
 
 
 def test_steps_with_other_decisions_have_other_graphs() -> None:
-    """Another shape, or another stage of the objective."""
+    """Another shape, another stage of the objective, or a part of a network in eval mode."""
     trainer = Trainer("objectives/two_stage", "objective.generator_steps=3")
     signatures = [signature(trainer.run, trainer.prepare(step), ROWS) for step in range(5)]
     assert signatures[0] == signatures[1] == signatures[2] != signatures[3] == signatures[4]
     batch = trainer.prepare(3)
     assert signature(trainer.run, batch[:4], ROWS) != signature(trainer.run, batch, ROWS)
     before = signature(trainer.run, batch, ROWS)
+    trainer.run.learner.objective.discriminator.embeddings.eval()
+    assert (in_eval := signature(trainer.run, batch, ROWS)) != before
     trainer.run.optimizer.param_groups[0]["params"][0].requires_grad_(False)
-    assert signature(trainer.run, batch, ROWS) != before
+    assert signature(trainer.run, batch, ROWS) not in (before, in_eval)
 
 
 def test_each_micro_batch_has_the_bound_of_its_documents() -> None:
