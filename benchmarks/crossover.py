@@ -8,13 +8,13 @@ together with the plan, before any cell was trained.
 
 import argparse
 import csv
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import yaml
 from matplotlib import pyplot
 from scipy import stats
 
@@ -38,10 +38,10 @@ class Budget:
 
     @classmethod
     def read(cls, folder: Path) -> "Budget":
-        ablation = yaml.safe_load((folder / "ablation.yaml").read_text(encoding="utf-8"))
+        plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         with (folder / "table.csv").open(encoding="utf-8", newline="") as file:
             rows = [row for row in csv.DictReader(file) if row[MEASURE]]
-        return cls(float(ablation["budget"]["flops"]), rows)
+        return cls(float(plan["budget"]["flops"]), rows)
 
     def scores(self) -> Scores:
         scores: dict[str, dict[int, float]] = {}

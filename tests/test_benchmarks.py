@@ -382,7 +382,7 @@ def crossover_folder(parent: Path, flops: str, differences: dict[str, list[float
     """An ablation's folder with a spread of chunking over the seeds, and the differences to `mlm`."""
     folder = parent / flops
     folder.mkdir()
-    (folder / "ablation.yaml").write_text(f"name: x\nbudget: {{flops: {flops}}}\n")
+    (folder / "plan.json").write_text(json.dumps({"budget": {"flops": float(flops)}}))
     rows = ["variant,seed,status,chunking"]
     for seed in range(5):
         rows.append(f"mlm,{seed},done,{0.8 + 0.01 * seed}")
