@@ -122,7 +122,7 @@ def test_it_works_where_there_is_no_repository(lab: Environment) -> None:
     assert {"Typing :: Typed", "Programming Language :: Python :: 3.13"} <= set(about["classifier"])
     assert set(about["provides_extra"]) == {
         "hugging-face", "onnx", "notebooks", "clusters", "site", "data", "tensorboard", "wandb", "mlflow", "trackio",
-        "dev",
+        "remote", "search", "dev",
     }  # fmt: skip
 
     shipped = {file.removesuffix(".yaml") for file in files_below(ROOT / "experiments") if file.endswith(".yaml")}

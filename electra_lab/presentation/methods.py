@@ -25,7 +25,7 @@ The text is {config.corpus}: {data.documents.train} documents with {data.tokens.
 {data.documents.validation} with {data.tokens.validation} for validation, {data.documents.test} with \
 {data.tokens.test} for testing.
 Of the 13-token runs of validation and test text, {data.overlap} also occur in training text.
-The tokenizer is {config.tokenizer}, with a vocabulary of {data.vocabulary} tokens.
+The tokenizer is {config.tokenizer}, with a vocabulary of {data.vocab_size} tokens.
 Rows have {config.data.sequence_length} tokens; the packing is {config.packing}.
 
 The discriminator is {config.discriminator}, with {parameters.discriminator} parameters.

@@ -212,7 +212,7 @@ class Good(Backbone, nn.Module):
         ({"separates_documents": True},
          "cannot be called as forward(x, attention_mask, documents): too many positional arguments."),
         ({"inner_states": True},
-         "cannot be called as forward(x, attention_mask, depths, apart): got an unexpected keyword argument"),
+         "cannot be called as forward(x, attention_mask, depths, detach): got an unexpected keyword argument"),
         ({"flops": lambda self: 1}, "cannot be called as flops(length): too many positional arguments."),
         ({"flops": lambda self, length: 1.5}, "returned 1.5 from flops(1), must be an integer."),
         ({"shared_flops": lambda self: 1}, "cannot be called as shared_flops(length): too many positional arguments."),

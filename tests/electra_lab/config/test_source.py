@@ -8,7 +8,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from electra_lab.config.source import MAX_BYTES, Node, mark_at, parse, read_file, to_yaml, with_overrides
+from electra_lab.config.source import (
+    LONGEST_PLACE,
+    MAX_BYTES,
+    Node,
+    mark_at,
+    parse,
+    read_file,
+    to_yaml,
+    with_overrides,
+)
 from registry.errors import ConfigError, command
 
 HERE = Path("folder")
@@ -227,7 +236,8 @@ def test_set_marks_what_it_wrote_and_nothing_else(tmp_path: Path, monkeypatch: p
 def test_a_bad_set_is_refused_by_its_own_words(override: str, reason: str):
     with pytest.raises(ConfigError) as refused:
         overridden("a: 1", override)
-    assert str(refused.value).startswith(f"--set {override}: {reason}")
+    shown = override if len(override) <= LONGEST_PLACE else f"{override[:LONGEST_PLACE]}…"
+    assert str(refused.value).startswith(f"--set {shown}: {reason}")
 
 
 YAMLISH = st.text(

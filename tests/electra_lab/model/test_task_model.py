@@ -14,12 +14,12 @@ from electra_lab.model.task_model import TaskModel, with_layer_rates
 from electra_lab.optimizers.adamw import AdamW
 from electra_lab.testing.common import as_batch
 from electra_lab.training.random import Streams
-from registry import Batch, Term
+from registry import Batch, Task, Term
 
 LAYERS = 12
 
 
-class Tags:
+class Tags(Task):
     """A task with an output per token and one per row."""
 
     def head(self, dim: int, dropout: float) -> nn.Module:

@@ -77,9 +77,9 @@ class Encoder(Backbone, nn.Module):
         self.places, self.norm = nn.Parameter(torch.zeros(LENGTH, WIDTH)), nn.LayerNorm(WIDTH, eps=1e-12)
         self.layers = nn.ModuleList(Layer() for _ in range(depth))
 
-    def forward(self, x: Tensor, mask: Tensor, *, depths: Sequence[int] = (), apart: bool = False) -> Any:
+    def forward(self, x: Tensor, mask: Tensor, *, depths: Sequence[int] = (), detach: bool = False) -> Any:
         x = self.norm(x + self.places) * mask.unsqueeze(-1)
-        exits = Exits(depths, len(self.layers), apart)
+        exits = Exits(depths, len(self.layers), detach)
         for depth, layer in enumerate(self.layers, 1):
             x = exits.after(depth, layer(x))
         return exits.result(x)

@@ -23,7 +23,7 @@ from electra_lab.jobs.finetuning.run import finetune, resume
 from electra_lab.pretrained.opening import finetuned_config
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults
 from electra_lab.storage.run_directory import RunDirectory
-from registry import Results, Table, datasets
+from registry import Dataset, Results, Table, datasets
 from registry.errors import CheckpointError, ConfigError, DataError, LabError
 from tests.electra_lab.jobs.finetuning.small import PLUGIN, predictions, write_finetuning
 from tests.electra_lab.jobs.pretraining.tiny import Killed, for_a_module
@@ -223,7 +223,7 @@ def test_results_are_kept_as_the_task_gave_them(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "submission").iterdir()] == ["TEST.tsv"]
     assert (tmp_path / "submission" / "TEST.tsv").read_text() == "1\n2\n"
     (tmp_path / "plain").mkdir()
-    keep(tmp_path / "plain", object(), test=Results({}, []))
+    keep(tmp_path / "plain", Dataset(), test=Results({}, []))
     assert not (tmp_path / "plain" / "submission").exists()
     # Results are written last and mark a finished seed.
     (tmp_path / "failed").mkdir()
