@@ -153,10 +153,11 @@ class Plan(BaseModel):
         return self
 
     def after(self, earlier: Self) -> Self:
-        """Return this plan with the variants and cells of an earlier one before its own."""
+        """Return this plan after the variants and cells of an earlier one, with the state of its search."""
         variants = {variant.label: variant for variant in (*earlier.variants, *self.variants)}
         cells = {cell.id: cell for cell in (*earlier.cells, *self.cells)}
         both = {"variants": [*variants.values()], "cells": [*cells.values()], "seals": earlier.seals | self.seals}
+        both["search"] = self.search or earlier.search
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | both)
 
     @cached_property

@@ -312,6 +312,8 @@ def _unknown(
         for key in ("budget", "measure"):
             if (key,) in marks and getattr(config, key) is not None:
                 yield f"{marks[key,]}: {key}: is for experiments, and {config.bases[0]} is a fine-tuning; remove it."
+        if config.search and config.search.prune:
+            yield f"{marks['search', 'prune']}: search.prune: fine-tunings have no loss at [MASK]; remove it."
 
 
 def unknown_metric(config: AblationConfig, marks: Mapping[Loc, Mark], metrics: Mapping[str, Any]) -> Iterator[str]:

@@ -26,7 +26,7 @@ from electra_lab.jobs.sweeps.variants import Problems
 from electra_lab.metrics import accumulator_of
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.files import disk, new_folder, read_text
-from electra_lab.storage.plan import Cell, Plan, PlannedMeasure, PlannedVariant
+from electra_lab.storage.plan import Cell, Plan, PlannedMeasure, PlannedSearch, PlannedVariant
 from electra_lab.storage.provenance import flat
 from registry import Metric, measures
 from registry.component import Component
@@ -34,6 +34,7 @@ from registry.errors import ConfigError, LabError
 
 FILES, PLUGINS = "files", "plugins"  # in the folder of an ablation
 HEAD = "# The file in files/, with the changes of --set. To continue: electra-lab ablate ablation.yaml\n"
+CONFIRMS = "# The file of the search, for the seeds of `confirm`. To continue: electra-lab ablate ../../ablation.yaml\n"
 
 
 def checked(ablation: Ablation) -> Ablation:
@@ -303,9 +304,15 @@ def as_planned(loaded: Loaded[Any], folder: AblationFolder) -> Any:
     return with_copies(loaded, folder.path / "plan", codes_of(loaded.plugins), Path("..", PLUGINS))
 
 
-def write_plan(ablation: Ablation, folder: AblationFolder, earlier: Plan | None = None) -> Plan:
-    """Write the plan, after the cells of an earlier one, the complete file of each piece, and all that these need."""
+def write_plan(
+    ablation: Ablation, folder: AblationFolder, earlier: Plan | None = None, search: PlannedSearch | None = None
+) -> Plan:
+    """Write the plan, after the cells of an earlier one, the complete file of each piece, and all that these need.
+
+    search  state of the search whose trials are the variants
+    """
     plan = plan_of(ablation)
+    plan.search = search
     for cell in ablation.pieces:
         loaded = ablation.loaded[cell.id]
         imported = loaded.plugins[: len(loaded.config.imports)]
@@ -348,7 +355,8 @@ def _write_file(ablation: Ablation, folder: AblationFolder, plan: Plan) -> None:
         _put(changes["set"], dotted.strip(), parse(text, f"--set {override}", here, one_line=True).plain())
     if plan.pilot:  # which is not part of the folder
         changes["power"] = {"pilot": None, "sd": expected(plan).sd}  # type: ignore[union-attr]
-    folder.write("ablation.yaml", HEAD + to_yaml(extending | changes))
+    head = CONFIRMS if ablation.config.search and not plan.search else HEAD
+    folder.write("ablation.yaml", head + to_yaml(extending | changes))
 
 
 def _put(changes: dict[str, Any], dotted: str, value: Any) -> None:

@@ -22,12 +22,13 @@ from electra_lab.config.source import Node, keys_of
 from electra_lab.jobs.identity import content_of
 from electra_lab.jobs.lifecycle import Pruned
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation, read_ablation
-from electra_lab.jobs.sweeps.plan import checked, write_plan
+from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
 from electra_lab.jobs.sweeps.variants import BASE, short
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.catalog import has_diverged
 from electra_lab.storage.plan import Plan, PlannedSearch, Trial
-from registry.errors import ConfigError
+from electra_lab.training.random import digest
+from registry.errors import CheckpointError, ConfigError
 
 LOSSES = "generator_mask_loss", "discriminator_token_mask_loss"  # at [MASK]: of the generator, or of an MLM
 DIGITS = 4  # of a proposed number: more make no difference, and are hard to read
@@ -67,14 +68,18 @@ def open_study(folder: AblationFolder, plan: Plan, seed: int = 0) -> Any:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     journal = folder.path / "study.log"
     backend = optuna.storages.journal.JournalFileBackend(str(journal), lock_obj=_Lock(journal))
-    return optuna.create_study(
-        storage=optuna.storages.JournalStorage(backend),
-        sampler=optuna.samplers.TPESampler(seed=seed),
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
-        study_name="search",
-        direction="maximize" if plan.metrics[plan.metric].higher_is_better else "minimize",
-        load_if_exists=True,
-    )
+    try:
+        return optuna.create_study(
+            storage=optuna.storages.JournalStorage(backend),
+            sampler=optuna.samplers.TPESampler(seed=seed),
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
+            study_name="search",
+            direction="maximize" if plan.metrics[plan.metric].higher_is_better else "minimize",
+            load_if_exists=True,
+        )
+    except (ValueError, KeyError) as error:  # a line that is no JSON, or of another form
+        cure = "Remove it and plan.json: trials that are proposed again are not trained again"
+        raise CheckpointError(f"{journal}: is damaged ({error}). {cure}.") from None
 
 
 def judge_of(folder: AblationFolder, plan: Plan, variant: str) -> Callable[[Mapping[str, Any]], None] | None:
@@ -132,11 +137,23 @@ class Search:
         with self.folder.claimed("plan", wait=True):
             earlier = self.folder.plan if (self.folder.path / "plan.json").is_file() else None
             options, space = self._options, dict(self.base.config.vary)
-            if earlier and (earlier.search is None or earlier.search.space != space):
-                raise ConfigError(f"--out {self.folder.path}: holds another plan. Choose another folder.")
-            plan = write_plan(self.base, self.folder, earlier)
-            plan.search = PlannedSearch(trials=options.trials, space=space, prune=options.prune)
-            self._noted(plan)
+            if earlier and (earlier.search is None or _fixed(earlier) != _fixed(plan_of(self.base), space)):
+                reason = "holds another plan; of a search, only `trials`, `budget`, `prune` and `confirm` may change"
+                raise ConfigError(f"--out {self.folder.path}: {reason}. Choose another folder.")
+            state = PlannedSearch(trials=options.trials, space=space, prune=options.prune)
+            plan = write_plan(self.base, self.folder, earlier, state)
+            self._noted(plan if earlier else self._with_trials(plan))
+
+    def _with_trials(self, plan: Plan) -> Plan:
+        """Return the plan with the cells of all trials in the study, if plan.json was lost."""
+        study = open_study(self.folder, plan)
+        for trial in _trials(study):
+            label = f"trial {trial.number}"
+            if trial.user_attrs.get("variant") == label:
+                nodes = self._values(_reopened(study, trial.number))
+                ablation = checked(load_ablation(self.file, self.overrides, {label: nodes}))
+                plan = write_plan(ablation, self.folder, plan)
+        return plan
 
     def take(self, at_once: int, claims: ExitStack) -> tuple[Plan, list[str]]:
         """Take up to `at_once` trials: those that a dead process has left behind, then new ones.
@@ -153,7 +170,7 @@ class Search:
                     claims.enter_context(self.folder.claimed(f"trial-{number}"))
                     plan = self._proposed(plan, number)
                     last = plan.search.begun[number] if plan.search else None
-                    labels |= {last.variant} if last and last.state == "running" else set()
+                    labels |= {last.variant} - self.failed if last and last.state == "running" else set()
                 number += 1
             mine = list[str]()
             for cell in plan.cells:
@@ -181,13 +198,13 @@ class Search:
         """Return the training FLOPs of all trials so far."""
         spent = 0.0
         for cell in plan.cells:
-            records = self.folder.run(cell.id).records() if cell.variant != BASE else []
+            records = cell_result(self.folder, plan, cell.id).run.records() if cell.variant != BASE else []
             spent += max((record.get("flops") or 0.0 for record in records), default=0.0)
         return spent
 
     def _proposed(self, plan: Plan, number: int) -> Plan:
         """Let the study propose the values of a trial, unless it has done so before, and add its cells to the plan."""
-        study = open_study(self.folder, plan, seed=(self._options.seed + number) % 2**32)
+        study = open_study(self.folder, plan, seed=seed_of(self._options.seed, number))
         trial = study.ask() if number == len(_trials(study)) else _reopened(study, number)
         nodes, label = self._values(trial), f"trial {number}"
         trial.set_user_attr("values", {key: node.plain() for key, node in nodes.items()})
@@ -208,8 +225,7 @@ class Search:
         trial.set_user_attr("variant", tried.get(contents[label], label))
         if contents[label] not in tried:
             self.prepare(ablation)
-            state, plan = plan.search, write_plan(ablation, self.folder, plan)
-            plan.search = state
+            plan = write_plan(ablation, self.folder, plan)
         return self._noted(plan)
 
     def _values(self, trial: Any) -> dict[str, Node]:
@@ -282,6 +298,18 @@ class Search:
         nodes = self._values(_reopened(study, int(best.removeprefix("trial "))))
         ablation = checked(load_ablation(self.file, self.overrides, {best: nodes}, confirms=True))
         return ablation, self.folder.path / plan.search.confirmation
+
+
+def seed_of(search: int, number: int) -> int:
+    """Return the seed of a trial's proposal, so that searches with different seeds share none."""
+    return digest("trial", search, number) % 2**32
+
+
+def _fixed(plan: Plan, space: Mapping[str, Any] | None = None) -> Any:
+    """Return everything that makes trials comparable: the cells of the base, what is measured, and the space."""
+    base = {cell.id for cell in plan.cells if cell.variant == BASE}
+    searched = plan.search.space if plan.search else space
+    return base, plan.metric, [measure.key for measure in plan.measures], searched
 
 
 def _trials(study: Any) -> list[Any]:

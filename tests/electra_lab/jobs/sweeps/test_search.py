@@ -9,20 +9,22 @@ import signal
 import statistics
 import time
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from electra_lab.analysis.results import read
-from electra_lab.jobs.sweeps import run
+from electra_lab.jobs.sweeps import run, search
 from electra_lab.jobs.sweeps.file import load_ablation
-from electra_lab.jobs.sweeps.search import Search, open_study
+from electra_lab.jobs.sweeps.plan import write_plan
+from electra_lab.jobs.sweeps.search import Search, open_study, seed_of
 from electra_lab.presentation.search_section import section
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.plan import Trial
 from registry import launchers
-from registry.errors import ConfigError
+from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.jobs.sweeps.small import HERE, PROCESSES, InProcess, ablate, stamps, start
 from tests.helpers import write_experiment
 
@@ -51,9 +53,9 @@ def write(folder: Path, trials: int = 3, more: str = "", launcher: str = HERE, r
 
 
 def trials_of(out: Path) -> list[Trial]:
-    search = AblationFolder(out).plan.search
-    assert search
-    return search.begun
+    planned = AblationFolder(out).plan.search
+    assert planned
+    return planned.begun
 
 
 @pytest.fixture(scope="module")
@@ -139,8 +141,48 @@ def test_nothing_is_done_twice_and_more_trials_are_added(searched: tuple[Path, P
     assert trials_of(out)[:8] == trials
     assert len(trials_of(out)) == 9
     assert before.items() <= stamps(out).items()
+    file = write(tmp_path, 8)
+    changes = ("set.train.log_every=3", "seeds=[0, 1]", "metric=generator_loss")
+    for change in changes:
+        with pytest.raises(ConfigError, match="another plan"):
+            run.ablate(file, [change], out, "cpu", None, None)
     with pytest.raises(ConfigError, match="another plan"):
         ablate(write(tmp_path, 8, range=RANGE.replace("0.3", "0.2")), out)
+
+
+def test_a_lost_plan_is_recreated_and_a_damaged_journal_is_named(searched: tuple[Path, Path], tmp_path: Path) -> None:
+    out = Path(shutil.copytree(searched[1], tmp_path / "out"))
+    before, trials, cells = stamps(out), trials_of(out), AblationFolder(out).plan.cells
+    (out / "plan.json").unlink()
+    ablate(searched[0], out)
+    assert (trials_of(out), AblationFolder(out).plan.cells) == (trials, cells)
+    assert stamps(out) == before
+    journal = out / "study.log"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join([*lines[:3], '{"op_code":\n', *lines[4:]]))
+    with pytest.raises(CheckpointError, match=r"study\.log: is damaged"):
+        ablate(searched[0], out)
+
+
+def test_a_search_goes_on_wherever_it_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right after the first plan was written, and right after that of the second trial."""
+    file, out = write(tmp_path, 2), tmp_path / "out"
+    for number in (1, 3):  # begin, then one plan a trial
+        plans = count()
+
+        def killed(*arguments: Any, plans: Any = plans, number: int = number) -> Any:
+            plan = write_plan(*arguments)
+            if next(plans) + 1 == number:
+                raise MemoryError
+            return plan
+
+        with monkeypatch.context() as patched:
+            patched.setattr(search, "write_plan", killed)
+            with pytest.raises(MemoryError):
+                ablate(file, out)
+        assert AblationFolder(out).plan.search
+    ablate(file, out)
+    assert [trial.state for trial in trials_of(out)] == ["done", "done"]
 
 
 class Dying(InProcess):
@@ -166,7 +208,7 @@ def test_a_search_that_died_goes_on_with_the_same_trials(tmp_path: Path) -> None
             ablate(file, tmp_path / "out", launcher="dying")
     plan = AblationFolder(tmp_path / "out").plan
     assert [trial.state for trial in plan.search.begun][-1] == "running"
-    open_study(AblationFolder(tmp_path / "out"), plan, seed=len(plan.search.begun)).ask()
+    open_study(AblationFolder(tmp_path / "out"), plan, seed=seed_of(0, len(plan.search.begun))).ask()
     with (tmp_path / "out" / "study.log").open("a") as journal:
         journal.write('{"op_code":5,"worker')
     out = ablate(file, tmp_path / "out")
@@ -179,15 +221,15 @@ def test_a_trial_of_another_process_is_left_to_it(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run.ablate(file, ["search.trials=1"], out, "cpu", None, None)
     folder = AblationFolder(out)
-    open_study(folder, folder.plan, seed=1).ask()
-    search = Search(file, [], folder, load_ablation(file, [], {}), print, lambda _: None)
+    open_study(folder, folder.plan, seed=seed_of(0, 1)).ask()
+    searching = Search(file, [], folder, load_ablation(file, [], {}), print, lambda _: None)
     with AblationFolder(out).claimed("trial-1"), ExitStack() as claims:
-        _, ids = search.take(1, claims)
+        _, ids = searching.take(1, claims)
         taken = {cell.variant for cell in folder.plan.cells if cell.id in ids}
         assert taken == {"trial 2"}
         assert not AblationFolder(out).is_claimed("trial-0")
         assert AblationFolder(out).is_claimed("trial-2")
-    assert search.others()  # trials 1 and 2 are left
+    assert searching.others()  # trials 1 and 2 are left
 
 
 def test_refused_and_diverging_trials_are_results_and_a_budget_ends_a_search(tmp_path: Path, capfd) -> None:
