@@ -19,6 +19,7 @@ from electra_lab.analysis.intervals import ENOUGH
 from electra_lab.analysis.results import read
 from electra_lab.presentation.methods import methods
 from electra_lab.presentation.paper import table, tex
+from electra_lab.presentation.text import Table
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.version import __version__
 from registry.errors import CheckpointError, ConfigError
@@ -59,6 +60,11 @@ def test_differences_are_those_of_scipy(tmp_path: Path, metric: str, sign: int) 
     assert "1 of 20 cells are not done" in text
     assert ("lower is better" in text) == (sign < 0)
     assert text.splitlines()[3].split("|")[4].strip() == f"{float(rows[1]['difference']):+.4f}"
+
+
+def test_a_narrow_column_of_numbers_has_a_rule_of_markdown() -> None:
+    lines = Table("", ["a", "n"], [["x", "1"], ["y", "2"]]).markdown().splitlines()
+    assert lines == ["| a  |  n |", "| -- | -: |", "| x  |  1 |", "| y  |  2 |"]
 
 
 def test_one_seed_has_no_interval_and_no_p(tmp_path: Path) -> None:
