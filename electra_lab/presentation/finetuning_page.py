@@ -23,6 +23,7 @@ MOST_ROWS = 200  # of a table
 MOST_WORDS = 200  # of a tagged sentence
 TAGGED = ("words", "prediction", "label")  # fields of a tagged sentence
 RANDOM = "random"  # folder of the same fine-tuning from random weights, within that of a fine-tuning
+MAY_DIFFER = {"init", "name", "seeds", "trackers", "imports", "checkpoint"}  # keys between them
 LOSS = {"loss": "Loss on training data"}
 OVER_SEEDS = ["median", "mean", "95% interval", "SD"]
 
@@ -168,7 +169,7 @@ def _baselines(folder: FinetuningFolder, config: Mapping[str, Any], results: Res
     others = Results()
     if is_finetuning(random.path):
         other = config_of(random.path / "finetuning.yaml")
-        same = all(other.get(key) == config.get(key) for key in ("task", "dataset", "data", "train"))
+        same = all(other.get(key) == config.get(key) for key in (other.keys() | config.keys()) - MAY_DIFFER)
         others = read_results(random)[1] if same and other.get("init") == "random" else others
     for split, rows in results.items():
         by_name = {row.name: row for row in rows if row.values}

@@ -11,8 +11,10 @@ from typing import Any
 from electra_lab.analysis.intervals import ENOUGH
 from electra_lab.analysis.records import training_seconds
 from electra_lab.analysis.results import Results, read
-from electra_lab.presentation.text import counted, listed, named, seconds
+from electra_lab.presentation.text import counted, listed, named, seconds, shown
+from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
 from electra_lab.storage.finetuning_folder import FinetuningFolder
+from electra_lab.storage.plan import Plan, PlannedSearch
 from electra_lab.storage.provenance import flat
 from electra_lab.storage.run_directory import RunDirectory
 from registry import ALL, backbones, generators, schedules
@@ -106,14 +108,45 @@ def _design(results: Results) -> str:
             "Two-sided tests are corrected by Holm's procedure (1979), at 5% for all comparisons together: four fifths "
         )
         test += "for those of the primary metric with the baseline, one fifth for all others."
-    variants, seeds = "; ".join(variant.label for variant in plan.variants), ", ".join(map(str, plan.seeds))
+    variants = "; ".join(variant.label for variant in plan.variants)
+    compared = f"{counted(len(plan.variants), 'variant')} ({variants}) were compared"
+    compared = _search(plan.search) if plan.search else compared
     return (
-        f"{counted(len(plan.variants), 'variant')} ({variants}) were compared over {counted(len(plan.seeds), 'seed')} "
-        f"({seeds}); {results.count('done')} of {len(plan.cells)} runs are finished. The measures are "
+        f"{compared} over {_seeds(plan)}; {results.count('done')} of {len(plan.cells)} runs are finished. "
+        f"{_confirmation(results) if plan.search else ''}The measures are "
         f"{listed([measure.type for measure in plan.measures])}; the primary metric is {plan.metric} ({means}). "
         f"Differences to the baseline {named(plan.baseline)} are taken seed by seed, with 95% intervals over seeds "
         f"and, where measured, over test documents and references. {test}"
     )
+
+
+def _search(search: PlannedSearch) -> str:
+    """Describe the sampler, the space and the trials of a search."""
+    pruned = sum(trial.state == "pruned" for trial in search.begun)
+    return (
+        f"A search by Optuna's TPE sampler varied {listed([_range(key, of) for key, of in search.space.items()])}. "
+        f"{len(search.begun)} of at most {counted(search.trials, 'trial')} were begun, {pruned} of them pruned, and "
+        "compared with the base"
+    )
+
+
+def _range(key: str, values: Any) -> str:
+    if isinstance(values, Mapping):
+        scale = ", on a logarithmic scale" if values.get("log") else ""
+        return f"{key} ({shown(values.get('low'))} to {shown(values.get('high'))}{scale})"
+    return f"{key} ({', '.join(map(shown, values))})"
+
+
+def _confirmation(results: Results) -> str:
+    search = results.plan.search
+    if search and search.confirmation and is_ablation_folder(results.folder / search.confirmation):
+        plan = AblationFolder(results.folder / search.confirmation).plan
+        return f"The best trial was compared with the base again on fresh seeds: {_seeds(plan)}. "
+    return "The best trial was not confirmed on fresh seeds. "
+
+
+def _seeds(plan: Plan) -> str:
+    return f"{counted(len(plan.seeds), 'seed')} ({', '.join(map(str, plan.seeds))})"
 
 
 def _filled(sentence: str, runs: Facts, missing: list[str]) -> str:

@@ -12,7 +12,7 @@ from electra_lab.analysis.records import last_evaluation, measured
 from electra_lab.analysis.results import read
 from electra_lab.presentation.finetuning_page import read_results
 from electra_lab.presentation.text import Table, escaped, named, number
-from electra_lab.presentation.verdict import comparison, p_text
+from electra_lab.presentation.verdict import caution, comparison, p_text
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import ConfigError, did_you_mean
@@ -80,9 +80,11 @@ def _of_ablation(folder: Path, name: str | None) -> tuple[str, Rows]:
         caption += f"; {title}: {number(mean)}"
     if not any(row["p"] is not None for row in rows):
         caption += f". Fewer than {ENOUGH} seeds are not tested"
-    if lacking := len(results.cells) - results.count("done"):
-        caption += f". {lacking} of {len(results.cells)} cells are not done"
-    return f"{caption}.", rows
+    pruned = results.count("pruned")
+    others = (len(results.cells) - results.count("done") - pruned, "not done"), (pruned, "pruned")
+    if states := [f"{count} {state}" for count, state in others if count]:
+        caption += f". Of {len(results.cells)} cells: {', '.join(states)}"
+    return f"{caption}. {caution(plan.search)}".rstrip(), rows
 
 
 def _of_finetuning(folder: Path, name: str | None) -> tuple[str, Rows]:

@@ -16,7 +16,7 @@ from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation.pages import Unfinished, render
 from electra_lab.presentation.search_section import section
 from electra_lab.presentation.text import Table, counted, data_facts, escaped, named, number, shown, within
-from electra_lab.presentation.verdict import COLUMNS, MEANS, PROSE, comparison, note, tables, verdict
+from electra_lab.presentation.verdict import COLUMNS, MEANS, PROSE, caution, comparison, note, tables, verdict
 from electra_lab.storage.files import write_whole
 from electra_lab.storage.provenance import Provenance
 
@@ -83,6 +83,7 @@ def variants_markdown(results: Results) -> str:
     plan = results.plan
     main, *others = map(escaped, verdict(results))
     parts = [f"# {escaped(plan.name)}", escaped(plan.question), " ".join([f"**{main}**", *others])]
+    parts.append(caution(plan.search))
     if task_tables := by_task(results):
         parts += ["## The tasks", *(table.markdown() for table in task_tables)]
     parts.append(f"{MEANS} The difference is to the baseline {escaped(plan.baseline)}, with a 95% interval.")

@@ -107,12 +107,19 @@ def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path
 
 
 def search_forecast(
-    plan: Plan, needs: Mapping[str, Need], trials: int, confirmations: int, path: Path, workers: int
+    plan: Plan,
+    needs: Mapping[str, Need],
+    trials: int,
+    confirmations: int,
+    path: Path,
+    workers: int,
+    prune: bool = False,
 ) -> str:
     """Describe the cost of a search, judging by the base and the ends of each range.
 
     trials         number of trials that are left
     confirmations  number of runs with fresh seeds
+    prune          True if it ends trials early
     """
     runs = (trials + 1) * len(plan.seeds) + confirmations + len(plan.references)
     lines = [f"{plan.name}: a search, in {path}", "", *([_table(needs.values()), ""] if needs else [])]
@@ -124,7 +131,8 @@ def search_forecast(
     flops = [need.flops for need in needs.values() if need.flops is not None]
     times = [need.seconds for need in needs.values() if need.seconds is not None]
     if flops:
-        lines.append(f"  compute: {runs * min(flops):.3g} to {runs * max(flops):.3g} FLOPs; pruning saves some of them")
+        lines.append(f"  compute: {runs * min(flops):.3g} to {runs * max(flops):.3g} FLOPs")
+        lines[-1] += "; pruning saves some of them" if prune else ""
     if times:
         at_once = f"{workers} at a time" if workers > 1 else "one at a time"
         low, high = (seconds(runs * time / workers) for time in (min(times), max(times)))

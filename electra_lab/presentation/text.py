@@ -156,7 +156,7 @@ class Table:
     def markdown(self) -> str:
         """Return the table as Markdown; names of rows may contain any character."""
         rows = [[escaped(name), *cells] for name, *cells in self.rows]
-        widths = [max(width, 1) for width in _widths([self.columns, *rows])]
+        widths = [max(width, 2) for width in _widths([self.columns, *rows])]  # for `-:`, as `:` alone is no rule
         rule = ["-" * width if self._left(i) else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
         lines = [self._padded(line, widths) for line in (self.columns, rule, *rows)]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)

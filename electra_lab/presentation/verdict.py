@@ -15,10 +15,18 @@ from electra_lab.analysis.intervals import ALPHA, ENOUGH, MANY_DOCUMENTS, Differ
 from electra_lab.analysis.power import POWER, Spread, detectable, smallest, spread
 from electra_lab.analysis.results import AVERAGE, Results, expected
 from electra_lab.presentation.text import Table, are, counted, interval, listed, named, number
+from electra_lab.storage.plan import PlannedSearch
 from registry import Metric
 
 MEANS = "Mean ± half of its 95% t interval over seeds; where that meets a bound of the metric, its ends in brackets."
 SENTENCES = 4
+
+
+def caution(search: PlannedSearch | None) -> str:
+    """Warn of the luck of the best trial; "" without several trials."""
+    if search is None or len(search.begun) < 2:
+        return ""
+    return f"The best of {len(search.begun)} trials is partly luck unless it is confirmed on fresh seeds."
 
 
 @dataclass(frozen=True)

@@ -59,10 +59,10 @@ class Profiler:
                 if record is None:
                     return
                 if not record.values and not record.evaluating:
-                    self._after_step()
+                    self._after_step(record.step)
                 yield record
 
-    def _after_step(self) -> None:
+    def _after_step(self, step: int) -> None:
         self._seen += 1
         if self._seen == WARM_UP:
             label(self.run, self._labels)
@@ -73,7 +73,7 @@ class Profiler:
             self._profile.export_chrome_trace(str(self.directory.path / "trace.json.gz"))
             seconds, device = times(self._profile.events())
             networks = dict(self.run.learner.objective.named_children())
-            flops = flops_by_part(self.run.learner.objective, networks, self.config)
+            flops = flops_by_part(self.run.learner.objective, networks, self.config, step - self.steps, step)
             per_step = {part: time / self.steps for part, time in seconds.items()}
             found = Profile(steps=self.steps, seconds=per_step, on_device=device, flops=flops)
             self.directory.write("profile.json", found.model_dump_json(indent=1) + "\n")
@@ -247,17 +247,19 @@ class Timeline:
         return totals
 
 
-def flops_by_part(objective: Any, networks: dict[str, nn.Module], config: ExperimentConfig) -> dict[str, int]:
-    """Return the FLOPs of a step by part; they add up to those of the step."""
+def flops_by_part(
+    objective: Any, networks: dict[str, nn.Module], config: ExperimentConfig, begin: int, end: int
+) -> dict[str, int]:
+    """Return the mean FLOPs of the steps after `begin` up to `end` by part; they add up to those of a step."""
     flops = dict[str, int]()
     for part in ("embedding", "attention", "encoder", "feed-forward", "heads"):
 
         def forward(network: Network, *sizes: Any, part: str = part) -> int:
             return _forward_flops(network, *sizes)[part]
 
-        price = training_flops(objective, networks, config, Convention(forward, backward=2)).per_step
-        if price:
-            flops[part] = price
+        price = training_flops(objective, networks, config, Convention(forward, backward=2))
+        if mean := round((price.total(end) - price.total(begin)) / (end - begin)):
+            flops[part] = mean
     return flops
 
 

@@ -398,7 +398,9 @@ def test_the_model_is_compared_with_constant_answers_and_random_weights(tmp_path
     assert said in page.text
     # Random weights, for every metric that both have; another task or pre-trained weights are not a baseline.
     from_random = {seed: {"validation": {"accuracy": value, "matthews": 0.5}} for seed, value in other.items()}
-    for config, number in (({"init": "random"}, 2), ({}, 1), ({"init": "random", "task": {"type": "other"}}, 1)):
+    random = {"init": "random", "name": "other", "checkpoint": {"keep": 2}}
+    unlike = [{"task": {"type": "other"}}, {"network": "generator"}, {"model": "runs/x"}, {"optimizer": {"type": "x"}}]
+    for config, number in ((random, 2), ({}, 1), *((random | change, 1) for change in unlike)):
         write_finetuned(folder / "random", from_random, metrics=metrics, config=config, id=f"{ID}-random")
         table = page_of(folder).table("Baselines on validation")[1:]
         assert len(table) == number

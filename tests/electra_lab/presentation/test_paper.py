@@ -19,6 +19,9 @@ from electra_lab.analysis.intervals import ENOUGH
 from electra_lab.analysis.results import read
 from electra_lab.presentation.methods import methods
 from electra_lab.presentation.paper import table, tex
+from electra_lab.presentation.sweep_page import write_report
+from electra_lab.presentation.sweep_summary import Need, closing, search_forecast
+from electra_lab.presentation.text import Table
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.version import __version__
 from registry.errors import CheckpointError, ConfigError
@@ -56,9 +59,14 @@ def test_differences_are_those_of_scipy(tmp_path: Path, metric: str, sign: int) 
             assert float(row["holm_p"]) > float(row["p"])
             assert row["reading"] == ("better" if sign * float(row["difference"]) > 0 else "worse")
     text = table(folder, "ablation", "md", metric)
-    assert "1 of 20 cells are not done" in text
+    assert "Of 20 cells: 1 not done." in text
     assert ("lower is better" in text) == (sign < 0)
     assert text.splitlines()[3].split("|")[4].strip() == f"{float(rows[1]['difference']):+.4f}"
+
+
+def test_a_narrow_column_of_numbers_has_a_rule_of_markdown() -> None:
+    lines = Table("", ["a", "n"], [["x", "1"], ["y", "2"]]).markdown().splitlines()
+    assert lines == ["| a  |  n |", "| -- | -: |", "| x  |  1 |", "| y  |  2 |"]
 
 
 def test_one_seed_has_no_interval_and_no_p(tmp_path: Path) -> None:
@@ -160,6 +168,36 @@ def test_the_set_up_of_an_ablation_is_that_of_its_runs(tmp_path: Path) -> None:
     cff = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited[0] == f"- {cff['authors'][0]['name']}: {cff['title']}, version {cff['version']}, {cff['url']}"
     assert cff["version"] == __version__
+
+
+def test_a_search_says_its_trials_space_and_luck(tmp_path: Path) -> None:
+    states = "done", "pruned", "pruned"
+    begun = [{"number": i, "variant": f"trial {i}", "state": state} for i, state in enumerate(states)]
+    space = {"train.learning_rate": {"low": 1e-3, "high": 0.3, "log": True}, "generator.scale": [0.5, 1.0]}
+    search = {"trials": 3, "space": space, "prune": True, "begun": begun, "confirmation": "confirm/trial-0"}
+    variants = {"base": {}, **{f"trial {i}": {"generator.scale": i} for i in range(3)}}
+    gone = dict.fromkeys(("v2-s0", "v3-s0"), "begun")
+    folder = write_folder(tmp_path / "a", variants, (0,), search=search, state=gone)
+    for cell in gone:
+        (folder / "cells" / cell / "pruned.json").write_text('{"error": "pruned after step 2"}')
+    luck = "The best of 3 trials is partly luck unless it is confirmed on fresh seeds."
+    caption = table(folder, "ablation", "md").splitlines()[-1]
+    assert caption.endswith(f"Of 4 cells: 2 pruned. {luck}")
+    write_report(folder)
+    assert luck in closing(folder)
+    text = methods(folder, "ablation")
+    assert "TPE sampler varied train.learning_rate (0.001 to 0.3, on a logarithmic scale) and generator.scale (" in text
+    assert "3 of at most 3 trials were begun, 2 of them pruned, and compared with the base over 1 seed (0)" in text
+    assert "4 variants" not in text
+    assert "not confirmed on fresh seeds" in text
+    write_folder(folder / "confirm" / "trial-0", {"base": {}, "trial 0": {}}, (5, 6))
+    assert "again on fresh seeds: 2 seeds (5, 6)." in methods(folder, "ablation")
+    write_report(folder)
+    assert "only the comparison on fresh seeds tells what it gains" in (folder / "report.html").read_text()
+    plan = read(folder).plan
+    needs = {"base": Need("base", {}, 4, 1e9, None, None)}
+    for prune in (True, False):
+        assert ("pruning saves" in search_forecast(plan, needs, 3, 4, folder, 1, prune=prune)) == prune
 
 
 def test_facts_that_are_missing_are_named_and_not_invented(directory: RunDirectory, tmp_path: Path) -> None:

@@ -121,6 +121,19 @@ def test_flops_of_bert_by_hand(tmp_path: Path) -> None:
     assert found.flops["feed-forward"] == fed
 
 
+@pytest.mark.parametrize(("steps", "early"), [(1, 1), (3, 2)])
+def test_flops_are_those_of_the_profiled_steps(tmp_path: Path, steps: int, early: int) -> None:
+    """Of `two_stage`, the steps from 4 on, the first ones of which train the generator alone."""
+    train, objective = "{steps: 9, batch_size: 4, learning_rate: 1.0e-2}", "{type: two_stage, generator_steps: 5}"
+    made = run(tmp_path, "out", profile=steps, train=train, objective=objective, embedding="{dim: 8, tie: none}")
+    found = read_as(Profile, made / "profile.json")
+    config = json.loads((made / "provenance.json").read_text())["config"]
+    length, depth = config["data"]["sequence_length"], config["discriminator"]["depth"]
+    small, large = (4 * depth * 4 * length * 4 * config[name]["dim"] ** 2 for name in ("generator", "discriminator"))
+    whole = early * 3 * small + (steps - early) * (small + 3 * large)
+    assert found.flops["feed-forward"] == round(whole / steps)
+
+
 def test_a_run_that_is_too_short_is_refused_before_it_begins(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--profile 5: needs 8 steps"):
         run(tmp_path, "out", profile=5, train="{steps: 7, batch_size: 4, learning_rate: 1.0e-2}")
