@@ -14,6 +14,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 from tests.helpers import ROOT
 
 Predict = Callable[..., Any]
@@ -27,7 +28,7 @@ def pasted(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Predict]:
     for part in (folder / "README.md").read_text(encoding="utf-8").split("```python\n")[1:]:
         code, names = part.partition("```")[0], dict[str, Any]()
         library = "onnxruntime" if "import onnxruntime" in code else "transformers"
-        with patch.context() as without:
+        with patch.context() as without, for_a_module():
             for module in WITHOUT[library]:
                 without.setitem(sys.modules, module, None)
             exec(code, names)  # also what it prints
