@@ -173,7 +173,8 @@ def dry_run(
         begun = folder.plan.search if is_ablation_folder(path) else None
         left = search.trials - sum(trial.state != "running" for trial in begun.begun) if begun else search.trials
         confirmed = 2 * len(search.confirm or [])
-        return summary.search_forecast(plan, needs, left, confirmed, path, getattr(launch, "workers", workers or 1))
+        at_once = getattr(launch, "workers", workers or 1)
+        return summary.search_forecast(plan, needs, left, confirmed, path, at_once, prune=search.prune)
     missing = {id: cell_result(folder, plan, id).missing for id in plan.wanted}
     text = summary.forecast(plan, needs, missing, path, getattr(launch, "workers", workers or 1))
     first_jobs = waiting_work(folder, plan, list(left_to_do(folder, plan)))
