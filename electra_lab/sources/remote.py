@@ -4,6 +4,7 @@ import hashlib
 import io
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,7 @@ from registry.errors import DataError
 ATTEMPTS = 6
 PAUSE = 0.5  # seconds before the second attempt, twice as long before each further one
 BLOCK = 1 << 22  # bytes of a request
+SILENCE = 60  # seconds without a byte, after which a connection is lost
 # The keys of fsspec's `info` that change with the content, the best first.
 TAGS = ("ETag", "etag", "blob_id", "oid", "md5Hash", "Last-Modified", "LastModified", "updated")
 EXTRA = "pip install 'electra-lab[remote]'"
@@ -24,9 +26,13 @@ T = TypeVar("T")
 @lru_cache
 def _file_system(scheme: str) -> Any:
     """Return the file system of a scheme. Raises DataError if its library is missing."""
+    options = dict[str, Any]()
     try:
+        if scheme.startswith("http"):  # long files take longer than the five minutes that aiohttp grants
+            wait = import_module("aiohttp").ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
+            options["client_kwargs"] = {"timeout": wait}
         # Without a cache of listings: a changed file must be noticed.
-        return import_module("fsspec").filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+        return import_module("fsspec").filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **options)
     except ImportError as error:
         raise DataError(f"{scheme}:// cannot be read: {str(error).rstrip('.')}. Install it: {EXTRA}.") from None
 
@@ -142,6 +148,7 @@ class _Resuming(io.RawIOBase):
         self._url, self._fs = url, _file_system(url.scheme)
         self._size, self._at = size(url), 0
         self._raw: Any = None
+        self._block = BLOCK  # 0 if the server sends the whole file alone
 
     def readable(self) -> bool:
         return True
@@ -175,20 +182,23 @@ class _Resuming(io.RawIOBase):
         """Return the next bytes. Raises the error of a broken connection; the next call opens another one."""
         try:
             if self._raw is None:
-                self._raw = self._fs.open(self._fs._strip_protocol(str(self._url)), "rb", block_size=BLOCK)
+                self._raw = self._fs.open(self._fs._strip_protocol(str(self._url)), "rb", block_size=self._block)
             if self._raw.tell() != self._at:
                 self._go_to(self._raw)
             data: bytes = self._raw.read(most)
             if not data and self._at < self._size:
                 raise ConnectionError("it ended too early")
             return data
-        except BaseException:
+        except BaseException as error:
             self._drop()
-            raise
+            if not (isinstance(error, ValueError) and self._block and "block_size=0" in str(error)):
+                raise
+        self._block = 0
+        return self._next(most)
 
     def _go_to(self, raw: Any) -> None:
         """Move to the current byte; a server that cannot send parts sends all bytes before it again."""
-        if raw.seekable():
+        with suppress(ValueError):  # of a stream, which says that it could seek
             raw.seek(self._at)
             return
         if raw.tell() > self._at:

@@ -23,6 +23,7 @@ from electra_lab.corpora.mds import Mds
 from electra_lab.corpora.parquet import Parquet
 from electra_lab.corpora.text_files import TextFiles
 from electra_lab.sources import remote
+from registry.component import Url
 from registry.errors import DataError
 from tests.helpers import ROOT, python, write_experiment
 
@@ -122,6 +123,31 @@ def test_a_broken_connection_is_resumed_at_the_byte(server: Server, name: str, r
     server.fault = cut
     assert list(made) == LINES
     assert cuts == 4
+
+
+def test_a_long_file_without_ranges_is_read_as_a_stream(server: Server) -> None:
+    """Longer than a request; the stream breaks twice, and is then read on at the byte, and asked for no oftener."""
+    lines = LINES * 8
+    text, cuts = "\n".join(lines).encode(), [2_000_000, 1_500_000]
+    server.files["/a.txt"], server.ranges = text, False
+
+    def cut(server: Server, request: BaseHTTPRequestHandler) -> bool:
+        if request.command == "HEAD" or request.headers.get("Range") or not cuts:
+            return False
+        server.answer(request, cut=cuts.pop())
+        return True
+
+    made = corpus(server, "a.txt")
+    server.fault = cut
+    server.requests.clear()
+    assert list(made) == lines
+    gets = [part for method, _, part in server.requests if method == "GET"]
+    assert (cuts, gets[-3:], len(gets) <= 5) == ([], ["", "", ""], True)
+    with remote.opened(Url(f"{server.url}/a.txt")) as raw:
+        assert raw.seek(len(text) - 9) and raw.read() == text[-9:]
+        raw.seek(0)
+        with pytest.raises(DataError, match="cannot send parts"):
+            raw.read(9)
 
 
 @pytest.mark.parametrize(
