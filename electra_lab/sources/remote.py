@@ -74,26 +74,38 @@ def _info(url: Url) -> dict[str, Any]:
 
 
 def _version(info: Mapping[str, Any]) -> bytes | None:
-    """Return a hash of ETag and size; None if a listing has no ETag."""
+    """Return a hash of ETag and size; None if a listing has none or the other."""
     tag = next((str(info[key]).strip('"') for key in TAGS if info.get(key)), None)
-    return None if tag is None else hashlib.sha256(f"{tag} {info.get('size')}".encode()).digest()
+    whole = info.get("size")
+    return None if tag is None or whole is None else hashlib.sha256(f"{tag} {whole}".encode()).digest()
 
 
 def version(url: Url) -> bytes:
-    """Return a hash of a file's ETag and size, which changes with its content. Raises DataError if it has none.
+    """Return a hash of a file's ETag and size, which changes with its content. Raises DataError if it lacks one.
 
     The first call after `matched` returns that of the listing.
     """
     listed, url.listed = url.listed, None
-    now = listed or _version(_info(url))
-    if now is None:
+    if listed:
+        return listed
+    info = _info(url)
+    _known_size(url, info)
+    if (now := _version(info)) is None:
         raise DataError(f"{url}: its server sends no ETag, so changes could not be noticed. Copy it to this machine.")
     return now
 
 
 def size(url: Url) -> int:
     """Return the size of a file in bytes. Raises DataError."""
-    return int(_info(url).get("size") or 0)
+    return _known_size(url, _info(url))
+
+
+def _known_size(url: Url, info: Mapping[str, Any]) -> int:
+    if info.get("size") is None:
+        raise DataError(
+            f"{url}: its server sends no size, so a lost end could not be noticed. Copy it to this machine."
+        )
+    return int(info["size"])
 
 
 def matched(url: Url, reads: Callable[[Path], bool]) -> tuple[list[Path], list[Path]]:

@@ -48,7 +48,7 @@ class Server:
         self.files = dict[str, bytes]()
         self.requests = list[tuple[str, str, str]]()  # method, path, range
         self.fault: Fault = lambda server, request: False
-        self.ranges = True
+        self.ranges = self.sized = True
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -77,7 +77,8 @@ class Server:
             length = len(content)
         request.send_response(status)
         request.send_header("ETag", f'"{tag}"')
-        request.send_header("Content-Length", str(length if status < 400 else 0))
+        if self.sized or status >= 400:
+            request.send_header("Content-Length", str(length if status < 400 else 0))
         if status == 206:
             request.send_header("Content-Range", f"bytes {begin}-{begin + length - 1}/{whole}")
         if self.ranges:
@@ -167,6 +168,16 @@ def test_refusals_are_sentences_and_only_what_may_pass_is_tried_again(
     assert sum(method == "HEAD" for method, _, _ in server.requests) in (attempts, 0)
     with pytest.raises(DataError, match=word):
         corpus(server, "a.txt")
+
+
+def test_a_file_of_unknown_size_is_refused(server: Server) -> None:
+    """Where it ends, the connection may have been lost."""
+    server.files["/a.txt"], server.sized, server.ranges = "\n".join(LINES).encode(), False, False
+    server.fault = lambda server, request: bool(server.answer(request, cut=5000)) or True
+    made = corpus(server, "a.txt")
+    for read in (lambda: list(made), made.fingerprint, lambda: remote.opened(Url(f"{server.url}/a.txt"))):
+        with pytest.raises(DataError, match=r"a\.txt: its server sends no size"):
+            read()
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(server: Server) -> None:
