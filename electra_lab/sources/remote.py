@@ -47,7 +47,7 @@ def _attempted(url: Url, do: Callable[[], T]) -> T:
         except Exception as error:  # libraries of HTTP and of each store have errors of their own
             if (reason := _refusal(error)) or attempt == ATTEMPTS:
                 times = "" if reason else f", at {ATTEMPTS} attempts"
-                said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+                said = _said(_cause(error))
                 raise DataError(f"{url}: cannot be read ({reason or said}{times}).") from None
             time.sleep(PAUSE * 2 ** (attempt - 1))
     raise AssertionError
@@ -55,16 +55,29 @@ def _attempted(url: Url, do: Callable[[], T]) -> T:
 
 def _refusal(error: Exception) -> str:
     """Return the reason why another attempt would fail, too; "" if it might not."""
-    if type(error.__cause__).__module__.startswith("aiohttp"):  # fsspec calls all of them "not found"
-        error = cast("Exception", error.__cause__)
+    error = _cause(error)
     status = vars(error).get("status")  # of aiohttp's errors
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return "there is no such file"
     if isinstance(error, PermissionError) or status in (401, 403) or type(error).__name__ == "NoCredentialsError":
         return "access is denied; credentials are taken from the environment"
+    if type(error).__name__ == "TooManyRedirects":
+        return "its server redirects without end"
     if isinstance(status, int) and 400 <= status < 500 and status not in (408, 425, 429):
         return f"the server answers with status {status}"
     return ""
+
+
+def _cause(error: Exception) -> Exception:
+    """Return the error of aiohttp behind one of fsspec, which calls all of them "not found"."""
+    behind = type(error.__cause__).__module__.startswith("aiohttp")
+    return cast("Exception", error.__cause__) if behind else error
+
+
+def _said(error: Exception) -> str:
+    if isinstance(status := vars(error).get("status"), int):
+        return f"the server answers with status {status}"
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def _info(url: Url) -> dict[str, Any]:

@@ -76,6 +76,8 @@ class Server:
             content, status = content[begin : int(last or whole) + 1], 206
             length = len(content)
         request.send_response(status)
+        if status == 302:
+            request.send_header("Location", request.path)
         request.send_header("ETag", f'"{tag}"')
         if self.sized or status >= 400:
             request.send_header("Content-Length", str(length if status < 400 else 0))
@@ -153,7 +155,13 @@ def test_a_long_file_without_ranges_is_read_as_a_stream(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("status", "word", "attempts"),
-    [(403, "denied", 1), (404, "no such file", 1), (400, "400", 1), (503, "6 attempts", 6)],
+    [
+        (403, "denied", 1),
+        (404, "no such file", 1),
+        (400, "status 400", 1),
+        (302, "redirects", 1),
+        (500, "status 500, at 6 attempts", 6),
+    ],
 )
 def test_refusals_are_sentences_and_only_what_may_pass_is_tried_again(
     server: Server, status: int, word: str, attempts: int
@@ -165,7 +173,8 @@ def test_refusals_are_sentences_and_only_what_may_pass_is_tried_again(
     with pytest.raises(DataError, match=word) as error:
         list(made)
     assert str(error.value).startswith(f"{server.url}/a.txt: ")
-    assert sum(method == "HEAD" for method, _, _ in server.requests) in (attempts, 0)
+    hops = 10 if status == 302 else 1
+    assert sum(method == "HEAD" for method, _, _ in server.requests) in (attempts * hops, 0)
     with pytest.raises(DataError, match=word):
         corpus(server, "a.txt")
 
