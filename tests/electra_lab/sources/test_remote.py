@@ -24,7 +24,7 @@ from electra_lab.corpora.parquet import Parquet
 from electra_lab.corpora.text_files import TextFiles
 from electra_lab.sources import remote
 from registry.component import Url
-from registry.errors import DataError
+from registry.errors import ConfigError, DataError
 from tests.helpers import ROOT, python, write_experiment
 
 pytest.importorskip("aiohttp", reason="needs electra-lab[remote]")
@@ -231,6 +231,31 @@ def test_an_experiment_names_addresses(tmp_path: Path, server: Server) -> None:
     ]  # fmt: skip
     assert str(loaded.portable.corpus.options.paths[0]) == f"{server.url}/a.txt"
     assert f"{server.url}/a.txt" in json.dumps(loaded.config.model_dump(mode="json"))
+
+
+@pytest.mark.parametrize(
+    ("address", "word"),
+    [("http://me:hunter2@host/a.txt", "environment"), ("s3://me:hunter2@bucket/a.txt", "environment"),
+     ("https://host/a.txt?X-Amz-Signature=hunter2", "environment"), ("https://host/a.txt?a=1&%73ig=hunter2", "environment"),
+     ("https://host/a.txt?ACCESS_TOKEN=hunter2", "environment"), ("s3://b//a.txt", "//"), ("s3://b/./a.txt", "//"),
+     ("s3://b/in/../a.txt", "//"), ("https://host/a/", "//"), ("s3:///a.txt", "//"), ("s3://", "names no file")],
+)  # fmt: skip
+def test_an_address_with_a_secret_or_of_another_object_is_refused(tmp_path: Path, address: str, word: str) -> None:
+    file = write_experiment(tmp_path, corpus=f"{{type: text_files, paths: [corpus.txt, '{address}']}}")
+    with pytest.raises(ConfigError, match=rf"corpus\.paths\.1: .*{word}") as error:
+        load(file)
+    assert "hunter2" not in str(error.value)
+    if word != "//" or ".." in address:
+        with pytest.raises(ConfigError, match=word):
+            TextFiles(paths=[Path(address)])
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://b/in/", "s3://b/a?.txt", "https://host/a.txt?page=1", "hf://gpt2@main/a.txt"]
+)
+def test_other_addresses_are_accepted(tmp_path: Path, address: str) -> None:
+    file = write_experiment(tmp_path, corpus=f"{{type: text_files, paths: ['{address}']}}")
+    assert [str(path) for path in load(file).config.corpus.options.paths] == [address.removesuffix("/")]
 
 
 def test_local_files_do_not_import_fsspec(tmp_path: Path) -> None:
