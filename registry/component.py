@@ -196,7 +196,7 @@ class Url(type(Path())):  # type: ignore[misc]
         if not path.parts[:1] or path.parts[0] not in {f"{scheme}:" for scheme in cls.schemes}:
             return path
         url = cls(path)
-        if url.scheme != "hf" and "@" in "".join(url.parts[1:2]) or url._secrets():
+        if (url.scheme != "hf" and "@" in "".join(url.parts[1:2])) or url._secrets():
             raise ConfigError(f"the {url.scheme}:// address has a user name, password, key or signature. {NO_SECRETS}")
         url.refuse_other_name(written or str(url))
         return url

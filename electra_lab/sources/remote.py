@@ -144,7 +144,7 @@ def matched(url: Url, reads: Callable[[Path], bool]) -> tuple[list[Path], list[P
     visible = dict[str, dict[str, Any]]()
     for folder in named:
         for name, info in _attempted(url, partial(fs.find, folder, detail=True)).items():
-            if not Path(name).name.startswith("."):
+            if not any(part.startswith(".") for part in name.removeprefix(folder).split("/")):  # as on this machine
                 visible[name] = info
     files_below = _urls(fs, visible)
     read = [file for file in files_below if reads(file)]
@@ -155,7 +155,8 @@ def _urls(fs: Any, entries: Mapping[str, Mapping[str, Any]]) -> list[Path]:
     """Return the addresses of a listing, ordered by name."""
     urls = list[Path]()
     for name in sorted(entries):
-        url = Url(fs.unstrip_protocol(name))
+        url = Url(address := fs.unstrip_protocol(name))
+        url.refuse_other_name(address)
         url.listed = _version(entries[name])
         urls.append(url)
     return urls
