@@ -237,7 +237,7 @@ def test_an_experiment_names_addresses(tmp_path: Path, server: Server) -> None:
 @pytest.mark.parametrize(
     ("address", "word"),
     [("http://me:hunter2@host/a.txt", "environment"), ("s3://me:hunter2@bucket/a.txt", "environment"),
-     ("https://host/a.txt?X-Amz-Signature=hunter2", "environment"), ("https://host/a.txt?a=1&%73ig=hunter2", "environment"),
+     ("https://host/a?X-Amz-Signature=hunter2", "environment"), ("https://host/a?b=1&%73ig=hunter2", "environment"),
      ("https://host/a.txt?ACCESS_TOKEN=hunter2", "environment"), ("s3://b//a.txt", "//"), ("s3://b/./a.txt", "//"),
      ("s3://b/in/../a.txt", "//"), ("https://host/a/", "//"), ("s3:///a.txt", "//"), ("s3://", "names no file")],
 )  # fmt: skip
