@@ -13,11 +13,12 @@ from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
-from registry.errors import LabError, UnknownName
+from registry.errors import ConfigError, LabError, UnknownName
 from registry.signature import Strict, problem, validate
 
 if TYPE_CHECKING:
@@ -166,6 +167,10 @@ def _entries_in(value: Any) -> Iterator[Entry[Any]]:
             yield from _entries_in(item)
 
 
+SECRET = ("signature", "sig", "token", "key", "credential")  # in names of parameters
+NO_SECRETS = "It would be written into records: credentials come from the environment (docs/data.md)."
+
+
 class Url(type(Path())):  # type: ignore[misc]
     """The address of a file in an object store or on a server, such as `s3://bucket/a.txt`, as a path.
 
@@ -183,6 +188,29 @@ class Url(type(Path())):  # type: ignore[misc]
         return str.removesuffix(self.parts[0], ":")
 
     @classmethod
-    def of(cls, path: Path) -> Path:
-        """Return a path as an address if it is one."""
-        return cls(path) if path.parts[:1] and path.parts[0] in {f"{scheme}:" for scheme in cls.schemes} else path
+    def of(cls, path: Path, written: str | None = None) -> Path:
+        """Return a path as an address if it is one. Raises ConfigError, which never repeats a secret.
+
+        written  its text, as paths merge slashes
+        """
+        if not path.parts[:1] or path.parts[0] not in {f"{scheme}:" for scheme in cls.schemes}:
+            return path
+        url = cls(path)
+        if (url.scheme != "hf" and "@" in "".join(url.parts[1:2])) or url._secrets():
+            raise ConfigError(f"the {url.scheme}:// address has a user name, password, key or signature. {NO_SECRETS}")
+        url.refuse_other_name(written or str(url))
+        return url
+
+    def _secrets(self) -> bool:
+        names = [name.lower() for name, _ in parse_qsl(str(self).partition("?")[2])]
+        return any(word in name for name in names for word in SECRET)
+
+    def refuse_other_name(self, name: str) -> None:
+        """Raise ConfigError if the name of an object is not this address: as a path, it would be another object."""
+        folder = "" if self.scheme.startswith("http") else "/"
+        if len(self.parts) < 2:
+            raise ConfigError(f"{self.scheme}:// names no file: an address is like s3://bucket/a.txt.")
+        if str(self) != name.removesuffix(folder) or ".." in self.parts:
+            raise ConfigError(
+                f"{name}: an address with //, /./, /../ or a last / cannot be read. Give the object another name."
+            )

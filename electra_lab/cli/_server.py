@@ -18,6 +18,7 @@ from registry.errors import ConfigError
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
 MOST_BYTES = 1 << 18  # of a form
+MOST_DIGITS = 20  # of its length; Python refuses to convert thousands
 FORM = "application/x-www-form-urlencoded"
 Answer = Callable[[Mapping[str, str]], str]  # from the fields of a form, which is empty at first, to a page
 HEADERS = {
@@ -68,8 +69,8 @@ class _Request(BaseHTTPRequestHandler):
             self._send(415, f"The form must be {FORM}.")
         elif not (length.isascii() and length.isdecimal()):
             self._send(411, "The request has no length.")
-        elif int(length) > MOST_BYTES:
-            self._send(413, f"The form has {int(length):,} bytes; at most {MOST_BYTES:,} are read.")
+        elif len(length) > MOST_DIGITS or int(length) > MOST_BYTES:
+            self._send(413, f"The form is too long: at most {MOST_BYTES:,} bytes are read.")
         else:
             try:
                 text = self.rfile.read(int(length)).decode("ascii")

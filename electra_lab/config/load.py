@@ -162,7 +162,8 @@ def validated_as(schema: type[C], root: Node) -> Loaded[C]:
     marks = dict(root.marks())
     relative = dict[Loc, str]()
     try:
-        config = located(validate(schema, cast("dict[str, Any]", root.plain())), (), marks, relative)
+        values = cast("dict[str, Any]", root.plain())
+        config = located(validate(schema, values), (), marks, relative, values)
     except ValidationError as error:
         raise sentences(error, marks) from None
     return Loaded(config, marks, plugins + tuple(_packaged(config)), relative)
@@ -243,13 +244,16 @@ def absolute(path: Path, loc: Loc, mark: Mark) -> Path:
         raise ConfigError(f"{mark}: {'.'.join(map(str, loc))}: {str(path)!r} is not a usable path ({error}).") from None
 
 
-def located(value: Any, loc: Loc, marks: Mapping[Loc, Mark], relative: dict[Loc, str] | None = None) -> Any:
+def located(
+    value: Any, loc: Loc, marks: Mapping[Loc, Mark], relative: dict[Loc, str] | None = None, values: Any = None
+) -> Any:
     """Return a validated config with every path completed.
 
     A path is relative to the file that wrote it, which only the marks know. A default is relative to the working
     directory, so that the complete config means the same anywhere.
 
     relative  mapping to which relative paths are added, with links unresolved
+    values    what is validated, with the texts of the paths
     """
 
     def place(path: Any, loc: Loc) -> Any:
@@ -257,13 +261,24 @@ def located(value: Any, loc: Loc, marks: Mapping[Loc, Mark], relative: dict[Loc,
         mark = mark or Mark(str(marks[()]), Path.cwd())
         if isinstance(path, FolderOrName) and path.is_name(mark.folder):
             return path
-        if isinstance(path, Path) and isinstance(url := Url.of(path), Url):
+        if isinstance(path, Path) and isinstance(url := _address(path, loc, mark, values), Url):
             return url
         if relative is not None and not os.path.isabs(os.path.expanduser(path)):
             relative[loc] = os.path.abspath(mark.folder / path)
         return type(path)(absolute(Path(path), loc, mark))
 
     return _with_paths(value, loc, place)
+
+
+def _address(path: Path, loc: Loc, mark: Mark, values: Any) -> Path:
+    """Return a path as an address if it is one. Raises ConfigError."""
+    with suppress(KeyError, IndexError, TypeError):
+        for key in loc:
+            values = values[key]
+    try:
+        return Url.of(path, values if isinstance(values, str) and Path(values) == path else None)
+    except ConfigError as error:
+        raise ConfigError(f"{mark}: {'.'.join(map(str, loc))}: {error}") from None
 
 
 def _with_paths(value: Any, loc: Loc, place: Callable[[Any, Loc], Any]) -> Any:

@@ -4,6 +4,7 @@ import hashlib
 import io
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,7 @@ from registry.errors import DataError
 ATTEMPTS = 6
 PAUSE = 0.5  # seconds before the second attempt, twice as long before each further one
 BLOCK = 1 << 22  # bytes of a request
+SILENCE = 60  # seconds without a byte, after which a connection is lost
 # The keys of fsspec's `info` that change with the content, the best first.
 TAGS = ("ETag", "etag", "blob_id", "oid", "md5Hash", "Last-Modified", "LastModified", "updated")
 EXTRA = "pip install 'electra-lab[remote]'"
@@ -24,9 +26,13 @@ T = TypeVar("T")
 @lru_cache
 def _file_system(scheme: str) -> Any:
     """Return the file system of a scheme. Raises DataError if its library is missing."""
+    options = dict[str, Any]()
     try:
+        if scheme.startswith("http"):  # long files take longer than the five minutes that aiohttp grants
+            wait = import_module("aiohttp").ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
+            options["client_kwargs"] = {"timeout": wait}
         # Without a cache of listings: a changed file must be noticed.
-        return import_module("fsspec").filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+        return import_module("fsspec").filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **options)
     except ImportError as error:
         raise DataError(f"{scheme}:// cannot be read: {str(error).rstrip('.')}. Install it: {EXTRA}.") from None
 
@@ -41,7 +47,7 @@ def _attempted(url: Url, do: Callable[[], T]) -> T:
         except Exception as error:  # libraries of HTTP and of each store have errors of their own
             if (reason := _refusal(error)) or attempt == ATTEMPTS:
                 times = "" if reason else f", at {ATTEMPTS} attempts"
-                said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+                said = _said(_cause(error))
                 raise DataError(f"{url}: cannot be read ({reason or said}{times}).") from None
             time.sleep(PAUSE * 2 ** (attempt - 1))
     raise AssertionError
@@ -49,16 +55,29 @@ def _attempted(url: Url, do: Callable[[], T]) -> T:
 
 def _refusal(error: Exception) -> str:
     """Return the reason why another attempt would fail, too; "" if it might not."""
-    if type(error.__cause__).__module__.startswith("aiohttp"):  # fsspec calls all of them "not found"
-        error = cast("Exception", error.__cause__)
+    error = _cause(error)
     status = vars(error).get("status")  # of aiohttp's errors
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return "there is no such file"
     if isinstance(error, PermissionError) or status in (401, 403) or type(error).__name__ == "NoCredentialsError":
         return "access is denied; credentials are taken from the environment"
+    if type(error).__name__ == "TooManyRedirects":
+        return "its server redirects without end"
     if isinstance(status, int) and 400 <= status < 500 and status not in (408, 425, 429):
         return f"the server answers with status {status}"
     return ""
+
+
+def _cause(error: Exception) -> Exception:
+    """Return the error of aiohttp behind one of fsspec, which calls all of them "not found"."""
+    behind = type(error.__cause__).__module__.startswith("aiohttp")
+    return cast("Exception", error.__cause__) if behind else error
+
+
+def _said(error: Exception) -> str:
+    if isinstance(status := vars(error).get("status"), int):
+        return f"the server answers with status {status}"
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def _info(url: Url) -> dict[str, Any]:
@@ -68,26 +87,38 @@ def _info(url: Url) -> dict[str, Any]:
 
 
 def _version(info: Mapping[str, Any]) -> bytes | None:
-    """Return a hash of ETag and size; None if a listing has no ETag."""
+    """Return a hash of ETag and size; None if a listing has none or the other."""
     tag = next((str(info[key]).strip('"') for key in TAGS if info.get(key)), None)
-    return None if tag is None else hashlib.sha256(f"{tag} {info.get('size')}".encode()).digest()
+    whole = info.get("size")
+    return None if tag is None or whole is None else hashlib.sha256(f"{tag} {whole}".encode()).digest()
 
 
 def version(url: Url) -> bytes:
-    """Return a hash of a file's ETag and size, which changes with its content. Raises DataError if it has none.
+    """Return a hash of a file's ETag and size, which changes with its content. Raises DataError if it lacks one.
 
     The first call after `matched` returns that of the listing.
     """
     listed, url.listed = url.listed, None
-    now = listed or _version(_info(url))
-    if now is None:
+    if listed:
+        return listed
+    info = _info(url)
+    _known_size(url, info)
+    if (now := _version(info)) is None:
         raise DataError(f"{url}: its server sends no ETag, so changes could not be noticed. Copy it to this machine.")
     return now
 
 
 def size(url: Url) -> int:
     """Return the size of a file in bytes. Raises DataError."""
-    return int(_info(url).get("size") or 0)
+    return _known_size(url, _info(url))
+
+
+def _known_size(url: Url, info: Mapping[str, Any]) -> int:
+    if info.get("size") is None:
+        raise DataError(
+            f"{url}: its server sends no size, so a lost end could not be noticed. Copy it to this machine."
+        )
+    return int(info["size"])
 
 
 def matched(url: Url, reads: Callable[[Path], bool]) -> tuple[list[Path], list[Path]]:
@@ -113,7 +144,7 @@ def matched(url: Url, reads: Callable[[Path], bool]) -> tuple[list[Path], list[P
     visible = dict[str, dict[str, Any]]()
     for folder in named:
         for name, info in _attempted(url, partial(fs.find, folder, detail=True)).items():
-            if not Path(name).name.startswith("."):
+            if not any(part.startswith(".") for part in name.removeprefix(folder).split("/")):  # as on this machine
                 visible[name] = info
     files_below = _urls(fs, visible)
     read = [file for file in files_below if reads(file)]
@@ -124,7 +155,8 @@ def _urls(fs: Any, entries: Mapping[str, Mapping[str, Any]]) -> list[Path]:
     """Return the addresses of a listing, ordered by name."""
     urls = list[Path]()
     for name in sorted(entries):
-        url = Url(fs.unstrip_protocol(name))
+        url = Url(address := fs.unstrip_protocol(name))
+        url.refuse_other_name(address)
         url.listed = _version(entries[name])
         urls.append(url)
     return urls
@@ -142,6 +174,7 @@ class _Resuming(io.RawIOBase):
         self._url, self._fs = url, _file_system(url.scheme)
         self._size, self._at = size(url), 0
         self._raw: Any = None
+        self._block = BLOCK  # 0 if the server sends the whole file alone
 
     def readable(self) -> bool:
         return True
@@ -175,20 +208,23 @@ class _Resuming(io.RawIOBase):
         """Return the next bytes. Raises the error of a broken connection; the next call opens another one."""
         try:
             if self._raw is None:
-                self._raw = self._fs.open(self._fs._strip_protocol(str(self._url)), "rb", block_size=BLOCK)
+                self._raw = self._fs.open(self._fs._strip_protocol(str(self._url)), "rb", block_size=self._block)
             if self._raw.tell() != self._at:
                 self._go_to(self._raw)
             data: bytes = self._raw.read(most)
             if not data and self._at < self._size:
                 raise ConnectionError("it ended too early")
             return data
-        except BaseException:
+        except BaseException as error:
             self._drop()
-            raise
+            if not (isinstance(error, ValueError) and self._block and "block_size=0" in str(error)):
+                raise
+        self._block = 0
+        return self._next(most)
 
     def _go_to(self, raw: Any) -> None:
         """Move to the current byte; a server that cannot send parts sends all bytes before it again."""
-        if raw.seekable():
+        with suppress(ValueError):  # of a stream, which says that it could seek
             raw.seek(self._at)
             return
         if raw.tell() > self._at:

@@ -176,7 +176,8 @@ def test_only_this_machine_and_this_page_are_answered(capsys: pytest.CaptureFixt
         for status, body, more in (
             (404, None, {"path": "/other"}), (404, b"", {"path": "/../x"}),
             (415, b"{}", {"Content-Type": "text/plain"}),
-            (413, b"", {"Content-Length": str(len(long))}), (411, b"", {"Content-Length": "-1"}),
+            (413, b"", {"Content-Length": str(len(long))}), (413, b"", {"Content-Length": "1" * 5000}),
+            (411, b"", {"Content-Length": "-1"}),
             (400, b"text=%ff", {}), (400, "text=ä".encode(), {}), (400, b"&".join([b"a=1"] * 21), {}),
         ):  # fmt: skip
             assert asked(server, body, **more)[0] == status

@@ -23,7 +23,8 @@ from electra_lab.corpora.mds import Mds
 from electra_lab.corpora.parquet import Parquet
 from electra_lab.corpora.text_files import TextFiles
 from electra_lab.sources import remote
-from registry.errors import DataError
+from registry.component import Url
+from registry.errors import ConfigError, DataError
 from tests.helpers import ROOT, python, write_experiment
 
 pytest.importorskip("aiohttp", reason="needs electra-lab[remote]")
@@ -47,7 +48,7 @@ class Server:
         self.files = dict[str, bytes]()
         self.requests = list[tuple[str, str, str]]()  # method, path, range
         self.fault: Fault = lambda server, request: False
-        self.ranges = True
+        self.ranges = self.sized = True
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -75,8 +76,11 @@ class Server:
             content, status = content[begin : int(last or whole) + 1], 206
             length = len(content)
         request.send_response(status)
+        if status == 302:
+            request.send_header("Location", request.path)
         request.send_header("ETag", f'"{tag}"')
-        request.send_header("Content-Length", str(length if status < 400 else 0))
+        if self.sized or status >= 400:
+            request.send_header("Content-Length", str(length if status < 400 else 0))
         if status == 206:
             request.send_header("Content-Range", f"bytes {begin}-{begin + length - 1}/{whole}")
         if self.ranges:
@@ -124,9 +128,41 @@ def test_a_broken_connection_is_resumed_at_the_byte(server: Server, name: str, r
     assert cuts == 4
 
 
+def test_a_long_file_without_ranges_is_read_as_a_stream(server: Server) -> None:
+    """Longer than a request; the stream breaks twice, and is then read on at the byte, and asked for no oftener."""
+    lines = LINES * 8
+    text, cuts = "\n".join(lines).encode(), [2_000_000, 1_500_000]
+    server.files["/a.txt"], server.ranges = text, False
+
+    def cut(server: Server, request: BaseHTTPRequestHandler) -> bool:
+        if request.command == "HEAD" or request.headers.get("Range") or not cuts:
+            return False
+        server.answer(request, cut=cuts.pop())
+        return True
+
+    made = corpus(server, "a.txt")
+    server.fault = cut
+    server.requests.clear()
+    assert list(made) == lines
+    gets = [part for method, _, part in server.requests if method == "GET"]
+    assert (cuts, gets[-3:], len(gets) <= 5) == ([], ["", "", ""], True)
+    with remote.opened(Url(f"{server.url}/a.txt")) as raw:
+        raw.seek(len(text) - 9)
+        assert raw.read() == text[-9:]
+        raw.seek(0)
+        with pytest.raises(DataError, match="cannot send parts"):
+            raw.read(9)
+
+
 @pytest.mark.parametrize(
     ("status", "word", "attempts"),
-    [(403, "denied", 1), (404, "no such file", 1), (400, "400", 1), (503, "6 attempts", 6)],
+    [
+        (403, "denied", 1),
+        (404, "no such file", 1),
+        (400, "status 400", 1),
+        (302, "redirects", 1),
+        (500, "status 500, at 6 attempts", 6),
+    ],
 )
 def test_refusals_are_sentences_and_only_what_may_pass_is_tried_again(
     server: Server, status: int, word: str, attempts: int
@@ -138,9 +174,20 @@ def test_refusals_are_sentences_and_only_what_may_pass_is_tried_again(
     with pytest.raises(DataError, match=word) as error:
         list(made)
     assert str(error.value).startswith(f"{server.url}/a.txt: ")
-    assert sum(method == "HEAD" for method, _, _ in server.requests) in (attempts, 0)
+    hops = 10 if status == 302 else 1
+    assert sum(method == "HEAD" for method, _, _ in server.requests) in (attempts * hops, 0)
     with pytest.raises(DataError, match=word):
         corpus(server, "a.txt")
+
+
+def test_a_file_of_unknown_size_is_refused(server: Server) -> None:
+    """Where it ends, the connection may have been lost."""
+    server.files["/a.txt"], server.sized, server.ranges = "\n".join(LINES).encode(), False, False
+    server.fault = lambda server, request: bool(server.answer(request, cut=5000)) or True
+    made = corpus(server, "a.txt")
+    for read in (lambda: list(made), made.fingerprint, lambda: remote.opened(Url(f"{server.url}/a.txt"))):
+        with pytest.raises(DataError, match=r"a\.txt: its server sends no size"):
+            read()
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(server: Server) -> None:
@@ -185,6 +232,31 @@ def test_an_experiment_names_addresses(tmp_path: Path, server: Server) -> None:
     ]  # fmt: skip
     assert str(loaded.portable.corpus.options.paths[0]) == f"{server.url}/a.txt"
     assert f"{server.url}/a.txt" in json.dumps(loaded.config.model_dump(mode="json"))
+
+
+@pytest.mark.parametrize(
+    ("address", "word"),
+    [("http://me:hunter2@host/a.txt", "environment"), ("s3://me:hunter2@bucket/a.txt", "environment"),
+     ("https://host/a?X-Amz-Signature=hunter2", "environment"), ("https://host/a?b=1&%73ig=hunter2", "environment"),
+     ("https://host/a.txt?ACCESS_TOKEN=hunter2", "environment"), ("s3://b//a.txt", "//"), ("s3://b/./a.txt", "//"),
+     ("s3://b/in/../a.txt", "//"), ("https://host/a/", "//"), ("s3:///a.txt", "//"), ("s3://", "names no file")],
+)  # fmt: skip
+def test_an_address_with_a_secret_or_of_another_object_is_refused(tmp_path: Path, address: str, word: str) -> None:
+    file = write_experiment(tmp_path, corpus=f"{{type: text_files, paths: [corpus.txt, '{address}']}}")
+    with pytest.raises(ConfigError, match=rf"corpus\.paths\.1: .*{word}") as error:
+        load(file)
+    assert "hunter2" not in str(error.value)
+    if word != "//" or ".." in address:
+        with pytest.raises(ConfigError, match=word):
+            TextFiles(paths=[Path(address)])
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://b/in/", "s3://b/a?.txt", "https://host/a.txt?page=1", "hf://gpt2@main/a.txt"]
+)
+def test_other_addresses_are_accepted(tmp_path: Path, address: str) -> None:
+    file = write_experiment(tmp_path, corpus=f"{{type: text_files, paths: ['{address}']}}")
+    assert [str(path) for path in load(file).config.corpus.options.paths] == [address.removesuffix("/")]
 
 
 def test_local_files_do_not_import_fsspec(tmp_path: Path) -> None:
@@ -256,6 +328,8 @@ def test_all_formats_in_a_bucket_give_the_documents_of_local_files(bucket: tuple
     (tmp_path / "a.txt").write_text("\n".join(LINES[:50]))
     (tmp_path / "deep" / "b.txt.gz").write_bytes(gzip.compress("\n".join(LINES[50:90]).encode()))
     (tmp_path / ".hidden.txt").write_text("hidden")
+    (tmp_path / "deep" / ".cache" / "x").mkdir(parents=True)
+    (tmp_path / "deep" / ".cache" / "x" / "b.txt").write_text("hidden")
     (tmp_path / "deep" / "c.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in LINES))
     parquet.write_table(pyarrow.table({"text": LINES}), tmp_path / "d.parquet", row_group_size=700)
     shutil.copytree(ROOT / "tests" / "data" / "mds" / "plain", tmp_path / "mds")
@@ -276,6 +350,11 @@ def test_all_formats_in_a_bucket_give_the_documents_of_local_files(bucket: tuple
         names = [str(file.relative_to(tmp_path)) for file in local.files()[0]]
         assert [str(file).removeprefix("s3://texts/in/") for file in made.files()[0]] == names
         assert made.fingerprint() == fingerprint == kind(paths=[Path("s3://texts/in") / path], **options).fingerprint()
+    client.put_object(Bucket="texts", Key="in/folder/", Body=b"")  # as some tools mark a folder
+    assert list(TextFiles(paths=[Path("s3://texts/in")], documents="lines")) == LINES[:90]
+    client.put_object(Bucket="texts", Key="odd//a.txt", Body=b"other")
+    with pytest.raises(ConfigError, match=r"^s3://texts/odd//a\.txt: an address with //"):
+        TextFiles(paths=[Path("s3://texts/odd")])
     client.put_object(Bucket="texts", Key="in/a.txt", Body=b"other")
     assert TextFiles(paths=[Path("s3://texts/in")], documents="lines").fingerprint() != fingerprint
 
