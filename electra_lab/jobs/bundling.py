@@ -36,6 +36,7 @@ MANIFEST, VERSIONS = "bundle.json", "requirements.txt"
 TOKENS = "tokens"  # folder of the token store of a file, which has no place relative to it
 TRANSIENT = {"claims", "slurm", "damaged"}  # folders of an ablation
 WEIGHTS = {"checkpoints", "model"}  # folders of runs
+COPIES = {"files", "plugins"}  # folders of copies, which hold files of any name
 INCOMPRESSIBLE = {".safetensors", ".bin", ".npy"}
 LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the time of every file of a bundle
 # What `open` refuses: more files, or more bytes for each byte of the bundle (beyond a harmless number).
@@ -120,6 +121,8 @@ def _complete(file: Path) -> Gathered:
     copies = gathered(file)
     if copies.elsewhere:
         raise ConfigError("\n".join(f"{place}: write a path relative to this file." for place in copies.elsewhere))
+    if copies.missing:
+        raise ConfigError("\n".join(f"{place}: does not exist." for place in copies.missing))
     return copies
 
 
@@ -139,7 +142,7 @@ def _of_folder(folder: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, P
     above = Path(os.path.commonpath([path.parent for path in folders]))
     places = Places()
     for path in folders:
-        for name, file in _files_of(path, TRANSIENT if checkpoints else TRANSIENT | WEIGHTS):
+        for name, file in _files_of(path, set() if checkpoints else WEIGHTS):
             places[f"{path.relative_to(above).as_posix()}/{name}"] = file
     made_on = [read_provenance(run).environment for run in runs]
     titles = [f"electra_lab {machine.electra_lab}, Python {machine.python}" for machine in made_on]
@@ -149,13 +152,18 @@ def _of_folder(folder: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, P
 
 
 def _files_of(folder: Path, left_out: set[str]) -> Iterator[tuple[str, Path]]:
-    """Yield place and path of each file below a folder, except hidden ones: locks, leftovers, caches."""
+    """Yield place and path of each file below a folder, except hidden ones: locks, leftovers, caches.
+
+    Copies of the user's files are whole, whatever they are called.
+    """
     for path, below, files in os.walk(folder):
-        below[:] = sorted(name for name in below if not name.startswith(".") and name not in left_out)
+        whole = not COPIES.isdisjoint(Path(path).relative_to(folder).parts)
+        without = left_out | TRANSIENT if ABLATION.holds(Path(path)) else left_out
+        below[:] = sorted(name for name in below if whole or not (name.startswith(".") or name in without))
         if linked := next((name for name in below if Path(path, name).is_symlink()), None):
             raise ConfigError(f"{Path(path, linked)}: is a link to a folder, which a bundle cannot hold. Copy it here.")
         for name in sorted(files):
-            if not name.startswith("."):
+            if whole or not name.startswith("."):
                 yield Path(path, name).relative_to(folder).as_posix(), Path(path, name)
 
 

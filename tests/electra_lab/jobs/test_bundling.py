@@ -77,6 +77,26 @@ def test_an_absolute_path_is_refused(tmp_path: Path, line: str) -> None:
     assert not (tmp_path / "a.zip").exists()
 
 
+@pytest.mark.parametrize("line", ["extends: gone.yaml", "imports: [gone.py]", "tokenizer: {path: gone}"])
+def test_a_missing_file_is_refused(tmp_path: Path, line: str) -> None:
+    file = write_experiment(tmp_path, "a.yaml")
+    (tmp_path / "b.yaml").write_text(f"{line}\n" if "extends" in line else f"extends: {file.name}\n{line}\n")
+    with pytest.raises(ConfigError, match="gone"):
+        bundle(tmp_path / "b.yaml", tmp_path / "a.zip")
+    assert not (tmp_path / "a.zip").exists()
+
+
+def test_copies_in_a_folder_are_whole_whatever_their_names(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "plan.json").touch()
+    kept = ["files/model/a", "files/x/.hidden/b", "files/claims/c", "plugins/.d", "cells/x/slurm/e"]
+    for name in (*kept, "claims/f", "cells/x/model/g", "cells/x/.h"):
+        (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / name).touch()
+    found = {name for name, _ in bundling._files_of(tmp_path / "out", bundling.WEIGHTS)}
+    assert found == {*kept, "plan.json"}
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     cell = {"id": "run", "seed": 3, "steps": 400, "flops": 1e12, "parameters": {"total": 1}}
