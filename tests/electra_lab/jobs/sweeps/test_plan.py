@@ -14,9 +14,9 @@ from electra_lab.analysis.results import cell_result, expected, read
 from electra_lab.assembly.build import sketch
 from electra_lab.config.load import load
 from electra_lab.config.source import read_file
+from electra_lab.jobs.sweeps import plan as plan_module
 from electra_lab.jobs.sweeps import run
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
-from electra_lab.jobs.sweeps import plan as plan_module
 from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
 from electra_lab.presentation.text import number
 from electra_lab.storage.ablation_folder import AblationFolder
