@@ -5,13 +5,18 @@ from typing import Annotated
 
 import typer
 
-from electra_lab.cli._streams import answer
+from electra_lab.cli import _streams
+
+
+def answer(text: object) -> None:
+    """Print an answer, with the control and bidi characters of names escaped."""
+    _streams.answer("".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(text)))
 
 
 def open_(
     file: Annotated[Path, typer.Argument(metavar="FILE.zip", help="A bundle, written by `electra-lab bundle`.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder to unpack to, absent or empty. Default: FILE.")
+        Path | None, typer.Option(metavar="DIR", help="Folder to unpack to, which must not exist. Default: FILE.")
     ] = None,
 ) -> None:
     """Unpack a bundle, and list the plug-ins in it. It runs no code: the first command on it does."""
@@ -26,18 +31,25 @@ def open_(
     described, code = bundling.unpack(file, folder)
     main = folder / described.main
     answer(main)
-    if code:
-        answer("plug-ins, which run as soon as you use it; read them first:")
+    shell = bundling.shell_lines(folder)
+    if code or shell:
+        answer("plug-ins and shell lines, which run as soon as you use it; read them first:")
         for places in code:
             copies = f" (in {counted(len(places) - 1, 'more place')})" if len(places) > 1 else ""
             answer(f"  {folder / places[-1]}{copies}")
+        for path in shell:
+            answer(f"  shell lines in {path}")
     answer(f"versions: {folder / bundling.VERSIONS}")
+    store = ("--set", f"data.store={folder / described.tokens}") if described.tokens else ()
     commands = [command("report", main)]
     if described.kind == "ablation" and described.folder:
-        commands = [command("check", main / "ablation.yaml"), command("ablate", main / "ablation.yaml"), *commands]
+        commands = [
+            command("check", main / "ablation.yaml"),
+            command("ablate", main / "ablation.yaml", *store),
+            *commands,
+        ]
     elif described.folder:
         commands = [*commands, command("resume", main)]
     else:
-        store = ("--set", f"data.store={folder / described.tokens}") if described.tokens else ()
         commands = [command("check", main), command(VERBS[described.kind], main, *store)]
     answer("\n".join(["next:", *(f"  {words}" for words in commands)]))

@@ -27,16 +27,19 @@ class Gathered:
     main       place of the file that needs the others, relative to the folder of the copies
     files      content of each copy, by its place
     elsewhere  absolute paths in them, whose files are not copied
+    missing    files that are named and do not exist
     """
 
     main: Path
     files: dict[Path, bytes]
     elsewhere: list[str]
+    missing: list[str]
 
 
 def gathered(file: Path) -> Gathered:
     """Return a file with those that it needs. Raises ConfigError."""
     main, contents, elsewhere = Path(os.path.abspath(file)), dict[Path, bytes](), list[str]()
+    missing = list[str]()
     waiting = [main]
     while waiting:
         here = waiting.pop()
@@ -51,11 +54,12 @@ def gathered(file: Path) -> Gathered:
             is_tokenizer = key.endswith(TOKENIZER)
             if not os.path.isabs(os.path.expanduser(name)):
                 waiting += _of_tokenizer(place) if is_tokenizer else [place]
+                missing += [] if place.exists() else [f"{here}: {key}: {name}"]
             elif not is_tokenizer:  # whose absolute path belongs to the identity of runs, which have a copy
                 elsewhere.append(f"{here}: {key}: {name}")
     above = Path(os.path.commonpath([path.parent for path in contents]))
     copies = {path.relative_to(above): contents[path] for path in sorted(contents)}
-    return Gathered(main.relative_to(above), copies, elsewhere)
+    return Gathered(main.relative_to(above), copies, elsewhere, missing)
 
 
 def named_files(file: Path, content: bytes) -> Iterator[tuple[str, str]]:

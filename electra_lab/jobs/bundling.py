@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 from electra_lab.assembly.data import prepared
 from electra_lab.config.load import WRITTEN_HERE, kind_of_file, load
 from electra_lab.config.portable import Gathered, gathered
-from electra_lab.config.source import read_file
+from electra_lab.config.source import MAX_BYTES, parse, read_file
 from electra_lab.jobs.kinds import ABLATION, of_folder
 from electra_lab.jobs.provenance import PACKAGES, folder_of_store, version_of
 from electra_lab.storage.catalog import is_held
@@ -36,10 +36,12 @@ MANIFEST, VERSIONS = "bundle.json", "requirements.txt"
 TOKENS = "tokens"  # folder of the token store of a file, which has no place relative to it
 TRANSIENT = {"claims", "slurm", "damaged"}  # folders of an ablation
 WEIGHTS = {"checkpoints", "model"}  # folders of runs
+COPIES = {"files", "plugins"}  # folders of copies, which hold files of any name
 INCOMPRESSIBLE = {".safetensors", ".bin", ".npy"}
 LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the time of every file of a bundle
 # What `open` refuses: more files, or more bytes for each byte of the bundle (beyond a harmless number).
 MOST_FILES, MOST_RATIO, HARMLESS = 500_000, 200, 64 << 20
+STRANGE = re.compile(r"[\x00-\x1f\\]|^[A-Za-z]:")  # in the place of a file
 PIECE = 1 << 20  # bytes that are copied at once
 STORE = ("data", "store")
 
@@ -75,13 +77,26 @@ def bundle(source: Path, out: Path, *, checkpoints: bool = False, tokens: bool =
         raise ConfigError(f"{out}: exists already. Choose another name, or remove it.")
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"{out}: its folder does not exist.")
+    if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
+        raise ConfigError(f"{out}: is inside {source}. Choose a place outside of it.")
     collect = _of_folder if source.is_dir() else _of_file
     described, places = collect(source, checkpoints, tokens)
+    _refuse_names(places)
     with new_file(out, "wb") as stream, zipfile.ZipFile(stream, "w") as archive:
         _add(archive, MANIFEST, (described.model_dump_json(indent=1) + "\n").encode())
         for place in sorted(places):
             _add(archive, place, places[place])
     return places
+
+
+def _refuse_names(places: Iterable[str]) -> None:
+    """Raise ConfigError for names that `open` refuses."""
+    folded = dict[str, str]()
+    for place in sorted(places):
+        if STRANGE.search(place):
+            raise ConfigError(f"{place!r}: a bundle cannot hold a file of this name. Rename it.")
+        if (other := folded.setdefault(place.casefold(), place)) != place:
+            raise ConfigError(f"{other} and {place}: are one file on other machines. Rename one of them.")
 
 
 def _add(archive: zipfile.ZipFile, place: str, content: Path | bytes) -> None:
@@ -120,6 +135,8 @@ def _complete(file: Path) -> Gathered:
     copies = gathered(file)
     if copies.elsewhere:
         raise ConfigError("\n".join(f"{place}: write a path relative to this file." for place in copies.elsewhere))
+    if copies.missing:
+        raise ConfigError("\n".join(f"{place}: does not exist." for place in copies.missing))
     return copies
 
 
@@ -129,6 +146,8 @@ def _of_folder(folder: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, P
     if any(map(is_held, [folder / ".lock", *(folder / "claims").glob("*")])):
         raise InUse(f"{folder}: is in use by another process. Wait for its end, or stop it.")
     if kind is ABLATION:
+        if folder.parent.name == "confirm" and ABLATION.holds(folder.parents[1]):
+            raise ConfigError(f"{folder}: belongs to a search. Give the folder of that: {folder.parents[1]}")
         _complete(folder / "ablation.yaml")
     runs = [file.parent for file in sorted(folder.rglob("provenance.json")) if is_run(file.parent)]
     models = set(chain.from_iterable(map(_models, runs))) if checkpoints else set()
@@ -139,24 +158,35 @@ def _of_folder(folder: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, P
     above = Path(os.path.commonpath([path.parent for path in folders]))
     places = Places()
     for path in folders:
-        for name, file in _files_of(path, TRANSIENT if checkpoints else TRANSIENT | WEIGHTS):
+        for name, file in _files_of(path, set() if checkpoints else WEIGHTS):
             places[f"{path.relative_to(above).as_posix()}/{name}"] = file
     made_on = [read_provenance(run).environment for run in runs]
     titles = [f"electra_lab {machine.electra_lab}, Python {machine.python}" for machine in made_on]
     places[VERSIONS] = _versions(titles, chain.from_iterable(machine.packages.items() for machine in made_on))
     main = folder.relative_to(above).as_posix()
-    return Bundle(electra_lab=__version__, kind=kind.name, main=main, folder=True), places
+    came = next(iter(stores)).relative_to(above).as_posix() if len(stores) == 1 and kind is ABLATION else ""
+    return Bundle(electra_lab=__version__, kind=kind.name, main=main, folder=True, tokens=came), places
 
 
 def _files_of(folder: Path, left_out: set[str]) -> Iterator[tuple[str, Path]]:
-    """Yield place and path of each file below a folder, except hidden ones: locks, leftovers, caches."""
+    """Yield place and path of each file below a folder, except hidden ones: locks, leftovers, caches.
+
+    Copies of the user's files are whole, whatever they are called.
+    """
     for path, below, files in os.walk(folder):
-        below[:] = sorted(name for name in below if not name.startswith(".") and name not in left_out)
+        whole = not COPIES.isdisjoint(Path(path).relative_to(folder).parts)
+        without = left_out | TRANSIENT if ABLATION.holds(Path(path)) else left_out
+        below[:] = sorted(name for name in below if whole or not (name.startswith(".") or name in without))
         if linked := next((name for name in below if Path(path, name).is_symlink()), None):
             raise ConfigError(f"{Path(path, linked)}: is a link to a folder, which a bundle cannot hold. Copy it here.")
         for name in sorted(files):
-            if not name.startswith("."):
-                yield Path(path, name).relative_to(folder).as_posix(), Path(path, name)
+            if whole or not name.startswith("."):
+                file = Path(path, name)
+                if not file.is_file():
+                    raise ConfigError(f"{file}: is not a regular file, or a link to nothing. Remove it.")
+                if file.is_symlink() and not file.resolve().is_relative_to(folder.resolve()):
+                    raise ConfigError(f"{file}: is a link to a file elsewhere. Copy it here.")
+                yield file.relative_to(folder).as_posix(), file
 
 
 def _models(run: Path) -> Iterator[Path]:
@@ -186,19 +216,20 @@ def _versions(titles: Iterable[str], packages: Iterable[tuple[str, str | None]])
 def unpack(file: Path, out: Path) -> tuple[Bundle, list[list[str]]]:
     """Unpack a bundle into a new folder; returns its description, and the places of the same code. Runs none of it.
 
-    Raises DataError for a file that is not a bundle or could do harm, ConfigError for a folder that is not empty.
+    Raises DataError for a file that is not a bundle or could do harm, ConfigError for a folder that exists.
     """
     refuse_unusable(out)
-    if os.path.lexists(out) and not (out.is_dir() and not out.is_symlink() and not any(out.iterdir())):
-        raise ConfigError(f"{out}: exists and is not empty. Choose another folder: --out DIR")
+    if os.path.lexists(out):
+        raise ConfigError(f"{out}: exists already. Choose another folder: --out DIR")
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"{out}: the folder around it does not exist.")
     with _readable(file), open_regular(file) as stream, zipfile.ZipFile(stream) as archive:
         entries = _harmless(file, archive, shutil.disk_usage(out.absolute().parent).free)
         with archive.open(MANIFEST) as content:
             described = Bundle.model_validate_json(content.read(PIECE))
-        if not any(f"{place}/".startswith(f"{described.main}/") for place in entries):
-            raise DataError(f"{file}: is not a bundle: it lacks {described.main}.")
+        for wanted in filter(None, [described.main, described.tokens]):
+            if not any(f"{place}/".startswith(f"{wanted}/") for place in entries):
+                raise DataError(f"{file}: is not a bundle: it lacks {wanted}.")
         with new_folder(out.absolute()) as building:
             for place, entry in entries.items():
                 (building / place).parent.mkdir(parents=True, exist_ok=True)
@@ -208,6 +239,21 @@ def unpack(file: Path, out: Path) -> tuple[Bundle, list[list[str]]]:
     for place in sorted(place for place in entries if place.endswith(tuple(all_suffixes()))):
         code.setdefault(sha256(out / place), []).append(place)
     return described, [*code.values()]
+
+
+def shell_lines(folder: Path) -> list[Path]:
+    """Return the files with shell lines of a launcher."""
+    return [file for file in sorted(folder.rglob("*")) if file.is_file() and _has_shell_lines(file)]
+
+
+def _has_shell_lines(file: Path) -> bool:
+    if file.stat().st_size > MAX_BYTES or not re.search(rb"setup|sbatch|\\", content := file.read_bytes()):
+        return False
+    try:
+        root = parse(content.decode("utf-8-sig"), str(file), file.parent)
+    except (ConfigError, UnicodeDecodeError):  # nor can the lab read it
+        return False
+    return any({"setup", "sbatch"} & {part for key in loc for part in str(key).split(".")} for loc, _ in root.marks())
 
 
 @contextmanager
@@ -236,7 +282,7 @@ def _harmless(file: Path, archive: zipfile.ZipFile, free: int) -> Mapping[str, z
         place, mode = entry.orig_filename, entry.external_attr >> 16
         parts = PurePosixPath(place).parts
         problem = ""
-        if place != "/".join(parts) or re.search(r"[\x00-\x1f\\]|^[A-Za-z]:", place) or {"", "..", "/"} & {*parts}:
+        if place != "/".join(parts) or STRANGE.search(place) or {"", "..", "/"} & {*parts}:
             problem = "its place is not below the folder"
         elif stat.S_IFMT(mode) not in (0, stat.S_IFREG):
             problem = "it is a link or a device"

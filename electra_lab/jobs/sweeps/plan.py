@@ -365,4 +365,11 @@ def _put(changes: dict[str, Any], dotted: str, value: Any) -> None:
         if dotted.startswith(f"{key}.") and isinstance(section, dict):
             _put(section, dotted.removeprefix(f"{key}."), value)
             return
+    inside = [key for key in changes if key.startswith(f"{dotted}.")]
+    if inside and isinstance(value, dict) and "type" not in value:  # merged, as on the command line
+        for key, inner in value.items():
+            _put(changes, f"{dotted}.{key}", inner)
+        return
+    for key in inside:
+        del changes[key]
     changes[dotted] = value

@@ -22,12 +22,14 @@ from electra_lab.jobs.lifecycle import Page, enough_memory, live_page, refuse_se
 from electra_lab.jobs.provenance import content
 from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
-from electra_lab.jobs.sweeps.plan import as_planned, checked, plan_of, write_plan
+from electra_lab.jobs.sweeps.plan import CONFIRMS, as_planned, checked, plan_of, write_plan
 from electra_lab.jobs.sweeps.search import Search, refuse_missing
+from electra_lab.jobs.sweeps.variants import BASE
 from electra_lab.presentation import sweep_summary as summary
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.sweep_page import write_report
 from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
+from electra_lab.storage.files import read_text
 from electra_lab.storage.plan import Cell, Plan
 from electra_lab.storage.provenance import changes, described
 from electra_lab.storage.run_directory import refuse_to_hold
@@ -42,6 +44,7 @@ from registry.errors import (
     Interrupted,
     LabError,
     Preempted,
+    command,
 )
 
 STOPPED = Preempted.exit_code, Interrupted.exit_code  # or another process is working on it
@@ -188,6 +191,7 @@ def _prepared(
     file: Path, overrides: list[str], out: Path | None, launcher: str | None, workers: int | None
 ) -> tuple[Ablation, Launcher, Path]:
     """Return the checked ablation, its launcher, and the folder. Raises LabError."""
+    _refuse_confirmation(file)
     ablation = load_ablation(file, overrides)
     is_in_folder = file.name == "ablation.yaml" and is_ablation_folder(file.parent)
     path = out or (file.parent if is_in_folder else Path("runs") / ablation.config.name)
@@ -218,9 +222,37 @@ def _is_done(folder: AblationFolder, ablation: Ablation) -> bool:
     """
     if not is_ablation_folder(folder.path):
         return False
-    plan, now = folder.plan, plan_of(ablation)
+    plan = folder.plan
+    if ablation.config.search:
+        return _is_searched(folder, plan, ablation.config.search)
+    now = plan_of(ablation)
     same = [cell.id for cell in plan.cells] == [cell.id for cell in now.cells] and plan.metrics == now.metrics
     return same and not left_to_do(folder, plan)
+
+
+def _is_searched(folder: AblationFolder, plan: Plan, search: Any) -> bool:
+    """Return True if a search has all its trials and its confirmation."""
+    found = plan.search
+    if not found or len(found.begun) != search.trials or any(trial.state == "running" for trial in found.begun):
+        return False
+    if left_to_do(folder, plan):
+        return False
+    sign = 1 if plan.metrics[plan.metric].higher_is_better else -1
+    values = [(sign * trial.value, -trial.number, trial.variant) for trial in found.begun if trial.value is not None]
+    if not (values and search.confirm) or max(values)[2] == BASE:
+        return True
+    if found.confirmation != f"confirm/{max(values)[2].replace(' ', '-')}":
+        return False
+    confirmed = AblationFolder(folder.path / found.confirmation)
+    return is_ablation_folder(confirmed.path) and not left_to_do(confirmed, confirmed.plan)
+
+
+def _refuse_confirmation(file: Path) -> None:
+    """Raise ConfigError for the file of a search's confirmation: only the search continues it."""
+    with suppress(OSError, ValueError):
+        if file.name == "ablation.yaml" and read_text(file).startswith(CONFIRMS):
+            parent = file.absolute().parents[2] / file.name
+            raise ConfigError(f"{file}: belongs to a search. To continue it: {command('ablate', parent)}")
 
 
 def _refuse_other(folder: AblationFolder, ablation: Ablation) -> None:

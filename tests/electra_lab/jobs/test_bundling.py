@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import shutil
 import stat
 import zipfile
@@ -77,6 +78,26 @@ def test_an_absolute_path_is_refused(tmp_path: Path, line: str) -> None:
     assert not (tmp_path / "a.zip").exists()
 
 
+@pytest.mark.parametrize("line", ["extends: gone.yaml", "imports: [gone.py]", "tokenizer: {path: gone}"])
+def test_a_missing_file_is_refused(tmp_path: Path, line: str) -> None:
+    file = write_experiment(tmp_path, "a.yaml")
+    (tmp_path / "b.yaml").write_text(f"{line}\n" if "extends" in line else f"extends: {file.name}\n{line}\n")
+    with pytest.raises(ConfigError, match="gone"):
+        bundle(tmp_path / "b.yaml", tmp_path / "a.zip")
+    assert not (tmp_path / "a.zip").exists()
+
+
+def test_copies_in_a_folder_are_whole_whatever_their_names(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "plan.json").touch()
+    kept = ["files/model/a", "files/x/.hidden/b", "files/claims/c", "plugins/.d", "cells/x/slurm/e"]
+    for name in (*kept, "claims/f", "cells/x/model/g", "cells/x/.h"):
+        (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / name).touch()
+    found = {name for name, _ in bundling._files_of(tmp_path / "out", bundling.WEIGHTS)}
+    assert found == {*kept, "plan.json"}
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     cell = {"id": "run", "seed": 3, "steps": 400, "flops": 1e12, "parameters": {"total": 1}}
@@ -128,9 +149,10 @@ def test_a_full_disk_leaves_nothing(run: Path, tmp_path: Path, monkeypatch) -> N
     monkeypatch.setattr(bundling.shutil, "copyfileobj", full)
     with pytest.raises(OSError, match="No space"):
         bundle(run, tmp_path / "b.zip")
-    for out in ("out", "empty"):
-        with pytest.raises(DataError, match="No space"):
-            unpack(tmp_path / "a.zip", tmp_path / out)
+    with pytest.raises(DataError, match="No space"):
+        unpack(tmp_path / "a.zip", tmp_path / "out")
+    with pytest.raises(ConfigError, match="empty: exists already"):
+        unpack(tmp_path / "a.zip", tmp_path / "empty")
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "a.zip", "empty"}
     assert not [*(tmp_path / "empty").iterdir()]
 
@@ -188,8 +210,45 @@ def test_what_is_not_a_bundle_is_refused(tmp_path: Path, monkeypatch) -> None:
         unpack(tmp_path / "absent.zip", tmp_path / "out")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
-    with pytest.raises(ConfigError, match="full: exists and is not empty"):
+    with pytest.raises(ConfigError, match="full: exists already"):
         unpack(tmp_path / "good.zip", tmp_path / "full")
     monkeypatch.setattr(bundling.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
     with pytest.raises(DataError, match="the disk has 1"):
         unpack(tmp_path / "good.zip", tmp_path / "out")
+
+
+def test_what_open_would_refuse_is_not_written(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is inside"):
+        bundle(run, run / "a.zip")
+
+    def refused(match: str) -> None:
+        with pytest.raises(ConfigError, match=match):
+            bundle(run, tmp_path / "a.zip")
+
+    os.mkfifo(run / "pipe")
+    refused("pipe: is not a regular file")
+    (run / "pipe").unlink()
+    for target, match in ((tmp_path / "gone", "link to nothing"), (Path(__file__), "a file elsewhere")):
+        (run / "link").symlink_to(target)
+        refused(match)
+        (run / "link").unlink()
+    (run / "a\\b").touch()
+    refused("cannot hold a file of this name")
+    (run / "a\\b").unlink()
+    for name in ("README", "readme"):
+        (run / name).touch()
+    refused("are one file on other machines")
+
+
+def test_tokens_are_in_the_bundle(tmp_path: Path) -> None:
+    elsewhere = {MANIFEST: DESCRIBED[:-1] + ', "tokens": "../../etc"}'}
+    with pytest.raises(DataError, match=r"it lacks \.\./\.\./etc"):
+        unpack(write_zip(tmp_path / "y.zip", HARMLESS | elsewhere), tmp_path / "out")
+
+
+def test_shell_lines_are_listed(tmp_path: Path) -> None:
+    texts = {"a.yaml": "launcher: {type: slurm, 'set\\u0075p': x}\n", "b.yaml": 'launcher: {"set\\u0075p": x}\n'}
+    texts |= {"c.yaml": "name: setup\n", "d.txt": "launcher:\n  sbatch: {qos: x}\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    assert bundling.shell_lines(tmp_path) == [tmp_path / "b.yaml", tmp_path / "d.txt"]

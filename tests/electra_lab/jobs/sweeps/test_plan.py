@@ -14,6 +14,7 @@ from electra_lab.analysis.results import cell_result, expected, read
 from electra_lab.assembly.build import sketch
 from electra_lab.config.load import load
 from electra_lab.config.source import read_file
+from electra_lab.jobs.sweeps import plan as plan_module
 from electra_lab.jobs.sweeps import run
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
@@ -220,6 +221,15 @@ def test_the_folder_alone_gives_the_same_plan(tmp_path: Path, monkeypatch: pytes
     last = load_ablation(moved / "ablation.yaml")
     train = last.loaded[last.cells[0].id].config.train
     assert (last.config.seeds, train.log_every, train.clip_norm) == ([3, 4], 5, 0.5)
+
+
+def test_a_section_replaces_its_keys_and_a_key_goes_into_its_section() -> None:
+    changes: dict[str, object] = {"train.batch_size": 2, "train.log_every": 5, "optimizer.eps": 1}
+    plan_module._put(changes, "train", {"steps": 4, "batch_size": 3})
+    plan_module._put(changes, "optimizer", {"type": "sgd"})
+    assert changes == {"train.batch_size": 3, "train.log_every": 5, "train.steps": 4, "optimizer": {"type": "sgd"}}
+    plan_module._put(changes, "optimizer.momentum", 0)
+    assert changes["optimizer"] == {"type": "sgd", "momentum": 0}
 
 
 def keys(found: Ablation) -> dict[str, str]:

@@ -150,6 +150,25 @@ def test_nothing_is_done_twice_and_more_trials_are_added(searched: tuple[Path, P
         ablate(write(tmp_path, 8, range=RANGE.replace("0.3", "0.2")), out)
 
 
+def test_a_finished_search_needs_no_text_and_continues_its_confirmation(
+    searched: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Path(shutil.copytree(searched[1], tmp_path / "out"))
+    before = stamps(out)
+    confirmation = out / AblationFolder(out).plan.search.confirmation
+    with pytest.raises(ConfigError, match="belongs to a search") as refused:
+        ablate(confirmation / "ablation.yaml", confirmation)
+    assert str(out / "ablation.yaml") in str(refused.value)
+    monkeypatch.setattr(run, "_lacks_data", lambda _: True)
+    monkeypatch.setattr(run, "_tokenize", lambda *_: pytest.fail("needs the text"))
+    (out / "report.html").unlink()
+    ablate(out / "ablation.yaml", out)
+    assert stamps(out) == before
+    assert (out / "report.html").is_file()
+    (confirmation / "plan.json").unlink()
+    assert not run._is_done(AblationFolder(out), load_ablation(out / "ablation.yaml"))
+
+
 def test_a_lost_plan_is_recreated_and_a_damaged_journal_is_named(searched: tuple[Path, Path], tmp_path: Path) -> None:
     out = Path(shutil.copytree(searched[1], tmp_path / "out"))
     before, trials, cells = stamps(out), trials_of(out), AblationFolder(out).plan.cells
