@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
-from registry.errors import ConfigError, LabError, UnknownName
+from registry.errors import ConfigError, LabError, UnknownName, guide
 from registry.signature import Strict, problem, validate
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _entries_in(value: Any) -> Iterator[Entry[Any]]:
 
 
 SECRET = ("signature", "sig", "token", "key", "credential")  # in names of parameters
-NO_SECRETS = "It would be written into records: credentials come from the environment (docs/data.md)."
+NO_SECRETS = f"It would be written into records: credentials come from the environment ({guide('data')})."
 
 
 class Url(type(Path())):  # type: ignore[misc]
@@ -202,8 +202,8 @@ class Url(type(Path())):  # type: ignore[misc]
         return url
 
     def _secrets(self) -> bool:
-        names = [name.lower() for name, _ in parse_qsl(str(self).partition("?")[2])]
-        return any(word in name for name in names for word in SECRET)
+        names = " ".join(name.lower() for name, _ in parse_qsl(str(self).partition("?")[2]))
+        return any(word in names for word in SECRET)
 
     def refuse_other_name(self, name: str) -> None:
         """Raise ConfigError if the name of an object is not this address: as a path, it would be another object."""

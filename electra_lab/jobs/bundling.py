@@ -253,7 +253,10 @@ def _has_shell_lines(file: Path) -> bool:
         root = parse(content.decode("utf-8-sig"), str(file), file.parent)
     except (ConfigError, UnicodeDecodeError):  # nor can the lab read it
         return False
-    return any({"setup", "sbatch"} & {part for key in loc for part in str(key).split(".")} for loc, _ in root.marks())
+    keys = set[str]()
+    for loc, _ in root.marks():
+        keys.update(".".join(map(str, loc)).split("."))
+    return bool(keys & {"setup", "sbatch"})
 
 
 @contextmanager

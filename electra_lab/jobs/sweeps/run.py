@@ -23,8 +23,7 @@ from electra_lab.jobs.provenance import content
 from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import CONFIRMS, as_planned, checked, plan_of, write_plan
-from electra_lab.jobs.sweeps.search import Search, refuse_missing
-from electra_lab.jobs.sweeps.variants import BASE
+from electra_lab.jobs.sweeps.search import Search, is_searched, refuse_missing
 from electra_lab.presentation import sweep_summary as summary
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.sweep_page import write_report
@@ -224,27 +223,10 @@ def _is_done(folder: AblationFolder, ablation: Ablation) -> bool:
         return False
     plan = folder.plan
     if ablation.config.search:
-        return _is_searched(folder, plan, ablation.config.search)
+        return is_searched(folder, plan, ablation.config.search)
     now = plan_of(ablation)
     same = [cell.id for cell in plan.cells] == [cell.id for cell in now.cells] and plan.metrics == now.metrics
     return same and not left_to_do(folder, plan)
-
-
-def _is_searched(folder: AblationFolder, plan: Plan, search: Any) -> bool:
-    """Return True if a search has all its trials and its confirmation."""
-    found = plan.search
-    if not found or len(found.begun) != search.trials or any(trial.state == "running" for trial in found.begun):
-        return False
-    if left_to_do(folder, plan):
-        return False
-    sign = 1 if plan.metrics[plan.metric].higher_is_better else -1
-    values = [(sign * trial.value, -trial.number, trial.variant) for trial in found.begun if trial.value is not None]
-    if not (values and search.confirm) or max(values)[2] == BASE:
-        return True
-    if found.confirmation != f"confirm/{max(values)[2].replace(' ', '-')}":
-        return False
-    confirmed = AblationFolder(folder.path / found.confirmation)
-    return is_ablation_folder(confirmed.path) and not left_to_do(confirmed, confirmed.plan)
 
 
 def _refuse_confirmation(file: Path) -> None:

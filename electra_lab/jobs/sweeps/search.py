@@ -17,14 +17,14 @@ from typing import Any
 
 from filelock import FileLock
 
-from electra_lab.analysis.results import cell_result, read
+from electra_lab.analysis.results import cell_result, left_to_do, read
 from electra_lab.config.source import Node, keys_of
 from electra_lab.jobs.identity import content_of
 from electra_lab.jobs.lifecycle import Pruned
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation, read_ablation
 from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
 from electra_lab.jobs.sweeps.variants import BASE, short
-from electra_lab.storage.ablation_folder import AblationFolder
+from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
 from electra_lab.storage.catalog import has_diverged
 from electra_lab.storage.plan import Plan, PlannedSearch, Trial
 from electra_lab.training.random import digest
@@ -298,6 +298,23 @@ class Search:
         nodes = self._values(_reopened(study, int(best.removeprefix("trial "))))
         ablation = checked(load_ablation(self.file, self.overrides, {best: nodes}, confirms=True))
         return ablation, self.folder.path / plan.search.confirmation
+
+
+def is_searched(folder: AblationFolder, plan: Plan, search: Any) -> bool:
+    """Return True if a search has all its trials and its confirmation."""
+    found = plan.search
+    if not found or len(found.begun) != search.trials or any(trial.state == "running" for trial in found.begun):
+        return False
+    if left_to_do(folder, plan):
+        return False
+    sign = 1 if plan.metrics[plan.metric].higher_is_better else -1
+    values = [(sign * trial.value, -trial.number, trial.variant) for trial in found.begun if trial.value is not None]
+    if not (values and search.confirm) or max(values)[2] == BASE:
+        return True
+    if found.confirmation != f"confirm/{max(values)[2].replace(' ', '-')}":
+        return False
+    confirmed = AblationFolder(folder.path / found.confirmation)
+    return is_ablation_folder(confirmed.path) and not left_to_do(confirmed, confirmed.plan)
 
 
 def seed_of(search: int, number: int) -> int:
