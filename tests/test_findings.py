@@ -8,6 +8,7 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -15,8 +16,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 STUDIES = {page.stem: page.read_text(encoding="utf-8") for page in sorted((DOCS / "findings").glob("*.md"))}
 FOLDED = re.compile(r'<details markdown id="(\w+)">\n(.+?)</details>', flags=re.DOTALL)
 TABLES = {name: text for page in STUDIES.values() for name, text in FOLDED.findall(page)}  # by the name of their cells
-ALONE = {"family_rates", "fast_and_plain", "fast_and_plain_bert", "learning_curves", "long_rows_local_heads_pilot",
-         "long_rows_no_local_heads"}  # fmt: skip
+ALONE = {"crossover_rates", "family_rates", "fast_and_plain", "fast_and_plain_bert", "learning_curves",
+         "long_rows_local_heads_pilot", "long_rows_no_local_heads"}  # fmt: skip
 MEAN = re.compile(r"(\d+\.\d+) ± (\d+\.\d+)")
 DIFFERENCE = re.compile(r"[+-]\d+\.\d+ \[[+-]\d+\.\d+, [+-]\d+\.\d+\]")
 
@@ -64,3 +65,19 @@ def test_the_text_has_the_numbers_of_its_tables(page: str) -> None:
     numbers = numbers_of(FOLDED.sub("", STUDIES[page]))
     assert numbers
     assert [number for number in numbers if number not in folded] == []
+
+
+def test_the_rates_of_the_crossover_are_the_means_of_their_cells() -> None:
+    cells = defaultdict(list)
+    with (DOCS / "findings" / "crossover_rates.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            cells[row["variant"], float(row["learning_rate"])].append(float(row["chunking"]))
+    table = STUDIES["crossover_plan"].partition("## Rates for the smaller budgets")[2]
+    head, _, *rows = [line.strip("| ").split("|") for line in table.splitlines() if line.startswith("|")]
+    shown = {}
+    for name, *values in rows:
+        for rate, value in zip(head[-len(values) :], values, strict=True):
+            if value.strip():
+                shown[name.replace("`", "").strip(), float(rate)] = value.strip(" *")
+    assert shown == {key: f"{np.mean(values):.3f}".lstrip("0") for key, values in cells.items()}
+    assert all(len(values) == 2 for values in cells.values())
