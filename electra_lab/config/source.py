@@ -237,6 +237,15 @@ def leaves(node: Node, loc: Loc = ()) -> Iterator[tuple[Loc, Mark]]:
 
 
 @lru_cache(maxsize=16)  # a command reads the same file several times
+def _deepest(text: str) -> int:
+    """Return the depth of the brackets in a text; those within quotes count, too."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
 def _composed(text: str) -> yaml.Node | None:
     """Return the nodes of YAML text, not to be changed."""
     return yaml.compose(text, Loader=_Loader)
@@ -249,6 +258,8 @@ def parse(text: str, place: str, folder: Path, reached: str = "", *, one_line: b
         return Mark(place if one_line else f"{place}:{position.line + 1 if position else 1}", folder, reached)
 
     try:
+        if _deepest(text) > 10 * MAX_DEPTH:  # PyYAML would take seconds
+            raise RecursionError
         composed = _composed(text)
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
