@@ -160,7 +160,7 @@ def ours(case: Case, how: str) -> Step:
 
 
 def recorder(run: Run, device: torch.device) -> CudaGraphs:
-    """Return what records steps; in a rehearsal on a CPU, the recorder of operations of the tests."""
+    """Return the recorder of steps; in a rehearsal on a CPU, the recorder of operations that the tests use."""
     if device.type == "cuda":
         return CudaGraphs(device)
     sys.path.insert(0, str(EXPERIMENTS.parent))

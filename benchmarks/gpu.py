@@ -1,4 +1,4 @@
-"""Measure the lab on a GPU, the most uncertain first, with what was predicted beside each result.
+"""Measure the lab on a GPU, the most uncertain figures first, and compare each with its prediction.
 
     python benchmarks/gpu.py --out build/gpu --minutes 9.5
     python benchmarks/gpu.py --device cpu --out build/rehearsal
@@ -127,9 +127,9 @@ SCHEDULE = {
                         {"bf16+graph": 10.7, "bf16+full+graph": 6.5}, {}, 30),
     "base full": steps("ELECTRA-Base, 512 x 16, compiled whole", 110, BASE,
                        {"bf16+graph": 32.6, "bf16+full+graph": 25.6}, {}, 30),
-    "small peers": steps("ELECTRA-Small, 128 x 64, beside compiled peers", 200, SMALL,
+    "small peers": steps("ELECTRA-Small, 128 x 64, and compiled peers", 200, SMALL,
                          {"bf16+graph": 10.7}, COMPILED_PEERS),
-    "base peers": steps("ELECTRA-Base, 512 x 16, beside compiled peers", 200, BASE,
+    "base peers": steps("ELECTRA-Base, 512 x 16, and compiled peers", 200, BASE,
                         {"bf16+graph": 32.6}, COMPILED_PEERS),
     "more small": steps("ELECTRA-Small, 128 x 128, its published batch", 150, "electra_small 128 128",
                         {"bf16+graph": 15.4, "bf16+full+graph": 9.9}, {f"{USUAL} bf16+full+adam": None}),
@@ -286,7 +286,7 @@ def report(out: Path, device: str) -> str:
 
 
 def next_of(names: Sequence[str], lines: Mapping[str, Mapping[str, Any]], left: float, tried: set[str]) -> str | None:
-    """Return what to measure next in `left` seconds: what was never measured, then what has failed before this call."""
+    """Return the next measurement for `left` seconds: one never tried, or then one that failed in an earlier call."""
     waiting = [name for name in names if name not in lines]
     waiting += [name for name in names if "error" in lines.get(name, {})]
     fitting = [name for name in waiting if name not in tried and left >= SCHEDULE[name].seconds / 2]

@@ -175,5 +175,5 @@ def guide(name: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Escape control characters other than tab and newline, which command a terminal, and unpaired surrogates."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", lambda match: repr(match[0])[1:-1], text)
+    """Escape unpaired surrogates, and what commands a terminal or reorders its text, except for tab and newline."""
+    return re.sub(r"[\0-\b\v-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", lambda m: repr(m[0])[1:-1], text)

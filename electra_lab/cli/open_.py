@@ -5,12 +5,7 @@ from typing import Annotated
 
 import typer
 
-from electra_lab.cli import _streams
-
-
-def answer(text: object) -> None:
-    """Print an answer, with the control and bidi characters of names escaped."""
-    _streams.answer("".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(text)))
+from electra_lab.cli._streams import answer
 
 
 def open_(

@@ -25,6 +25,7 @@ from electra_lab.config.portable import Gathered, gathered
 from electra_lab.config.source import MAX_BYTES, parse, read_file
 from electra_lab.jobs.kinds import ABLATION, of_folder
 from electra_lab.jobs.provenance import PACKAGES, folder_of_store, version_of
+from electra_lab.storage.ablation_folder import search_of
 from electra_lab.storage.catalog import is_held
 from electra_lab.storage.files import config_of, new_file, new_folder, open_regular, reason, refuse_unusable, sha256
 from electra_lab.storage.provenance import flat, read_provenance
@@ -146,8 +147,8 @@ def _of_folder(folder: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, P
     if any(map(is_held, [folder / ".lock", *(folder / "claims").glob("*")])):
         raise InUse(f"{folder}: is in use by another process. Wait for its end, or stop it.")
     if kind is ABLATION:
-        if folder.parent.name == "confirm" and ABLATION.holds(folder.parents[1]):
-            raise ConfigError(f"{folder}: belongs to a search. Give the folder of that: {folder.parents[1]}")
+        if search := search_of(folder):
+            raise ConfigError(f"{folder}: belongs to a search. Give the folder of that: {search}")
         _complete(folder / "ablation.yaml")
     runs = [file.parent for file in sorted(folder.rglob("provenance.json")) if is_run(file.parent)]
     models = set(chain.from_iterable(map(_models, runs))) if checkpoints else set()

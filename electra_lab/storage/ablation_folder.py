@@ -174,3 +174,9 @@ class AblationFolder:
 
 def is_ablation_folder(path: Path) -> bool:
     return (path / "plan.json").is_file()
+
+
+def search_of(confirmation: Path) -> Path | None:
+    """Return the folder of the search that a folder in its `confirm` belongs to, None for any other folder."""
+    parent = confirmation.absolute().parent
+    return parent.parent if parent.name == "confirm" and is_ablation_folder(parent.parent) else None

@@ -72,6 +72,7 @@ def test_a_command_survives_a_shell(name: str, tmp_path: Path) -> None:
 
 def test_control_characters_are_shown_and_layout_stays() -> None:
     assert shown("a\tb\nc é [MASK]") == "a\tb\nc é [MASK]"
+    assert shown("a\u202eb\u2069") == r"a\u202eb\u2069"  # text that is read from right to left
     assert shown("\x1b]0;owned\x07\r\x00\x7f\x9b31m\udce9") == r"\x1b]0;owned\x07\r\x00\x7f\x9b31m\udce9"
 
 

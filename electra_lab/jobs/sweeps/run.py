@@ -22,13 +22,12 @@ from electra_lab.jobs.lifecycle import Page, enough_memory, live_page, refuse_se
 from electra_lab.jobs.provenance import content
 from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
-from electra_lab.jobs.sweeps.plan import CONFIRMS, as_planned, checked, plan_of, write_plan
+from electra_lab.jobs.sweeps.plan import as_planned, checked, plan_of, write_plan
 from electra_lab.jobs.sweeps.search import Search, is_searched, refuse_missing
 from electra_lab.presentation import sweep_summary as summary
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.sweep_page import write_report
-from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
-from electra_lab.storage.files import read_text
+from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder, search_of
 from electra_lab.storage.plan import Cell, Plan
 from electra_lab.storage.provenance import changes, described
 from electra_lab.storage.run_directory import refuse_to_hold
@@ -190,7 +189,8 @@ def _prepared(
     file: Path, overrides: list[str], out: Path | None, launcher: str | None, workers: int | None
 ) -> tuple[Ablation, Launcher, Path]:
     """Return the checked ablation, its launcher, and the folder. Raises LabError."""
-    _refuse_confirmation(file)
+    if search := search_of(file.parent):
+        raise ConfigError(f"{file}: belongs to a search. To continue it: {command('ablate', search / 'ablation.yaml')}")
     ablation = load_ablation(file, overrides)
     is_in_folder = file.name == "ablation.yaml" and is_ablation_folder(file.parent)
     path = out or (file.parent if is_in_folder else Path("runs") / ablation.config.name)
@@ -227,14 +227,6 @@ def _is_done(folder: AblationFolder, ablation: Ablation) -> bool:
     now = plan_of(ablation)
     same = [cell.id for cell in plan.cells] == [cell.id for cell in now.cells] and plan.metrics == now.metrics
     return same and not left_to_do(folder, plan)
-
-
-def _refuse_confirmation(file: Path) -> None:
-    """Raise ConfigError for the file of a search's confirmation: only the search continues it."""
-    with suppress(OSError, ValueError):
-        if file.name == "ablation.yaml" and read_text(file).startswith(CONFIRMS):
-            parent = file.absolute().parents[2] / file.name
-            raise ConfigError(f"{file}: belongs to a search. To continue it: {command('ablate', parent)}")
 
 
 def _refuse_other(folder: AblationFolder, ablation: Ablation) -> None:

@@ -102,6 +102,7 @@ def test_text_that_yaml_or_the_lab_refuses_is_reported_with_its_line(text: str, 
 def test_deep_nesting_is_refused():
     for depth in (60, 3000):  # below and above Python's recursion limit
         assert refusal("[" * depth + "]" * depth).endswith("is nested more than 50 deep.")
+    assert len(plain(f"[{'[], {}, ' * 2000}]")) == 4000
 
 
 def test_alias_bombs_are_refused_before_they_grow():

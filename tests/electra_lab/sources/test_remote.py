@@ -91,15 +91,19 @@ class Server:
         request.close_connection = True
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
+def serving(made: Server) -> Iterator[Server]:
     thread = threading.Thread(target=made.http.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield made
     made.http.shutdown()
     made.http.server_close()
     thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield from serving(made)
 
 
 def corpus(server: Server, name: str, **options: Any) -> TextFiles:
@@ -290,12 +294,7 @@ def proxy(target: str) -> Iterator[Server]:
         request.close_connection = True
 
     made.answer = lambda request, status=200, cut=None: forward(request, cut)  # type: ignore[method-assign]
-    thread = threading.Thread(target=made.http.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield made
-    made.http.shutdown()
-    made.http.server_close()
-    thread.join()
+    yield from serving(made)
 
 
 @pytest.fixture
