@@ -15,7 +15,7 @@ from electra_lab.cli import registry_
 from electra_lab.cli._streams import CLOSED_PIPE, answer, answering, usable
 from electra_lab.version import __version__
 from registry.core import Registry
-from registry.errors import Reported, UnknownText, said, shown
+from registry.errors import Reported, Signalled, UnknownText, said, shown
 
 app = typer.Typer(
     name="electra-lab",
@@ -55,18 +55,22 @@ def _options(
 
 def main() -> None:
     """Run a command; an error is one clear sentence and its exit code."""
+    from electra_lab.jobs.endings import handled, raise_signal
+
     try:
-        with usable(), _said_once(UnknownText):
+        with usable(), _said_once(UnknownText), handled(raise_signal):
             _main()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except Signalled as arrived:  # temporary files are gone
+        raise SystemExit(128 + arrived.number) from None
 
 
 def _main() -> None:
     stdout = sys.stdout
     try:
         app(prog_name="electra-lab")  # also by `python -m electra_lab`: completion is for this name
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Signalled):
         raise
     except BaseException as error:
         from electra_lab.jobs.endings import as_lab_error

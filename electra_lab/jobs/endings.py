@@ -53,7 +53,7 @@ def name_of(number: int) -> str:
 def ending(cure: Callable[[], str]) -> Iterator[None]:
     """End the block at once when a signal arrives. Raises Interrupted or Preempted with `cure` in the message."""
     try:
-        with handled(_raise):
+        with handled(raise_signal):
             yield
     except Signalled as arrived:
         raise stopped(arrived.number, f"stopped by {name_of(arrived.number)}. {cure()}") from None
@@ -85,7 +85,8 @@ def noted(say: Callable[[str], None], *, alone: bool, arrived: Arrived | None = 
         yield arrived
 
 
-def _raise(number: int) -> None:
+def raise_signal(number: int) -> None:
+    """Raise Signalled, once."""
     for other in STOPPING:  # until the block is left, so that nothing interrupts its clean-up
         signal.signal(other, signal.SIG_IGN)
     raise Signalled(number)

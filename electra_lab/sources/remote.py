@@ -134,7 +134,8 @@ def matched(url: Url, reads: Callable[[Path], bool]) -> tuple[list[Path], list[P
     def entries() -> dict[str, dict[str, Any]]:
         if any(mark in path for mark in "*?[") and not fs.exists(path):
             matches: dict[str, dict[str, Any]] = fs.glob(path, detail=True)
-            return matches
+            shown = matches if "/." in path else [name for name in matches if "/." not in name]  # as on this machine
+            return {name: matches[name] for name in shown}
         return {path: fs.info(path)}
 
     named = _attempted(url, entries)

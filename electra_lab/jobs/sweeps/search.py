@@ -192,15 +192,7 @@ class Search:
 
     def _may_begin(self, plan: Plan, study: Any) -> bool:
         budget = self._options.budget
-        return len(_trials(study)) < self._options.trials and (budget is None or self._spent(plan) < budget)
-
-    def _spent(self, plan: Plan) -> float:
-        """Return the training FLOPs of all trials so far."""
-        spent = 0.0
-        for cell in plan.cells:
-            records = cell_result(self.folder, plan, cell.id).run.records() if cell.variant != BASE else []
-            spent += max((record.get("flops") or 0.0 for record in records), default=0.0)
-        return spent
+        return len(_trials(study)) < self._options.trials and (budget is None or _spent(self.folder, plan) < budget)
 
     def _proposed(self, plan: Plan, number: int) -> Plan:
         """Let the study propose the values of a trial, unless it has done so before, and add its cells to the plan."""
@@ -301,9 +293,11 @@ class Search:
 
 
 def is_searched(folder: AblationFolder, plan: Plan, search: Any) -> bool:
-    """Return True if a search has all its trials and its confirmation."""
+    """Return True if a search has all its trials, or has spent its budget, and has its confirmation."""
     found = plan.search
-    if not found or len(found.begun) != search.trials or any(trial.state == "running" for trial in found.begun):
+    if not found or any(trial.state == "running" for trial in found.begun):
+        return False
+    if len(found.begun) != search.trials and (search.budget is None or _spent(folder, plan) < search.budget):
         return False
     if left_to_do(folder, plan):
         return False
@@ -315,6 +309,15 @@ def is_searched(folder: AblationFolder, plan: Plan, search: Any) -> bool:
         return False
     confirmed = AblationFolder(folder.path / found.confirmation)
     return is_ablation_folder(confirmed.path) and not left_to_do(confirmed, confirmed.plan)
+
+
+def _spent(folder: AblationFolder, plan: Plan) -> float:
+    """Return the training FLOPs of all trials so far."""
+    spent = 0.0
+    for cell in plan.cells:
+        records = cell_result(folder, plan, cell.id).run.records() if cell.variant != BASE else []
+        spent += max((record.get("flops") or 0.0 for record in records), default=0.0)
+    return spent
 
 
 def seed_of(search: int, number: int) -> int:

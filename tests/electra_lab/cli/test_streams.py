@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from electra_lab.cli._streams import answer
 from tests.electra_lab.cli.conftest import CPU
 from tests.helpers import ROOT, experiment_text, python, write_experiment
 from tests.scorecard.lab import Lab, saved
+from tests.scorecard.project import sent
 
 TITLE = "\x1b]0;owned\x07"
 SHOWN = r"\x1b]0;owned\x07"
@@ -107,6 +109,17 @@ def test_texts_from_standard_input(forks: Lab, here: Path, target: str, code: in
     ended = forks("detect", "run", "-", *CPU, cwd=here, hooks=[("stream", {"number": 0, "target": target})])
     assert (ended.code, ended.out, ended.traced) == (code, "", False)
     assert code == 0 or ended.err.startswith("standard input: ")
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [("bundle run c.zip", signal.SIGTERM), ("open run.zip --out o", signal.SIGHUP), ("export run e", signal.SIGTERM)],
+)
+def test_a_signal_leaves_no_temporary_files(forks: Lab, here: Path, command: str, number: int) -> None:
+    before = sorted(here.iterdir())
+    ended = forks(*command.split(), cwd=here, hooks=[sent("open:tokenizer.json", 1, number)])
+    assert (ended.code, ended.out, ended.traced) == (128 + number, "", False)
+    assert sorted(here.iterdir()) == before
 
 
 def test_a_full_pipe_that_does_not_block_is_waited_for(tmp_path: Path) -> None:

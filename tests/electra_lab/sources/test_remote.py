@@ -336,6 +336,7 @@ def test_all_formats_in_a_bucket_give_the_documents_of_local_files(bucket: tuple
         client.upload_file(str(file), "texts", f"in/{file.relative_to(tmp_path).as_posix()}")
     kinds: list[tuple[Any, str, dict[str, Any]]] = [
         (TextFiles, "", {"documents": "lines"}), (TextFiles, "deep/*.gz", {"documents": "lines"}),
+        (TextFiles, "*.txt", {"documents": "lines"}), (TextFiles, ".*.txt", {"documents": "lines"}),
         (JsonLines, "deep", {}), (JsonLines, "deep/c.jsonl", {}), (Parquet, "", {}),
         (Parquet, "*.parquet", {}), (Mds, "mds", {}),
     ]  # fmt: skip

@@ -263,7 +263,10 @@ def test_refused_and_diverging_trials_are_results_and_a_budget_ends_a_search(tmp
     with pytest.raises(ConfigError, match=r"heads=3"):  # the ends of a range are checked first
         ablate(file, tmp_path / "heads")
     file = write(tmp_path, 8, ", budget: 1")
-    assert len(trials_of(ablate(file, tmp_path / "budget"))) == 1
+    assert len(trials_of(out := ablate(file, tmp_path / "budget"))) == 1
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "corpus.txt").unlink()
+    assert len(trials_of(ablate(file, out))) == 1  # what is finished needs no text
 
 
 @pytest.mark.parametrize(
