@@ -280,13 +280,12 @@ class Search:
         """Return the ablation that compares the best trial with the base on fresh seeds, and its folder."""
         with self.folder.claimed("plan", wait=True):
             plan = self._noted(self.folder.plan)
-            study = open_study(self.folder, plan)
-            done = [trial for trial in _trials(study) if trial.state.name == "COMPLETE"]
-            best = study.best_trial.user_attrs["variant"] if done and self._options.confirm else BASE
+            best = _best(plan) if self._options.confirm else BASE
             if best == BASE or plan.search is None:
                 return None
-            plan.search.confirmation = f"confirm/{best.replace(' ', '-')}"
+            plan.search.confirmation = _confirmed_in(best)
             self.folder.write_plan(plan)
+            study = open_study(self.folder, plan)
         nodes = self._values(_reopened(study, int(best.removeprefix("trial "))))
         ablation = checked(load_ablation(self.file, self.overrides, {best: nodes}, confirms=True))
         return ablation, self.folder.path / plan.search.confirmation
@@ -301,14 +300,25 @@ def is_searched(folder: AblationFolder, plan: Plan, search: Any) -> bool:
         return False
     if left_to_do(folder, plan):
         return False
-    sign = 1 if plan.metrics[plan.metric].higher_is_better else -1
-    values = [(sign * trial.value, -trial.number, trial.variant) for trial in found.begun if trial.value is not None]
-    if not (values and search.confirm) or max(values)[2] == BASE:
+    best = _best(plan)
+    if best == BASE or not search.confirm:
         return True
-    if found.confirmation != f"confirm/{max(values)[2].replace(' ', '-')}":
+    if found.confirmation != _confirmed_in(best):
         return False
     confirmed = AblationFolder(folder.path / found.confirmation)
     return is_ablation_folder(confirmed.path) and not left_to_do(confirmed, confirmed.plan)
+
+
+def _best(plan: Plan) -> str:
+    """Return the variant of the best trial so far, the first of several; the base if there is none."""
+    sign = 1 if plan.metrics[plan.metric].higher_is_better else -1
+    done = [trial for trial in (plan.search.begun if plan.search else []) if trial.value is not None]
+    return max(done, key=lambda trial: sign * (trial.value or 0.0)).variant if done else BASE
+
+
+def _confirmed_in(variant: str) -> str:
+    """Return the place of a confirmation in the folder of its search."""
+    return f"confirm/{variant.replace(' ', '-')}"
 
 
 def _spent(folder: AblationFolder, plan: Plan) -> float:
