@@ -19,10 +19,10 @@ def bundle(
     ] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="Include the token stores.")] = False,
 ) -> None:
-    """Pack an experiment, a fine-tuning or an ablation for a colleague, to be opened with `electra-lab open`.
+    """Pack the folder or the YAML file of a run, fine-tuning or ablation for a colleague.
 
     The bundle has the files that it extends, its plug-ins, its tokenizer, the versions that it ran with, and its
-    results; neither the text nor the examples.
+    results, which show some of the text: examples, and texts with their predictions. Open it with `electra-lab open`.
     """
     from electra_lab.jobs import bundling
     from electra_lab.presentation.console import Console

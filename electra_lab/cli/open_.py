@@ -34,7 +34,10 @@ def open_(
             answer(f"  {folder / places[-1]}{copies}")
         for path in shell:
             answer(f"  shell lines in {path}")
-    answer(f"versions: {folder / bundling.VERSIONS}")
+    if (versions := folder / bundling.VERSIONS).is_file():
+        answer(f"versions: {versions}")
+    if not (described.folder or described.tokens):
+        answer("It has no text: change the paths of its corpus, or name a token store: --set data.store=KEY")
     store = ("--set", f"data.store={folder / described.tokens}") if described.tokens else ()
     commands = [command("report", main)]
     if described.kind == "ablation" and described.folder:

@@ -30,7 +30,10 @@ def report(
     methods: Annotated[
         bool, typer.Option("--methods", help="Instead, print a text on the set-up for a paper, and what to cite.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="With --table or --methods: write it here.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --table or --methods: write it here; --methods to a .tex as LaTeX."),
+    ] = None,
 ) -> None:
     """Rewrite report.html of each folder from its files, and print its path."""
     import webbrowser
@@ -51,7 +54,8 @@ def report(
         from electra_lab.presentation.paper import table as table_of
 
         job = folders[0], kinds[0].name
-        text = table_of(*job, table, metric) if table else text_of(*job)
+        latex = out is not None and out.suffix == ".tex"
+        text = table_of(*job, table, metric) if table else text_of(*job, latex)
         if out:
             with file_of("--out", out) as stream:
                 stream.write(text)

@@ -118,7 +118,7 @@ def _of_file(file: Path, checkpoints: bool, tokens: bool) -> tuple[Bundle, Place
     kind, copies = kind_of_file(file), _complete(file)
     if checkpoints or (tokens and kind != "experiment"):
         option = "--checkpoints" if checkpoints else "--tokens"
-        raise ConfigError(f"{option}: {file} has none. Give the folder of the job.")
+        raise ConfigError(f"{option}: works with the folder of a job{'' if checkpoints else ', or an experiment'}.")
     places: Places = {place.as_posix(): content for place, content in copies.files.items()}
     place = ""
     if tokens:
@@ -286,8 +286,10 @@ def _harmless(file: Path, archive: zipfile.ZipFile, free: int) -> Mapping[str, z
         place, mode = entry.orig_filename, entry.external_attr >> 16
         parts = PurePosixPath(place).parts
         problem = ""
-        if place != "/".join(parts) or STRANGE.search(place) or {"", "..", "/"} & {*parts}:
+        if place != "/".join(parts) or {"", "..", "/"} & {*parts}:
             problem = "its place is not below the folder"
+        elif STRANGE.search(place):
+            problem = "its name is not one on all machines"
         elif stat.S_IFMT(mode) not in (0, stat.S_IFREG):
             problem = "it is a link or a device"
         elif entry.flag_bits & 1:
@@ -295,12 +297,14 @@ def _harmless(file: Path, archive: zipfile.ZipFile, free: int) -> Mapping[str, z
         elif place.casefold() in folded:
             problem = "it is there twice"
         if problem:
-            raise DataError(f"{file}: the file {place!r} in it is refused: {problem}. Nothing was unpacked.")
+            raise DataError(f"{file}: the file {place!r:.200} in it is refused: {problem}. Nothing was unpacked.")
         entries[place] = entry
         folded.add(place.casefold())
         folders |= {str(above) for above in PurePosixPath(place).parents}
     size, packed = sum(entry.file_size for entry in entries.values()), os.path.getsize(file)
-    if len(entries) > MOST_FILES or size > max(HARMLESS, MOST_RATIO * packed) or folders & entries.keys():
+    if both := sorted(folders & entries.keys()):
+        raise DataError(f"{file}: {both[0]!r:.200} in it is a file and a folder. Nothing was unpacked.")
+    if len(entries) > MOST_FILES or size > max(HARMLESS, MOST_RATIO * packed):
         problem = f"{len(entries):,} files with {size:,} bytes, from {packed:,} bytes"
         raise DataError(f"{file}: is refused, as no bundle looks like this: {problem}. Nothing was unpacked.")
     if size > free:

@@ -52,6 +52,9 @@ echo $code > "$end.part" && mv "$end.part" "$end.code"
 """
 
 
+Word = Annotated[str, Field(pattern=r"^\S+$")]  # what follows a line break would be shell lines
+
+
 @launchers.register("slurm")
 @dataclass(kw_only=True)
 class Slurm:
@@ -73,8 +76,8 @@ class Slurm:
     workers: Annotated[int, Field(ge=1, le=100_000)] = 8
     threads: Annotated[int, Field(ge=1, le=100_000)] = 1
     gpus: Annotated[int, Field(ge=0, le=100_000)] = 0
-    partition: str | None = None
-    account: str | None = None
+    partition: Word | None = None
+    account: Word | None = None
     minutes: Annotated[int, Field(ge=1, le=100_000)] = 240
     memory_gb: Annotated[float, Field(gt=0)] | None = None
     setup: tuple[str, ...] = ()

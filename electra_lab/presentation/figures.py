@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import textwrap
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from electra_lab.storage.files import disk, new_file
+from registry.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,8 +25,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 WIDTH, HEIGHT = 4.4, 3.0  # inches, of a chart on a page: the text is 11 px high on a phone 360 px wide
 MOST_HEIGHT = 8.5  # inches, of a figure in print
+FONTS = ["STIXGeneral", "DejaVu Sans"]  # fonts that come with matplotlib: Times, and more characters
+ELSEWHERE = "'STIXGeneral', 'Times New Roman', 'Liberation Serif', 'DejaVu Sans', serif"  # for viewers of SVG
 STYLE_IN_PRINT: dict[str, Any] = {
-    "font.family": ["STIXGeneral", "DejaVu Sans"],  # fonts that come with matplotlib: Times, and more characters
+    "font.family": FONTS,
     "pdf.fonttype": 42,  # TrueType, so that text stays text
     "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "grid.linewidth": 0.4,
 }  # fmt: skip
@@ -69,7 +73,9 @@ def medium() -> Medium:
 
 @contextmanager
 def printing(folder: Path) -> Iterator[Figures]:
-    """Write each chart that is drawn in the block to a folder. Raises CheckpointError."""
+    """Write each chart that is drawn in the block to a folder. Raises ConfigError, CheckpointError."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--figures {folder}: is not a folder. Name a folder.")
     with disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
     figures = Figures(folder)
@@ -148,5 +154,10 @@ def write(figure: Figure, name: str, says: str) -> None:
     figures.captions[name] = says
     for format, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
         path = figures.folder / f"{name}-{medium().name}.{format}"
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=format, metadata=metadata)
+        content = drawn.getvalue()
+        if format == "svg":  # the second font is wider than the first one: letters would be clipped
+            content = content.replace(repr(FONTS)[1:-1].encode(), ELSEWHERE.encode())
         with disk(path), new_file(path, "wb") as stream:
-            figure.savefig(stream, format=format, metadata=metadata)
+            stream.write(content)

@@ -3,6 +3,8 @@
 import inspect
 import os
 import re
+import textwrap
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 from electra_lab.analysis.intervals import ENOUGH
 from electra_lab.analysis.records import training_seconds
 from electra_lab.analysis.results import Results, read
+from electra_lab.presentation.paper import tex
 from electra_lab.presentation.text import counted, listed, named, seconds, shown
 from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
 from electra_lab.storage.finetuning_folder import FinetuningFolder
@@ -53,19 +56,20 @@ It takes {flops} FLOPs counted as matrix products.
 The weights are those of the {config.evaluate.select} evaluation.
 """
 MACHINE = """
-The runs used electra_lab {environment.electra_lab}, Python {environment.python}, torch {environment.packages.torch} \
-and tokenizers {environment.packages.tokenizers} on {environment.device} (processor {environment.processor}, threads \
-{environment.threads}, processes {environment.processes}).
+The runs were begun with electra_lab {environment.electra_lab}, Python {environment.python}, torch \
+{environment.packages.torch} and tokenizers {environment.packages.tokenizers} on {environment.device} (processor \
+{environment.processor}, threads {environment.threads}, processes {environment.processes}).
 The code is that of commit {git.commit}.
 """
+INSTEAD = {"warmup_steps": "warmup_share", "held_out": "validation"}  # options, and those that count instead
 WITHOUT = ("config.generator", "config.sampler")  # what some objectives do without is not missing
 CITED = re.compile(r"([A-Z][\w-]+(?: and [A-Z][\w-]+| et al\.)?),? \(?((?:19|20)\d\d(?:, [^;:)\n]+)?)")
 OPTIONS = re.compile(r"^\w+ {2,}", re.MULTILINE)  # of a component, described at the end of its docstring
 CITE = "The electra_lab authors: electra_lab, version {electra_lab}, https://github.com/electra-lab/electra-lab"
 
 
-def methods(folder: Path, kind: str) -> str:
-    """Return the text. Raises CheckpointError."""
+def methods(folder: Path, kind: str, latex: bool = False) -> str:
+    """Return the text; as LaTeX, what is not for readers is a comment. Raises CheckpointError."""
     if kind == "ablation":
         results = read(folder)
         runs, design = [cell.run for cell in results.cells if cell.provenance], _design(results)
@@ -90,11 +94,13 @@ def methods(folder: Path, kind: str) -> str:
         paragraphs[-1] += f" Training took {seconds(sum(times) / len(times))} a run, and {seconds(sum(times))} in all."
     else:
         missing.append("the time of all runs")
-    if missing:
-        paragraphs.append(f"Not known from this folder: {', '.join(dict.fromkeys(missing))}.")
     works = dict.fromkeys([_filled(CITE, facts, missing), *_works(facts)])
-    paragraphs.append("\n".join(["To cite:", *(f"- {work}" for work in works if work)]))
-    return "\n\n".join(filter(None, paragraphs)) + "\n"
+    notes = [f"Not known from this folder: {', '.join(dict.fromkeys(missing))}."] if missing else []
+    notes.append("\n".join(["To cite:", *(f"- {work}" for work in works if work)]))
+    if latex:
+        paragraphs = [tex(paragraph) for paragraph in paragraphs]
+        notes = [textwrap.indent(note, "% ") for note in notes]
+    return "\n\n".join(filter(None, [*paragraphs, *notes])) + "\n"
 
 
 def _design(results: Results) -> str:
@@ -166,10 +172,22 @@ def _said(key: str, runs: Facts) -> str:
         return f"{_shown(key, min(values))} to {_shown(key, max(values))}"
     if values or not any(f"{key}.type" in run for run in runs):
         return " or ".join(filter(None, texts))
+    by_type = defaultdict[str, list[Mapping[str, Any]]](list)
+    for run in runs:
+        by_type[run.get(f"{key}.type", "")].append(run)
+    return " or ".join(_component(key, type, by_type[type]) for type in by_type if type)
+
+
+def _component(key: str, type: str, runs: Facts) -> str:
+    """Return a component with its options in the runs that have it."""
     names = [name for name in dict.fromkeys(chain.from_iterable(runs)) if name.startswith(f"{key}.")]
-    options = [(name.removeprefix(f"{key}."), _said(name, runs)) for name in names if name != f"{key}.type"]
-    described = ", ".join(f"{option} {text}" for option, text in options if text)
-    return _said(f"{key}.type", runs) + (f" ({described})" if described else "")
+    described = list[str]()
+    for name in names:
+        option = name.removeprefix(f"{key}.")
+        does_count = not any(run.get(f"{key}.{INSTEAD.get(option)}") for run in runs)
+        if option != "type" and does_count and (text := _said(name, runs)):
+            described.append(f"{option} {text}")
+    return f"{type} ({', '.join(described)})" if described else type
 
 
 def _shown(key: str, value: Any) -> str:

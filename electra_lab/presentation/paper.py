@@ -33,8 +33,8 @@ LONG = 32  # letters, from which on names are wrapped in LaTeX
 TEX = {
     "\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "`": r"\textasciigrave{}", "[": "{[}", "*": "{*}",
-    "-": "{-}", "→": r"$\rightarrow$", "≤": r"$\le$", "≥": r"$\ge$", "−": "$-$", "_": r"\_\allowbreak{}",
-    ",": r",\allowbreak{}", "=": r"=\allowbreak{}", **{mark: f"\\{mark}" for mark in "{}$&#%"},
+    "→": r"$\rightarrow$", "≤": r"$\le$", "≥": r"$\ge$", "−": "$-$", "_": r"\_\allowbreak{}",
+    "=": r"=\allowbreak{}", **{mark: f"\\{mark}" for mark in "{}$&#%"},
 }  # fmt: skip
 Rows = list[dict[str, Any]]
 
@@ -151,4 +151,7 @@ def _formula(text: str) -> str:
 
 def tex(text: str) -> str:
     """Escape text for LaTeX, and let it break after signs."""
-    return "".join(TEX.get(letter, letter) for letter in text)
+    escaped = "".join(TEX.get(letter, letter) for letter in text)
+    escaped = re.sub("''(.*?)''", r"``\1''", escaped)
+    escaped = re.sub("-(?=-)", "{-}", escaped)  # otherwise a dash
+    return re.sub(r",(?=[^\s\d])", r",\\allowbreak{}", escaped)

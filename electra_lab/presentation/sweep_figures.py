@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SPREAD = 20  # an axis is logarithmic if its largest number is this many times its smallest
+LINES = [("dashed", "--"), ("dotted", ":"), ("dash-dotted", "-.")]  # of baselines without training
 UNITS = {"flops": "FLOPs", "paper_flops": "FLOPs as the ELECTRA paper counts"}
 SAME_COMPUTE = 1.02  # FLOPs that differ by less are equal: a budget ends at a whole step
 
@@ -51,7 +53,8 @@ def leading(results: Results) -> Chart | None:
     note = "Filled: the mean with its 95% interval. Hollow: the single seeds, whose effect all variants share."
     trivial = results.trivial(plan.metric)
     if trivial:
-        note += f" Dashed: {' and '.join(trivial)}, without training."
+        lines = [f"{name} ({style})" for name, (style, _) in zip(trivial, cycle(LINES))]
+        note += f" Without training: {', '.join(lines)}."
     if not plan.axis:
         return Chart(caption, _rows(plan, values, caption, trivial.values()), note)
     # One key with numbers is the horizontal axis.
@@ -67,8 +70,8 @@ def leading(results: Results) -> Chart | None:
         for label in line:
             scores = [*values[label].values()]
             _mark(axes, place[label], scores, looks[label], estimate(scores, bounds))
-        for height in trivial.values():
-            axes.axhline(height, color=SOFT, linewidth=1, linestyle="--")
+        for height, (_, style) in zip(trivial.values(), cycle(LINES)):
+            axes.axhline(height, color=SOFT, linewidth=1, linestyle=style)
         finish(axes, plan.keys[0], plan.metric, large=True)
         return Chart(caption, svg(figure, "leading", caption), note)
 
@@ -94,7 +97,7 @@ def _rows(
 ) -> str:
     """Draw one row per variant, with names in place of numbers.
 
-    lines  positions of dashed lines
+    lines  positions of vertical lines, which have the styles of LINES
     means  estimates of differences to the baseline; by default the means of the values
     """
     # A key that all labels begin with is the title of the axis.
@@ -104,8 +107,8 @@ def _rows(
     row_height = max(0.45, *(0.2 * len(name.splitlines()) for name in names))  # inches
     with drawing(WIDTH, max(HEIGHT, 0.75 + row_height * len(names))) as figure:
         axes = figure.subplots()
-        for line in lines:
-            axes.axvline(line, color=SOFT, linewidth=1, linestyle="--")
+        for line, (_, style) in zip(lines, cycle(LINES)):
+            axes.axvline(line, color=SOFT, linewidth=1, linestyle=style)
         for row, (label, seeds) in enumerate(values.items()):
             mean = (means or {}).get(label) or estimate([*seeds.values()], plan.metrics[plan.metric].bounds)
             _mark(axes, -row, [*seeds.values()], looks[label], mean, across=True)

@@ -1,7 +1,7 @@
 """Terminal output of an ablation: its plan, its needs, its result."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def _changes(variant: PlannedVariant) -> Iterator[str]:
     """Describe each key that differs; not the options of a type that another type lacks, which the page lists."""
     for key, (before, after) in variant.differs.items():
         type_key = f"{key.rpartition('.')[0]}.type"
-        if None in (before, after) and key != type_key and type_key in variant.differs:
+        if None in (before, after) and key in variant.beyond and type_key in variant.differs:
             continue
         note = " (not named)" if key in variant.beyond else ""
         yield f"{key} {shown(before)} -> {shown(after)}{note}"
@@ -169,6 +169,12 @@ def _left(costs: Sequence[Need | None], to_measure: int, workers: int) -> str:
         time = f"about {seconds(max(*times, sum(times) / workers))} of training, "
         time += f"{at_once} at a time" if at_once > 1 else "one at a time"
     return f"{runs}, {sum(flops):.3g} FLOPs, {time}"
+
+
+def opening(plan: Plan, left: Collection[str], path: Path) -> str:
+    """Return the number of cells, and of those that are done. `left` has the ids of the others."""
+    references = f" and {len(plan.references)} for measures" if plan.references else ""
+    return f"{plan.name}: {len(plan.cells)} cells{references}, {len(plan.wanted) - len(left)} already done, in {path}"
 
 
 def closing(path: Path) -> str:

@@ -307,7 +307,7 @@ class RunDirectory:
         if self.lost_checkpoints():
             raise CheckpointError(
                 f"{self.checkpoints}: is empty or missing, but this run has saved checkpoints. Is their disk "
-                "mounted? Nothing was changed. To train again from the beginning: "
+                "mounted, or were they left out of a copy? Nothing was changed. To train again from the beginning: "
                 f"{command('run', self.path / 'config.yaml')}"
             )
         sweep(self.checkpoints)

@@ -58,6 +58,7 @@ def ablate(
     console = Console()
     if _lacks_data(ablation) and _is_done(AblationFolder(path), ablation):
         write_report(path)
+        console.say(summary.opening(AblationFolder(path).plan, (), path))
         console.say(summary.closing(path))
         return path
     if ablation.config.search or left_to_do(AblationFolder(path), plan_of(ablation)):
@@ -79,9 +80,7 @@ def _carry_out(ablation: Ablation, path: Path, launch: Launcher, device: str, co
         _refuse_other(folder, ablation)
         plan = write_plan(ablation, folder)
     quarantine_damaged(folder, plan, console.say)
-    references = f" and {len(plan.references)} for measures" if plan.references else ""
-    done = len(plan.wanted) - len(left_to_do(folder, plan))
-    console.say(f"{plan.name}: {len(plan.cells)} cells{references}, {done} already done, in {path}")
+    console.say(summary.opening(plan, left_to_do(folder, plan), path))
     for line in summary.gaps(plan):
         console.say(line)
     with _reported(folder, console) as page:

@@ -10,11 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from electra_lab.launchers import slurm as module
 from electra_lab.launchers.slurm import Slurm
 from electra_lab.testing import probes
-from registry import Outcome
+from registry import Outcome, launchers
 from registry.errors import ConfigError
 
 PROGRAMS = ["sbatch", "srun", "squeue", "scancel"]
@@ -130,6 +131,12 @@ def test_the_array_is_submitted_without_the_launchers_own_job(bin: Path, folder:
     assert "SLURM_CONF=here.conf" in seen
     assert "SLURM_ARRAY_TASK_ID" not in seen
     assert calls(bin) == ["sbatch --parsable"]
+
+
+@pytest.mark.parametrize("option", ["partition", "account"])
+def test_options_of_one_word_cannot_be_shell_lines(option: str) -> None:
+    with pytest.raises(ValidationError, match=option):
+        launchers.get("slurm").schema.model_validate({option: "x\ntouch y"})
 
 
 def test_a_refusal_of_sbatch_is_one_sentence(bin: Path, folder: Path) -> None:

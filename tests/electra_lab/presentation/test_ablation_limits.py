@@ -14,6 +14,7 @@ from electra_lab.analysis.power import detectable
 from electra_lab.analysis.results import cell_result, read
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation.sweep_page import cells_csv, variants_markdown, write_report
+from electra_lab.presentation.sweep_summary import differences
 from electra_lab.presentation.text import number
 from electra_lab.presentation.verdict import SENTENCES, comparison, tables
 from electra_lab.presentation.verdict import verdict as sentences
@@ -94,7 +95,8 @@ def test_what_no_change_names_is_marked(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, variants, range(5))
     _, words, more = variants = json.loads((folder / "plan.json").read_text())["variants"]
     words["differs"] = {"masking.type": ["replace_prob", "whole_word"], "masking.mask_prob": [0.25, 0.15]}
-    words["beyond"] = ["masking.mask_prob"]
+    words["differs"] |= {"masking.long_words": [None, 9], "masking.random_prob": [0.1, None]}
+    words["beyond"] = ["masking.mask_prob", "masking.random_prob"]
     more["differs"] = {"masking.mask_prob": [0.25, 0.3]}
     change_plan(folder, variants=variants)
     with pytest.MonkeyPatch.context() as patch:
@@ -102,6 +104,11 @@ def test_what_no_change_names_is_marked(tmp_path: Path) -> None:
         rows = Page(write_report(folder)).table("What differs from the baseline")
     assert ["whole words", "masking.mask_prob (not named)", "0.25", "0.15"] in rows
     assert ["more", "masking.mask_prob", "0.25", "0.3"] in rows
+    _, line, _ = differences(AblationFolder(folder).plan)
+    assert line.partition(":  ")[2] == (
+        "masking.type replace_prob -> whole_word; masking.mask_prob 0.25 -> 0.15 (not named); "
+        "masking.long_words null -> 9"
+    )
 
 
 def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_path: Path) -> None:
@@ -267,6 +274,7 @@ def test_charts_have_a_line_for_each_baseline(tmp_path: Path, drawn: Drawn, keys
     folder = write_folder(tmp_path, SCALES, FIVE, keys, scores=scored(*APART))
     picture = figures.leading(read(add_baselines(folder, rare=always(0.65), chance=always(0.5))))
     assert picture is not None
-    assert "the rare and the chance" in picture.note
-    dashed = [line for line in drawn["leading"].lines if line.get_linestyle() == "--"]
-    assert [(line.get_ydata() if keys else line.get_xdata())[0] for line in dashed] == pytest.approx([0.65, 0.5])
+    assert "the rare (dashed), the chance (dotted)" in picture.note
+    for style, height in (("--", 0.65), (":", 0.5)):
+        [line] = [line for line in drawn["leading"].lines if line.get_linestyle() == style]
+        assert (line.get_ydata() if keys else line.get_xdata())[0] == pytest.approx(height)

@@ -149,6 +149,8 @@ def test_the_set_up_of_an_ablation_is_that_of_its_runs(tmp_path: Path) -> None:
     for i, cell in enumerate(read(folder).cells):
         variant = int(cell.plan.id[1])
         options = config(generator={"type": "bert", "dim": 64 * (variant + 1)})
+        schedule = {"type": "warmup_linear", "warmup_steps": 10_000, "warmup_share": 0.1}
+        options["schedules"] = {"learning_rate": {"type": "constant", "warmup_steps": 7} if variant else schedule}
         describe(cell.run.path, config=options, environment=changed_environment(cell.run.path, threads=1 + i % 2))
     text = methods(folder, "ablation")
     for fact in (
@@ -157,6 +159,7 @@ def test_the_set_up_of_an_ablation_is_that_of_its_runs(tmp_path: Path) -> None:
         "9.97e+11 to 1e+12 FLOPs", "2e+12", "5 seeds (0, 1, 2, 3, 4)", "20 of 20 runs", "generator.scale=0.25; ",
         "Holm's procedure", "threads 1 or 2", "torch 2.13.0+cpu", "commit 5f2dae8da280", "electra_lab 0.1.0 (abc)",
         "reference_auc (higher is better", "learning rate of 0.002",
+        "schedule warmup_linear (warmup_share 0.1) or constant (warmup_steps 7)",
     ):  # fmt: skip
         assert fact in text
     assert "secret" not in text, "paths of this machine"
@@ -251,7 +254,13 @@ def test_the_command_prints_texts_alone_and_lists_figures(tmp_path: Path, monkey
     assert capsys.readouterr().out == table(folder, "ablation", "csv", "own_loss")
     assert exit_code("report", str(folder), "--methods", "--out", str(tmp_path / "m.txt")) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'm.txt'}\n"
-    assert (tmp_path / "m.txt").read_text() == methods(folder, "ablation")
+    assert (tmp_path / "m.txt").read_text() == (text := methods(folder, "ablation"))
+    assert exit_code("report", str(folder), "--methods", "--out", str(tmp_path / "m.tex")) == 0
+    latex = (tmp_path / "m.tex").read_text().splitlines()
+    comments = [line for line in latex if line.startswith("% ")]
+    assert comments[-1] == f"% {text.splitlines()[-1]}"
+    assert not re.search(r"(?<!\\)[_&%#$]", "".join(line for line in latex if line not in comments))
+    capsys.readouterr()
     assert not (folder / "report.html").exists(), "no page was written"
     monkeypatch.setattr(Figure, "savefig", lambda _, stream, **options: write_empty(stream))
     figures = tmp_path / "figures"
