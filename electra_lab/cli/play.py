@@ -102,23 +102,30 @@ class _Page:
             if len(self.tuned.job.needs) > 1 and not second.strip():
                 raise ConfigError(f"There is no {self.tuned.job.needs[1]}.")
             item: Any = (text, second) if second else text
-            return [_section("The prediction", "", self.tuned.predict([item])[0])]
-        sections = []
+            answer = self.tuned.predict([item])[0]
+            chance = "" if answer.probability is None else f"Its probability is {answer.probability:.3f}."
+            return [_section("The prediction", chance, answer)]
+        sections, note = [], ""
         # The generator, which fills masks or replaces some tokens.
         if self.writes:
             if self.mask in text:
                 written: Any = self.pair.fill(text, top=TOP)
                 legend, text = "Each mask has the generator's first choice.", written.filled
+                note = " Here, the masks are filled with the generator's first choices."
             else:
                 share, seed = _number(fields, "share", 0.15, float), _number(fields, "seed", 0, int)
                 written = self.pair.corrupt(text, mask_prob=share, seed=seed % (1 << 31), top=TOP)
                 legend = "Struck out is what it replaced. The colour shows what the detector suspects in the new text."
             sections.append(_section("What the generator would write", legend, written))
         if self.pair.detects:
-            legend = "The stronger the colour, the more probable it is that the token was replaced."
+            legend = f"The stronger the colour, the more probable it is that the token was replaced.{note}"
             sections.insert(0, _section("What the detector suspects", legend, self.pair.detect(text)))
         scored = self.pair.score(text)
-        legend = "The higher the number, the more unusual is the text. Colours show the tokens that make it so."
+        number = "-" if scored.score is None else f"{scored.score:.3f}"
+        legend = (
+            f"Score {number}. The higher it is, the more unusual is the text. Colours show the tokens that make it "
+        )
+        legend += f"so.{note}"
         if self.reference and scored.score is not None:
             from electra_lab.inference.scoring import percentile
 
@@ -130,7 +137,14 @@ class _Page:
 def _section(title: str, legend: str, result: "Result") -> dict[str, Any]:
     if result.unknown > 0.1:
         legend += f" {result.unknown:.0%} of the text is unknown to the tokenizer, so this means little."
-    return {"title": title, "legend": legend, "spans": [*result.spans()], "table": _table(title, result)}
+    from electra_lab.inference.results import Predicted, Scored
+
+    spans = [*result.spans()]
+    if isinstance(result, Scored):
+        spans = spans[1:]  # without its numbers, which the legend has
+    elif isinstance(result, Predicted) and "words" not in result.given:
+        spans = spans[:1]  # without the text, which the form has
+    return {"title": title, "legend": legend, "spans": spans, "table": _table(title, result)}
 
 
 def _table(title: str, result: Any) -> "Table":

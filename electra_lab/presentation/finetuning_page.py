@@ -1,6 +1,7 @@
 """The results of a fine-tuning, on the terminal and as report.html, from its folder alone."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -22,6 +23,7 @@ LONGEST_TEXT = 400  # characters of an example's fields that are shown
 MOST_ROWS = 200  # of a table
 MOST_WORDS = 200  # of a tagged sentence
 TAGGED = ("words", "prediction", "label")  # fields of a tagged sentence
+FROM_RANDOM = "the same from random weights"
 RANDOM = "random"  # folder of the same fine-tuning from random weights, within that of a fine-tuning
 MAY_DIFFER = {"init", "name", "seeds", "trackers", "imports", "checkpoint"}  # keys between them
 LOSS = {"loss": "Loss on training data"}
@@ -133,7 +135,7 @@ def write_report(folder: FinetuningFolder, unfinished: Unfinished | None = None)
     except (KeyError, TypeError):
         raise CheckpointError(f"{file}: is damaged.") from None
     split, errors = _errors(folder, shown, most)
-    place = folder.path.name
+    place, baselines = folder.path.name, _baselines(folder, config, results)
     page = render(
         "finetuning.html.j2",
         title=name,
@@ -142,14 +144,16 @@ def write_report(folder: FinetuningFolder, unfinished: Unfinished | None = None)
         facts=facts,
         verdicts=verdicts(folder, seeds, results),
         results={split: results_table(split, rows, seeds) for split, rows in results.items()},
-        baselines=_baselines(folder, config, results),
+        baselines=baselines,
         from_random=[
             command("finetune", f"{place}/finetuning.yaml", "--set", "init=random", "--out", f"{place}/{RANDOM}"),
             command("report", place),
         ],
+        with_random=any(row[1] == FROM_RANDOM for table in baselines.values() for row in table.rows),
         curve=_curve(folder, results),
         course=training_charts({f"seed {seed}": folder.seed(seed).records() for seed in folder.seeds()}, LOSS),
         shown=shown,
+        of_seed=f"seed {shown}{' (the nearest to the median)' * (len(seeds) > 1)}",
         tables=_tables(folder, shown),
         errors_split=split,
         errors=errors,
@@ -169,8 +173,8 @@ def _baselines(folder: FinetuningFolder, config: Mapping[str, Any], results: Res
     others = Results()
     if is_finetuning(random.path):
         other = config_of(random.path / "finetuning.yaml")
-        same = all(other.get(key) == config.get(key) for key in (other.keys() | config.keys()) - MAY_DIFFER)
-        others = read_results(random)[1] if same and other.get("init") == "random" else others
+        if _decisive(other, random.path) == _decisive(config, folder.path) and other.get("init") == "random":
+            others = read_results(random)[1]
     for split, rows in results.items():
         by_name = {row.name: row for row in rows if row.values}
         from_random = {row.name: row for row in others.get(split, []) if row.values}
@@ -181,7 +185,7 @@ def _baselines(folder: FinetuningFolder, config: Mapping[str, Any], results: Res
             for baseline in compared:
                 gain = difference(row.values, baseline.values)
                 bounds = "-" if gain.low is None else f"{gain.low:+.3f} to {gain.high:+.3f}"
-                title = "the same from random weights" if baseline.name == name else baseline.metric.summary
+                title = FROM_RANDOM if baseline.name == name else baseline.metric.summary
                 mean = "-" if gain.mean is None else f"{gain.mean:+.3f}"
                 means = [thousandths(fmean(of.values.values())) for of in (row, baseline)]
                 cells.append([row.metric.title or name, title or baseline.metric.title, *means, mean, bounds])
@@ -189,6 +193,20 @@ def _baselines(folder: FinetuningFolder, config: Mapping[str, Any], results: Res
             columns = ["metric", "baseline", "model", "of the baseline", "difference", "95% interval"]
             tables[split] = Table(f"Baselines on {split}", columns, cells, prose=["baseline"])
     return tables
+
+
+def _decisive(config: Mapping[str, Any], folder: Path) -> Any:
+    """Return what two fine-tunings must share, with paths relative to their folders as absolute ones."""
+    return _absolute({key: value for key, value in config.items() if key not in MAY_DIFFER}, folder)
+
+
+def _absolute(value: Any, folder: Path) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _absolute(inner, folder) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_absolute(inner, folder) for inner in value]
+    is_path = isinstance(value, str) and (value.startswith("../") or (folder / value).exists())
+    return os.path.realpath(folder / value) if is_path else value
 
 
 def closing(folder: FinetuningFolder, report: Path, seconds: float) -> str:

@@ -196,7 +196,7 @@ def overlay(
 Lines = dict[str, Points]
 COURSE = {  # by the key of the records
     "learning_rate": "Learning rate",
-    "gradient_norm": "Gradient norm before and after clipping",
+    "gradient_norm": "Gradient norm before clipping",
     "tokens_per_second": "Tokens a second",
     "peak_memory_bytes": "Peak memory, GB",
     "batch_size": "Rows of a step",  # recorded if they change
@@ -222,7 +222,7 @@ def training_charts(runs: Mapping[str, Records], first: Mapping[str, str] = {}) 
             scheduled |= {key: key for key in record if "." in key}  # the place of a number in the config
     charts = []
     for key, title in {**first, **COURSE, **scheduled}.items():
-        norms = NORMS if key == "gradient_norm" else {}
+        norms = NORMS if key == "gradient_norm" and len(runs) == 1 else {}  # otherwise there are too many lines
         lines = Lines()
         for label, records in runs.items():
             line = points(records, "train", key)
@@ -231,6 +231,7 @@ def training_charts(runs: Mapping[str, Records], first: Mapping[str, str] = {}) 
                 if line := points(records, "train", norm):
                     lines[f"{label}, {words}"] = line
         if any(len(line) > 1 for line in lines.values()):
+            title += " and after" * (f"{label}, clipped" in lines)
             charts.append(curves(f"training-{key}", title, lines, {}))
     return charts
 

@@ -6,6 +6,7 @@ from itertools import accumulate
 
 from electra_lab.analysis.results import Results, read
 from electra_lab.presentation.pages import SOFT, Chart, drawing, finish, look, svg
+from electra_lab.presentation.sweep_summary import progress
 from electra_lab.presentation.text import Table, counted, number, shown
 from electra_lab.presentation.verdict import comparison, verdict
 from electra_lab.storage.ablation_folder import is_ablation_folder
@@ -29,8 +30,6 @@ def section(results: Results) -> Section | None:
     search = results.plan.search
     if search is None:
         return None
-    pruned = sum(trial.state == "pruned" for trial in search.begun)
-    sentence = f"{len(search.begun)} of {counted(search.trials, 'trial')} have begun, {pruned} of them were pruned."
     importances = [[key, f"{share:.0%}"] for key, share in search.importances.items()]
     confirmed, link = list[str](), ""
     if search.confirmation and is_ablation_folder(results.folder / search.confirmation):
@@ -44,7 +43,7 @@ def section(results: Results) -> Section | None:
         page = results.folder / search.confirmation / "report.html"
         link = f"{search.confirmation}/report.html" if page.is_file() else ""
     return Section(
-        sentence,
+        progress(results.plan),
         [*filter(None, [_best_so_far(results, search)])],
         _trials(search, results.plan.metric),
         Table("Importance", ["key", "share of the variance"], importances),
@@ -60,7 +59,7 @@ def _trials(search: PlannedSearch, metric: str) -> Table:
         again = f"as {trial.variant}" if trial.variant not in ("", f"trial {trial.number}") else ""
         told = number(trial.value) if trial.value is not None else "-"
         rows.append([f"trial {trial.number}", *values, told, trial.state, trial.note or again])
-    return Table("Trials", ["trial", *search.space, metric, "state", "note"], rows, [*search.space, "state", "note"])
+    return Table("Trials", ["trial", *search.space, metric, "state", "note"], rows, [*search.space, "note"])
 
 
 def _best_so_far(results: Results, search: PlannedSearch) -> Chart | None:

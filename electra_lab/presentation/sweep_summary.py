@@ -114,12 +114,14 @@ def search_forecast(
     path: Path,
     workers: int,
     prune: bool = False,
+    budget: float | None = None,
 ) -> str:
     """Describe the cost of a search, judging by the base and the ends of each range.
 
     trials         number of trials that are left
     confirmations  number of runs with fresh seeds
     prune          True if it ends trials early
+    budget         training FLOPs of trials, after which none begins
     """
     runs = (trials + 1) * len(plan.seeds) + confirmations + len(plan.references)
     lines = [f"{plan.name}: a search, in {path}", "", *([_table(needs.values()), ""] if needs else [])]
@@ -133,6 +135,7 @@ def search_forecast(
     if flops:
         lines.append(f"  compute: {runs * min(flops):.3g} to {runs * max(flops):.3g} FLOPs")
         lines[-1] += "; pruning saves some of them" if prune else ""
+        lines[-1] += f"; no trial begins after {budget:.3g} FLOPs of trials" if budget else ""
     if times:
         at_once = f"{workers} at a time" if workers > 1 else "one at a time"
         low, high = (seconds(runs * time / workers) for time in (min(times), max(times)))
@@ -169,6 +172,18 @@ def _left(costs: Sequence[Need | None], to_measure: int, workers: int) -> str:
         time = f"about {seconds(max(*times, sum(times) / workers))} of training, "
         time += f"{at_once} at a time" if at_once > 1 else "one at a time"
     return f"{runs}, {sum(flops):.3g} FLOPs, {time}"
+
+
+def progress(plan: Plan) -> str:
+    """Say how many trials of a search have begun, and why it has ended if it has; "" for other ablations."""
+    search = plan.search
+    if search is None:
+        return ""
+    pruned = sum(trial.state == "pruned" for trial in search.begun)
+    text = f"{len(search.begun)} of at most {counted(search.trials, 'trial')} have begun; {pruned} were pruned."
+    if search.budget is not None and len(search.begun) < search.trials and not search.may_begin:
+        text += f" The search has ended, as trials used {search.spent:.3g} FLOPs of a budget of {search.budget:.3g}."
+    return text
 
 
 def opening(plan: Plan, left: Collection[str], path: Path) -> str:

@@ -102,15 +102,24 @@ class PlannedSearch(BaseModel):
 
     trials        number of trials that it may have
     space         values that it may choose, by key
+    budget        training FLOPs after which no trial begins
+    spent         training FLOPs of all trials so far
     confirmation  folder of the ablation that compares its best trial with the base; "" before it begins
     """
 
     trials: int
     space: dict[str, Any]
     prune: bool = False
+    budget: float | None = None
+    spent: float = 0.0
     begun: list[Trial] = []
     importances: dict[str, float] = {}
     confirmation: str = ""
+
+    @property
+    def may_begin(self) -> bool:
+        """True if another trial may begin."""
+        return len(self.begun) < self.trials and (self.budget is None or self.spent < self.budget)
 
 
 class Plan(BaseModel):

@@ -107,7 +107,7 @@ def _search(file: Path, overrides: list[str], path: Path, launch: Launcher, devi
                 break
             if not ids:
                 time.sleep(PATIENCE)
-    console.say(summary.closing(folder.path))
+    console.say(f"{summary.closing(folder.path)}\n{summary.progress(folder.plan)}")
     if confirmed := search.confirmation():
         _carry_out(*confirmed, launch, device, console)
         write_report(folder.path)
@@ -174,7 +174,7 @@ def dry_run(
         left = search.trials - sum(trial.state != "running" for trial in begun.begun) if begun else search.trials
         confirmed = 2 * len(search.confirm or [])
         at_once = getattr(launch, "workers", workers or 1)
-        return summary.search_forecast(plan, needs, left, confirmed, path, at_once, prune=search.prune)
+        return summary.search_forecast(plan, needs, left, confirmed, path, at_once, search.prune, search.budget)
     missing = {id: cell_result(folder, plan, id).missing for id in plan.wanted}
     text = summary.forecast(plan, needs, missing, path, getattr(launch, "workers", workers or 1))
     first_jobs = waiting_work(folder, plan, list(left_to_do(folder, plan)))
@@ -361,6 +361,8 @@ def _work(
 
 def _reached(result: CellResult, plan: Plan) -> str:
     metric = result.plan.task or plan.metric
+    if result.pruned:
+        return "pruned"
     return f"{metric} {result.metrics[metric]:.4f}" if metric in result.metrics else "trained"
 
 

@@ -140,7 +140,7 @@ class Search:
             if earlier and (earlier.search is None or _fixed(earlier) != _fixed(plan_of(self.base), space)):
                 reason = "holds another plan; of a search, only `trials`, `budget`, `prune` and `confirm` may change"
                 raise ConfigError(f"--out {self.folder.path}: {reason}. Choose another folder.")
-            state = PlannedSearch(trials=options.trials, space=space, prune=options.prune)
+            state = PlannedSearch(trials=options.trials, space=space, prune=options.prune, budget=options.budget)
             plan = write_plan(self.base, self.folder, earlier, state)
             self._noted(plan if earlier else self._with_trials(plan))
 
@@ -164,7 +164,7 @@ class Search:
         with self.folder.claimed("plan", wait=True):
             plan, labels = self._noted(self.folder.plan), set[str]()
             number, study = 0, open_study(self.folder, plan)
-            while len(labels) < at_once and (number < len(_trials(study)) or self._may_begin(plan, study)):
+            while len(labels) < at_once and (number < len(_trials(study)) or (plan.search and plan.search.may_begin)):
                 begun = plan.search.begun if plan.search else []
                 if number == len(begun) or (begun[number].state == "running" and self._is_free(number, claims)):
                     claims.enter_context(self.folder.claimed(f"trial-{number}"))
@@ -189,10 +189,6 @@ class Search:
             plan = self._noted(self.folder.plan)
         running = [trial.variant for trial in plan.search.begun if trial.state == "running"] if plan.search else []
         return not self.failed.issuperset(running)
-
-    def _may_begin(self, plan: Plan, study: Any) -> bool:
-        budget = self._options.budget
-        return len(_trials(study)) < self._options.trials and (budget is None or _spent(self.folder, plan) < budget)
 
     def _proposed(self, plan: Plan, number: int) -> Plan:
         """Let the study propose the values of a trial, unless it has done so before, and add its cells to the plan."""
@@ -249,7 +245,9 @@ class Search:
             if variant := trial.user_attrs.get("variant"):
                 self._tell(study, trial.number, plan, variant, [*values.get(variant, {}).values()])
         begun = [_described(trial) for trial in _trials(study)]
-        plan.search = plan.search.model_copy(update={"begun": begun, "importances": _importances(study)})
+        state = {"begun": begun, "importances": _importances(study), "spent": _spent(self.folder, plan)}
+        limits = {"trials": self._options.trials, "budget": self._options.budget}
+        plan.search = plan.search.model_copy(update=state | limits)
         self.folder.write_plan(plan)
         return plan
 
@@ -294,11 +292,9 @@ class Search:
 def is_searched(folder: AblationFolder, plan: Plan, search: Any) -> bool:
     """Return True if a search has all its trials, or has spent its budget, and has its confirmation."""
     found = plan.search
-    if not found or any(trial.state == "running" for trial in found.begun):
+    if not found or any(trial.state == "running" for trial in found.begun) or left_to_do(folder, plan):
         return False
-    if len(found.begun) != search.trials and (search.budget is None or _spent(folder, plan) < search.budget):
-        return False
-    if left_to_do(folder, plan):
+    if found.model_copy(update={"trials": search.trials, "budget": search.budget}).may_begin:
         return False
     best = _best(plan)
     if best == BASE or not search.confirm:

@@ -144,7 +144,8 @@ def test_tables_and_errors_are_of_the_seed_nearest_to_the_median(tmp_path: Path,
     page = page_of(folder)
     assert page.table("Confusion")[1:] == [["a", str(shown)]]
     assert page.facts()["id"] == f"of seed {shown}"
-    for said in (f"On validation, seed {shown}.", f"seed {shown}, the most certain", f"Provenance of seed {shown}"):
+    of_seed = f"seed {shown} (the nearest to the median)"
+    for said in (f"On validation, {of_seed}.", f"{of_seed}, the most certain", f"Provenance of seed {shown}"):
         assert said in page.text
     assert f"seed-{shown}" in page.all("pre")[1].text
 
@@ -409,6 +410,19 @@ def test_the_model_is_compared_with_constant_answers_and_random_weights(tmp_path
             low, high = stats.t.interval(0.95, 2, loc=np.mean(gains), scale=stats.sem(gains))
             assert table[1][3:] == ["0.650", f"{np.mean(gains):+.3f}", f"{low:+.3f} to {high:+.3f}"]
             assert table[1][1] == "the same from random weights"  # of metrics with baselines, not of all
+        assert (said in page_of(folder).text) == (number == 1)
+    # Relative paths are those of each file's folder.
+    write_finetuned(
+        folder, splits, metrics=metrics, config={"model": "../small", "dataset": {"type": "table", "train": "../a.tsv"}}
+    )
+    for model, train, number in (
+        ("../../small", "../../a.tsv", 2),
+        ("../small", "../../a.tsv", 1),
+        ("../../small", "../b.tsv", 1),
+    ):
+        config = random | {"model": model, "dataset": {"type": "table", "train": train}}
+        write_finetuned(folder / "random", from_random, metrics=metrics, config=config, id=f"{ID}-random")
+        assert len(page_of(folder).table("Baselines on validation")[1:]) == number
     assert not [heading for heading in headings(page_of(write_finetuned(tmp_path / "none", ONE))) if "Base" in heading]
 
 

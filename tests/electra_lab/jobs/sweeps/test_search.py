@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from electra_lab.analysis.results import read
+from electra_lab.analysis.results import cell_result, read
 from electra_lab.jobs.sweeps import run, search
 from electra_lab.jobs.sweeps.file import load_ablation
 from electra_lab.jobs.sweeps.plan import write_plan
@@ -263,7 +263,15 @@ def test_refused_and_diverging_trials_are_results_and_a_budget_ends_a_search(tmp
     with pytest.raises(ConfigError, match=r"heads=3"):  # the ends of a range are checked first
         ablate(file, tmp_path / "heads")
     file = write(tmp_path, 8, ", budget: 1")
-    assert len(trials_of(out := ablate(file, tmp_path / "budget"))) == 1
+    capfd.readouterr()
+    out = ablate(file, tmp_path / "budget")
+    assert len(trials_of(out)) == 1
+    told = capfd.readouterr().err.splitlines()[-1]
+    plan = AblationFolder(out).plan
+    records = cell_result(AblationFolder(out), plan, plan.cells[-1].id).run.records()
+    spent = max(record.get("flops", 0.0) for record in records)
+    assert re.search(rf"^1 of at most 8 .*{re.escape(f'{spent:.3g}')} FLOPs of a budget of 1\.$", told)
+    assert "budget of 1." in (out / "report.html").read_text()
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "corpus.txt").unlink()
     assert len(trials_of(ablate(file, out))) == 1  # what is finished needs no text
@@ -312,6 +320,9 @@ def test_the_dry_run_says_the_cost(tmp_path: Path) -> None:
         pytest.approx(runs * max(costs.values()), rel=0.01),
     ]
     assert len(set(costs.values())) > 1
+    limited = run.dry_run(file, ["search.budget=2.5e9"], tmp_path / "out", "cpu", None, None, tries=False)
+    assert "after 2.5e+09 FLOPs of trials" in limited
+    assert "FLOPs of trials" not in text
 
 
 @pytest.mark.slow
