@@ -65,7 +65,7 @@ def load_plugin(path: Path) -> Plugin:
 
     name = f"electra_lab_plugin_{plugin.sha256[:16]}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
+    if file.suffix != ".py" or spec is None:
         raise PluginError(f"{path}: a plug-in is a Python file with the ending .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling of the module's classes look it up

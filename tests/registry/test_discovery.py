@@ -153,6 +153,7 @@ def test_a_half_registered_file_leaves_nothing_and_can_be_mended(tmp_path: Path,
     [
         ("none.py", None, r"none\.py: the plug-in cannot be read \(No such file or directory\)"),
         ("", None, "cannot be read"), ("plug.txt", GOOD.encode(), r"plug\.txt: a plug-in is a Python file"),
+        ("plug.pyc", GOOD.encode(), r"plug\.pyc: a plug-in is a Python file"),
         ("plug.py", b"x = 'a\x00b'\n", r"plug\.py:\d+: "), ("plug.py", b"\xff\xfe\n", r"plug\.py:\d+: "),
     ],
 )  # fmt: skip
