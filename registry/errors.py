@@ -174,6 +174,11 @@ def guide(name: str) -> str:
     return f"https://github.com/electra-lab/electra-lab/blob/main/docs/{name}.md"
 
 
+def without_secrets(text: str) -> str:
+    """Return a text up to the first address in it that may have a password, key or signature."""
+    return re.sub(r"(?s):[/\\].*[@?\\].*", ":…", text)
+
+
 def shown(text: str) -> str:
     """Escape unpaired surrogates, and what commands a terminal or reorders its text, except for tab and newline."""
     return re.sub(r"[\0-\b\v-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", lambda m: repr(m[0])[1:-1], text)

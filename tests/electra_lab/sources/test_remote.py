@@ -243,24 +243,41 @@ def test_an_experiment_names_addresses(tmp_path: Path, server: Server) -> None:
     [("http://me:hunter2@host/a.txt", "environment"), ("s3://me:hunter2@bucket/a.txt", "environment"),
      ("https://host/a?X-Amz-Signature=hunter2", "environment"), ("https://host/a?b=1&%73ig=hunter2", "environment"),
      ("https://host/a.txt?ACCESS_TOKEN=hunter2", "environment"), ("s3://b//a.txt", "//"), ("s3://b/./a.txt", "//"),
-     ("s3://b/in/../a.txt", "//"), ("https://host/a/", "//"), ("s3:///a.txt", "//"), ("s3://", "names no file")],
+     ("s3://b/in/../a.txt", "//"), ("https://host/a/", "//"), ("s3:///a.txt", "//"), ("s3://", "names no file"),
+     ("s3://me:hunt/hunter2@bucket/a.txt", "environment"), ("https://me:hunt/hunter2@host/a.txt", "environment"),
+     ("hf://me:hunter2@datasets/a.txt", "environment"), ("https://host/a?b=1#token=hunter2", "environment"),
+     ("https://host/a?API_KEY=hunter2", "environment"), ("s3:/b/a.txt", "s3://, with two"),
+     ("s3:/me:hunter2@b/a.txt", "environment"), ("S3://me:hunter2@b/a.txt", "S3://.* s3://, gs://"),
+     ("ftp://me:hunter2@b/a.txt", "ftp://.* s3://, gs://")],
 )  # fmt: skip
 def test_an_address_with_a_secret_or_of_another_object_is_refused(tmp_path: Path, address: str, word: str) -> None:
     file = write_experiment(tmp_path, corpus=f"{{type: text_files, paths: [corpus.txt, '{address}']}}")
     with pytest.raises(ConfigError, match=rf"corpus\.paths\.1: .*{word}") as error:
         load(file)
     assert "hunter2" not in str(error.value)
-    if word != "//" or ".." in address:
+    if "hunter2" in address:
+        escaped = address.replace("@", r"\x40").replace("?", r"\x3f")
+        for value in (f'["{address}"]', address, f'["{address}', f'["s3://b/a.txt", "{escaped}"]'):
+            for key in ("corpus.paths", "nokey", "name", "imports"):
+                with pytest.raises(ConfigError, match=rf"^--set {key}=") as error:
+                    load(file, [f"{key}={value}"])
+                assert "hunter2" not in str(error.value)
+    if "//" not in word or ".." in address:
         with pytest.raises(ConfigError, match=word):
             TextFiles(paths=[Path(address)])
 
 
 @pytest.mark.parametrize(
-    "address", ["s3://b/in/", "s3://b/a?.txt", "https://host/a.txt?page=1", "hf://gpt2@main/a.txt"]
+    "address",
+    ["s3://b/in/", "s3://b/a?.txt", "https://host/a.txt?page=1", "hf://gpt2@main/a.txt", "http://host:81/a@b.txt"],
 )
-def test_other_addresses_are_accepted(tmp_path: Path, address: str) -> None:
+def test_other_addresses_are_accepted_but_only_of_text(tmp_path: Path, address: str) -> None:
     file = write_experiment(tmp_path, corpus=f"{{type: text_files, paths: ['{address}']}}")
     assert [str(path) for path in load(file).config.corpus.options.paths] == [address.removesuffix("/")]
+    for key in ("data.store", "tokenizer={type: pretrained}, tokenizer.path"):
+        settings = f"{key}={address}".split(", ")
+        with pytest.raises(ConfigError, match=f"{settings[-1].partition('=')[0]}: .*this machine"):
+            load(file, settings)
 
 
 def test_local_files_do_not_import_fsspec(tmp_path: Path) -> None:
