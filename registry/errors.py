@@ -75,6 +75,10 @@ class UnknownText(UserWarning):
     """More than a tenth of a text is unknown to a tokenizer."""
 
 
+class FailedRequest(UserWarning):
+    """A server did not answer, or only in part; the request is repeated."""
+
+
 class UnknownName(ConfigError):
     """No component of that kind has the name."""
 

@@ -6,8 +6,14 @@ import gzip
 import hashlib
 import importlib.util
 import json
+import re
 import shutil
+import signal
+import subprocess
+import sys
 import threading
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -25,7 +31,7 @@ from electra_lab.corpora.text_files import TextFiles
 from electra_lab.sources import remote
 from registry.component import Url
 from registry.errors import ConfigError, DataError
-from tests.helpers import ROOT, python, write_experiment
+from tests.helpers import ROOT, exit_code, python, write_experiment
 
 pytest.importorskip("aiohttp", reason="needs electra-lab[remote]")
 has_s3 = importlib.util.find_spec("s3fs") and importlib.util.find_spec("moto") and importlib.util.find_spec("flask")
@@ -182,6 +188,56 @@ def test_refusals_are_sentences_and_only_what_may_pass_is_tried_again(
     assert sum(method == "HEAD" for method, _, _ in server.requests) in (attempts * hops, 0)
     with pytest.raises(DataError, match=word):
         corpus(server, "a.txt")
+
+
+def test_failed_requests_are_noted(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A user who waits for a broken server sees why, also in `check`; and the answer for programs stays alone."""
+    server.files["/a.txt"], cuts = "\n".join(LINES).encode(), [900, 800]
+    file = write_experiment(tmp_path, corpus=f"{{type: text_files, paths: ['{server.url}/a.txt'], documents: lines}}")
+    words = [str(file), "--set", f"data.store={tmp_path / 'store'}"]
+    note = rf"note: {server.url}/a\.txt: a request failed \((.*)\); attempt (\d) of 6\n"
+
+    def cut(server: Server, request: BaseHTTPRequestHandler) -> bool:
+        if request.command == "HEAD" or request.headers.get("Range") == "bytes=0-0" or not cuts:
+            return False
+        server.answer(request, cut=cuts.pop())
+        return True
+
+    server.fault = cut
+    assert exit_code("prepare", "--json", *words) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["read"] == [f"{server.url}/a.txt"]
+    (first, second), (third, fourth) = re.findall(note, said.err)
+    assert ("800" in first, second, "900" in third, fourth) == (True, "2", True, "3")
+    server.fault = lambda server, request: bool(server.answer(request, 500)) or True
+    assert exit_code("check", *words) == 0
+    noted = re.findall(note, capsys.readouterr().err)
+    assert noted == [("the server answers with status 500", str(attempt)) for attempt in range(2, 7)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_signal_while_a_file_is_read_prints_nothing(server: Server, tmp_path: Path, number: int) -> None:
+    text, begun = "\n".join(LINES * 9).encode(), threading.Event()
+    server.files["/a.txt"] = text
+
+    def hang(server: Server, request: BaseHTTPRequestHandler) -> bool:
+        if request.command == "HEAD" or request.headers.get("Range") == "bytes=0-0":
+            return False
+        server.ranges = False
+        server.answer(request, cut=200_000)
+        begun.set()
+        time.sleep(1)
+        return True
+
+    server.fault = hang
+    file = write_experiment(tmp_path, corpus=f"{{type: text_files, paths: ['{server.url}/a.txt'], documents: lines}}")
+    command = [sys.executable, "-m", "electra_lab", "prepare", str(file), "--set", f"data.store={tmp_path / 'store'}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert begun.wait(60)
+        time.sleep(0.3)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (128 + number, "reading the corpus (once; the result is kept)\n")
 
 
 def test_a_file_of_unknown_size_is_refused(server: Server) -> None:
@@ -400,9 +456,18 @@ def test_faults_of_a_bucket(bucket: tuple[Any, Server]) -> None:
     client.put_object(Bucket="texts", Key="a.jsonl", Body=b'{"text": "other"}\n' * 9000)
     with pytest.raises(DataError, match=r"s3://texts/a\.jsonl: changed"):
         list(read)
-    for wrong in ("s3://texts/none.jsonl", "s3://nowhere/a.jsonl", "s3://texts/*.json"):
-        with pytest.raises(DataError, match=r"^s3://.*(no such file|there is no file)"):
-            JsonLines(paths=[Path(wrong)])
+    for wrong, reason in (
+        ("texts/none.jsonl", "no such file or bucket"), ("nowhere/a.jsonl", "no such file or bucket"),
+        ("texts/*.json", "no file matches"), ("texts/nofolder/*.jsonl", "no file matches"),
+        ("*/tiny/t", r"the address is wrong: .*\w.*"),
+    ):  # fmt: skip
+        message = rf"^s3://{re.escape(wrong)}: .*{reason}"
+        with warnings.catch_warnings(action="error"), pytest.raises(DataError, match=message) as error:
+            JsonLines(paths=[Path(f"s3://{wrong}")])
+        assert "attempts" not in str(error.value)
+    client.put_object(Bucket="texts", Key="plain/a.txt", Body=b"text")
+    with pytest.raises(DataError, match=r"no file that ends in .*Give a pattern"):
+        Mds(paths=[Path("s3://texts/plain")])
 
     def denied(server: Server, request: BaseHTTPRequestHandler) -> bool:
         request.send_response(403)
