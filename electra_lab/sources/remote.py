@@ -71,7 +71,7 @@ def _refusal(url: Url, error: Exception) -> str:
     if type(error).__name__ == "TooManyRedirects":
         return "its server redirects without end"
     if type(error).__name__ in ("ParamValidationError", "InvalidURL") or "Parameter validation failed" in str(error):
-        return f"the address is wrong: {_said(error)}"
+        return f"the address is wrong: {_said(error).split(': ')[:2][-1]}"  # without the rule in full
     if isinstance(status, int) and 400 <= status < 500 and status not in (408, 425, 429):
         return f"the server answers with status {status}"
     return ""
@@ -92,6 +92,9 @@ def _said(error: Exception) -> str:
 def _info(url: Url) -> dict[str, Any]:
     fs = _file_system(url.scheme)
     info: dict[str, Any] = _attempted(url, lambda: fs.info(fs._strip_protocol(str(url))))
+    if info.get("size") is None:
+        reason = "its server sends no size, so a lost end could not be noticed"
+        raise DataError(f"{url}: {reason}. Copy it to this machine.")
     return info
 
 
@@ -110,24 +113,14 @@ def version(url: Url) -> bytes:
     listed, url.listed = url.listed, None
     if listed:
         return listed
-    info = _info(url)
-    _known_size(url, info)
-    if (now := _version(info)) is None:
+    if (now := _version(_info(url))) is None:
         raise DataError(f"{url}: its server sends no ETag, so changes could not be noticed. Copy it to this machine.")
     return now
 
 
 def size(url: Url) -> int:
     """Return the size of a file in bytes. Raises DataError."""
-    return _known_size(url, _info(url))
-
-
-def _known_size(url: Url, info: Mapping[str, Any]) -> int:
-    if info.get("size") is None:
-        raise DataError(
-            f"{url}: its server sends no size, so a lost end could not be noticed. Copy it to this machine."
-        )
-    return int(info["size"])
+    return int(_info(url)["size"])
 
 
 def matched(url: Url, reads: Callable[[Path], bool]) -> tuple[list[Path], list[Path]]:
