@@ -101,13 +101,15 @@ class Files:
             self.check(file)
         return opened(file)
 
-    def lines(self, file: Path) -> Iterator[bytes]:
+    def lines(self, file: Path, blocks: Iterator[bytes] | None = None) -> Iterator[bytes]:
         """Yield the lines of a file without line feeds and without a byte order mark. Raises like `blocks`.
+
+        blocks  its blocks, if the caller has begun to read it
 
         If the first block has carriage returns and no line feed, carriage returns end the lines.
         """
         rest, number, end = b"", 1, b""
-        for block in self.blocks(file):
+        for block in blocks or self.blocks(file):
             if number == 1 and not rest:
                 block = block.removeprefix(BYTE_ORDER_MARK)
             rest += block
