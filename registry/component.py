@@ -197,19 +197,15 @@ class Url(type(Path())):  # type: ignore[misc]
         """
         if not path.parts[:1] or path.parts[0] not in {f"{scheme}:" for scheme in cls.schemes}:
             if other := re.match("([A-Za-z][A-Za-z0-9+.-]*)://", written or ""):
-                *others, last = (f"{scheme}://" for scheme in cls.schemes)
-                raise ConfigError(f"{other[0]} cannot be read. Addresses begin with {', '.join(others)} or {last}.")
+                raise ConfigError(f"{other[0]} cannot be read. Schemes that can: {', '.join(cls.schemes)}.")
             return path
         url = cls(path)
         has_user = "@" in "".join(url.parts[1:2]) and url.scheme != "hf"
-        if has_user or PASSWORD.search(str(url)) or url._secrets():
+        names = " ".join(name.lower() for name, _ in parse_qsl(str(url).partition("?")[2].replace("#", "&")))
+        if has_user or PASSWORD.search(str(url)) or any(word in names for word in SECRET):
             raise ConfigError(f"the {url.scheme}:// address has a user name, password, key or signature. {NO_SECRETS}")
         url.refuse_other_name(written or str(url))
         return url
-
-    def _secrets(self) -> bool:
-        names = " ".join(name.lower() for name, _ in parse_qsl(str(self).partition("?")[2].replace("#", "&")))
-        return any(word in names for word in SECRET)
 
     def refuse_other_name(self, name: str) -> None:
         """Raise ConfigError if the name of an object is not this address: as a path, it would be another object."""

@@ -79,7 +79,7 @@ def test_a_users_component_runs(
 def test_exit_codes_are_those_of_the_errors() -> None:
     import registry.errors as errors
 
-    listed, help_text = TROUBLE.split("## Exit codes\n\n")[1].partition(" Trainings")[0], str(app.info.epilog)
+    listed, help_text = TROUBLE.split("## Exit codes\n\n")[1].partition(" Commands")[0], str(app.info.epilog)
     assert " ".join(listed.split()) == help_text.removeprefix("Exit codes: ")
     stated = {int(code) for code in re.findall(r"(\d+) [a-z]", listed)}
     real = {e.exit_code for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.LabError)}

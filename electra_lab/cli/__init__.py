@@ -99,19 +99,19 @@ def _main() -> None:
 @contextmanager
 def _notes() -> Iterator[None]:
     """Show warnings of the lab as notes: all of failed requests, the first of unknown text."""
-    others, is_said = warnings.showwarning, False
+    others, kinds = warnings.showwarning, [FailedRequest, UnknownText]
 
     def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
-        nonlocal is_said
-        if category not in (FailedRequest, UnknownText):
+        if category not in kinds:
             others(message, category, *place)
-        elif category is FailedRequest or not is_said:
-            is_said = is_said or category is UnknownText
-            _complain(f"note: {message}")
+            return
+        _complain(f"note: {message}")
+        if category is UnknownText:
+            warnings.simplefilter("ignore", UnknownText)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("always", FailedRequest)
-        warnings.simplefilter("always", UnknownText)
+        for kind in kinds:
+            warnings.simplefilter("always", kind)
         warnings.showwarning = show  # type: ignore[assignment]  # the place is not read
         yield
 

@@ -191,9 +191,7 @@ def imports(root: Node) -> Iterator[Plugin]:
         if isinstance(item, Node) and isinstance(item.value, str):
             path = absolute(Path(item.value), ("imports", index), item.mark)
             if not os.path.isfile(path):
-                raise ConfigError(
-                    f"{item.mark}: imports.{index}: the file {without_secrets(str(path))} does not exist."
-                )
+                raise ConfigError(f"{item.mark}: imports.{index}: {without_secrets(str(path))} does not exist.")
             yield load_plugin(path)
 
 

@@ -114,7 +114,9 @@ def version(url: Url) -> bytes:
     if listed:
         return listed
     if (now := _version(_info(url))) is None:
-        raise DataError(f"{url}: its server sends no ETag, so changes could not be noticed. Copy it to this machine.")
+        raise DataError(
+            f"{url}: its server sends no ETag or date, so changes could not be noticed. Copy it to this machine."
+        )
     return now
 
 
