@@ -323,6 +323,23 @@ def test_an_address_with_a_secret_or_of_another_object_is_refused(tmp_path: Path
             TextFiles(paths=[Path(address)])
 
 
+def test_ablations_and_fine_tunings_repeat_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    address = "s3://me:hunter2@bucket/a.txt"
+    file, ablation, tuning = write_experiment(tmp_path), tmp_path / "ablation.yaml", tmp_path / "tuning.yaml"
+    ablation.write_text(f"name: a\nbase: {file.name}\nseeds: [0]\nvary: {{train.steps: [1, 2]}}\n")
+    table = f"{{type: table, train: '{address}', text: a, label: b}}"
+    tuning.write_text(f"name: t\nmodel: run\ntask: {{type: text_classification}}\ndataset: {table}\n")
+    varied = f'vary={{"corpus.paths": [["{address}"], ["corpus.txt"]]}}'
+    for command in (
+        ("ablate", ablation, f'set.corpus.paths=["{address}"]'), ("ablate", ablation, varied),
+        ("finetune", tuning, f"dataset.train={address}"), ("finetune", tuning, "seeds=[0]"),
+    ):  # fmt: skip
+        verb, named, setting = command
+        assert exit_code(verb, str(named), "--set", setting, "--out", str(tmp_path / "out")) == 2
+        said = capsys.readouterr().err
+        assert ("environment" in said, "hunter2" in said, (tmp_path / "out").exists()) == (True, False, False)
+
+
 @pytest.mark.parametrize(
     "address",
     ["s3://b/in/", "s3://b/a?.txt", "https://host/a.txt?page=1", "hf://gpt2@main/a.txt", "http://host:81/a@b.txt"],
