@@ -70,7 +70,7 @@ def _refusal(url: Url, error: Exception) -> str:
         return "access is denied; credentials are taken from the environment"
     if type(error).__name__ == "TooManyRedirects":
         return "its server redirects without end"
-    if type(error).__name__ in ("ParamValidationError", "InvalidURL") or "Parameter validation failed" in str(error):
+    if type(error).__name__ in ("ParamValidationError", "InvalidURL"):
         return f"the address is wrong: {_said(error).split(': ')[:2][-1]}"  # without the rule in full
     if isinstance(status, int) and 400 <= status < 500 and status not in (408, 425, 429):
         return f"the server answers with status {status}"
