@@ -7,6 +7,7 @@ An option of a component may itself be a component, or hold components:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -168,6 +169,7 @@ def _entries_in(value: Any) -> Iterator[Entry[Any]]:
 
 
 SECRET = ("signature", "sig", "token", "key", "credential")  # in names of parameters
+PASSWORD = re.compile(r"://[^/@]*:(?!\d*/).*@")  # which may hold a slash; but not the number of a port
 NO_SECRETS = f"It would be written into records: credentials come from the environment ({guide('data')})."
 
 
@@ -194,22 +196,24 @@ class Url(type(Path())):  # type: ignore[misc]
         written  its text, as paths merge slashes
         """
         if not path.parts[:1] or path.parts[0] not in {f"{scheme}:" for scheme in cls.schemes}:
+            if other := re.match("([A-Za-z][A-Za-z0-9+.-]*)://", written or ""):
+                raise ConfigError(f"{other[0]} cannot be read. Schemes that can: {', '.join(cls.schemes)}.")
             return path
         url = cls(path)
-        if (url.scheme != "hf" and "@" in "".join(url.parts[1:2])) or url._secrets():
+        has_user = "@" in "".join(url.parts[1:2]) and url.scheme != "hf"
+        names = " ".join(name.lower() for name, _ in parse_qsl(str(url).partition("?")[2].replace("#", "&")))
+        if has_user or PASSWORD.search(str(url)) or any(word in names for word in SECRET):
             raise ConfigError(f"the {url.scheme}:// address has a user name, password, key or signature. {NO_SECRETS}")
         url.refuse_other_name(written or str(url))
         return url
-
-    def _secrets(self) -> bool:
-        names = " ".join(name.lower() for name, _ in parse_qsl(str(self).partition("?")[2]))
-        return any(word in names for word in SECRET)
 
     def refuse_other_name(self, name: str) -> None:
         """Raise ConfigError if the name of an object is not this address: as a path, it would be another object."""
         folder = "" if self.scheme.startswith("http") else "/"
         if len(self.parts) < 2:
             raise ConfigError(f"{self.scheme}:// names no file: an address is like s3://bucket/a.txt.")
+        if not name.startswith(f"{self.scheme}://"):
+            raise ConfigError(f"{name}: an address begins with {self.scheme}://, with two slashes.")
         if str(self) != name.removesuffix(folder) or ".." in self.parts:
             raise ConfigError(
                 f"{name}: an address with //, /./, /../ or a last / cannot be read. Give the object another name."

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
+from electra_lab.cli import app
 from electra_lab.cli._streams import CLOSED_PIPE
 from tests.helpers import ROOT, exit_code, write_experiment
 
@@ -77,9 +79,11 @@ def test_a_users_component_runs(
 def test_exit_codes_are_those_of_the_errors() -> None:
     import registry.errors as errors
 
-    stated = {int(code) for code in re.findall(r"(\d+) [a-z]", TROUBLE.split("## Exit codes\n\n")[1])}
+    listed, help_text = TROUBLE.split("## Exit codes\n\n")[1].partition(" Commands")[0], str(app.info.epilog)
+    assert " ".join(listed.split()) == help_text.removeprefix("Exit codes: ")
+    stated = {int(code) for code in re.findall(r"(\d+) [a-z]", listed)}
     real = {e.exit_code for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.LabError)}
-    assert stated == real | {0, CLOSED_PIPE}
+    assert stated == real | {0, CLOSED_PIPE, 128 + signal.SIGTERM}
 
 
 def test_every_room_is_listed() -> None:

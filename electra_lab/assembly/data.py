@@ -62,7 +62,7 @@ def open_data(
     folder = loaded.config.data.store
     if is_store(folder):
         if rebuild:
-            reason = f"{folder} is a finished token store, which cannot be rebuilt. Name the folder around it."
+            reason = f"{folder} is itself a token store, which cannot be rebuilt. Name the folder around it."
             raise loaded.problem(("data", "store"), reason)
         store = _given_store(loaded, folder, announce)
     else:
@@ -165,14 +165,13 @@ def _given_store(
     store = load_store(folder, "Copy it again, or name another folder.", verify=verify)
     expected = _without_fingerprint(recipe_of(loaded, None).identity)
     stored = _without_fingerprint(store.manifest.identity)
-    for here, there in ((expected, stored), (expected["settings"], stored.get("settings", {}))):
-        for key in ("format", "tokenizer", *expected["settings"]):
-            if here.get(key) != there.get(key):
-                raise loaded.problem(
-                    ("data", "store"),
-                    f"the token store {folder} was made with another {key} ({there.get(key)}, here {here.get(key)}). "
-                    "Use the same value, or name another folder.",
-                )
+    here, there = expected["settings"], stored.get("settings", {})
+    differing = [key for key, value in here.items() if there.get(key) != value]
+    others = [key for key in ("format", "tokenizer") if stored.get(key) != expected[key]]  # numbers that say nothing
+    if differing or others:
+        facts = [f"{key} ({there[key]}, here {here[key]})" for key in differing if key in there]
+        reason = f"the token store {folder} was made with another {', '.join(facts or differing or others)}"
+        raise loaded.problem(("data", "store"), f"{reason}. Use the same, or name another folder.")
     announce(f"using the token store {folder} of a corpus {loaded.config.corpus.type}, which is not read")
     return store
 

@@ -8,7 +8,7 @@ import torch
 
 from electra_lab.assembly.budget import Choices, Scale, count_parameters, decide, with_steps
 from electra_lab.assembly.build import Built, build, loop_settings, make_optimizer, sketch, untrained_tokenizer, used
-from electra_lab.assembly.data import allocate_memory, open_corpus, pack, random_rows
+from electra_lab.assembly.data import allocate_memory, open_corpus, pack, prepared, random_rows
 from electra_lab.assembly.initial_weights import (
     evaluates_at_start,
     load_initial_weights,
@@ -74,7 +74,7 @@ def absent_data(loaded: Loaded, built: Built) -> LabError | None:
     absent: LabError | None = None
     attempts: list[Callable[[], object]] = [
         lambda: _try_plugins(loaded, built),
-        lambda: None if is_store(loaded.config.data.store) else open_corpus(loaded),
+        lambda: prepared(loaded) if is_store(loaded.config.data.store) else open_corpus(loaded),
         lambda: refuse_initial_weights(loaded, built),
         lambda: _refuse_unknown_metric(
             loaded, accumulator_of(built.learner.objective, stand_in_vocabulary(built.vocabulary.size))

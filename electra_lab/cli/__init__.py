@@ -15,14 +15,14 @@ from electra_lab.cli import registry_
 from electra_lab.cli._streams import CLOSED_PIPE, answer, answering, usable
 from electra_lab.version import __version__
 from registry.core import Registry
-from registry.errors import Reported, Signalled, UnknownText, said, shown
+from registry.errors import FailedRequest, Reported, Signalled, UnknownText, said, shown
 
 app = typer.Typer(
     name="electra-lab",
     help="The lab for ELECTRA pre-training: describe an experiment in YAML, run it, read its results.",
     epilog="Exit codes: 0 done, 1 internal error, 2 config, 3 data, or output cannot be written, 4 checkpoint, "
     "5 diverged, 6 out of memory, 7 some cells of an ablation failed, 75 preempted and saved, 130 interrupted and "
-    "saved, 141 output pipe closed.",
+    "saved, 141 output pipe closed, 143 ended by SIGTERM, 128 + the number of another signal.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -58,7 +58,7 @@ def main() -> None:
     from electra_lab.jobs.endings import handled, raise_signal
 
     try:
-        with usable(), _said_once(UnknownText), handled(raise_signal):
+        with usable(), _notes(), handled(raise_signal):
             _main()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
@@ -97,20 +97,21 @@ def _main() -> None:
 
 
 @contextmanager
-def _said_once(kind: type[Warning]) -> Iterator[None]:
-    """Show the first warning of a kind as a note."""
-    others, is_said = warnings.showwarning, False
+def _notes() -> Iterator[None]:
+    """Show warnings of the lab as notes: all of failed requests, the first of unknown text."""
+    others, kinds = warnings.showwarning, [FailedRequest, UnknownText]
 
     def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
-        nonlocal is_said
-        if category is not kind:
+        if category not in kinds:
             others(message, category, *place)
-        elif not is_said:
-            is_said = True
-            _complain(f"note: {message}")
+            return
+        _complain(f"note: {message}")
+        if category is UnknownText:
+            warnings.simplefilter("ignore", UnknownText)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("always", kind)
+        for kind in kinds:
+            warnings.simplefilter("always", kind)
         warnings.showwarning = show  # type: ignore[assignment]  # the place is not read
         yield
 

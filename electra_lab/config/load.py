@@ -30,7 +30,7 @@ from electra_lab.config.source import (
 from registry import ALL, Entry, Plugin, heads, launchers, load_plugin, measures, schedules
 from registry.component import Component, Url, entries_of
 from registry.discovery import packaged
-from registry.errors import ConfigError, LabError, command, listed, not_utf8
+from registry.errors import ConfigError, LabError, command, listed, not_utf8, without_secrets
 from registry.signature import FolderOrName, Strict, validate
 
 # A file of a kind has at least one of its keys; an experiment has none.
@@ -191,7 +191,7 @@ def imports(root: Node) -> Iterator[Plugin]:
         if isinstance(item, Node) and isinstance(item.value, str):
             path = absolute(Path(item.value), ("imports", index), item.mark)
             if not os.path.isfile(path):
-                raise ConfigError(f"{item.mark}: imports.{index}: the file {path} does not exist.")
+                raise ConfigError(f"{item.mark}: imports.{index}: {without_secrets(str(path))} does not exist.")
             yield load_plugin(path)
 
 
@@ -276,7 +276,10 @@ def _address(path: Path, loc: Loc, mark: Mark, values: Any) -> Path:
         for key in loc:
             values = values[key]
     try:
-        return Url.of(path, values if isinstance(values, str) and Path(values) == path else None)
+        url = Url.of(path, values if isinstance(values, str) and Path(values) == path else None)
+        if isinstance(url, Url) and not {"corpus", "dataset"} & {*loc}:
+            raise ConfigError(f"{url}: is not a path of this machine. Only a corpus or dataset may be elsewhere.")
+        return url
     except ConfigError as error:
         raise ConfigError(f"{mark}: {'.'.join(map(str, loc))}: {error}") from None
 

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import yaml
 
-from registry.errors import ConfigError, command
+from registry.errors import ConfigError, command, without_secrets
 
 MAX_BYTES = 1 << 18  # PyYAML takes seconds to read them
 MAX_NODES = 20_000  # when aliases are expanded
@@ -199,7 +199,8 @@ def with_overrides(root: Node, overrides: Iterable[str]) -> Node:
     """Return `root` with each `a.b=c` merged into it in turn; c is read as YAML. Raises ConfigError."""
     for override in overrides:
         dotted, separator, text = override.partition("=")
-        place = f"--set {override}" if len(override) <= LONGEST_PLACE else f"--set {override[:LONGEST_PLACE]}…"
+        shown = without_secrets(override)
+        place = f"--set {shown}" if len(shown) <= LONGEST_PLACE else f"--set {shown[:LONGEST_PLACE]}…"
         if not separator or not all(dotted.strip().split(".")):
             raise ConfigError(f"{place}: write it as a.b=value.")
         root = with_change(root, dotted.strip(), parse(text, place, Path.cwd(), one_line=True))

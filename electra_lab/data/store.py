@@ -119,7 +119,8 @@ def key_of(identity: dict[str, Any]) -> str:
 
 
 def is_store(folder: Path) -> bool:
-    return os.path.exists(folder / MANIFEST)
+    """Return True if a folder holds a store, also a damaged one; a tokenizer alone may be there for other reasons."""
+    return any(map(os.path.exists, (folder / MANIFEST, folder / COUNTS, *folder.glob("*-00000.lengths.npy"))))
 
 
 def read_manifest(folder: Path, cure: str = REBUILD) -> Manifest:
@@ -222,7 +223,7 @@ def _build_in(part: Path, folder: Path, recipe: Recipe, announce: Callable[[str]
     except Unfinished:
         raise
     except Exception:  # but not KeyboardInterrupt and the like: progress is saved
-        if not is_store(part):
+        if not os.path.exists(part / MANIFEST):
             shutil.rmtree(part, ignore_errors=True)
         raise
 

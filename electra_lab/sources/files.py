@@ -101,13 +101,15 @@ class Files:
             self.check(file)
         return opened(file)
 
-    def lines(self, file: Path) -> Iterator[bytes]:
+    def lines(self, file: Path, blocks: Iterator[bytes] | None = None) -> Iterator[bytes]:
         """Yield the lines of a file without line feeds and without a byte order mark. Raises like `blocks`.
+
+        blocks  its blocks, if the caller has begun to read it
 
         If the first block has carriage returns and no line feed, carriage returns end the lines.
         """
         rest, number, end = b"", 1, b""
-        for block in self.blocks(file):
+        for block in blocks or self.blocks(file):
             if number == 1 and not rest:
                 block = block.removeprefix(BYTE_ORDER_MARK)
             rest += block
@@ -264,7 +266,8 @@ def _matched(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Pa
         files, ignored = remote.matched(path, reads)
         if files:
             return files, ignored
-        raise DataError(f"{path}: there is no file{endings}. Give a pattern or another folder.")
+        cure = f"there is no file{endings}. Give a pattern or another folder" if ignored else "no file matches"
+        raise DataError(f"{path}: {cure}.")
     matches = [Path(match) for match in _matches(path)]
     folders = [match for match in matches if match.is_dir()]
     # A pattern that matches files means these.

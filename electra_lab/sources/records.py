@@ -35,10 +35,11 @@ def records(files: Files, file: Path) -> Iterator[tuple[str, bytes]]:
     """
     blocks = files.blocks(file)
     first = next(blocks, b"").removeprefix(BYTE_ORDER_MARK)
+    blocks = chain([first], blocks)  # each is fetched once
     if begin := re.match(rb"\s*(\[\s*[]{\r\n]|\{\s*[\r\n])", first):
-        yield from _values(chain([first], blocks), file, end="]" if begin[1].startswith(b"[") else "")
+        yield from _values(blocks, file, end="]" if begin[1].startswith(b"[") else "")
     else:
-        for number, line in enumerate(files.lines(file), start=1):
+        for number, line in enumerate(files.lines(file, blocks), start=1):
             if line.strip():
                 yield f"{file}:{number}", line
 

@@ -1,8 +1,11 @@
 """Files in object stores and on servers, read by fsspec: listed once, and read on where a connection broke."""
 
+import atexit
 import hashlib
 import io
+import logging
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -11,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 from registry.component import Url
-from registry.errors import DataError
+from registry.errors import DataError, FailedRequest
 
 ATTEMPTS = 6
 PAUSE = 0.5  # seconds before the second attempt, twice as long before each further one
@@ -26,6 +29,8 @@ T = TypeVar("T")
 @lru_cache
 def _file_system(scheme: str) -> Any:
     """Return the file system of a scheme. Raises DataError if its library is missing."""
+    # A command that a signal ends leaves requests open, about which asyncio would complain.
+    atexit.register(logging.getLogger("asyncio").setLevel, logging.CRITICAL)
     options = dict[str, Any]()
     try:
         if scheme.startswith("http"):  # long files take longer than the five minutes that aiohttp grants
@@ -45,24 +50,28 @@ def _attempted(url: Url, do: Callable[[], T]) -> T:
         except (DataError, MemoryError):
             raise
         except Exception as error:  # libraries of HTTP and of each store have errors of their own
-            if (reason := _refusal(error)) or attempt == ATTEMPTS:
+            said = _said(_cause(error))
+            if (reason := _refusal(url, error)) or attempt == ATTEMPTS:
                 times = "" if reason else f", at {ATTEMPTS} attempts"
-                said = _said(_cause(error))
                 raise DataError(f"{url}: cannot be read ({reason or said}{times}).") from None
+            note = f"{url}: a request failed ({said}); attempt {attempt + 1} of {ATTEMPTS}"
+            warnings.warn(note, FailedRequest, stacklevel=2)
             time.sleep(PAUSE * 2 ** (attempt - 1))
     raise AssertionError
 
 
-def _refusal(error: Exception) -> str:
+def _refusal(url: Url, error: Exception) -> str:
     """Return the reason why another attempt would fail, too; "" if it might not."""
     error = _cause(error)
     status = vars(error).get("status")  # of aiohttp's errors
     if isinstance(error, FileNotFoundError) or status in (404, 410):
-        return "there is no such file"
+        return "there is no such file" if url.scheme.startswith("http") else "there is no such file or bucket"
     if isinstance(error, PermissionError) or status in (401, 403) or type(error).__name__ == "NoCredentialsError":
         return "access is denied; credentials are taken from the environment"
     if type(error).__name__ == "TooManyRedirects":
         return "its server redirects without end"
+    if type(error).__name__ in ("ParamValidationError", "InvalidURL"):
+        return f"the address is wrong: {_said(error).split(': ')[:2][-1]}"  # without the rule in full
     if isinstance(status, int) and 400 <= status < 500 and status not in (408, 425, 429):
         return f"the server answers with status {status}"
     return ""
@@ -77,12 +86,15 @@ def _cause(error: Exception) -> Exception:
 def _said(error: Exception) -> str:
     if isinstance(status := vars(error).get("status"), int):
         return f"the server answers with status {status}"
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return (" ".join(str(error).split()) or type(error).__name__)[:200].rstrip(".")
 
 
 def _info(url: Url) -> dict[str, Any]:
     fs = _file_system(url.scheme)
     info: dict[str, Any] = _attempted(url, lambda: fs.info(fs._strip_protocol(str(url))))
+    if info.get("size") is None:
+        reason = "its server sends no size, so a lost end could not be noticed"
+        raise DataError(f"{url}: {reason}. Copy it to this machine.")
     return info
 
 
@@ -101,24 +113,16 @@ def version(url: Url) -> bytes:
     listed, url.listed = url.listed, None
     if listed:
         return listed
-    info = _info(url)
-    _known_size(url, info)
-    if (now := _version(info)) is None:
-        raise DataError(f"{url}: its server sends no ETag, so changes could not be noticed. Copy it to this machine.")
+    if (now := _version(_info(url))) is None:
+        raise DataError(
+            f"{url}: its server sends no ETag or date, so changes could not be noticed. Copy it to this machine."
+        )
     return now
 
 
 def size(url: Url) -> int:
     """Return the size of a file in bytes. Raises DataError."""
-    return _known_size(url, _info(url))
-
-
-def _known_size(url: Url, info: Mapping[str, Any]) -> int:
-    if info.get("size") is None:
-        raise DataError(
-            f"{url}: its server sends no size, so a lost end could not be noticed. Copy it to this machine."
-        )
-    return int(info["size"])
+    return int(_info(url)["size"])
 
 
 def matched(url: Url, reads: Callable[[Path], bool]) -> tuple[list[Path], list[Path]]:

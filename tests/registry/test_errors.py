@@ -2,6 +2,7 @@
 
 import errno
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def test_the_help_of_the_command_line_lists_every_exit_code() -> None:
     from electra_lab.cli._streams import CLOSED_PIPE
 
     listed = [int(code) for code in re.findall(r"(\d+) \w", str(app.info.epilog))]
-    assert listed == sorted({0, *(kind.exit_code for kind in KINDS.values()), CLOSED_PIPE})
+    assert listed == sorted({0, *(kind.exit_code for kind in KINDS.values()), CLOSED_PIPE, 128 + signal.SIGTERM})
 
 
 @pytest.mark.parametrize(

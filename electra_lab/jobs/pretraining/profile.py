@@ -4,6 +4,7 @@ Labels are ranges of torch.profiler. A backward operation has the label of the f
 computes, which autograd's sequence numbers tell.
 """
 
+import os
 import sys
 from bisect import bisect_right
 from collections import defaultdict
@@ -67,6 +68,7 @@ class Profiler:
         if self._seen == WARM_UP:
             label(self.run, self._labels)
             kinds = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * torch.cuda.is_available()]
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # above that of its messages about each phase
             self._profile = self._labels.enter_context(profile(activities=kinds))
         elif self._seen == WARM_UP + self.steps:
             self._labels.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_lab.config.source import Loc, Mark, Node, keys_of, leaves, parse, rivals, with_change
-from registry.errors import ConfigError
+from registry.errors import ConfigError, without_secrets
 
 MAX_CELLS = 1000
 BASE = "base"  # the variant of a search that changes nothing
@@ -55,7 +55,7 @@ def _where(variants: Sequence[str]) -> str:
     if not variants:
         return ""
     more = f" and {len(variants) - 3} more" if len(variants) > 3 else ""
-    return f" (in the variant{'s' * (len(variants) > 1)} {'; '.join(variants[:3])}{more})"
+    return f" (in the variant{'s' * (len(variants) > 1)} {without_secrets('; '.join(variants[:3]))}{more})"
 
 
 def variants_of(vary: Node, seeds: int) -> list[Variant]:

@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +96,24 @@ def test_a_store_trains_without_its_corpus(lab: Lab, tmp_path: Path) -> None:
     code, _, err = lab("run", file, "--out", "out", *named)
     assert (code, f"using the token store {there} of a corpus json_lines, which" in err) == (0, True)
     assert json.loads(Path("out/provenance.json").read_text())["data"]["store"] == store.name
-    assert "was made with another tok" in lab.fails(2, "run", file, *named, "--set", "tokenizer.vocab_size=150")
-    err = lab.fails(2, "run", file, *named, "--set", "corpus={type: docstrings}")
-    assert "another corpus.type (json_lines, here docstrings)" in err
-    assert "another data.split" in lab.fails(2, "run", file, *named, "--set", "data.split=by_order")
-    assert "is a finished token store" in lab.fails(2, "prepare", file, *named, "--rebuild")
-    (there / "train-00000.bin").unlink()
-    assert lab.fails(3, "run", file, *named).endswith("Copy it again, or name another folder.\n")
+    for settings, differences in (
+        (["tokenizer.vocab_size=150"], ["tokenizer.vocab_size (200, here 150)"]),
+        (["tokenizer={type: bytes}"], ["tokenizer.type (wordpiece, here bytes)"]),
+        (["corpus={type: docstrings}", "data.split=by_order"],
+         ["corpus.type (json_lines, here docstrings)", "data.split (None, here by_order)"]),
+    ):  # fmt: skip
+        err = lab.fails(2, "run", file, *named, *chain.from_iterable(("--set", setting) for setting in settings))
+        assert f"was made with another {', '.join(differences)}. " in err
+    assert "is itself a token store" in lab.fails(2, "prepare", file, *named, "--rebuild")
+    before = sorted(there.iterdir())
+    for lost in ("train-00000.bin", "manifest.json", "tokenizer.json", "counts.npy"):
+        (there / lost).unlink()
+        for verb in ("run", "prepare"):
+            assert lab.fails(3, verb, file, *named).endswith("Copy it again, or name another folder.\n")
+        for command in (["check", file], ["run", file, "--dry-run"]):
+            code, _, err = lab(*command, *named)
+            assert (code, "Copy it again, or name another folder." in err) == (0, True)
+    assert {*there.iterdir()} < {*before}
 
 
 @pytest.mark.parametrize(

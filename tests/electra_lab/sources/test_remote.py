@@ -6,8 +6,14 @@ import gzip
 import hashlib
 import importlib.util
 import json
+import re
 import shutil
+import signal
+import subprocess
+import sys
 import threading
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -25,7 +31,7 @@ from electra_lab.corpora.text_files import TextFiles
 from electra_lab.sources import remote
 from registry.component import Url
 from registry.errors import ConfigError, DataError
-from tests.helpers import ROOT, python, write_experiment
+from tests.helpers import ROOT, exit_code, python, write_experiment
 
 pytest.importorskip("aiohttp", reason="needs electra-lab[remote]")
 has_s3 = importlib.util.find_spec("s3fs") and importlib.util.find_spec("moto") and importlib.util.find_spec("flask")
@@ -184,6 +190,56 @@ def test_refusals_are_sentences_and_only_what_may_pass_is_tried_again(
         corpus(server, "a.txt")
 
 
+def test_failed_requests_are_noted(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A user who waits for a broken server sees why, also in `check`; and the answer for programs stays alone."""
+    server.files["/a.txt"], cuts = "\n".join(LINES).encode(), [900, 800]
+    file = write_experiment(tmp_path, corpus=f"{{type: text_files, paths: ['{server.url}/a.txt'], documents: lines}}")
+    words = [str(file), "--set", f"data.store={tmp_path / 'store'}"]
+    note = rf"note: {server.url}/a\.txt: a request failed \((.*)\); attempt (\d) of 6\n"
+
+    def cut(server: Server, request: BaseHTTPRequestHandler) -> bool:
+        if request.command == "HEAD" or request.headers.get("Range") == "bytes=0-0" or not cuts:
+            return False
+        server.answer(request, cut=cuts.pop())
+        return True
+
+    server.fault = cut
+    assert exit_code("prepare", "--json", *words) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["read"] == [f"{server.url}/a.txt"]
+    (first, second), (third, fourth) = re.findall(note, said.err)
+    assert ("800" in first, second, "900" in third, fourth) == (True, "2", True, "3")
+    server.fault = lambda server, request: bool(server.answer(request, 500)) or True
+    assert exit_code("check", *words) == 0
+    noted = re.findall(note, capsys.readouterr().err)
+    assert noted == [("the server answers with status 500", str(attempt)) for attempt in range(2, 7)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_signal_while_a_file_is_read_prints_nothing(server: Server, tmp_path: Path, number: int) -> None:
+    text, begun = "\n".join(LINES * 9).encode(), threading.Event()
+    server.files["/a.txt"] = text
+
+    def hang(server: Server, request: BaseHTTPRequestHandler) -> bool:
+        if request.command == "HEAD" or request.headers.get("Range") == "bytes=0-0":
+            return False
+        server.ranges = False
+        server.answer(request, cut=200_000)
+        begun.set()
+        time.sleep(1)
+        return True
+
+    server.fault = hang
+    file = write_experiment(tmp_path, corpus=f"{{type: text_files, paths: ['{server.url}/a.txt'], documents: lines}}")
+    command = [sys.executable, "-m", "electra_lab", "prepare", str(file), "--set", f"data.store={tmp_path / 'store'}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert begun.wait(60)
+        time.sleep(0.3)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (128 + number, "reading the corpus (once; the result is kept)\n")
+
+
 def test_a_file_of_unknown_size_is_refused(server: Server) -> None:
     """Where it ends, the connection may have been lost."""
     server.files["/a.txt"], server.sized, server.ranges = "\n".join(LINES).encode(), False, False
@@ -243,24 +299,58 @@ def test_an_experiment_names_addresses(tmp_path: Path, server: Server) -> None:
     [("http://me:hunter2@host/a.txt", "environment"), ("s3://me:hunter2@bucket/a.txt", "environment"),
      ("https://host/a?X-Amz-Signature=hunter2", "environment"), ("https://host/a?b=1&%73ig=hunter2", "environment"),
      ("https://host/a.txt?ACCESS_TOKEN=hunter2", "environment"), ("s3://b//a.txt", "//"), ("s3://b/./a.txt", "//"),
-     ("s3://b/in/../a.txt", "//"), ("https://host/a/", "//"), ("s3:///a.txt", "//"), ("s3://", "names no file")],
+     ("s3://b/in/../a.txt", "//"), ("https://host/a/", "//"), ("s3:///a.txt", "//"), ("s3://", "names no file"),
+     ("s3://me:hunt/hunter2@bucket/a.txt", "environment"), ("https://me:hunt/hunter2@host/a.txt", "environment"),
+     ("hf://me:hunter2@datasets/a.txt", "environment"), ("https://host/a?b=1#token=hunter2", "environment"),
+     ("https://host/a?API_KEY=hunter2", "environment"), ("s3:/b/a.txt", "s3://, with two"),
+     ("s3:/me:hunter2@b/a.txt", "environment"), ("S3://me:hunter2@b/a.txt", "S3://.* s3, gs"),
+     ("ftp://me:hunter2@b/a.txt", "ftp://.* s3, gs")],
 )  # fmt: skip
 def test_an_address_with_a_secret_or_of_another_object_is_refused(tmp_path: Path, address: str, word: str) -> None:
     file = write_experiment(tmp_path, corpus=f"{{type: text_files, paths: [corpus.txt, '{address}']}}")
     with pytest.raises(ConfigError, match=rf"corpus\.paths\.1: .*{word}") as error:
         load(file)
     assert "hunter2" not in str(error.value)
-    if word != "//" or ".." in address:
+    if "hunter2" in address:
+        escaped = address.replace("@", r"\x40").replace("?", r"\x3f")
+        for value in (f'["{address}"]', address, f'["{address}', f'["s3://b/a.txt", "{escaped}"]'):
+            for key in ("corpus.paths", "nokey", "name", "imports"):
+                with pytest.raises(ConfigError, match=rf"^--set {key}=") as error:
+                    load(file, [f"{key}={value}"])
+                assert "hunter2" not in str(error.value)
+    if "//" not in word or ".." in address:
         with pytest.raises(ConfigError, match=word):
             TextFiles(paths=[Path(address)])
 
 
+def test_ablations_and_fine_tunings_repeat_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    address = "s3://me:hunter2@bucket/a.txt"
+    file, ablation, tuning = write_experiment(tmp_path), tmp_path / "ablation.yaml", tmp_path / "tuning.yaml"
+    ablation.write_text(f"name: a\nbase: {file.name}\nseeds: [0]\nvary: {{train.steps: [1, 2]}}\n")
+    table = f"{{type: table, train: '{address}', text: a, label: b}}"
+    tuning.write_text(f"name: t\nmodel: run\ntask: {{type: text_classification}}\ndataset: {table}\n")
+    varied = f'vary={{"corpus.paths": [["{address}"], ["corpus.txt"]]}}'
+    for command in (
+        ("ablate", ablation, f'set.corpus.paths=["{address}"]'), ("ablate", ablation, varied),
+        ("finetune", tuning, f"dataset.train={address}"), ("finetune", tuning, "seeds=[0]"),
+    ):  # fmt: skip
+        verb, named, setting = command
+        assert exit_code(verb, str(named), "--set", setting, "--out", str(tmp_path / "out")) == 2
+        said = capsys.readouterr().err
+        assert ("environment" in said, "hunter2" in said, (tmp_path / "out").exists()) == (True, False, False)
+
+
 @pytest.mark.parametrize(
-    "address", ["s3://b/in/", "s3://b/a?.txt", "https://host/a.txt?page=1", "hf://gpt2@main/a.txt"]
+    "address",
+    ["s3://b/in/", "s3://b/a?.txt", "https://host/a.txt?page=1", "hf://gpt2@main/a.txt", "http://host:81/a@b.txt"],
 )
-def test_other_addresses_are_accepted(tmp_path: Path, address: str) -> None:
+def test_other_addresses_are_accepted_but_only_of_text(tmp_path: Path, address: str) -> None:
     file = write_experiment(tmp_path, corpus=f"{{type: text_files, paths: ['{address}']}}")
     assert [str(path) for path in load(file).config.corpus.options.paths] == [address.removesuffix("/")]
+    for key in ("data.store", "tokenizer={type: pretrained}, tokenizer.path"):
+        settings = f"{key}={address}".split(", ")
+        with pytest.raises(ConfigError, match=f"{settings[-1].partition('=')[0]}: .*this machine"):
+            load(file, settings)
 
 
 def test_local_files_do_not_import_fsspec(tmp_path: Path) -> None:
@@ -347,6 +437,8 @@ def test_all_formats_in_a_bucket_give_the_documents_of_local_files(bucket: tuple
         lists = [path for method, path, _ in between.requests if "list-type" in path and "max-keys" not in path]
         assert len(lists) <= 2, lists
         assert list(made) == list(local)
+        begun = [path for _, path, part in between.requests if part.startswith("bytes=0-") and "mds" not in path]
+        assert kind is Parquet or len(begun) == len({*begun}), begun
         names = [str(file.relative_to(tmp_path)) for file in local.files()[0]]
         assert [str(file).removeprefix("s3://texts/in/") for file in made.files()[0]] == names
         assert made.fingerprint() == fingerprint == kind(paths=[Path("s3://texts/in") / path], **options).fingerprint()
@@ -383,9 +475,18 @@ def test_faults_of_a_bucket(bucket: tuple[Any, Server]) -> None:
     client.put_object(Bucket="texts", Key="a.jsonl", Body=b'{"text": "other"}\n' * 9000)
     with pytest.raises(DataError, match=r"s3://texts/a\.jsonl: changed"):
         list(read)
-    for wrong in ("s3://texts/none.jsonl", "s3://nowhere/a.jsonl", "s3://texts/*.json"):
-        with pytest.raises(DataError, match=r"^s3://.*(no such file|there is no file)"):
-            JsonLines(paths=[Path(wrong)])
+    for wrong, reason in (
+        ("texts/none.jsonl", "no such file or bucket"), ("nowhere/a.jsonl", "no such file or bucket"),
+        ("texts/*.json", "no file matches"), ("texts/nofolder/*.jsonl", "no file matches"),
+        ("*/tiny/t", r"the address is wrong: .*\w.*"),
+    ):  # fmt: skip
+        message = rf"^s3://{re.escape(wrong)}: .*{reason}"
+        with warnings.catch_warnings(action="error"), pytest.raises(DataError, match=message) as error:
+            JsonLines(paths=[Path(f"s3://{wrong}")])
+        assert "attempts" not in str(error.value)
+    client.put_object(Bucket="texts", Key="plain/a.txt", Body=b"text")
+    with pytest.raises(DataError, match=r"no file that ends in .*Give a pattern"):
+        Mds(paths=[Path("s3://texts/plain")])
 
     def denied(server: Server, request: BaseHTTPRequestHandler) -> bool:
         request.send_response(403)

@@ -78,6 +78,7 @@ def test_a_profile_changes_no_number_and_leaves_nothing_behind(
     assert found.seconds["other"] < sum(found.seconds.values()) / 2
     # The page, the terminal and the trace.
     said = capfd.readouterr().err
+    assert "profiler_" not in said  # messages of torch's library
     page = (profiled / "report.html").read_text()
     for part in PARTS:
         assert part in said
