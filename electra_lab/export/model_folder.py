@@ -71,10 +71,11 @@ def with_head(model: Path, part: Part) -> NamedOutputs:
     task = task_of(kind, part, {"labels": labels, "tags": labels, "usual": labels[0], "unanswerable": False})
     head = task.head(network.dim, 0.0)
     fill_head(head, kind, part, config)
+    recorded = (config.get("task_specific_params") or {}).get(LAB, {})  # of a fine-tuning here
+    texts = len(recorded.get("fields") or ()) if kind == "ForSequenceClassification" else 0
     if kind == "ForQuestionAnswering" or (kind == "ForSequenceClassification" and len(labels) < 2):
-        return NamedOutputs(network, head, kind)
-    recorded = (config.get("task_specific_params") or {}).get(LAB, {}).get("facts", {})  # of a fine-tuning here
-    return NamedOutputs(network, head, kind, labels, recorded.get("usual", task.usual))
+        return NamedOutputs(network, head, kind, texts=texts)
+    return NamedOutputs(network, head, kind, labels, recorded.get("facts", {}).get("usual", task.usual), texts)
 
 
 def _write_onnx(folder: Path, model: Path, size: Size | None, *, int8: bool) -> tuple[list[str], Change | None]:

@@ -33,6 +33,7 @@ class NamedOutputs(nn.Module):
     head    head of a task, for the class `kind`; without it, the network's own head is used
     labels  labels of the task, in the order of its outputs
     usual   the tag of words without tokens
+    texts   number of texts of an input, if it is always the same
     """
 
     def __init__(
@@ -42,9 +43,10 @@ class NamedOutputs(nn.Module):
         kind: str = "",
         labels: Sequence[str] = (),
         usual: str = "",
+        texts: int = 0,
     ) -> None:
         super().__init__()
-        self.network, self.head, self.labels, self.usual = network, head, [*labels], usual
+        self.network, self.head, self.labels, self.usual, self.texts = network, head, [*labels], usual, texts
         self.of_text, self.of_spans = kind == "ForSequenceClassification", kind == "ForQuestionAnswering"
         of_head: tuple[str, ...] = ("start_logits", "end_logits") if self.of_spans else ("logits",)
         has_head = head is not None or "replaced" in network.heads or "tokens" in network.heads
@@ -103,6 +105,8 @@ def write_onnx(file: Path, module: NamedOutputs, vocabulary_size: int, longest: 
             program.model.metadata_props["longest"] = str(size[1] if size else longest)  # input, in tokens
             if module.labels:
                 program.model.metadata_props.update(labels=json.dumps(module.labels), usual=module.usual)
+            if module.texts:
+                program.model.metadata_props["texts"] = str(module.texts)
             program.save(file, external_data=weights > LARGEST)
     except Exception as error:  # of many kinds
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error

@@ -171,7 +171,8 @@ def _of_transformers(source: str | Path, kind: str, device: torch.device) -> Fin
     fill_head(model.head, kind, part, config)
     _refuse_other_rows(opened)
     joins = not _joins_otherwise(opened, part)
-    job = Job(task, tasks.get(name).declared["takes"], None, joins_pairs=joins)
+    fields = (config.get("task_specific_params") or {}).get(LAB, {}).get("fields")
+    job = Job(task, tasks.get(name).declared["takes"], fields, joins_pairs=joins)
     stored = replace(opened.model, source=str(source), length=min(opened.length, longest_of_tokenizer(part.path)))
     return FineTuned(replace(opened, model=stored), job, [model])
 
