@@ -25,7 +25,7 @@ from electra_lab.storage.files import MANIFEST, damage, lock, new_folder, read_j
 from electra_lab.storage.finetuning_folder import is_seed
 from electra_lab.storage.records import Step
 from electra_lab.version import __version__
-from registry.errors import CheckpointError, ConfigError, DataError, InUse
+from registry.errors import ConfigError, DataError, InUse
 
 if TYPE_CHECKING:
     from electra_lab.export.int8 import Change, Rows
@@ -100,7 +100,8 @@ def export(
     judge  function that words the run's records for the model card; without it the card has no results
     license  licence in the model cards, by the hub's name
 
-    Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError.
+    Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError;
+    DataError if it cannot be written.
     """
     refuse_unusable(destination)
     destination = destination.resolve()
@@ -280,4 +281,4 @@ def whole(destination: Path) -> Iterator[Path]:
                 busy.unlink(missing_ok=True)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise CheckpointError(f"{destination}: cannot be written ({reason}). Nothing was exported.") from None
+        raise DataError(f"{destination}: cannot be written ({reason}). Nothing was exported.") from None

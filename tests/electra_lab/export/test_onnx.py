@@ -368,13 +368,23 @@ class _Sixteen(Backbone, nn.Module):
 def test_what_depends_on_the_sizes_of_its_input_needs_fixed_ones(tmp_path: Path) -> None:
     made = network("bert")
     made.backbone = _Sixteen()
-    with pytest.raises(ConfigError, match=r"_Sixteen cannot be .* any batch and length: .* --onnx-size 1x128"):
+    with pytest.raises(ConfigError, match=r"_Sixteen cannot be .* any batch and length: .* --onnx-size 1x48,"):
         write_onnx(tmp_path / "model.onnx", NamedOutputs(made), 60, LONGEST)
     write_onnx(tmp_path / "model.onnx", NamedOutputs(made), 60, LONGEST, (2, 16))
     assert_computed(tmp_path / "model.onnx", made, 60, (2, 16))
     assert open_onnx(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map["longest"] == "16"
     with pytest.raises(ConfigError, match="--onnx-size 1x49: "):
         write_onnx(tmp_path / "model.onnx", NamedOutputs(made), 60, LONGEST, (1, LONGEST + 1))
+
+
+@pytest.mark.parametrize("disk", [True, False])
+def test_a_full_disk_is_not_a_fault_of_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: bool) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device") if disk else OSError("could not get source code")
+
+    monkeypatch.setattr(torch.export, "export", fails)
+    with pytest.raises(OSError if disk else ConfigError, match="No space" if disk else "source code"):
+        write_onnx(tmp_path / "model.onnx", NamedOutputs(network("bert")), 60, LONGEST)
 
 
 class _Odd(Backbone, nn.Module):
