@@ -141,14 +141,15 @@ class _Session:
 
 
 @pytest.mark.parametrize(
-    ("heads", "fp32", "rounded", "agreement", "auc"),
+    ("heads", "labels", "fp32", "rounded", "equal", "auc"),
     [
-        (("replaced",), [[[2, -1, 3, -4]]], [[[1, 1, -3, -4]]], 0.5, (1.0, 0.625)),
-        (("tokens",), [[[[2, 1], [2, 1], [2, 1], [0, 1]]]], [[[[0, 1], [0, 1], [3, 1], [0, 5]]]], 0.5, None),
+        (("replaced",), [], [[[2, -1, 3, -4]]], [[[1, 1, -3, -4]]], "verdicts", (1.0, 0.625)),
+        (("tokens",), [], [[[[2, 1], [2, 1], [2, 1], [0, 1]]]], [[[[0, 1], [0, 1], [3, 1], [0, 5]]]], "tokens", None),
+        ((), ["O", "B-X"], [[[[2, 1], [2, 1], [2, 1], [0, 1]]]], [[[[0, 1], [0, 1], [3, 1], [0, 5]]]], "tags", None),
     ],
 )
 def test_the_effect_of_int8(
-    tmp_path: Path, monkeypatch: Any, heads: Any, fp32: Any, rounded: Any, agreement: float, auc: Any
+    tmp_path: Path, monkeypatch: Any, heads: Any, labels: Any, fp32: Any, rounded: Any, equal: str, auc: Any
 ) -> None:
     """Of two files with known outputs, the first slow and large, at judged tokens alone."""
     sessions = {"a": _Session(fp32[0], 0.004), "b": _Session(rounded[0], 0.0)}
@@ -158,9 +159,10 @@ def test_the_effect_of_int8(
     judged, replaced = np.array([[True] * 4]), np.array([[True, False, True, False]])
     rows = int8.Rows({"input_ids": np.zeros((1, 4), np.int64)}, judged, replaced if auc else None)
     network, outputs = SimpleNamespace(heads=heads), ("logits", "last_hidden_state")
-    module: Any = SimpleNamespace(outputs=outputs, of_text=False, network=network)
+    module: Any = SimpleNamespace(outputs=outputs, of_text=False, network=network, labels=labels)
     change = int8._compared(tmp_path / "a", tmp_path / "b", module, [rows, rows], "tokens")
-    assert (change.agreement, change.auc, change.bytes, change.tokens) == (agreement, auc, (400, 100), 8)
+    assert (change.agreement, change.auc, change.bytes, change.tokens) == (0.5, auc, (400, 100), 8)
+    assert f"50.0% of the {equal} equal" in str(change)
     assert change.seconds[0] > change.seconds[1]
     gaps = np.abs(np.array(fp32) - np.array(rounded))
     assert change.outputs == pytest.approx((gaps.mean(), gaps.max()))
@@ -330,7 +332,8 @@ TUNED = [(kind, backbone) for kind in HEADS for backbone in ("Electra", "ModernB
 def test_fine_tuned_heads_are_those_of_transformers(tmp_path: Path, kind: str, backbone: str) -> None:
     theirs = fine_tuned(kind, backbone, tmp_path / "model")
     change = copy_folder(tmp_path / "model", tmp_path / "out", int8=True)
-    assert (change.agreement is None) == (kind == "ForQuestionAnswering")
+    answers = {"ForSequenceClassification": "labels", "ForTokenClassification": "tags"}
+    assert (change.answers if change.agreement is not None else None) == answers.get(kind)
     session, (names, axes) = open_onnx(tmp_path / "out" / "model.onnx"), HEADS[kind]
     assert [tensor.name for tensor in session.get_outputs()] == names
     assert session.get_outputs()[0].shape == axes
