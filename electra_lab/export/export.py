@@ -211,7 +211,7 @@ def refuse_to_replace(destination: Path, *, onnx: bool, int8: bool) -> None:
     wrong += [f"{path} was added" for path in files if path not in exported] if not wrong else []
     if wrong:
         raise ConfigError(
-            f"{destination}: was changed after the export ({wrong[0]}). Delete it, or choose another folder."
+            f"{destination}: was edited or damaged after the export ({wrong[0]}). Delete it, or choose another folder."
         )
     for file, option, written in ((ONNX, "--onnx", onnx), (INT8, "--int8", int8)):
         if not written and any(path.name == file for path in files):

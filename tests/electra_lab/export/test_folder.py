@@ -101,12 +101,12 @@ def test_what_was_added_to_an_export_is_not_deleted(run: Path, out: Path, tmp_pa
             file.symlink_to(tmp_path / target)
         else:
             file.write_text("mine")
-        refused(run, out, rf"was changed after the export \({file} was added\)")
+        refused(run, out, rf"was edited or damaged after the export \({file} was added\)")
         assert file.is_symlink() == bool(target)
         file.unlink()
     (out / "generator" / "runs").mkdir()
     (out / "generator" / "runs" / "log.txt").write_text("mine")
-    refused(run, out, rf"was changed after the export \({out}/generator/runs/log.txt was added\)")
+    refused(run, out, rf"was edited or damaged after the export \({out}/generator/runs/log.txt was added\)")
 
 
 def again(source: Path, destination: Path, **options: Any) -> None:
@@ -143,7 +143,7 @@ def test_nothing_that_was_changed_is_deleted(earlier: tuple[Path, Path, Path]) -
     for file, said in {**changes, "notes.txt": "was added"}.items():
         original = (network / file).read_bytes() if (network / file).exists() else None
         (network / file).write_text("mine")
-        with pytest.raises(ConfigError, match=rf"{folder}: was changed after the export \(.*{file} {said}"):
+        with pytest.raises(ConfigError, match=rf"{folder}: was edited or damaged after the export \(.*{file} {said}"):
             again(source, folder)
         assert (network / file).read_text() == "mine"
         (network / file).unlink() if original is None else (network / file).write_bytes(original)
