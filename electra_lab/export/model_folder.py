@@ -76,7 +76,7 @@ def with_head(model: Path, part: Part) -> NamedOutputs:
     head = task.head(network.dim, 0.0)
     fill_head(head, kind, part, config)
     recorded = (config.get("task_specific_params") or {}).get(LAB, {})  # of a fine-tuning here
-    texts = len(recorded.get("fields") or ()) if kind == "ForSequenceClassification" else 0
+    texts = recorded.get("texts", 0) if kind == "ForSequenceClassification" else 0
     if kind == "ForQuestionAnswering" or (kind == "ForSequenceClassification" and len(labels) < 2):
         return NamedOutputs(network, head, kind, texts=texts)
     return NamedOutputs(network, head, kind, labels, recorded.get("facts", {}).get("usual", task.usual), texts)

@@ -244,7 +244,7 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
     recorded = {
         "options": config.task.options.model_dump(mode="json", exclude={"head"}),
         "facts": {name: fact for name, fact in built.read.facts.items() if not isinstance(fact, list)},
-        "fields": built.read.dataset.fields(dataset),
+        "texts": len(built.read.dataset.fields(dataset) or ()),
     }
     write_finetuned(
         directory.path / "model",
