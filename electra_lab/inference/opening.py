@@ -171,10 +171,8 @@ def _of_transformers(source: str | Path, kind: str, device: torch.device) -> Fin
     fill_head(model.head, kind, part, config)
     _refuse_other_rows(opened)
     joins = not _joins_otherwise(opened, part)
-    takes, texts = (
-        tasks.get(name).declared["takes"],
-        (config.get("task_specific_params") or {}).get(LAB, {}).get("texts"),
-    )
+    takes = tasks.get(name).declared["takes"]
+    texts = (config.get("task_specific_params") or {}).get(LAB, {}).get("texts")  # of a fine-tuning here
     job = Job(task, takes, FIELDS[takes][:texts] if takes is TextExample and texts else None, joins_pairs=joins)
     stored = replace(opened.model, source=str(source), length=min(opened.length, longest_of_tokenizer(part.path)))
     return FineTuned(replace(opened, model=stored), job, [model])
