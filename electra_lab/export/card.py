@@ -13,8 +13,8 @@ import yaml
 
 from electra_lab.analysis.intervals import Estimate, estimate
 from electra_lab.config.source import to_yaml
+from electra_lab.data.encoding import encode
 from electra_lab.data.overlap import RUN
-from electra_lab.data.vocabulary import unknown_id
 from electra_lab.pretrained.hugging_face import read_config
 from electra_lab.pretrained.trained_model import LAB, Origin, TrainedModel
 from electra_lab.storage.files import config_of
@@ -166,7 +166,7 @@ def finetuned_card(model: Path, notes: Sequence[str] = (), size: Size | None = N
 
 
 def _read_as_special(model: Path) -> list[str]:
-    """Return the special tokens whose names in a text transformers and tokenizers cannot read as text.
+    """Return the special tokens whose names in a text transformers and tokenizers read otherwise than the lab.
 
     Unigram and lists of words have them among their pieces; the lab writes such names with a space, see `SpecialNames`.
     """
@@ -174,9 +174,10 @@ def _read_as_special(model: Path) -> list[str]:
 
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
-    special, unknown = list[str](), unknown_id(tokenizer)
-    for id, token in tokenizer.get_added_tokens_decoder().items():
-        if token.special and id != unknown and id in tokenizer.encode(token.content, add_special_tokens=False).ids:
+    special = list[str]()
+    for token in tokenizer.get_added_tokens_decoder().values():
+        read = tokenizer.encode(token.content, add_special_tokens=False).ids
+        if token.special and read != encode(tokenizer, [token.content], "int64")[0].tolist():
             special.append(token.content)
     return special
 

@@ -25,7 +25,7 @@ from electra_lab.storage.files import MANIFEST, damage, lock, new_folder, read_j
 from electra_lab.storage.finetuning_folder import is_seed
 from electra_lab.storage.records import Step
 from electra_lab.version import __version__
-from registry.errors import CheckpointError, ConfigError, DataError, InUse
+from registry.errors import ConfigError, DataError, InUse
 
 if TYPE_CHECKING:
     from electra_lab.export.int8 import Change, Rows
@@ -100,7 +100,8 @@ def export(
     judge  function that words the run's records for the model card; without it the card has no results
     license  licence in the model cards, by the hub's name
 
-    Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError.
+    Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError;
+    DataError if it cannot be written.
     """
     refuse_unusable(destination)
     destination = destination.resolve()
@@ -210,7 +211,7 @@ def refuse_to_replace(destination: Path, *, onnx: bool, int8: bool) -> None:
     wrong += [f"{path} was added" for path in files if path not in exported] if not wrong else []
     if wrong:
         raise ConfigError(
-            f"{destination}: was changed after the export ({wrong[0]}). Delete it, or choose another folder."
+            f"{destination}: was edited or damaged after the export ({wrong[0]}). Delete it, or choose another folder."
         )
     for file, option, written in ((ONNX, "--onnx", onnx), (INT8, "--int8", int8)):
         if not written and any(path.name == file for path in files):
@@ -280,4 +281,4 @@ def whole(destination: Path) -> Iterator[Path]:
                 busy.unlink(missing_ok=True)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise CheckpointError(f"{destination}: cannot be written ({reason}). Nothing was exported.") from None
+        raise DataError(f"{destination}: cannot be written ({reason}). Nothing was exported.") from None

@@ -45,7 +45,8 @@ class Change:
     text       which tokens are compared
     tokens     their number
     auc        of detecting the replaced tokens, if they are known
-    agreement  the share of equal verdicts, such as labels; None for numbers
+    agreement  the share of equal answers; None for numbers
+    answers    what they are: verdicts, labels, tags or tokens
     outputs    the mean and the largest absolute difference
     """
 
@@ -58,6 +59,7 @@ class Change:
     seconds: tuple[float, float]
     auc: tuple[float, float] | None
     agreement: float | None
+    answers: str
     outputs: tuple[float, float]
 
     def __str__(self) -> str:
@@ -66,7 +68,7 @@ class Change:
         if self.auc:
             effects.append(f"AUC {self.auc[1]:.4f} instead of {self.auc[0]:.4f}")
         if self.agreement is not None:
-            effects.append(f"{self.agreement:.1%} of the verdicts equal")
+            effects.append(f"{self.agreement:.1%} of the {self.answers} equal")
         effects.append(f"outputs differ by {self.outputs[0]:.2g} on average, by {self.outputs[1]:.2g} at most")
         rows, threads = f"{self.batch} x {self.length}", f"{self.threads} thread{'s' * (self.threads != 1)}"
         return f"{', '.join(effects)} ({self.tokens:,} {self.text}, {rows}, {threads})"
@@ -115,7 +117,7 @@ def _compared(fp32: Path, int8: Path, module: NamedOutputs, rows: list[Rows], te
                 scores.append(np.stack([batch.replaced[batch.judged], exact, rounded]))
         elif len(module.outputs) == 2 and exact.shape[-1] > 1:
             same.append(float((exact.argmax(-1) == rounded.argmax(-1)).mean()))
-    shape = max(batch.judged.shape for batch in rows)
+    shape, of_tokens = max(batch.judged.shape for batch in rows), "tags" if module.labels else "tokens"
     return Change(
         text=text,
         tokens=sum(int(batch.judged.sum()) for batch in rows),
@@ -126,6 +128,7 @@ def _compared(fp32: Path, int8: Path, module: NamedOutputs, rows: list[Rows], te
         seconds=(seconds[0], seconds[1]),
         auc=_auc(*np.concatenate(scores, axis=1)) if scores else None,
         agreement=float(np.mean(same)) if same else None,
+        answers="verdicts" if detects else "labels" if module.of_text else of_tokens,
         outputs=(float(np.mean(gaps)), largest),
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from electra_lab.assembly.networks import build_network
 from electra_lab.assembly.task_head import fill_head, kind_of_head, labels_of, outputs_of, task_of
-from electra_lab.export.card import CARD, finetuned_card
+from electra_lab.export.card import CARD, finetuned_card, with_metadata
 from electra_lab.export.export import refuse_to_replace, whole, write_onnx_files
 from electra_lab.pretrained.hugging_face import CONFIG, longest_of_tokenizer, read_config, read_part
 from electra_lab.pretrained.opening import model_of_finetuning
@@ -37,8 +37,8 @@ def copy_folder(
 ) -> Change | None:  # fmt: skip
     """Copy a folder with a model, and write model.onnx and model_int8.onnx; returns the difference that int8 makes.
 
-    The options are those of `export`; `license` is for the card of a fine-tuning. Raises ConfigError if something else
-    is at the destination, or the model cannot become ONNX; DataError, CheckpointError.
+    The options are those of `export`. Raises ConfigError if something else is at the destination, or the model cannot
+    become ONNX; DataError, CheckpointError.
     """
     refuse_unusable(destination)
     destination, model = destination.resolve(), model.resolve()
@@ -52,8 +52,12 @@ def copy_folder(
             shutil.copytree(model / POOLING, folder / POOLING)
         if onnx or size or int8:
             notes, change = _write_onnx(folder, model, size, int8=int8)
-        if is_seed(model.parent) and not (folder / CARD).exists():
-            (folder / CARD).write_text(finetuned_card(model, notes, size, license), encoding="utf-8")
+        card = folder / CARD
+        if is_seed(model.parent) and not card.exists():
+            card.write_text(finetuned_card(model, notes, size, license), encoding="utf-8")
+        elif license:
+            before = card.read_bytes() if card.exists() else b""
+            card.write_text(with_metadata(before, {"license": license}), encoding="utf-8")
         seal(folder)
     return change
 
@@ -71,10 +75,11 @@ def with_head(model: Path, part: Part) -> NamedOutputs:
     task = task_of(kind, part, {"labels": labels, "tags": labels, "usual": labels[0], "unanswerable": False})
     head = task.head(network.dim, 0.0)
     fill_head(head, kind, part, config)
+    recorded = (config.get("task_specific_params") or {}).get(LAB, {})  # of a fine-tuning here
+    texts = recorded.get("texts", 0) if kind == "ForSequenceClassification" else 0
     if kind == "ForQuestionAnswering" or (kind == "ForSequenceClassification" and len(labels) < 2):
-        return NamedOutputs(network, head, kind)
-    recorded = (config.get("task_specific_params") or {}).get(LAB, {}).get("facts", {})  # of a fine-tuning here
-    return NamedOutputs(network, head, kind, labels, recorded.get("usual", task.usual))
+        return NamedOutputs(network, head, kind, texts=texts)
+    return NamedOutputs(network, head, kind, labels, recorded.get("facts", {}).get("usual", task.usual), texts)
 
 
 def _write_onnx(folder: Path, model: Path, size: Size | None, *, int8: bool) -> tuple[list[str], Change | None]:

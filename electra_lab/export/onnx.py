@@ -33,6 +33,7 @@ class NamedOutputs(nn.Module):
     head    head of a task, for the class `kind`; without it, the network's own head is used
     labels  labels of the task, in the order of its outputs
     usual   the tag of words without tokens
+    texts   number of texts of an input, if it is always the same
     """
 
     def __init__(
@@ -42,9 +43,10 @@ class NamedOutputs(nn.Module):
         kind: str = "",
         labels: Sequence[str] = (),
         usual: str = "",
+        texts: int = 0,
     ) -> None:
         super().__init__()
-        self.network, self.head, self.labels, self.usual = network, head, [*labels], usual
+        self.network, self.head, self.labels, self.usual, self.texts = network, head, [*labels], usual, texts
         self.of_text, self.of_spans = kind == "ForSequenceClassification", kind == "ForQuestionAnswering"
         of_head: tuple[str, ...] = ("start_logits", "end_logits") if self.of_spans else ("logits",)
         has_head = head is not None or "replaced" in network.heads or "tokens" in network.heads
@@ -103,10 +105,14 @@ def write_onnx(file: Path, module: NamedOutputs, vocabulary_size: int, longest: 
             program.model.metadata_props["longest"] = str(size[1] if size else longest)  # input, in tokens
             if module.labels:
                 program.model.metadata_props.update(labels=json.dumps(module.labels), usual=module.usual)
+            if module.texts:
+                program.model.metadata_props["texts"] = str(module.texts)
             program.save(file, external_data=weights > LARGEST)
     except Exception as error:  # of many kinds
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        raise _refusal(module, size, "torch cannot export it", cause) from error
+        if isinstance(cause, OSError) and cause.errno:  # of the disk, and not of the network
+            raise cause from None
+        raise _refusal(module, longest, size, "torch cannot export it", cause) from error
     _compare(file, module, vocabulary_size, longest, size)
 
 
@@ -150,7 +156,7 @@ def _compare(file: Path, module: NamedOutputs, vocabulary_size: int, longest: in
     try:
         session = open_onnx(file)
     except Exception as error:  # onnxruntime's own
-        raise _refusal(module, size, "onnxruntime cannot open it", error) from error
+        raise _refusal(module, longest, size, "onnxruntime cannot open it", error) from error
     sizes = [size] if size else [(1, 1), (1, longest), (3, max(1, longest // 2)), (2, min(7, longest))]
     # Where a network hashes, rounding may move a state to another bucket: then other inputs must agree.
     attempts = range(3 if module.network.backbone.discontinuous else 1)
@@ -159,10 +165,11 @@ def _compare(file: Path, module: NamedOutputs, vocabulary_size: int, longest: in
         try:
             difference, name = min(_difference(session, module, inputs) for inputs in attempt_inputs)
         except Exception as error:
-            raise _refusal(module, size, f"onnxruntime cannot run {rows} x {length} tokens", error) from error
+            problem = f"onnxruntime cannot run {rows} x {length} tokens"
+            raise _refusal(module, longest, size, problem, error) from error
         if not difference <= TOLERANCE:
             reason = f"for {rows} x {length} tokens its {name} would differ by {difference:.2g}"
-            raise _refusal(module, size, reason)
+            raise _refusal(module, longest, size, reason)
 
 
 @torch.no_grad()
@@ -182,10 +189,12 @@ def _difference(session: Any, module: NamedOutputs, inputs: Sequence[Tensor]) ->
     return max(gaps)
 
 
-def _refusal(module: NamedOutputs, size: Size | None, problem: str, error: Exception | None = None) -> ConfigError:
+def _refusal(
+    module: NamedOutputs, longest: int, size: Size | None, problem: str, error: Exception | None = None
+) -> ConfigError:
     lines = [line.strip() for line in str(error or "").splitlines() if line.strip()]
     reason = f" ({lines[0].partition(' For more information')[0]})" if lines else ""
-    sizes, cure = "any batch and length", f"Fix them, such as by {SIZE} 1x128, or "
+    sizes, cure = "any batch and length", f"Fix them, such as by {SIZE} 1x{min(128, longest)}, or "
     if size:
         sizes, cure = f"{size[0]} x {size[1]} tokens", f"Choose another {SIZE}, or "
     return ConfigError(

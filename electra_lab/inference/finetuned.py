@@ -155,17 +155,20 @@ class FineTuned(Pair):
         return results
 
     def _split(self, items: Sequence[dict[str, Any]]) -> list[list[tuple[int, int]] | None]:
-        """Give plain texts the words that the tokenizer sees, and return their offsets; None for items with words."""
+        """Give plain texts the words that the tokenizer sees, and return their offsets; None for items with words.
+
+        White space, which may be a token, is not a part of a word.
+        """
         offsets: list[list[tuple[int, int]] | None] = [None] * len(items)
         plain = [number for number, fields in enumerate(items) if "words" not in fields]
         for number, encoded in zip(plain, self.encoder.texts([items[number]["text"] for number in plain]), strict=True):
-            spans: dict[int, tuple[int, int]] = {}
+            text, spans = items[number]["text"], dict[int, tuple[int, int]]()
             for word, (start, end) in zip(encoded.words, encoded.offsets, strict=True):
-                first, last = spans.get(word, (start, end))
-                spans[word] = min(first, start), max(last, end)
-            whole = [span for span in spans.values() if span[0] < span[1]]
-            items[number]["words"] = [items[number]["text"][start:end] for start, end in whole]
-            offsets[number] = whole
+                if text[start:end].strip():
+                    first, last = spans.get(word, (start, end))
+                    spans[word] = min(first, start), max(last, end)
+            offsets[number] = [*spans.values()]
+            items[number]["words"] = [text[start:end] for start, end in spans.values()]
         return offsets
 
     def _example(self, fields: Mapping[str, Any], id: str) -> Any:

@@ -14,7 +14,7 @@ import torch
 from electra_lab.assembly.networks import OpenedModel, build_networks
 from electra_lab.assembly.task_head import TASKS, fill_head, kind_of_head, labels_of, outputs_of, task_of
 from electra_lab.data.vocabulary import masks_take_words
-from electra_lab.inference.finetuned import FineTuned, Job
+from electra_lab.inference.finetuned import FIELDS, FineTuned, Job
 from electra_lab.inference.pair import Pair
 from electra_lab.model.task_model import TaskModel
 from electra_lab.pretrained.families import prepare
@@ -26,7 +26,7 @@ from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetunin
 from electra_lab.storage.records import Step
 from electra_lab.storage.run_directory import is_run
 from electra_lab.training.device import choose_device, choose_precision
-from registry import Dataset, datasets, tasks
+from registry import Dataset, TextExample, datasets, tasks
 from registry.errors import ConfigError, LabError, command
 
 Seed = int | Literal["best", "all"]
@@ -171,7 +171,9 @@ def _of_transformers(source: str | Path, kind: str, device: torch.device) -> Fin
     fill_head(model.head, kind, part, config)
     _refuse_other_rows(opened)
     joins = not _joins_otherwise(opened, part)
-    job = Job(task, tasks.get(name).declared["takes"], None, joins_pairs=joins)
+    takes = tasks.get(name).declared["takes"]
+    texts = (config.get("task_specific_params") or {}).get(LAB, {}).get("texts")  # of a fine-tuning here
+    job = Job(task, takes, FIELDS[takes][:texts] if takes is TextExample and texts else None, joins_pairs=joins)
     stored = replace(opened.model, source=str(source), length=min(opened.length, longest_of_tokenizer(part.path)))
     return FineTuned(replace(opened, model=stored), job, [model])
 

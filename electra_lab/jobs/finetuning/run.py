@@ -240,7 +240,12 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
     if kind is None:
         return
     of_words = tasks.get(config.task.type).declared["takes"] is WordsExample
-    facts = {name: fact for name, fact in built.read.facts.items() if not isinstance(fact, list)}
+    dataset = {"type": config.dataset.type, **config.dataset.keywords()}
+    recorded = {
+        "options": config.task.options.model_dump(mode="json", exclude={"head"}),
+        "facts": {name: fact for name, fact in built.read.facts.items() if not isinstance(fact, list)},
+        "texts": len(built.read.dataset.fields(dataset) or ()),
+    }
     write_finetuned(
         directory.path / "model",
         source.model.parts[config.network],
@@ -251,7 +256,7 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
         labels=next((fact for fact in built.read.facts.values() if isinstance(fact, list)), []),
         dropout=config.train.dropout,
         longest=built.length,
-        task={"options": config.task.options.model_dump(mode="json", exclude={"head"}), "facts": facts},
+        task=recorded,
     )
 
 

@@ -14,6 +14,7 @@ from scipy import stats
 import electra_lab
 from electra_lab.export.model_folder import copy_folder
 from electra_lab.jobs.finetuning.run import finetune
+from registry.errors import ConfigError
 from tests.electra_lab.export.carded import pasted, serving
 from tests.electra_lab.inference.tuned import BERT, write_examples
 from tests.electra_lab.jobs.finetuning.small import pretrained, write_finetuning
@@ -71,6 +72,8 @@ def served(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str,
 def arguments(name: str, draw: random.Random) -> tuple[str, ...]:
     """Return the arguments of a card's function: texts of any length, also none."""
     first, second = (" ".join(draw.choices(WORDS, k=draw.randrange(n))) for n in (12, 8))
+    around, after = (draw.choice(["", " ", "\t\u00a0", "\u3000\x1c"]) for _ in range(2))
+    first, second = f"{around}{first}{after}", f"{after}{second}{around}"
     return {"pairs": (first, second), "labels": (first,), "numbers": (first,)}.get(name, ("who sat?", first))
 
 
@@ -86,7 +89,7 @@ def test_the_code_of_the_card_answers_as_predict_does(served: Any, monkeypatch: 
     assert functions.keys() == {"transformers", "onnxruntime"}
     for number in range(40):
         texts = arguments(name, draw)
-        tokens = length_of(model, texts)
+        tokens = length_of(model, texts if "answers" in name else [text.strip() for text in texts])
         for predict in functions.values():
             if tokens > LONGEST:
                 with pytest.raises(ValueError, match=f"{tokens} tokens.* at most {LONGEST}"):
@@ -113,16 +116,24 @@ def test_the_example_serves_the_labs_labels_and_numbers(served: Any) -> None:
     if "answers" in name:
         pytest.skip("it does not serve answers to questions")
     draw, model = random.Random(2), electra_lab.load(path, seed=7, device="cpu")
-    asked = [texts for texts in (arguments(name, draw) for _ in range(40)) if length_of(model, texts) <= LONGEST]
+    asked = [texts for texts in (arguments(name, draw) for _ in range(40)) if length_of(model, texts) < LONGEST - 2]
     with serving(folder) as post:
         status, answers = post([texts[0] if len(texts) == 1 else texts for texts in asked])
         assert status == 200
         for texts, answer in zip(asked, answers, strict=True):
             expected = model.predict([texts if len(texts) > 1 else texts[0]])[0]
             assert answer == pytest.approx(expected.probabilities or expected.prediction, abs=1e-4)
-        status, said = post(["the", "the " * LONGEST])
+        status, said = post([["the"] * 2, ["the", "the " * LONGEST]] if name == "pairs" else ["the", "the " * LONGEST])
         assert (status, f"at most {LONGEST}" in said) == (413, True)
-        assert [post(wrong)[0] for wrong in ([], [3], [["a", "b", "c"]], [None])] == [422] * 4
+        # Refused, and not repeated: the other number of texts, half of a character, a text too long to be tokenized.
+        single, other = (["the", "cat"], "the") if name == "pairs" else ("the", ["the", "cat"])
+        wrong = [[], [3], [["a", "b", "c"]], [None], [other], [single] * 257, float("nan"), [float("inf")]]
+        wrong += [["the", odd] if name != "pairs" else [["the", odd]] for odd in ("\ud83d", "\u00c4" * 1_000_000)]
+        refusals = [post(inputs) for inputs in wrong]
+        assert [status for status, _ in refusals] == [422] * len(wrong)
+        assert max(len(said) for _, said in refusals) < 200
+        with pytest.raises(ConfigError):
+            electra_lab.load(folder).predict([other if name == "pairs" else tuple(other)])
 
 
 def test_the_card_says_how_the_model_was_made_and_measured(served: Any) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import ModelCard
 
 from electra_lab.export import export as module
 from electra_lab.export.export import MARK, export
 from electra_lab.export.model_folder import copy_folder
 from electra_lab.pretrained import writing
 from electra_lab.storage.files import damage, lock, seal
-from registry.errors import CheckpointError, ConfigError, InUse
+from registry.errors import ConfigError, DataError, InUse
 from tests.electra_lab.export.exports import finished
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 
@@ -100,12 +101,12 @@ def test_what_was_added_to_an_export_is_not_deleted(run: Path, out: Path, tmp_pa
             file.symlink_to(tmp_path / target)
         else:
             file.write_text("mine")
-        refused(run, out, rf"was changed after the export \({file} was added\)")
+        refused(run, out, rf"was edited or damaged after the export \({file} was added\)")
         assert file.is_symlink() == bool(target)
         file.unlink()
     (out / "generator" / "runs").mkdir()
     (out / "generator" / "runs" / "log.txt").write_text("mine")
-    refused(run, out, rf"was changed after the export \({out}/generator/runs/log.txt was added\)")
+    refused(run, out, rf"was edited or damaged after the export \({out}/generator/runs/log.txt was added\)")
 
 
 def again(source: Path, destination: Path, **options: Any) -> None:
@@ -122,6 +123,17 @@ def earlier(request: Any, run: Path, out: Path, tmp_path: Path) -> tuple[Path, P
     return out / "generator", tmp_path / "copy", tmp_path / "copy"
 
 
+def test_a_copy_has_the_licence(out: Path, tmp_path: Path) -> None:
+    before = ModelCard.load(out / "generator" / "README.md")
+    copy_folder(out / "generator", tmp_path / "copy", license="mit")
+    card = ModelCard.load(tmp_path / "copy" / "README.md")
+    assert card.data.to_dict() == {**before.data.to_dict(), "license": "mit"}
+    assert card.text == before.text
+    (tmp_path / "copy" / "README.md").unlink()
+    copy_folder(tmp_path / "copy", tmp_path / "again", license="mit")
+    assert ModelCard.load(tmp_path / "again" / "README.md").data.to_dict() == {"license": "mit"}
+
+
 def test_nothing_that_was_changed_is_deleted(earlier: tuple[Path, Path, Path]) -> None:
     source, folder, network = earlier
     before = content(folder)
@@ -131,7 +143,7 @@ def test_nothing_that_was_changed_is_deleted(earlier: tuple[Path, Path, Path]) -
     for file, said in {**changes, "notes.txt": "was added"}.items():
         original = (network / file).read_bytes() if (network / file).exists() else None
         (network / file).write_text("mine")
-        with pytest.raises(ConfigError, match=rf"{folder}: was changed after the export \(.*{file} {said}"):
+        with pytest.raises(ConfigError, match=rf"{folder}: was edited or damaged after the export \(.*{file} {said}"):
             again(source, folder)
         assert (network / file).read_text() == "mine"
         (network / file).unlink() if original is None else (network / file).write_bytes(original)
@@ -180,7 +192,7 @@ def test_a_disk_that_refuses_leaves_the_earlier_export(
 
     monkeypatch.setattr(owner, part, full)
     for name in ("out", "other"):
-        with pytest.raises(CheckpointError, match=rf"/{name}: cannot be written \(No space left on device\)\."):
+        with pytest.raises(DataError, match=rf"/{name}: cannot be written \(No space left on device\)\."):
             export(run, tmp_path / name)
     assert_whole(tmp_path / "out", 8)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

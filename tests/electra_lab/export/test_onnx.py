@@ -141,14 +141,15 @@ class _Session:
 
 
 @pytest.mark.parametrize(
-    ("heads", "fp32", "rounded", "agreement", "auc"),
+    ("heads", "labels", "fp32", "rounded", "equal", "auc"),
     [
-        (("replaced",), [[[2, -1, 3, -4]]], [[[1, 1, -3, -4]]], 0.5, (1.0, 0.625)),
-        (("tokens",), [[[[2, 1], [2, 1], [2, 1], [0, 1]]]], [[[[0, 1], [0, 1], [3, 1], [0, 5]]]], 0.5, None),
+        (("replaced",), [], [[[2, -1, 3, -4]]], [[[1, 1, -3, -4]]], "verdicts", (1.0, 0.625)),
+        (("tokens",), [], [[[[2, 1], [2, 1], [2, 1], [0, 1]]]], [[[[0, 1], [0, 1], [3, 1], [0, 5]]]], "tokens", None),
+        ((), ["O", "B-X"], [[[[2, 1], [2, 1], [2, 1], [0, 1]]]], [[[[0, 1], [0, 1], [3, 1], [0, 5]]]], "tags", None),
     ],
 )
 def test_the_effect_of_int8(
-    tmp_path: Path, monkeypatch: Any, heads: Any, fp32: Any, rounded: Any, agreement: float, auc: Any
+    tmp_path: Path, monkeypatch: Any, heads: Any, labels: Any, fp32: Any, rounded: Any, equal: str, auc: Any
 ) -> None:
     """Of two files with known outputs, the first slow and large, at judged tokens alone."""
     sessions = {"a": _Session(fp32[0], 0.004), "b": _Session(rounded[0], 0.0)}
@@ -158,9 +159,10 @@ def test_the_effect_of_int8(
     judged, replaced = np.array([[True] * 4]), np.array([[True, False, True, False]])
     rows = int8.Rows({"input_ids": np.zeros((1, 4), np.int64)}, judged, replaced if auc else None)
     network, outputs = SimpleNamespace(heads=heads), ("logits", "last_hidden_state")
-    module: Any = SimpleNamespace(outputs=outputs, of_text=False, network=network)
+    module: Any = SimpleNamespace(outputs=outputs, of_text=False, network=network, labels=labels)
     change = int8._compared(tmp_path / "a", tmp_path / "b", module, [rows, rows], "tokens")
-    assert (change.agreement, change.auc, change.bytes, change.tokens) == (agreement, auc, (400, 100), 8)
+    assert (change.agreement, change.auc, change.bytes, change.tokens) == (0.5, auc, (400, 100), 8)
+    assert f"50.0% of the {equal} equal" in str(change)
     assert change.seconds[0] > change.seconds[1]
     gaps = np.abs(np.array(fp32) - np.array(rounded))
     assert change.outputs == pytest.approx((gaps.mean(), gaps.max()))
@@ -330,7 +332,8 @@ TUNED = [(kind, backbone) for kind in HEADS for backbone in ("Electra", "ModernB
 def test_fine_tuned_heads_are_those_of_transformers(tmp_path: Path, kind: str, backbone: str) -> None:
     theirs = fine_tuned(kind, backbone, tmp_path / "model")
     change = copy_folder(tmp_path / "model", tmp_path / "out", int8=True)
-    assert (change.agreement is None) == (kind == "ForQuestionAnswering")
+    answers = {"ForSequenceClassification": "labels", "ForTokenClassification": "tags"}
+    assert (change.answers if change.agreement is not None else None) == answers.get(kind)
     session, (names, axes) = open_onnx(tmp_path / "out" / "model.onnx"), HEADS[kind]
     assert [tensor.name for tensor in session.get_outputs()] == names
     assert session.get_outputs()[0].shape == axes
@@ -368,13 +371,23 @@ class _Sixteen(Backbone, nn.Module):
 def test_what_depends_on_the_sizes_of_its_input_needs_fixed_ones(tmp_path: Path) -> None:
     made = network("bert")
     made.backbone = _Sixteen()
-    with pytest.raises(ConfigError, match=r"_Sixteen cannot be .* any batch and length: .* --onnx-size 1x128"):
+    with pytest.raises(ConfigError, match=r"_Sixteen cannot be .* any batch and length: .* --onnx-size 1x48,"):
         write_onnx(tmp_path / "model.onnx", NamedOutputs(made), 60, LONGEST)
     write_onnx(tmp_path / "model.onnx", NamedOutputs(made), 60, LONGEST, (2, 16))
     assert_computed(tmp_path / "model.onnx", made, 60, (2, 16))
     assert open_onnx(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map["longest"] == "16"
     with pytest.raises(ConfigError, match="--onnx-size 1x49: "):
         write_onnx(tmp_path / "model.onnx", NamedOutputs(made), 60, LONGEST, (1, LONGEST + 1))
+
+
+@pytest.mark.parametrize("disk", [True, False])
+def test_a_full_disk_is_not_a_fault_of_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: bool) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device") if disk else OSError("could not get source code")
+
+    monkeypatch.setattr(torch.export, "export", fails)
+    with pytest.raises(OSError if disk else ConfigError, match="No space" if disk else "source code"):
+        write_onnx(tmp_path / "model.onnx", NamedOutputs(network("bert")), 60, LONGEST)
 
 
 class _Odd(Backbone, nn.Module):
