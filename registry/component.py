@@ -173,6 +173,15 @@ PASSWORD = re.compile(r"://[^/@]*:(?!\d*/).*@")  # which may hold a slash; but n
 NO_SECRETS = f"It would be written into records: credentials come from the environment ({guide('data')})."
 
 
+class FailedRequest(UserWarning):
+    """A server did not answer, or only in part; the request is repeated."""
+
+
+def without_secrets(text: str) -> str:
+    """Return a text up to the first address in it that may have a password, key or signature."""
+    return re.sub(r"(?s):[/\\].*[@?\\].*", ":…", text)
+
+
 class Url(type(Path())):  # type: ignore[misc]
     """The address of a file in an object store or on a server, such as `s3://bucket/a.txt`, as a path.
 

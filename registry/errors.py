@@ -75,10 +75,6 @@ class UnknownText(UserWarning):
     """More than a tenth of a text is unknown to a tokenizer."""
 
 
-class FailedRequest(UserWarning):
-    """A server did not answer, or only in part; the request is repeated."""
-
-
 class UnknownName(ConfigError):
     """No component of that kind has the name."""
 
@@ -176,11 +172,6 @@ def command(verb: str, *words: object) -> str:
 def guide(name: str) -> str:
     """Return the address of a page of the documentation."""
     return f"https://github.com/electra-lab/electra-lab/blob/main/docs/{name}.md"
-
-
-def without_secrets(text: str) -> str:
-    """Return a text up to the first address in it that may have a password, key or signature."""
-    return re.sub(r"(?s):[/\\].*[@?\\].*", ":…", text)
 
 
 def shown(text: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, create_model
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from registry.errors import BadSignature, did_you_mean, shortened, without_secrets
+from registry.errors import BadSignature, did_you_mean, shortened
 
 M = TypeVar("M", bound=BaseModel)
 Loc = tuple[str | int, ...]
@@ -140,8 +140,8 @@ def _worded(message: str, value: Any) -> str:
     """Put pydantic's message in the words of a YAML author, with the value that was written."""
     for phrase, replacement in _WORDS.items():
         message = message.replace(phrase, replacement)
-    written = "" if isinstance(value, list | dict) else f", is {json.dumps(value, ensure_ascii=False)}"
-    return f"{message}{without_secrets(written)[:65]}."
+    is_said = not isinstance(value, list | dict) and not re.search(r":[/\\]", str(value))  # addresses have secrets
+    return f"{message}{f', is {json.dumps(value, ensure_ascii=False):.60}' if is_said else ''}."
 
 
 def _meant(schema: type[BaseModel], loc: Loc) -> str:

@@ -14,8 +14,9 @@ import typer
 from electra_lab.cli import registry_
 from electra_lab.cli._streams import CLOSED_PIPE, answer, answering, usable
 from electra_lab.version import __version__
+from registry.component import FailedRequest
 from registry.core import Registry
-from registry.errors import FailedRequest, Reported, Signalled, UnknownText, said, shown
+from registry.errors import Reported, Signalled, UnknownText, said, shown
 
 app = typer.Typer(
     name="electra-lab",
@@ -55,10 +56,10 @@ def _options(
 
 def main() -> None:
     """Run a command; an error is one clear sentence and its exit code."""
-    from electra_lab.jobs.endings import handled, raise_signal
+    from electra_lab.jobs.endings import KILLING, handled, raise_signal
 
     try:
-        with usable(), _notes(), handled(raise_signal):
+        with usable(), _notes(), handled(raise_signal, KILLING):
             _main()
     except KeyboardInterrupt:
         raise SystemExit(130) from None

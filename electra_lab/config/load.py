@@ -28,9 +28,9 @@ from electra_lab.config.source import (
     with_overrides,
 )
 from registry import ALL, Entry, Plugin, heads, launchers, load_plugin, measures, schedules
-from registry.component import Component, Url, entries_of
+from registry.component import Component, Url, entries_of, without_secrets
 from registry.discovery import packaged
-from registry.errors import ConfigError, LabError, command, listed, not_utf8, without_secrets
+from registry.errors import ConfigError, LabError, command, listed, not_utf8
 from registry.signature import FolderOrName, Strict, validate
 
 # A file of a kind has at least one of its keys; an experiment has none.
@@ -191,7 +191,9 @@ def imports(root: Node) -> Iterator[Plugin]:
         if isinstance(item, Node) and isinstance(item.value, str):
             path = absolute(Path(item.value), ("imports", index), item.mark)
             if not os.path.isfile(path):
-                raise ConfigError(f"{item.mark}: imports.{index}: {without_secrets(str(path))} does not exist.")
+                raise ConfigError(
+                    f"{item.mark}: imports.{index}: the file {without_secrets(str(path))} does not exist."
+                )
             yield load_plugin(path)
 
 

@@ -19,7 +19,8 @@ from typing import TypeAlias
 
 import yaml
 
-from registry.errors import ConfigError, command, without_secrets
+from registry.component import without_secrets
+from registry.errors import ConfigError, command
 
 MAX_BYTES = 1 << 18  # PyYAML takes seconds to read them
 MAX_NODES = 20_000  # when aliases are expanded

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -26,6 +26,7 @@ from registry.errors import (
 # Signals that schedulers send before they kill; Windows knows only the first two.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 STOPPING = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+KILLING = [number for number in STOPPING if number != signal.SIGINT]  # which Python does not handle by itself
 ECHO = 0.5  # seconds in which a second Ctrl-C counts as the first: the process and its group may each receive it
 # Errors of the system that concern a path or a disk, wherever it is used.
 PATHS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EROFS}
@@ -93,10 +94,10 @@ def raise_signal(number: int) -> None:
 
 
 @contextmanager
-def handled(act: Callable[[int], None]) -> Iterator[None]:
+def handled(act: Callable[[int], None], numbers: Sequence[int] = STOPPING) -> Iterator[None]:
     """Call `act` at a signal, except for those that are ignored, as under nohup; then restore the earlier handlers."""
     can = threading.current_thread() is threading.main_thread()  # signals are handled only there
-    handlers = {number: signal.getsignal(number) for number in STOPPING if can}
+    handlers = {number: signal.getsignal(number) for number in numbers if can}
     before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, lambda number, _: act(number))

@@ -149,7 +149,7 @@ def write_report(folder: FinetuningFolder, unfinished: Unfinished | None = None)
             command("finetune", f"{place}/finetuning.yaml", "--set", "init=random", "--out", f"{place}/{RANDOM}"),
             command("report", place),
         ],
-        with_random=any(row[1] == FROM_RANDOM for table in baselines.values() for row in table.rows),
+        with_random=any(FROM_RANDOM in table.text() for table in baselines.values()),
         curve=_curve(folder, results),
         course=training_charts({f"seed {seed}": folder.seed(seed).records() for seed in folder.seeds()}, LOSS),
         shown=shown,

@@ -196,7 +196,7 @@ def overlay(
 Lines = dict[str, Points]
 COURSE = {  # by the key of the records
     "learning_rate": "Learning rate",
-    "gradient_norm": "Gradient norm before clipping",
+    "gradient_norm": "Gradient norm before and after clipping",
     "tokens_per_second": "Tokens a second",
     "peak_memory_bytes": "Peak memory, GB",
     "batch_size": "Rows of a step",  # recorded if they change
@@ -231,7 +231,7 @@ def training_charts(runs: Mapping[str, Records], first: Mapping[str, str] = {}) 
                 if line := points(records, "train", norm):
                     lines[f"{label}, {words}"] = line
         if any(len(line) > 1 for line in lines.values()):
-            title += " and after" * (f"{label}, clipped" in lines)
+            title = title.replace(" and after", "") if len(runs) > 1 else title
             charts.append(curves(f"training-{key}", title, lines, {}))
     return charts
 

@@ -9,6 +9,7 @@ from electra_lab.analysis.results import TRAINING, expected
 from electra_lab.presentation.text import Table, counted, seconds, shown
 from electra_lab.presentation.verdict import power
 from electra_lab.storage.plan import Plan, PlannedVariant
+from electra_lab.storage.provenance import flat
 
 NETWORKS = ("discriminator", "generator")
 Missing = Mapping[str, tuple[str, ...]]  # work left to do, by the id of a cell or of a reference
@@ -70,7 +71,8 @@ def _changes(variant: PlannedVariant) -> Iterator[str]:
     """Describe each key that differs; not the options of a type that another type lacks, which the page lists."""
     for key, (before, after) in variant.differs.items():
         type_key = f"{key.rpartition('.')[0]}.type"
-        if None in (before, after) and key in variant.beyond and type_key in variant.differs:
+        is_named = key == type_key or key in flat(variant.changes)
+        if None in (before, after) and type_key in variant.differs and not is_named:
             continue
         note = " (not named)" if key in variant.beyond else ""
         yield f"{key} {shown(before)} -> {shown(after)}{note}"

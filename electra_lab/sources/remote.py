@@ -13,8 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
-from registry.component import Url
-from registry.errors import DataError, FailedRequest
+from registry.component import FailedRequest, Url
+from registry.errors import DataError
 
 ATTEMPTS = 6
 PAUSE = 0.5  # seconds before the second attempt, twice as long before each further one

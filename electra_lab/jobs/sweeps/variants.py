@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from electra_lab.config.source import Loc, Mark, Node, keys_of, leaves, parse, rivals, with_change
-from registry.errors import ConfigError, without_secrets
+from registry.component import without_secrets
+from registry.errors import ConfigError
 
 MAX_CELLS = 1000
 BASE = "base"  # the variant of a search that changes nothing
