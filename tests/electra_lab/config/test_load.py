@@ -257,7 +257,7 @@ def test_a_plug_in_is_loaded_and_its_paths_resolve(tmp_path: Path, plugin: Path)
 
 def test_a_missing_or_broken_plug_in_is_reported_with_file_and_line(tmp_path: Path, plugin: Path):
     path = write_experiment(tmp_path, imports="[plugs/none.py]")
-    assert only_problem(path) == f"{path}:{LAST + 1}: imports.0: {tmp_path}/plugs/none.py does not exist."
+    assert only_problem(path) == f"{path}:{LAST + 1}: imports.0: the file {tmp_path}/plugs/none.py does not exist."
     plugin.write_text("x = 1\nraise ValueError('no luck')\n")
     with pytest.raises(PluginError, match=r"plug\.py:2: ValueError: no luck"):
         load(write_experiment(tmp_path, imports="[plugs/plug.py]"))

@@ -91,8 +91,8 @@ def test_compute_is_told_in_the_unit_of_the_budget(tmp_path: Path, unit: str) ->
 
 
 def test_what_no_change_names_is_marked(tmp_path: Path) -> None:
-    variants = {"base": {}, "whole words": {"masking": {"type": "whole_word"}}, "more": {"masking.mask_prob": 0.3}}
-    folder = write_folder(tmp_path, variants, range(5))
+    named = {"masking": {"type": "whole_word", "long_words": 9}}
+    folder = write_folder(tmp_path, {"base": {}, "whole words": named, "more": {"masking.mask_prob": 0.3}}, range(5))
     _, words, more = variants = json.loads((folder / "plan.json").read_text())["variants"]
     words["differs"] = {"masking.type": ["replace_prob", "whole_word"], "masking.mask_prob": [0.25, 0.15]}
     words["differs"] |= {"masking.long_words": [None, 9], "masking.random_prob": [0.1, None]}
