@@ -37,7 +37,8 @@ def open_(
     if (versions := folder / bundling.VERSIONS).is_file():
         answer(f"versions: {versions}")
     if not (described.folder or described.tokens):
-        answer("It has no text: change the paths of its corpus, or name a token store: --set data.store=KEY")
+        or_store = "" if described.kind == "fine-tuning" else ", or name a token store: --set data.store=FOLDER/KEY"
+        answer(f"It has neither text nor examples. Change their paths{or_store}.")
     store = ("--set", f"data.store={folder / described.tokens}") if described.tokens else ()
     commands = [command("report", main)]
     if described.kind == "ablation" and described.folder:

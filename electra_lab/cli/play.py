@@ -122,10 +122,7 @@ class _Page:
             sections.insert(0, _section("What the detector suspects", legend, self.pair.detect(text)))
         scored = self.pair.score(text)
         number = "-" if scored.score is None else f"{scored.score:.3f}"
-        legend = (
-            f"Score {number}. The higher it is, the more unusual is the text. Colours show the tokens that make it "
-        )
-        legend += f"so.{note}"
+        legend = f"Score {number}. The higher it is, the more unusual is the text. Colours show the reason.{note}"
         if self.reference and scored.score is not None:
             from electra_lab.inference.scoring import percentile
 

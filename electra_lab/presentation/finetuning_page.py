@@ -196,7 +196,7 @@ def _baselines(folder: FinetuningFolder, config: Mapping[str, Any], results: Res
 
 
 def _decisive(config: Mapping[str, Any], folder: Path) -> Any:
-    """Return what two fine-tunings must share, with paths relative to their folders as absolute ones."""
+    """Return the keys in which two fine-tunings must be equal. Paths relative to a folder become absolute."""
     return _absolute({key: value for key, value in config.items() if key not in MAY_DIFFER}, folder)
 
 

@@ -266,8 +266,9 @@ def _matched(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Pa
         files, ignored = remote.matched(path, reads)
         if files:
             return files, ignored
-        cure = f"there is no file{endings}. Give a pattern or another folder" if ignored else "no file matches"
-        raise DataError(f"{path}: {cure}.")
+        if ignored:
+            raise DataError(f"{path}: this folder has no file{endings}. Give a pattern or another folder.")
+        raise DataError(f"{path}: no file matches.")
     matches = [Path(match) for match in _matches(path)]
     folders = [match for match in matches if match.is_dir()]
     # A pattern that matches files means these.

@@ -103,7 +103,7 @@ class PlannedSearch(BaseModel):
     trials        number of trials that it may have
     space         values that it may choose, by key
     budget        training FLOPs after which no trial begins
-    spent         training FLOPs of all trials so far
+    spent         training FLOPs of all trials so far, if there is a budget
     confirmation  folder of the ablation that compares its best trial with the base; "" before it begins
     """
 

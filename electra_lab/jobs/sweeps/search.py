@@ -245,9 +245,10 @@ class Search:
             if variant := trial.user_attrs.get("variant"):
                 self._tell(study, trial.number, plan, variant, [*values.get(variant, {}).values()])
         begun = [_described(trial) for trial in _trials(study)]
-        state = {"begun": begun, "importances": _importances(study), "spent": _spent(self.folder, plan)}
-        limits = {"trials": self._options.trials, "budget": self._options.budget}
-        plan.search = plan.search.model_copy(update=state | limits)
+        trials, budget = self._options.trials, self._options.budget
+        spent = 0.0 if budget is None else _spent(self.folder, plan)  # reads the records of all trials
+        state = {"begun": begun, "importances": _importances(study)}
+        plan.search = plan.search.model_copy(update={**state, "trials": trials, "budget": budget, "spent": spent})
         self.folder.write_plan(plan)
         return plan
 

@@ -86,9 +86,10 @@ def test_a_pair_is_played_with(trained: Path) -> None:
     assert written[0][1] == ", ".join(f"{candidate.name} {candidate.probability:.2f}" for candidate in best)
     assert [node.text for node in shown.all("s")] == [text[slice(*corrupted.offsets[at])] for at in corrupted.written]
     assert f"{percentile(scored.score, page.reference):.1f} % of 3 normal texts" in given
+    assert f"Score {scored.score:.3f}." in given
     # Colours are as strong as the numbers, the text is unchanged, and the form has it again.
     paragraphs = [node for node in shown.all("p") if node["class"] == "text whole"]
-    assert paragraphs[0].text == text
+    assert [paragraphs[place].text for place in (0, 2)] == [text, text]
     strengths = [float(span["style"].split(", ")[-1].rstrip(")")) for span in paragraphs[0].all("span")]
     assert strengths == pytest.approx([0.85 * p for p in detected.probabilities], abs=0.006)
     assert shown.all("textarea")[0].text.removeprefix("\n") == text
@@ -105,6 +106,8 @@ def test_masks_are_filled_and_nothing_that_is_typed_becomes_markup(trained: Path
     first = pair.fill(EVIL).candidates[0][0]
     [[number, choices]] = page.table("What the generator would write")[1:]
     assert (number, choices.startswith(f"{first.name} {first.probability:.2f}, ")) == ("1", True)
+    legends = [paragraph.text for paragraph in page.all("p") if paragraph["class"] == "note"][1:]
+    assert ["masks are filled" in legend for legend in legends] == [True, False, True]
     assert not [name for name, _ in page.attributes if name in ("src", "href")]
     assert "</title>" in text
 
@@ -127,6 +130,11 @@ def test_each_task_shows_its_prediction(tuned: dict[str, Path]) -> None:
             else:
                 written = expected.prediction
                 assert rows[0][0] == (written if isinstance(written, str) else f"{written:.3f}")
+            if name != "tags":
+                [shown] = [paragraph.text for paragraph in Page(text).all("p") if paragraph["class"] == "text whole"]
+                answer = expected.prediction or "(no answer)"
+                assert shown == (f"{answer:.4g}" if name == "numbers" else answer)
+                assert (f"is {expected.probability or 0:.3f}." in text) == (expected.probability is not None)
             assert len(Page(text).all("textarea")) == len(model.job.names)
             if len(fields) > 1:  # both are needed
                 del fields["second"]

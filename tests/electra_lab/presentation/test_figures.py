@@ -21,6 +21,7 @@ from electra_lab.presentation.run_page import write_report as report_run
 from electra_lab.presentation.sweep_page import write_report
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import ConfigError
 from tests.electra_lab.presentation.axes import overlaps
 from tests.electra_lab.presentation.finetuned import scores, write_finetuned
 from tests.electra_lab.presentation.synthetic import NAMED, SCALES, write_folder
@@ -53,7 +54,25 @@ def test_every_chart_of_an_ablation_in_both_widths(tmp_path: Path) -> None:
             text = content.decode()
             assert re.search(r'<svg [^>]*width="([\d.]+)pt"', text)[1] == f"{72 * inches:g}"  # type: ignore[index]
             assert "masked" in text, "labels are text"
+            assert {*re.findall('font-family: ([^;"]+)', text)} == {printed.ELSEWHERE}
             assert not set(re.findall("#0102[0-9a-f]{2}", text)), "the colours are those of print"
+
+
+def test_figures_are_written_to_folders(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="--figures"), printing(tmp_path / "file"):
+        pytest.fail("it is a file")
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_norm_of_several_runs_has_a_line_for_each(monkeypatch: pytest.MonkeyPatch, seeds: int) -> None:
+    records = [{"split": "train", "step": step, "gradient_norm": 2.0, "clipped_gradient_norm": 1.0} for step in (1, 2)]
+    drawn = dict[str, list[str]]()
+    monkeypatch.setattr(pages, "curves", lambda name, title, lines, _: drawn.update({title: [*lines]}))
+    pages.training_charts({f"seed {seed}": records for seed in range(seeds)})
+    one, several = ["seed 0", "seed 0, clipped"], ["seed 0", "seed 1"]
+    title = "Gradient norm before and after clipping" if seeds == 1 else "Gradient norm before clipping"
+    assert drawn == {title: one if seeds == 1 else several}
 
 
 def test_looks_in_print_differ_without_colour() -> None:

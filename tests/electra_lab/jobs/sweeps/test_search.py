@@ -274,7 +274,9 @@ def test_refused_and_diverging_trials_are_results_and_a_budget_ends_a_search(tmp
     assert "budget of 1." in (out / "report.html").read_text()
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "corpus.txt").unlink()
+    capfd.readouterr()
     assert len(trials_of(ablate(file, out))) == 1  # what is finished needs no text
+    assert f"{len(plan.cells)} cells, {len(plan.cells)} already done" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
