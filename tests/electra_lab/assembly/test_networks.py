@@ -1,6 +1,7 @@
 """The pre-trained model that fine-tuning starts from: runs, exports, and random weights in their place."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,24 @@ def test_a_network_that_the_model_lacks_is_named_with_those_it_has(tmp_path: Pat
     folder = export(model, tmp_path / "exported").path
     with pytest.raises(ConfigError, match=r"network: .* has no generator. Write network: discriminator\."):
         source(tmp_path, folder / "discriminator", "network=generator")
+
+
+def test_a_task_that_trains_nothing_may_name_its_network_itself(tmp_path: Path, model: Path) -> None:
+    folder = export(model, tmp_path / "exported").path / "generator"
+    sections = {
+        "task": {"type": "minimal_pairs", "network": "generator"},
+        "train": None,
+        "evaluate": None,
+        "checkpoint": None,
+    }
+    path = write_finetuning(tmp_path, folder, dataset={"type": "line_pairs", "folder": "texts"}, **sections)
+    assert list(open_source(load_finetuning(path, [])).networks) == ["generator"]
+
+
+def test_the_length_is_that_of_training_if_the_networks_can_read_it(tmp_path: Path, model: Path) -> None:
+    opened = source(tmp_path, model)
+    for trained, length in ((9, 9), (512, 16), (None, 16)):
+        assert replace(opened, model=replace(opened.model, length=trained)).length == length
 
 
 def test_what_is_no_model_is_refused_at_its_line(tmp_path: Path) -> None:
