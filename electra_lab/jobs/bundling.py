@@ -268,7 +268,9 @@ def _readable(file: Path) -> Iterator[None]:
     except LabError:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValidationError, NotImplementedError) as error:
-        problem = "it lacks a valid bundle.json" if isinstance(error, KeyError | ValidationError) else reason(error)
+        problem = reason(error)
+        if isinstance(error, KeyError | ValidationError):
+            problem = "its bundle.json is missing, invalid, or of a later version of electra_lab"
         raise DataError(f"{file}: is not a bundle, or is damaged ({problem}).") from None
     except OSError as error:
         if is_shortage(error):
