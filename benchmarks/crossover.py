@@ -2,8 +2,8 @@
 
     python benchmarks/crossover.py runs/crossover_4e13 runs/crossover_4e14 --out build/crossover
 
-It writes cells.csv with all cells, curve.svg, and verdict.md with the differences, slopes and sentences. It was written
-together with the plan, before any cell was trained.
+It writes curve.svg, and verdict.md with the differences, slopes and sentences. It was written together with the plan,
+before any cell was trained.
 """
 
 import argparse
@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from matplotlib import pyplot
 from scipy import stats
 
@@ -22,7 +21,8 @@ from electra_lab.analysis.comparisons import holm
 from electra_lab.analysis.intervals import Difference, Estimate, difference, estimate
 
 BASELINE, VARIANTS, MEASURE = "mlm", ("electra", "electra_correct"), "chunking"
-LARGEST = 4e16  # FLOPs of the budget that H1 and H2 are about
+PLANNED = (4e13, 4e14, 4e15, 4e16)  # FLOPs
+LARGEST = PLANNED[-1]  # the budget that H1 and H2 are about
 MARGIN = 0.005  # differences that would matter
 MARKS = {"electra": "o", "electra_correct": "s"}
 
@@ -120,35 +120,38 @@ def verdict(budgets: Sequence[Budget]) -> str:
 
 
 def draw(budgets: Sequence[Budget], file: Path) -> None:
-    """Draw the differences with their intervals over the logarithm of compute, one line for each variant."""
+    """Draw the differences with their intervals over the logarithm of compute, one line for each variant.
+
+    A difference of one seed has no interval, so its marker is hollow. Dotted lines are the budgets of the plan.
+    """
+    pyplot.rcParams["svg.fonttype"] = "none"  # letters, not their outlines
     figure, axes = pyplot.subplots(figsize=(6.2, 3.4))
     axes.axhline(0, color="black", linewidth=0.8)
+    for flops in PLANNED:
+        axes.axvline(flops, color="gray", linewidth=0.6, linestyle=":")
     for number, name in enumerate(VARIANTS):
-        compared = [(budget.flops, differences(budget)[name]) for budget in budgets]
-        shown = [(flops * 1.06**number, value) for flops, value in compared if value.mean is not None]
-        places, means = [flops for flops, _ in shown], [value.mean for _, value in shown]
-        errors = [0.0 if value.high is None or value.mean is None else value.high - value.mean for _, value in shown]
-        axes.errorbar(places, np.array(means, float), errors, marker=MARKS[name], capsize=3, label=name)
+        color = f"C{number}"
+        places: list[float] = []
+        means: list[float] = []
+        for budget in budgets:
+            compared, place = differences(budget)[name], budget.flops * 1.06**number
+            if compared.mean is None:
+                continue
+            half = math.nan if compared.high is None else compared.high - compared.mean
+            fill = "white" if math.isnan(half) else color
+            axes.errorbar(place, compared.mean, half, marker=MARKS[name], color=color, markerfacecolor=fill, capsize=3)
+            places.append(place)
+            means.append(compared.mean)
+        axes.plot(places, means, color=color, zorder=1)
+        axes.plot([], [], marker=MARKS[name], color=color, label=name)
     axes.set_xscale("log")
+    axes.set_xlim(PLANNED[0] / 2, PLANNED[-1] * 2)
     axes.set_xlabel("FLOPs of pre-training")
     axes.set_ylabel("chunking F1 minus that of mlm")
     axes.legend(frameon=False)
     figure.tight_layout()
-    figure.savefig(file)
+    figure.savefig(file, metadata={"Date": None})
     pyplot.close(figure)
-
-
-def write_cells(budgets: Sequence[Budget], file: Path) -> None:
-    """Write the cells of all budgets; a measure that a budget lacks is empty."""
-    columns: dict[str, None] = {"budget": None}
-    for budget in budgets:
-        columns |= dict.fromkeys(budget.rows[0] if budget.rows else {})
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
-        writer.writeheader()
-        for budget in budgets:
-            for row in budget.rows:
-                writer.writerow({"budget": f"{budget.flops:.0e}", **row})
 
 
 def main() -> None:
@@ -158,7 +161,6 @@ def main() -> None:
     options = parser.parse_args()
     budgets = sorted((Budget.read(folder) for folder in options.folders), key=lambda budget: budget.flops)
     options.out.mkdir(parents=True, exist_ok=True)
-    write_cells(budgets, options.out / "cells.csv")
     draw(budgets, options.out / "curve.svg")
     text = verdict(budgets)
     (options.out / "verdict.md").write_text(text, encoding="utf-8")

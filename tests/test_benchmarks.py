@@ -414,8 +414,6 @@ def test_crossover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slopes = [(0.06 + 2 * n) / 3 for n in noise]  # over three factors of ten
     interval = stats.t.interval(0.95, 4, np.mean(slopes), stats.sem(slopes))
     assert third.startswith("H3: supported (+0.0200 [{:+.4f}, {:+.4f}]".format(*interval))
-    cells = (tmp_path / "out" / "cells.csv").read_text(encoding="utf-8").splitlines()
-    assert len(cells) == 1 + 2 * 15
     assert (tmp_path / "out" / "curve.svg").stat().st_size > 1000
 
 
