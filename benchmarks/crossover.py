@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib import pyplot
+from matplotlib.axes import Axes
 from scipy import stats
 
 from electra_lab.analysis.comparisons import holm
@@ -31,7 +32,7 @@ Scores = Mapping[str, Mapping[int, float]]  # by variant and seed
 
 @dataclass(frozen=True)
 class Budget:
-    """The finished cells of one budget; `rows` are those of its table."""
+    """The cells of one budget; `rows` are those of its table that have the primary measure."""
 
     flops: float
     rows: Sequence[Mapping[str, str]]
@@ -75,7 +76,7 @@ def slopes(budgets: Sequence[Budget], variant: str) -> list[float]:
 def judged(name: str, compared: Difference, p: float | None) -> str:
     """Return the sentence about H1 or H2 by the plan's rule; p is corrected."""
     if compared.mean is None or compared.low is None or compared.high is None or p is None:
-        return f"{name}: undecided, as there are fewer than two pairs of seeds at {LARGEST:.0e} FLOPs."
+        return f"{name}: undecided, as there are fewer than two pairs of seeds at 4e16 FLOPs."
     numbers = f"{compared.mean:+.4f} [{compared.low:+.4f}, {compared.high:+.4f}], p = {p:.2g}, {compared.n} seeds"
     if p < 0.05 and compared.mean > 0:
         return f"{name}: supported ({numbers})."
@@ -84,10 +85,10 @@ def judged(name: str, compared: Difference, p: float | None) -> str:
     return f"{name}: undecided ({numbers})."
 
 
-def judged_slope(slope: Estimate, budgets: int) -> str:
-    """Return the sentence about H3."""
-    if budgets < 2 or slope.mean is None or slope.low is None or slope.high is None:
-        return "H3: undecided, as it needs two seeds that all of two or more budgets have."
+def judged_slope(slope: Estimate) -> str:
+    """Return the sentence about H3, for the slopes of the seeds that all budgets of the plan have."""
+    if slope.mean is None or slope.low is None or slope.high is None:
+        return "H3: undecided, as fewer than two seeds are finished at all four budgets."
     numbers = f"{slope.mean:+.4f} [{slope.low:+.4f}, {slope.high:+.4f}] for each factor of ten, {slope.n} seeds"
     kind = "supported" if slope.low > 0 else "refuted" if slope.high < 0 else "undecided"
     return f"H3: {kind} ({numbers})."
@@ -110,11 +111,12 @@ def verdict(budgets: Sequence[Budget]) -> str:
             lines.append(f"| {budget.flops:.0e} | `{name}` | {compared.n} | {mean} | {interval} |")
     largest = [budget for budget in budgets if budget.flops == LARGEST] or [Budget(LARGEST, [])]
     final = differences(largest[0])
+    planned = [budget for budget in budgets if budget.flops in PLANNED]
     corrected = dict(zip(VARIANTS, holm([two_sided(final[name]) for name in VARIANTS]), strict=True))
     sentences = [
         judged("H1", final["electra_correct"], corrected["electra_correct"]),
         judged("H2", final["electra"], corrected["electra"]),
-        judged_slope(estimate(slopes(budgets, "electra") if len(budgets) > 1 else []), len(budgets)),
+        judged_slope(estimate(slopes(planned, "electra") if len(planned) == len(PLANNED) else [])),
     ]
     return "\n".join([*lines, "", *sentences]) + "\n"
 
@@ -122,36 +124,42 @@ def verdict(budgets: Sequence[Budget]) -> str:
 def draw(budgets: Sequence[Budget], file: Path) -> None:
     """Draw the differences with their intervals over the logarithm of compute, one line for each variant.
 
-    A difference of one seed has no interval, so its marker is hollow. Dotted lines are the budgets of the plan.
+    A difference without an interval, of one seed, has a hollow marker. Dotted lines are the budgets of the plan.
     """
-    pyplot.rcParams["svg.fonttype"] = "none"  # letters, not their outlines
-    figure, axes = pyplot.subplots(figsize=(6.2, 3.4))
-    axes.axhline(0, color="black", linewidth=0.8)
-    for flops in PLANNED:
-        axes.axvline(flops, color="gray", linewidth=0.6, linestyle=":")
-    for number, name in enumerate(VARIANTS):
-        color = f"C{number}"
-        places: list[float] = []
-        means: list[float] = []
-        for budget in budgets:
-            compared, place = differences(budget)[name], budget.flops * 1.06**number
-            if compared.mean is None:
-                continue
-            half = math.nan if compared.high is None else compared.high - compared.mean
-            fill = "white" if math.isnan(half) else color
-            axes.errorbar(place, compared.mean, half, marker=MARKS[name], color=color, markerfacecolor=fill, capsize=3)
-            places.append(place)
-            means.append(compared.mean)
-        axes.plot(places, means, color=color, zorder=1)
-        axes.plot([], [], marker=MARKS[name], color=color, label=name)
-    axes.set_xscale("log")
-    axes.set_xlim(PLANNED[0] / 2, PLANNED[-1] * 2)
-    axes.set_xlabel("FLOPs of pre-training")
-    axes.set_ylabel("chunking F1 minus that of mlm")
-    axes.legend(frameon=False)
-    figure.tight_layout()
-    figure.savefig(file, metadata={"Date": None})
-    pyplot.close(figure)
+    with pyplot.rc_context({"svg.fonttype": "none", "svg.hashsalt": "crossover"}):  # the same file each time
+        figure, axes = pyplot.subplots(figsize=(6.2, 3.4))
+        axes.axhline(0, color="black", linewidth=0.8)
+        for flops in PLANNED:
+            axes.axvline(flops, color="gray", linewidth=0.6, linestyle=":")
+        for number, name in enumerate(VARIANTS):
+            _draw_variant(axes, budgets, name, f"C{number}", shift=1.06**number)
+        axes.set_xscale("log")
+        places = [*PLANNED, *(budget.flops for budget in budgets)]
+        axes.set_xlim(min(places) / 2, max(places) * 2)
+        axes.set_xlabel("FLOPs of pre-training")
+        axes.set_ylabel("chunking F1 minus that of mlm")
+        axes.legend(frameon=False)
+        figure.tight_layout()
+        figure.savefig(file, metadata={"Date": None})
+        pyplot.close(figure)
+
+
+def _draw_variant(axes: Axes, budgets: Sequence[Budget], name: str, color: str, shift: float) -> None:
+    """Draw the line of a variant; `shift` moves it to the right, so that its intervals can be seen next to others."""
+    places: list[float] = []
+    means: list[float] = []
+    for budget in budgets:
+        compared = differences(budget)[name]
+        if compared.mean is None:
+            continue
+        places.append(budget.flops * shift)
+        means.append(compared.mean)
+        half = None if compared.high is None else compared.high - compared.mean
+        fill = "white" if half is None else color
+        bar = math.nan if half is None else half
+        axes.errorbar(places[-1], means[-1], bar, marker=MARKS[name], color=color, markerfacecolor=fill, capsize=3)
+    axes.plot(places, means, color=color, zorder=1)
+    axes.plot([], [], marker=MARKS[name], color=color, label=name)
 
 
 def main() -> None:

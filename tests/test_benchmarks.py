@@ -394,7 +394,7 @@ def crossover_folder(parent: Path, flops: str, differences: dict[str, list[float
 def test_crossover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict follows the plan: a corrected paired t test at the largest budget, and slopes by seed."""
     noise = [0.004, -0.001, 0.0, 0.002, -0.005]
-    rising = {"4.0e13": [-0.03 - n for n in noise], "4.0e16": [0.03 + n for n in noise]}
+    rising = {f"4.0e{13 + k}": [-0.03 - n + k * (0.06 + 2 * n) / 3 for n in noise] for k in range(4)}
     falling = [-0.02 + 2 * n for n in noise]
     folders = [
         crossover_folder(tmp_path, flops, {"electra": values, "electra_correct": falling})
@@ -415,6 +415,9 @@ def test_crossover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interval = stats.t.interval(0.95, 4, np.mean(slopes), stats.sem(slopes))
     assert third.startswith("H3: supported (+0.0200 [{:+.4f}, {:+.4f}]".format(*interval))
     assert (tmp_path / "out" / "curve.svg").stat().st_size > 1000
+    script = runpy.run_path(str(FOLDER / "crossover.py"))
+    three = [script["Budget"].read(folder) for folder in folders[1:]]
+    assert "H3: undecided" in script["verdict"](three)
 
 
 def test_crossover_is_undecided_without_the_largest_budget(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 STUDIES = {page.stem: page.read_text(encoding="utf-8") for page in sorted((DOCS / "findings").glob("*.md"))}
 FOLDED = re.compile(r'<details markdown id="(\w+)">\n(.+?)</details>', flags=re.DOTALL)
 TABLES = {name: text for page in STUDIES.values() for name, text in FOLDED.findall(page)}  # by the name of their cells
-ALONE = {"crossover_4e14", "crossover_rates", "family_rates", "fast_and_plain", "fast_and_plain_bert", "learning_curves",
-         "long_rows_local_heads_pilot", "long_rows_no_local_heads"}  # fmt: skip
+ALONE = {"crossover_4e14", "crossover_random", "crossover_rates", "family_rates", "fast_and_plain",
+         "fast_and_plain_bert", "learning_curves", "long_rows_local_heads_pilot",
+         "long_rows_no_local_heads"}  # fmt: skip
 MEAN = re.compile(r"(\d+\.\d+) ± (\d+\.\d+)")
 DIFFERENCE = re.compile(r"[+-]\d+\.\d+ \[[+-]\d+\.\d+, [+-]\d+\.\d+\]")
 
