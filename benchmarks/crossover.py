@@ -154,10 +154,8 @@ def _draw_variant(axes: Axes, budgets: Sequence[Budget], name: str, color: str, 
             continue
         places.append(budget.flops * shift)
         means.append(compared.mean)
-        half = None if compared.high is None else compared.high - compared.mean
-        fill = "white" if half is None else color
-        bar = math.nan if half is None else half
-        axes.errorbar(places[-1], means[-1], bar, marker=MARKS[name], color=color, markerfacecolor=fill, capsize=3)
+        fill, half = ("white", math.nan) if compared.half is None else (color, compared.half)
+        axes.errorbar(places[-1], means[-1], half, marker=MARKS[name], color=color, markerfacecolor=fill, capsize=3)
     axes.plot(places, means, color=color, zorder=1)
     axes.plot([], [], marker=MARKS[name], color=color, label=name)
 

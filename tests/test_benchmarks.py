@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib import pyplot
 from scipy import stats
 
 from tests.helpers import ROOT, peer
@@ -418,6 +419,21 @@ def test_crossover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = runpy.run_path(str(FOLDER / "crossover.py"))
     three = [script["Budget"].read(folder) for folder in folders[1:]]
     assert "H3: undecided" in script["verdict"](three)
+
+
+def test_a_single_seed_has_a_hollow_marker(tmp_path: Path) -> None:
+    script = runpy.run_path(str(FOLDER / "crossover.py"))
+    folder = crossover_folder(tmp_path, "4.0e13", {"electra": [0.1, 0.2, 0.1, 0.2, 0.1]})
+    five = script["Budget"].read(folder)
+    one = script["Budget"](4e14, [row for row in five.rows if row["seed"] == "0"])
+    figure, axes = pyplot.subplots()
+    script["_draw_variant"](axes, [five, one], "electra", "C0", shift=1.0)
+    pyplot.close(figure)
+    points = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 1]  # not the caps
+    drawn = {line.get_xdata()[0]: line.get_markerfacecolor() for line in points}
+    assert drawn == {4e13: "C0", 4e14: "white"}
+    [joined] = [line for line in axes.lines if len(line.get_xdata()) == 2]
+    assert list(joined.get_ydata()) == pytest.approx([0.14, 0.1])
 
 
 def test_crossover_is_undecided_without_the_largest_budget(tmp_path: Path) -> None:
