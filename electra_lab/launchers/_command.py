@@ -1,7 +1,11 @@
-"""What the launchers share: the environment of a command, its log, and its end in words."""
+"""Parts shared by the launchers: a command's environment, its log, its start without interruption, its end in words."""
 
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from registry import Outcome
 
@@ -16,6 +20,37 @@ def log_of(folder: Path, name: str) -> Path:
     """Return the file that the output of a command is appended to."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     return folder / "logs" / f"{name}.txt"
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Hold signals back until the block ends.
+
+    If a signal handler raised between the start of a command and its entry in a launcher's records, the command would
+    run on, and nothing would stop it.
+    """
+    # Only the main thread runs signal handlers.
+    numbers = signal.valid_signals() if threading.current_thread() is threading.main_thread() else ()
+    handlers = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+    held = list[signal.Signals]()
+    holding = True
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if holding:
+            held.append(signal.Signals(number))
+        else:  # an exception has interrupted the loop below
+            handlers[signal.Signals(number)](number, frame)
+
+    try:
+        for number in handlers:
+            signal.signal(number, hold)
+        yield
+    finally:
+        holding = False
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in held:
+            signal.raise_signal(number)
 
 
 def ended(code: int, log: Path) -> Outcome:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from electra_lab.launchers._command import ended, log_of, variables
+from electra_lab.launchers._command import ended, log_of, signals_held, variables
 from registry import Command, Outcome, launchers
 from registry.errors import ConfigError
 
@@ -68,7 +68,8 @@ class Local:
                         outcomes.append((name, ended(process.returncode, log_of(folder, name))))
                 while waiting and free:
                     name, place = waiting.popleft(), free.popleft()
-                    running[name] = _start(commands[name], log_of(folder, name), place), place
+                    with signals_held():
+                        running[name] = _start(commands[name], log_of(folder, name), place), place
                 yield from outcomes  # now that all places are taken: the consumer may take its time
                 if not outcomes:
                     time.sleep(LOOK)

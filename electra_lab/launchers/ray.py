@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from electra_lab.launchers._command import signals_held
 from registry import Command, Outcome, launchers
 from registry.errors import ConfigError
 
@@ -60,8 +61,9 @@ class Ray:
                 while waiting or running:
                     while waiting and len(running) < self.workers:
                         name = waiting.popleft()
-                        reference = task.remote([*commands[name]], str(folder), name, self.threads, bool(self.gpus))
-                        running[reference.future()] = (name, reference)
+                        with signals_held():
+                            reference = task.remote([*commands[name]], str(folder), name, self.threads, bool(self.gpus))
+                            running[reference.future()] = (name, reference)
                     # Not Ray's own wait: it holds back the exception of a signal handler until something is done.
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in done:

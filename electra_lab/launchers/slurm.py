@@ -19,7 +19,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from electra_lab.launchers._command import ended, log_of, variables
+from electra_lab.launchers._command import ended, log_of, signals_held, variables
 from registry import Command, Outcome, launchers
 from registry.errors import ConfigError
 
@@ -122,18 +122,26 @@ class Slurm:
             return
         logs = {name: log_of(folder, name) for name in commands}
         (folder / "slurm").mkdir(exist_ok=True)
-        # Without the launcher's own job, if it is one.
-        environment = {name: text for name, text in os.environ.items() if name == "SLURM_CONF" or name[:6] != "SLURM_"}
-        submitted = _ask("sbatch", "--parsable", text=self.script(commands, folder), environment=environment)
-        if submitted.returncode:
-            reason = " ".join(submitted.stderr.split())
-            raise ConfigError(f"launcher 'slurm': sbatch refuses the jobs: {reason}")
-        array = submitted.stdout.strip().partition(";")[0]  # without the name of the cluster
+        array = ""
         try:
+            with signals_held():
+                array = _submit(self.script(commands, folder))
             yield from _outcomes(array, logs, folder / "slurm")
-        except BaseException:  # closed, or stopped by a signal
-            _end(array)
+        except BaseException:  # refused, closed, or stopped by a signal
+            if array:
+                _end(array)
             raise
+
+
+def _submit(script: str) -> str:
+    """Submit a job array and return its id. Raises ConfigError if Slurm refuses it."""
+    # Without the launcher's own job, if it is one.
+    environment = {name: text for name, text in os.environ.items() if name == "SLURM_CONF" or name[:6] != "SLURM_"}
+    submitted = _ask("sbatch", "--parsable", text=script, environment=environment)
+    if submitted.returncode:
+        reason = " ".join(submitted.stderr.split())
+        raise ConfigError(f"launcher 'slurm': sbatch refuses the jobs: {reason}")
+    return submitted.stdout.strip().partition(";")[0]  # without the name of the cluster
 
 
 def _outcomes(array: str, logs: Mapping[str, Path], folder: Path) -> Iterator[tuple[str, Outcome]]:

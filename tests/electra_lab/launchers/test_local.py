@@ -200,3 +200,19 @@ def test_a_first_ctrl_c_lets_commands_save_and_a_second_is_in_a_hurry(tmp_path: 
     assert len(list(tmp_path.glob("*.stopped"))) == (0 if deaf else 2)
     assert not list(tmp_path.glob("*.int"))
     assert all(gone(int(file.read_text())) for file in tmp_path.glob("*.pid"))
+
+
+def test_a_command_that_a_signal_meets_at_its_start_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = list[subprocess.Popen[bytes]]()
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    commands = {"one": ["sleep", str(PATIENCE)], "two": ["sleep", str(PATIENCE)]}
+    with pytest.raises(KeyboardInterrupt):
+        list(Local(workers=2)(commands, tmp_path))
+    assert [process.returncode for process in started] == [-signal.SIGTERM]

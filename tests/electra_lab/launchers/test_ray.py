@@ -1,5 +1,7 @@
 """The ray launcher where there is no Ray, and against a stand-in for it; on real clusters: test_cluster_ray.py."""
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -185,3 +187,18 @@ def test_a_task_that_ray_cancels_stops_its_command(monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt):
         module._task(command, str(tmp_path), "one", 1, False)
     assert (tmp_path / "one.stopped").read_text() == "1"
+
+
+def test_a_task_that_a_signal_meets_at_its_start_is_cancelled(given, monkeypatch, tmp_path: Path) -> None:
+    library = given()
+    submit = library.pool.submit
+
+    def interrupted(*args: Any) -> Future[Any]:
+        future = submit(*args)
+        os.kill(os.getpid(), signal.SIGINT)
+        return future
+
+    monkeypatch.setattr(library.pool, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(Ray()({"one": ["sleep", "0.5"]}, tmp_path))
+    assert [(reference.name, force) for reference, force in library.cancelled] == [("one", False)]

@@ -157,6 +157,13 @@ def test_closing_cancels_the_array_and_waits(bin: Path, folder: Path, monkeypatc
     assert calls(bin)[4:] == ["sbatch --parsable"]
 
 
+def test_a_signal_during_submission_cancels_the_array(bin: Path, folder: Path) -> None:
+    program(bin / "sbatch", f"kill -INT {os.getpid()}; sleep 0.1; echo 31")
+    with pytest.raises(KeyboardInterrupt):
+        list(Slurm()(TWO, folder))
+    assert [line.split()[:2] for line in calls(bin)][:2] == [["sbatch", "--parsable"], ["scancel", "31"]]
+
+
 @pytest.mark.parametrize(
     ("code", "out", "err", "expected"),
     [
