@@ -145,7 +145,8 @@ def pass_rates_as_numbers(run: Run) -> None:
 def test_the_recorder_finds_what_a_graph_would_freeze(frozen: Callable[[Run], None]) -> None:
     """Each is moved to another address before every step, or passed as a number, as if the code did not keep it."""
     changes = ["schedules.objective.generator_weight={type: linear, start: 3.0, end: 0.5}"]
-    assert differing("bert_small", *changes, precision="fp16", before=frozen) != []
+    precision = "fp16" if frozen is move_scale else "fp32"  # float16, which alone has a scale, is slow on a CPU
+    assert differing("bert_small", *changes, precision=precision, before=frozen) != []
 
 
 @pytest.mark.parametrize("name", ["bert_small", "reformer_small", "objectives/sas"])
