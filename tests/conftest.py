@@ -104,8 +104,8 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
 
 
-# Millions of objects, which live for the whole session, are created by imports and collection; scanning them for garbage
-# would take a fifth of that time, and 4% of the time of the tests.
+# Imports and collection create millions of objects, which live for the whole session. Scanning them for garbage would
+# take a fifth of that time, and 4% of the time of the tests.
 gc.disable()
 
 

@@ -51,7 +51,10 @@ KINDS = {
     "unigram": BERT,
     "unigram without a space at the beginning": BERT,
 }
-WITH_ONNX = {"wordpiece", *(kind for kind in KINDS if "without" in kind)}  # others take longer and add little
+WITH_ONNX = {"wordpiece", *(kind for kind in KINDS if "without" in kind)}
+CASES = [
+    pytest.param(kind, marks=() if kind in WITH_ONNX else pytest.mark.slow) for kind in KINDS
+]  # the others add little
 
 
 def sentences(number: int) -> list[list[str]]:
@@ -79,7 +82,7 @@ def without_space(kind: str, folder: Path) -> str:
     return f"{{type: pretrained, path: {folder / 'tokenizer.json'}}}"
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=CASES)
 def tagger(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
     """A fine-tuning whose rows hold all sentences but one, and its export."""
     kind, folder = request.param, tmp_path_factory.mktemp("tagger")

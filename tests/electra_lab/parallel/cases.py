@@ -31,7 +31,8 @@ from tests.helpers import ROOT, write_experiment
 STEPS, ROWS = 3, 8
 PLUG_IN = ROOT / "experiments" / "plugins" / "three_classes.py"  # an objective with a head and a metric
 _DATA = "{{sequence_length: 16, held_out: 0.3, store: {}/store}}"
-_EPSILON = "epsilon: 1.0e-3"  # so large that rounding of tiny gradients, which depends on the processor, changes no weight
+# So large that the rounding of tiny gradients, which depends on the processor, changes no weight.
+_EPSILON = "epsilon: 1.0e-3"
 _BASE = {
     "optimizer": f"{{type: adamw, {_EPSILON}}}",
     "embedding": "{dim: 8, max_length: 16, dropout: 0.0}",
