@@ -30,16 +30,16 @@ def signals_held() -> Iterator[None]:
     run on, and nothing would stop it.
     """
     # Only the main thread runs signal handlers.
-    numbers = signal.valid_signals() if threading.current_thread() is threading.main_thread() else ()
+    numbers = map(int, signal.valid_signals()) if threading.current_thread() is threading.main_thread() else ()
     handlers = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
-    held = list[signal.Signals]()
+    held = list[int]()
     holding = True
 
     def hold(number: int, frame: FrameType | None) -> None:
         if holding:
-            held.append(signal.Signals(number))
+            held.append(number)
         else:  # an exception has interrupted the loop below
-            handlers[signal.Signals(number)](number, frame)
+            handlers[number](number, frame)
 
     try:
         for number in handlers:
@@ -48,7 +48,8 @@ def signals_held() -> Iterator[None]:
     finally:
         holding = False
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is hold:
+                signal.signal(number, handler)
         for number in held:
             signal.raise_signal(number)
 

@@ -85,7 +85,7 @@ def _start(command: Command, log: Path, place: Place) -> subprocess.Popen[bytes]
             start_new_session=True,  # protects it from the terminal's Ctrl-C, which the launcher handles
         )  # fmt: skip
     if cores:
-        with suppress(ProcessLookupError):  # it has ended already
+        with suppress(OSError):  # it has ended already, or the cores are no longer allowed
             os.sched_setaffinity(process.pid, cores)  # before any library counts them
     return process
 

@@ -137,7 +137,7 @@ def _submit(script: str) -> str:
     """Submit a job array and return its id. Raises ConfigError if Slurm refuses it."""
     # Without the launcher's own job, if it is one.
     environment = {name: text for name, text in os.environ.items() if name == "SLURM_CONF" or name[:6] != "SLURM_"}
-    submitted = _ask("sbatch", "--parsable", text=script, environment=environment)
+    submitted = _ask("sbatch", "--parsable", text=script, environment=environment, tries=1)  # never two arrays
     if submitted.returncode:
         reason = " ".join(submitted.stderr.split())
         raise ConfigError(f"launcher 'slurm': sbatch refuses the jobs: {reason}")
@@ -197,11 +197,14 @@ def _end(array: str) -> None:
 
 
 def _ask(
-    *command: str, text: str = "", environment: Mapping[str, str] | None = None
+    *command: str, text: str = "", environment: Mapping[str, str] | None = None, tries: int = 3
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Slurm's commands, again if a signal to the whole job interrupts it."""
-    for _ in range(3):
-        done = subprocess.run(command, capture_output=True, text=True, input=text, env=environment, check=False)
+    for _ in range(tries):
+        done = subprocess.run(
+            command, capture_output=True, text=True, input=text, env=environment, check=False,
+            start_new_session=True,  # protects it from the terminal's Ctrl-C, which the launcher handles
+        )  # fmt: skip
         if done.returncode >= 0:
             break
     if done.returncode:

@@ -46,11 +46,13 @@ def test_a_signal_waits_for_the_end_of_the_block_and_handlers_are_restored() -> 
 
 def test_signals_that_are_ignored_or_end_a_process_are_not_held() -> None:
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    with signals_held():
-        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
-        assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
-        os.kill(os.getpid(), signal.SIGUSR1)
-    signal.signal(signal.SIGUSR1, before)
+    try:
+        with signals_held():
+            assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+            os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_threads_hold_nothing() -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -158,10 +159,13 @@ def test_closing_cancels_the_array_and_waits(bin: Path, folder: Path, monkeypatc
 
 
 def test_a_signal_during_submission_cancels_the_array(bin: Path, folder: Path) -> None:
-    program(bin / "sbatch", f"kill -INT {os.getpid()}; sleep 0.1; echo 31")
+    """Of the terminal, whose Ctrl-C goes to all processes of the group."""
+    group = f"{sys.executable} -c 'import os; print(os.getpgrp())' > {bin.parent}/group"
+    program(bin / "sbatch", f"{group}; kill -INT {os.getpid()}; sleep 0.1; echo 31")
     with pytest.raises(KeyboardInterrupt):
         list(Slurm()(TWO, folder))
     assert [line.split()[:2] for line in calls(bin)][:2] == [["sbatch", "--parsable"], ["scancel", "31"]]
+    assert int((bin.parent / "group").read_text()) != os.getpgrp()
 
 
 @pytest.mark.parametrize(
